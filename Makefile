@@ -1,0 +1,39 @@
+# Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint check bench clean
+
+# The first Python of the machine that is new enough.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+BIN := .venv/bin
+
+help: ## What can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+.venv/installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "tf-dist needs Python 3.11 or later: install it, or say make PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,tensorflow]'
+	@touch $@
+
+install: .venv/installed ## Make .venv with everything in it
+
+demo: .venv/installed ## Train a digit classifier with 1 parameter server and 2 workers
+	$(BIN)/tf-dist run examples/digits/tfjob.yaml
+
+test: .venv/installed ## Run the tests
+	$(BIN)/pytest
+
+lint: .venv/installed ## Style, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test ## All that has to pass
+
+bench: .venv/installed ## Measure; writes benchmarks/results.json
+	$(BIN)/python -m benchmarks
+
+clean: ## Remove what was made
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,48 @@
+"""``python -m benchmarks [NAME…]``: run the benchmarks whose names start so (all without a name)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import core, overhead, start_up, store
+from benchmarks.measure import REGISTRY, Figure, machine
+
+RESULTS = Path(__file__).with_name("results.json")
+MODULES = (core, start_up, store, overhead)
+
+
+def main(wanted: list[str]) -> int:
+    """Run, print, write; 1 if a target was missed, 2 for an unknown name."""
+    chosen = [name for name in REGISTRY if not wanted or any(name.startswith(start) for start in wanted)]
+    if not chosen:
+        print(f"no benchmark is called {' '.join(wanted)}; there are: {', '.join(REGISTRY)}", file=sys.stderr)
+        return 2
+    print(f"{'name':<28} {'value':>12} {'unit':<10} {'target':>12}  peer in the same run")
+    figures = {name: _run(name) for name in chosen}
+    _write(figures)
+    return 0 if all(figure.met is not False for figure in figures.values()) else 1
+
+
+def _run(name: str) -> Figure:
+    figure = REGISTRY[name]()
+    bound = "" if figure.target is None else f"{'>=' if figure.at_least else '<='} {figure.target:g}"
+    missed = "  MISSED" if figure.met is False else ""
+    print(f"{name:<28} {figure.value:>12.4g} {figure.unit:<10} {bound:>12}  {figure.peer}{missed}", flush=True)
+    return figure
+
+
+def _write(figures: dict[str, Figure]) -> None:
+    """Replace the figures that were taken now; keep the others."""
+    kept: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    rows = {row["name"]: row for row in kept}
+    for name, figure in figures.items():
+        measured = {"value": figure.value, "unit": figure.unit, "target": figure.target, "peer": figure.peer}
+        rows[name] = {"name": name, **measured, "machine": machine()}
+    RESULTS.write_text(json.dumps([rows[name] for name in sorted(rows)], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""What holds for every command: usage, versions, errors without tracebacks, start-up without the heavy parts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import Program
+from tf_dist import __version__, errors
+from tf_dist.cli import exits
+
+COMMANDS = ["validate", "plan", "run", "convert", "submit", "get", "describe", "logs", "wait", "explain", "suspend"]
+
+
+def test_help_names_every_command(tf_dist: Program) -> None:
+    found = tf_dist("--help", COLUMNS="200")
+    assert found.returncode == 0
+    assert all(command in found.stdout for command in [*COMMANDS, "resume", "delete", "local"])
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "resume", "delete", "local", "local up"])
+def test_help_of_every_command(tf_dist: Program, command: str) -> None:
+    found = tf_dist(*command.split(), "--help")
+    assert found.returncode == 0
+    assert "Usage: tf-dist" in found.stdout
+
+
+def test_version(tf_dist: Program) -> None:
+    assert tf_dist("--version").stdout == f"tf-dist {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["validat"], "Did you mean 'validate'?"),
+        (["validate"], "Missing argument"),
+        (["run", "x.yaml", "--bogus"], "--bogus"),
+        (["run", "x.yaml", "--timeout", "soon"], "--timeout: 'soon' is not a time"),
+        (["run", "x.yaml", "--node", "cpu"], "--node: 'cpu' is not a resource"),
+        (["run", "x.yaml", "--node", "cpu=many"], "--node: cpu: 'many' is not a quantity"),
+        (["run", "x.yaml", "--entrypoint", "image"], "--entrypoint: 'image' is not IMAGE=COMMAND"),
+        (["run", "x.yaml", "--network", "none"], "known: auto, isolated, shared"),
+        (["run", "x.yaml"], "x.yaml: does not exist"),
+        (["wait", "x", "--for", "runing"], "did you mean running?"),
+        (["get", "-o", "xml"], "xml"),
+    ],
+)
+def test_bad_usage(tf_dist: Program, arguments: list[str], told: str) -> None:
+    found = tf_dist(*arguments)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert told in found.stderr
+    assert found.stderr.startswith("error: ")
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["get"], ["submit", "job.yaml"], ["logs", "x"], ["delete", "x"], ["explain", "x"]]
+)
+def test_without_a_cluster(tf_dist: Program, arguments: list[str]) -> None:
+    tf_dist.write("job.yaml", tf_dist.job())
+    found = tf_dist(*arguments)
+    assert found.returncode == 75
+    assert "no local cluster is running" in found.stderr
+    assert "tf-dist local up" in found.stderr
+
+
+def test_a_traceback_only_for_those_who_ask(tf_dist: Program) -> None:
+    assert "Traceback" not in tf_dist("get").stderr
+    for found in (tf_dist("--debug", "get"), tf_dist("get", TF_DIST_DEBUG="1")):
+        assert "Traceback" in found.stderr
+        assert found.returncode == 75
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidJob([]), 2),
+        (errors.NotFound("x"), 2),
+        (errors.Forbidden("x"), 2),
+        (errors.Unavailable("x"), 75),
+        (errors.Throttled("x"), 75),
+        (errors.Conflict("x"), 75),
+        (errors.JobFailed("x"), 1),
+        (errors.JobEvicted("x"), 75),
+        (errors.JobTimeout("x"), 1),
+        (errors.AdmissionTimeout("x"), 75),
+    ],
+)
+def test_exit_codes(error: errors.TFDistError, code: int) -> None:
+    assert exits.code_of(error) == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "forbidden"),
+    [
+        (["--help"], {"pydantic", "yaml", "urllib3", "kubernetes", "tf_dist.core.dialects", "tf_dist.driver"}),
+        (["validate", "job.yaml"], {"urllib3", "kubernetes", "tf_dist.driver", "tf_dist.cluster", "rich"}),
+    ],
+)
+def test_nothing_heavy_is_imported(tf_dist: Program, arguments: list[str], forbidden: set[str]) -> None:
+    tf_dist.write("job.yaml", tf_dist.job())
+    script = (
+        "import sys\nfrom tf_dist.cli.main import run\n"
+        f"code = run({arguments})\nprint(code, *sys.modules, file=sys.stderr)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], cwd=tf_dist.folder, env=tf_dist.env, capture_output=True, text=True, check=True
+    )
+    code, *modules = found.stderr.split()
+    assert code == "0"
+    assert not forbidden & set(modules)
+
+
+def test_the_package_is_the_program_too() -> None:
+    said = subprocess.run([sys.executable, "-m", "tf_dist", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout.strip().endswith(__version__)

@@ -1,0 +1,253 @@
+"""``run``: real processes, no TensorFlow. However it ends, nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Program, eventually
+
+FOREVER = "echo up; while :; do sleep 0.05; done"
+POLITE = f"trap 'echo bye; exit 0' TERM; {FOREVER}"
+DEAF = f"trap '' TERM; {FOREVER}"
+
+
+def until(process: subprocess.Popen[str], *texts: str) -> str:
+    """The output up to the first line with all of these texts."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if all(text in line for text in texts):
+            return seen
+    raise AssertionError(f"{texts} not in the output:\n{seen}")
+
+
+def rest(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    with process.stdout as stream:
+        text = stream.read()
+    process.wait(30)
+    return text
+
+
+def test_a_job_that_succeeds(tf_dist: Program) -> None:
+    script = "echo step=1 loss=0.5; echo step=2 loss=0.25 accuracy=0.97; echo checkpoint=/tmp/m-2"
+    found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job(script, workers=2)))
+    assert (found.returncode, found.stderr) == (0, ""), found.stdout
+    assert "worker-0 | step=1 loss=0.5\n" in found.stdout
+    assert "tf-dist  | job job is " in found.stdout
+    summary = found.stdout.partition("\njob: ")[2].splitlines()
+    assert summary[0] == "Succeeded"
+    assert summary[1:5] == [
+        "  accuracy:    0.9700",
+        "  loss:        0.2500",
+        "  step:        2",
+        "  checkpoint:  /tmp/m-2",
+    ]
+    assert summary[6] == "  restarts:    0"
+    assert tf_dist.leftovers() == []
+
+
+def test_a_job_that_fails(tf_dist: Program) -> None:
+    file = tf_dist.write("job.yaml", tf_dist.job("echo one; echo out of luck >&2; exit 3"))
+    found = tf_dist("run", file)
+    assert found.returncode == 1
+    assert "worker-0 | out of luck" in found.stdout
+    end = found.stdout.partition("\njob: ")[2]
+    assert end.startswith("Failed\n")
+    assert "error: worker-0 exited with code 3\n    one\n    out of luck\n  what to do: " in end
+    assert tf_dist.leftovers() == []
+
+
+def test_a_job_killed_by_a_signal_says_so(tf_dist: Program) -> None:
+    found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job("kill -SEGV $$$$")))
+    assert found.returncode == 1
+    assert "exited with code 139 (SIGSEGV" in found.stdout
+
+
+def test_restarts_are_counted(tf_dist: Program) -> None:
+    script = "test -e first && echo accuracy=1 && exit 0; touch first; echo again; kill -9 $$$$"
+    job = tf_dist.job(script)
+    job["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
+    found = tf_dist("run", tf_dist.write("job.yaml", job), "-o", "json")
+    report = json.loads(found.stdout)
+    assert found.returncode == 0
+    assert "worker-0 | again" in found.stderr
+    assert report["state"] == "Succeeded"
+    assert report["metrics"] == {"accuracy": 1}
+    assert sum(report["restarts"].values()) == 1
+    assert report["exitCode"] == 0
+
+
+def test_it_runs_in_the_folder_of_its_file_or_another(tf_dist: Program) -> None:
+    (tf_dist.folder / "other").mkdir()
+    file = tf_dist.write("job.yaml", tf_dist.job("pwd"))
+    assert f"worker-0 | {tf_dist.folder}\n" in tf_dist("run", file).stdout
+    assert f"worker-0 | {tf_dist.folder}/other\n" in tf_dist("run", file, "--workdir", "other").stdout
+    assert tf_dist("run", file, "--workdir", "missing").returncode == 2
+
+
+def test_what_stands_beside_the_job_is_there(tf_dist: Program) -> None:
+    companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"word": "hello"}}
+    job = tf_dist.job('echo "$WORD to you"')
+    (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["env"] = [{"name": "WORD", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "word"}}}]
+    found = tf_dist("run", tf_dist.write("job.yaml", companion, job))
+    assert "worker-0 | hello to you" in found.stdout
+    alone = tf_dist("run", tf_dist.write("alone.yaml", job))
+    assert alone.returncode == 2
+    assert 'configmap "settings" not found' in alone.stderr
+    assert alone.stdout == ""
+
+
+def test_an_image_whose_program_is_not_known(tf_dist: Program) -> None:
+    job = tf_dist.job()
+    (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    del container["command"]
+    file = tf_dist.write("job.yaml", job)
+    found = tf_dist("run", file)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "job.yaml:1: spec.tfReplicaSpecs.Worker.template.spec.containers[0]: " in found.stderr
+    assert "--entrypoint none=" in found.stderr
+    helped = tf_dist("run", file, "--entrypoint", "none=sh -c 'echo from the image'")
+    assert "worker-0 | from the image" in helped.stdout
+    assert helped.returncode == 0
+    assert tf_dist.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("volume", "network", "told"),
+    [
+        ({"hostPath": {"path": "/nowhere/at/all"}}, "auto", "hostPath /nowhere/at/all is not there"),
+        ({"nfs": {"server": "x", "path": "/"}}, "auto", "nfs is not possible on a local node"),
+        ({"emptyDir": {}}, "shared", "cannot be mounted at /data"),
+    ],
+)
+def test_a_mount_that_cannot_be_made(tf_dist: Program, volume: dict[str, object], network: str, told: str) -> None:
+    job = tf_dist.job(volumes=[{"name": "data", **volume}])
+    (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    found = tf_dist("run", tf_dist.write("job.yaml", job), "--network", network)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert told in found.stderr
+    assert "hint: " in found.stderr
+
+
+def test_a_gang_that_can_never_fit(tf_dist: Program) -> None:
+    job = tf_dist.job("echo never")
+    (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {"nvidia.com/gpu": 4}}
+    file = tf_dist.write("job.yaml", job)
+    found = tf_dist("run", file, "--node", "nvidia.com/gpu=2")
+    assert found.returncode == 2
+    assert "nvidia.com/gpu 2 on 1 node" in found.stdout
+    assert "--node" in found.stdout
+    assert "worker-0 |" not in found.stdout
+
+
+def test_a_suspended_job_is_not_run(tf_dist: Program) -> None:
+    job = tf_dist.job()
+    job["spec"]["runPolicy"]["suspend"] = True
+    found = tf_dist("run", tf_dist.write("job.yaml", job))
+    assert found.returncode == 2
+    assert "would never start" in found.stderr
+
+
+def test_timeout_says_what_it_was_doing(tf_dist: Program) -> None:
+    found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job(POLITE)), "--timeout", "500ms")
+    assert found.returncode == 1
+    assert "tf-dist  | the time is over: stopping" in found.stdout
+    assert "worker-0 | bye" in found.stdout
+    assert "job: given up: the time is over" in found.stdout
+    assert tf_dist.leftovers() == []
+
+
+def test_keep_leaves_logs_and_says_where(tf_dist: Program) -> None:
+    found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job("echo kept")), "--keep")
+    (line,) = (line for line in found.stdout.splitlines() if "kept in:" in line)
+    logs = list(Path(line.split()[-1]).rglob("*.log"))
+    assert len(logs) == 1
+    assert "kept" in logs[0].read_text()
+    assert tf_dist.processes() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_it_with_grace(tf_dist: Program, number: int) -> None:
+    process = tf_dist.start("run", tf_dist.write("job.yaml", tf_dist.job(POLITE, workers=2)))
+    until(process, "worker-1 | up")
+    process.send_signal(number)
+    text = rest(process)
+    assert process.returncode == 128 + number
+    assert "stopping: pods get their grace period" in text
+    assert "worker-1 | bye" in text
+    assert f"job: interrupted by {signal.Signals(number).name}" in text
+    assert tf_dist.leftovers() == []
+
+
+def test_a_second_signal_stops_it_at_once(tf_dist: Program) -> None:
+    job = tf_dist.job(DEAF)
+    job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 600
+    process = tf_dist.start("run", tf_dist.write("job.yaml", job))
+    until(process, "worker-0 | up")
+    process.send_signal(signal.SIGINT)
+    until(process, "stopping: ")
+    process.send_signal(signal.SIGINT)
+    rest(process)
+    assert process.returncode == 130
+    assert tf_dist.leftovers() == []
+
+
+def test_a_second_signal_ends_a_job_that_talks_without_end(tf_dist: Program) -> None:
+    process = tf_dist.start("run", tf_dist.write("job.yaml", tf_dist.job("trap '' TERM; yes", workers=2)))
+    until(process, "worker-0 | y")
+    process.send_signal(signal.SIGTERM)
+    until(process, "stopping: ")
+    process.send_signal(signal.SIGTERM)
+    rest(process)
+    assert process.returncode == 143
+    assert tf_dist.leftovers() == []
+
+
+def test_a_signal_before_the_start(tf_dist: Program) -> None:
+    """Whenever it comes: the exit code is the signal's, and nothing stays."""
+    process = tf_dist.start("run", tf_dist.write("job.yaml", tf_dist.job(FOREVER)))
+    assert eventually(lambda: any("runtime/__main__.py" in line for line in tf_dist.processes()))
+    process.send_signal(signal.SIGTERM)
+    rest(process)
+    assert process.returncode == 143
+    assert tf_dist.leftovers() == []
+
+
+def test_killed_it_takes_everything_along(tf_dist: Program) -> None:
+    process = tf_dist.start("run", tf_dist.write("job.yaml", tf_dist.job(DEAF)))
+    until(process, "worker-0 | up")
+    process.kill()
+    rest(process)
+    assert eventually(lambda: tf_dist.leftovers() == []), tf_dist.leftovers()
+
+
+def test_a_reader_that_leaves(tf_dist: Program) -> None:
+    script = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done"
+    process = tf_dist.start("run", tf_dist.write("job.yaml", tf_dist.job(script)))
+    until(process, "line 3")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert tf_dist.leftovers() == []
+
+
+def test_output_without_an_end_of_line_and_progress_bars(tf_dist: Program) -> None:
+    script = r"printf 'ten\rtwenty\rthirty\n\033[2Jcleared\n\377\nlast'"
+    found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job(script)))
+    assert "worker-0 | thirty\nworker-0 | cleared\nworker-0 | �\nworker-0 | last\n" in found.stdout
+
+
+def test_much_output_all_arrives(tf_dist: Program) -> None:
+    found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job("seq 1 30000")))
+    lines = [line for line in found.stdout.splitlines() if line.startswith("worker-0 | ")]
+    assert lines == [f"worker-0 | {number}" for number in range(1, 30001)]

@@ -1,0 +1,160 @@
+"""What containers print, from their pipes to the reader."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.node.bench import Bench, MakeBench, py, sh, until
+from tf_dist.cluster.api import LogOptions
+from tf_dist.cluster.node.logs import LogStream
+from tf_dist.cluster.node.runtime.logfile import LogFile, stamp
+from tf_dist.cluster.node.settings import NetworkMode
+from tf_dist.errors import Rejected
+
+
+def read(path: Path, *, since: float = 0.0, **options: object) -> list[bytes]:
+    return list(LogStream(path, LogOptions(**options), lambda: False, since=since))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "c" / "0.log"
+
+
+def test_lines_arrive_whole_however_they_are_cut(path: Path) -> None:
+    log = LogFile(str(path), 1 << 20)
+    for piece in (b"a", b"b\nc", b"", b"d\n\n", b"end"):
+        log.write("stdout", piece)
+    log.close()
+    assert read(path) == [b"ab\n", b"cd\n", b"\n", b"end\n"]
+
+
+def test_the_file_is_what_every_log_reader_knows(path: Path) -> None:
+    log = LogFile(str(path), 1 << 20)
+    log.write("stdout", b"x" * 40_000 + b"\n")
+    log.write("stderr", b"e\n")
+    log.close()
+    entries = path.read_bytes().splitlines()
+    assert [re.sub(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ", b"", entry)[:8] for entry in entries] == [
+        b"stdout P", b"stdout P", b"stdout F", b"stderr F",
+    ]  # fmt: skip
+    assert read(path) == [b"x" * 40_000 + b"\n", b"e\n"]
+
+
+def test_any_bytes_come_back(path: Path) -> None:
+    data = bytes(range(256)).replace(b"\n", b"") * 300
+    log = LogFile(str(path), 1 << 20)
+    log.write("stdout", data + b"\n")
+    log.close()
+    assert read(path) == [data + b"\n"]
+
+
+def test_tail_and_timestamps(path: Path) -> None:
+    log = LogFile(str(path), 1 << 20)
+    log.write("stdout", b"1\n2\n3\n")
+    log.close()
+    assert read(path, tail=2) == [b"2\n", b"3\n"]
+    assert read(path, tail=0) == []
+    assert re.fullmatch(rb"\S+Z 3\n", read(path, tail=1, timestamps=True)[0])
+
+
+def test_since(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("".join(f"{stamp(seconds)} stdout F {seconds}\n" for seconds in (100, 200.5, 300)))
+    assert read(path, since=200.5) == [b"200.5\n", b"300\n"]
+
+
+def test_rotation_keeps_the_newest(path: Path) -> None:
+    log = LogFile(str(path), 4000)
+    for number in range(1000):
+        log.write("stdout", b"%d\n" % number)
+    log.close()
+    lines = read(path)
+    assert lines[-1] == b"999\n"
+    assert 50 < len(lines) < 1000
+    assert lines == [b"%d\n" % number for number in range(1000 - len(lines), 1000)]
+
+
+def test_following_goes_on_over_a_rotation(path: Path) -> None:
+    log = LogFile(str(path), 4000)
+    log.write("stdout", b"0\n")
+    writing = threading.Event()
+    writing.set()
+    stream = LogStream(path, LogOptions(follow=True), writing.is_set)
+    assert next(stream) == b"0\n"
+    for number in range(1, 60):
+        log.write("stdout", b"%d\n" % number)
+    log.write("stdout", b"x" * 3000 + b"\n")
+    log.close()
+    writing.clear()
+    assert len(list(stream)) == 60
+
+
+def test_follow_shows_lines_as_they_come_and_ends_with_the_container(bench: Bench) -> None:
+    bench.create(sh("one", "for i in 1 2 3; do echo $i; while [ ! -e go$i ]; do sleep 0.01; done; done; echo end"))
+    bench.running("one")
+    folder = bench.agent._settings.workdir
+    assert folder is not None
+    with bench.cluster.logs("default", "one", LogOptions(follow=True)) as lines:
+        for number in (1, 2, 3):
+            assert next(lines) == b"%d\n" % number
+            (folder / f"go{number}").touch()
+        assert list(lines) == [b"end\n"]
+
+
+def test_closing_from_another_thread_ends_the_reader_at_once(bench: Bench) -> None:
+    bench.create(sh("one", "echo up; sleep 1000"))
+    bench.says("one", "up")
+    stream = bench.cluster.logs("default", "one", LogOptions(follow=True))
+    seen: list[bytes] = []
+    reader = threading.Thread(target=lambda: seen.extend(stream))
+    reader.start()
+    until(lambda: seen)
+    stream.close()
+    reader.join(5)
+    assert not reader.is_alive()
+
+
+def test_fifty_megabytes_neither_block_nor_pile_up(benches: MakeBench) -> None:
+    bench = benches(network=NetworkMode.SHARED)
+    script = "import sys\nfor i in range(500): sys.stdout.write(('%06d ' % i + 'x' * 92 + '\\n') * 1050)\nprint('end')"
+    assert bench.run(py("one", script))["phase"] == "Succeeded"
+    count, last = 0, b""
+    with bench.cluster.logs("default", "one") as lines:
+        for line in lines:
+            count, last = count + 1, line
+    assert last == b"end\n"
+    assert count > 250_000  # the rest was rotated away
+    memory = Path(f"/proc/{bench.agent.supervisor_pid}/status").read_text()
+    assert int(re.findall(r"VmHWM:\s+(\d+) kB", memory)[0]) < 64 << 10
+
+
+def test_binary_and_endless_lines(bench: Bench) -> None:
+    script = "import os; os.write(1, bytes(range(256)) * 4000); os.write(2, b'\\xff\\n')"
+    assert bench.run(py("one", script))["phase"] == "Succeeded"
+    with bench.cluster.logs("default", "one") as lines:
+        data = b"".join(lines)
+    assert len(data) >= 256 * 4000
+
+
+def test_a_container_that_waits_has_no_log_yet(bench: Bench) -> None:
+    env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "never", "key": "a"}}}]
+    bench.create(sh("one", "true", container={"env": env}))
+    until(lambda: "waiting" in bench.container("one").get("state", {}))
+    with pytest.raises(Rejected, match="is waiting to start: CreateContainerConfigError"):
+        bench.log("one")
+    with pytest.raises(Rejected, match="previous terminated container"):
+        bench.log("one", previous=True)
+
+
+def test_since_seconds_of_a_pod(bench: Bench) -> None:
+    bench.run(sh("one", "echo old"))
+    assert bench.log("one", since_seconds=1000) == "old\n"
+    began = time.time()
+    until(lambda: time.time() > began + 0.01)
+    assert bench.log("one", since_seconds=0) == ""

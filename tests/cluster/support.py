@@ -1,0 +1,168 @@
+"""Small objects and waits that the cluster tests share."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import os
+import shutil
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tf_dist.cluster.api import TFJOBS, Cluster, Object, Resource, WatchEvent
+from tf_dist.cluster.rest import RestCluster
+from tf_dist.errors import NotFound
+
+
+def pod(name: str, **spec: Any) -> Object:
+    """The least pod that an API server takes."""
+    containers = [{"name": "main", "image": "example.com/main:1"}]
+    fixed = {"containers": containers, "restartPolicy": "Never", "automountServiceAccountToken": False}
+    return {"metadata": {"name": name}, "spec": {**fixed, **spec}}
+
+
+def config_map(name: str, **data: str) -> Object:
+    return {"metadata": {"name": name}, "data": data}
+
+
+def job(name: str, **spec: Any) -> Object:
+    return {"metadata": {"name": name}, "spec": {"tfReplicaSpecs": {}, **spec}}
+
+
+def node(name: str, cpu: str = "4", memory: str = "8Gi", pods: str = "110", **more: Any) -> Object:
+    return {
+        "metadata": {"name": name, "labels": more.pop("labels", {})},
+        "spec": more,
+        "status": {
+            "allocatable": {"cpu": cpu, "memory": memory, "pods": pods},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def owned_by(owner: Object, body: Object, *, block: bool = False) -> Object:
+    """The body with a reference to its owner added."""
+    metadata = owner["metadata"]
+    reference: Object = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
+    if block:
+        reference["blockOwnerDeletion"] = True
+    references = [*body["metadata"].get("ownerReferences", ()), reference]
+    return {**body, "metadata": {**body["metadata"], "ownerReferences": references}}
+
+
+def names(cluster: Cluster, resource: Resource, namespace: str | None, **selectors: Any) -> list[str]:
+    return [obj["metadata"]["name"] for obj in cluster.list(resource, namespace, **selectors).items]
+
+
+def exists(cluster: Cluster, resource: Resource, namespace: str | None, name: str) -> bool:
+    try:
+        cluster.get(resource, namespace, name)
+    except NotFound:
+        return False
+    return True
+
+
+def wait_for(
+    cluster: Cluster,
+    resource: Resource,
+    namespace: str | None,
+    name: str,
+    until: Callable[[Object | None], bool],
+    seconds: float = 75,
+) -> None:
+    """Watch one object until the condition holds (None: it is gone); AssertionError if it never does."""
+    selector = f"metadata.name={name}"
+    found = cluster.list(resource, namespace, fields=selector)
+    if until(found.items[0] if found.items else None):
+        return
+    with cluster.watch(resource, namespace, fields=selector, since=found.resource_version, timeout=seconds) as events:
+        for event in events:
+            if event.type != "BOOKMARK" and until(None if event.type == "DELETED" else event.object):
+                return
+    raise AssertionError(f"{resource.plural} {name} did not come to that in {seconds} s")
+
+
+def wait_gone(cluster: Cluster, resource: Resource, namespace: str | None, name: str) -> None:
+    wait_for(cluster, resource, namespace, name, lambda obj: obj is None)
+
+
+def take(events: Iterator[WatchEvent], count: int) -> list[tuple[str, str]]:
+    """The types and names of the next changes, bookmarks left out."""
+    found: list[tuple[str, str]] = []
+    for event in events:
+        if event.type != "BOOKMARK":
+            found.append((event.type, event.object["metadata"]["name"]))
+        if len(found) == count:
+            break
+    return found
+
+
+def cluster_of_kubeconfig(path: str) -> RestCluster:
+    """A RestCluster with the client certificate or token of a kubeconfig."""
+    document = yaml.safe_load(Path(path).read_text())
+    place, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
+    folder = Path(tempfile.mkdtemp(prefix="tf-dist-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+    def file_of(section: Object, field: str) -> str | None:
+        if data := section.get(f"{field}-data"):
+            target = folder / field
+            target.touch(mode=0o600)
+            target.write_bytes(base64.b64decode(data))
+            return str(target)
+        given = section.get(field)
+        return str(Path(path).parent / given) if given else None
+
+    unverified = None
+    if place.get("insecure-skip-tls-verify"):
+        # Only because this very kubeconfig says so: a throw-away control plane on loopback.
+        unverified = ssl.create_default_context()
+        unverified.check_hostname = False
+        unverified.verify_mode = ssl.CERT_NONE
+    return RestCluster(
+        place["server"],
+        ssl_context=unverified,
+        token=user.get("token", ""),
+        ca_file=file_of(place, "certificate-authority"),
+        cert_file=file_of(user, "client-certificate"),
+        key_file=file_of(user, "client-key"),
+    )
+
+
+def tf_job_definition() -> Object:
+    """The least CustomResourceDefinition that serves TFJobs on a real API server."""
+
+    def version(name: str, *, storage: bool) -> Object:
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        return {
+            "name": name,
+            "served": True,
+            "storage": storage,
+            "schema": {"openAPIV3Schema": schema},
+            "subresources": {"status": {}},
+        }
+
+    return {
+        "metadata": {"name": "tfjobs.kubeflow.org"},
+        "spec": {
+            "group": "kubeflow.org",
+            "scope": "Namespaced",
+            "names": {"kind": TFJOBS.kind, "plural": TFJOBS.plural, "singular": "tfjob"},
+            "versions": [version("v1", storage=True), version("v1alpha1", storage=False)],
+        },
+    }
+
+
+def real_kubeconfig() -> str:
+    """The kubeconfig of the real API server that the environment names, "" for none."""
+    return os.environ.get("TF_DIST_TEST_KUBECONFIG", "")

@@ -1,0 +1,202 @@
+"""Checks of pod templates, with the exact place of each mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.dialects.documents import changed, only_error, paths, template, v1, warnings
+
+AT = "spec.tfReplicaSpecs.Chief.template"
+C = f"{AT}.spec.containers[0]"
+
+
+def with_template(value: Any) -> dict[str, Any]:
+    return changed(v1(), AT, value)
+
+
+def with_container(**keys: Any) -> dict[str, Any]:
+    pod = template()
+    pod["spec"]["containers"][0] |= keys
+    return with_template(pod)
+
+
+def with_sidecar(**keys: Any) -> dict[str, Any]:
+    pod = template()
+    pod["spec"]["containers"].append({"name": "sidecar", "image": "log:1", **keys})
+    return with_template(pod)
+
+
+@pytest.mark.parametrize(
+    ("container", "path", "message", "hint"),
+    [
+        ({"comand": ["x"]}, f"{C}.comand", "unknown key", "did you mean command?"),
+        ({"Image": "x"}, f"{C}.Image", "unknown key", "did you mean image?"),
+        ({"image": None}, f"{C}.image", "is required and missing", ""),
+        ({"image": ""}, f"{C}.image", "is required and missing", ""),
+        ({"image": "a b"}, f"{C}.image", "an image name has no blanks in it", ""),
+        ({"image": 2}, f"{C}.image", "must be text, not the number 2", 'write it in quotes: "2"'),
+        ({"command": "python x"}, f"{C}.command", "must be a list of texts, not one text", "- word"),
+        ({"args": ["--steps", 5]}, f"{C}.args[1]", "must be text, not the number 5", 'write it in quotes: "5"'),
+        ({"args": [True]}, f"{C}.args[0]", "must be text, not the boolean true", 'write it in quotes: "true"'),
+        ({"args": [None]}, f"{C}.args[0]", "must be text, not nothing (null)", ""),
+        ({"args": {"a": 1}}, f"{C}.args", "must be a list (- item), not a mapping", ""),
+        ({"env": [{"name": "N", "value": 3}]}, f"{C}.env[0].value", "must be text, not the number 3", '"3"'),
+        (
+            {"env": [{"name": "N", "value": False}]},
+            f"{C}.env[0].value",
+            "must be text, not the boolean false",
+            '"false"',
+        ),
+        ({"env": [{"value": "x"}]}, f"{C}.env[0].name", "is required and missing", ""),
+        ({"env": [{"name": "N", "vlaue": "x"}]}, f"{C}.env[0].vlaue", "unknown key", "did you mean value?"),
+        ({"env": {"N": "x"}}, f"{C}.env", "must be a list (- item), not a mapping", ""),
+        ({"env": ["N=x"]}, f"{C}.env[0]", "must be a mapping (key: value), not the text 'N=x'", ""),
+        ({"env": [{"name": "N=x"}]}, f"{C}.env[0].name", "'N=x': the name of a variable has no '='", "value:"),
+        (
+            {"env": [{"name": "N", "value": "x", "valueFrom": {"secretKeyRef": {}}}]},
+            f"{C}.env[0]",
+            "has both value and valueFrom",
+            "keep one",
+        ),
+        ({"env": [{"name": "N", "valueFrom": {}}]}, f"{C}.env[0].valueFrom", "names exactly one source", ""),
+        ({"ports": [{"containerPort": 0}]}, f"{C}.ports[0].containerPort", "is no port: the number 0", ""),
+        ({"ports": [{"containerPort": 65536}]}, f"{C}.ports[0].containerPort", "is no port", ""),
+        ({"ports": [{"containerPort": "80"}]}, f"{C}.ports[0].containerPort", "not the text '80'", "80 without quotes"),
+        ({"ports": [{"containerPort": True}]}, f"{C}.ports[0].containerPort", "must be a whole number", ""),
+        ({"ports": [{"name": "x"}]}, f"{C}.ports[0].containerPort", "is required and missing", ""),
+        ({"ports": [{"name": "HTTP", "containerPort": 80}]}, f"{C}.ports[0].name", "'HTTP' is no port name", ""),
+        (
+            {"ports": [{"name": "a", "containerPort": 80}, {"name": "a", "containerPort": 81}]},
+            f"{C}.ports[1].name",
+            "a second port named 'a'",
+            "",
+        ),
+        (
+            {"volumeMounts": [{"name": "dta", "mountPath": "/x"}]},
+            f"{C}.volumeMounts[0].name",
+            "there is no volume 'dta'",
+            "volumes of this pod: data",
+        ),
+        (
+            {"volumeMounts": [{"name": "data", "mountPath": "x"}]},
+            f"{C}.volumeMounts[0].mountPath",
+            "'x' must be absolute",
+            "write /x",
+        ),
+        (
+            {"volumeMounts": [{"name": "data", "mountPath": "/x"}, {"name": "data", "mountPath": "/x/"}]},
+            f"{C}.volumeMounts[1].mountPath",
+            "'/x/' is mounted twice in this container",
+            "",
+        ),
+        (
+            {"resources": {"limits": {"cpu": "2 cores"}}},
+            f"{C}.resources.limits.cpu",
+            "is no quantity: the text '2 cores'",
+            "500m",
+        ),
+        ({"resources": {"limits": {"cpu": True}}}, f"{C}.resources.limits.cpu", "is no quantity", ""),
+        ({"resources": {"limits": {"cpu": "-1"}}}, f"{C}.resources.limits.cpu", "must not be negative", ""),
+        (
+            {"resources": {"requests": {"nvidia.com/gpu": 2}, "limits": {"nvidia.com/gpu": 1}}},
+            f'{C}.resources.requests["nvidia.com/gpu"]',
+            "2 is requested, but the limit is 1",
+            "may not exceed",
+        ),
+        ({"resources": {"limit": {"cpu": 1}}}, f"{C}.resources.limit", "unknown key", "did you mean limits?"),
+        ({"resources": ["cpu"]}, f"{C}.resources", "must be a mapping (key: value), not a list", ""),
+        ({"imagePullPolicy": "IfNotpresent"}, f"{C}.imagePullPolicy", "unknown value", "did you mean IfNotPresent?"),
+        ({"workingDir": 7}, f"{C}.workingDir", "must be text", '"7"'),
+    ],
+)
+def test_a_mistake_in_a_container(container: dict[str, Any], path: str, message: str, hint: str):
+    problem = only_error(with_container(**container))
+    assert problem.path == path
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "message", "hint"),
+    [
+        (
+            {"restartPolicy": "Sometimes"},
+            "restartPolicy",
+            "unknown value 'Sometimes'",
+            "known: Always, OnFailure, Never",
+        ),
+        ({"nodeSelector": {"gpu": True}}, "nodeSelector.gpu", "must be text, not the boolean true", '"true"'),
+        ({"volume": []}, "volume", "unknown key", "did you mean volumes?"),
+        ({"hostNetwork": "yes"}, "hostNetwork", "must be true or false, not the text 'yes'", ""),
+        ({"schedulerName": 5}, "schedulerName", "must be text", '"5"'),
+        ({"volumes": [{"name": "data"}, {"name": "data"}]}, "volumes[1].name", "a second volume named 'data'", ""),
+        ({"volumes": [{"name": "data", "nfs": {}, "emptyDir": {}}]}, "volumes[0]", "a volume has one source", ""),
+        ({"volumes": [{"name": "data", "emptydir": {}}]}, "volumes[0].emptydir", "unknown key", "emptyDir"),
+        ({"volumes": {"data": {}}}, "volumes", "must be a list", ""),
+        ({"initContainers": [{"name": "tensorflow", "image": "x"}]}, "containers[0].name", "a second container", ""),
+        ({"initContainers": [{"name": "init"}]}, "initContainers[0].image", "is required and missing", ""),
+        ({"initContainers": [{"name": 7, "image": "x"}]}, "initContainers[0].name", "must be text", '"7"'),
+        ({"initContainers": [{"name": "Fetch_it", "image": "x"}]}, "initContainers[0].name", "lower-case", "fetch-it"),
+    ],
+)
+def test_a_mistake_in_a_pod(spec: dict[str, Any], path: str, message: str, hint: str):
+    problem = only_error(with_template(template(**spec)))
+    assert problem.path == f"{AT}.spec.{path}"
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+def test_a_container_without_a_name_is_told_once():
+    pod = template()
+    pod["spec"]["containers"].append({"image": "x"})
+    assert only_error(with_template(pod)).path == f"{AT}.spec.containers[1].name"
+
+
+def test_labels_are_texts():
+    problem = only_error(with_template({**template(), "metadata": {"labels": {"version": 1.5}}}))
+    assert (problem.path, problem.hint) == (f"{AT}.metadata.labels.version", 'write it in quotes: "1.5"')
+
+
+@pytest.mark.parametrize("value", [7, "x", []])
+def test_a_template_is_a_mapping(value: Any):
+    assert only_error(with_template(value)).path == AT
+
+
+@pytest.mark.parametrize("pod", [{}, {"spec": {}}, {"spec": {"containers": []}}, {"spec": {"containers": None}}])
+def test_a_pod_needs_a_container(pod: dict[str, Any]):
+    problem = only_error(with_template(pod))
+    assert problem.path == (f"{AT}.spec.containers" if "spec" in pod else f"{AT}.spec")
+
+
+def test_containers_in_the_wrong_place_are_seen():
+    problem = only_error(with_template(template()["spec"]))
+    assert (problem.path, problem.hint) == (f"{AT}.spec", "move containers (and what is beside it) under spec")
+
+
+def test_two_containers_of_a_pod_cannot_share_a_port():
+    document = with_sidecar(ports=[{"containerPort": 2222}])
+    document = changed(document, f"{AT}.spec.containers.0.ports", [{"name": "tfjob-port", "containerPort": 2222}])
+    problem = only_error(document)
+    assert problem.path == f"{AT}.spec.containers[1].ports[0].containerPort"
+    assert "'tensorflow'" in problem.message
+
+
+def test_another_protocol_is_another_port():
+    document = with_sidecar(ports=[{"containerPort": 80, "protocol": "UDP"}])
+    assert not warnings(changed(document, f"{AT}.spec.containers.0.ports", [{"containerPort": 80}]))
+
+
+def test_an_unknown_key_far_from_all_known_ones_is_only_told():
+    """Kubernetes adds keys with every release."""
+    found = warnings(with_container(quantumEntanglement=True))
+    assert paths(found) == [f"{C}.quantumEntanglement"]
+
+
+def test_replicas_on_the_hosts_network_share_a_port():
+    pod = template(hostNetwork=True)
+    pod["spec"]["containers"][0]["ports"] = [{"containerPort": 2222}]
+    document = changed(v1(), "spec.tfReplicaSpecs.Worker.template", pod)
+    assert paths(warnings(document)) == ["spec.tfReplicaSpecs.Worker.template.spec.hostNetwork"]
+    assert not warnings(with_template(pod)), "one chief has nobody to share with"

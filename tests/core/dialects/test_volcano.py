@@ -1,0 +1,348 @@
+"""batch.volcano.sh/v1alpha1: defaults, rules, advice, and the job it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.dialects.documents import changed, errors, only_error, paths, template, volcano, warnings
+from tf_dist.core.dialects import defaulted, parse, read, suspend_patch
+from tf_dist.core.dialects.volcano_policies import seconds
+from tf_dist.core.model import (
+    Action,
+    CleanPodPolicy,
+    Counting,
+    Dependency,
+    Event,
+    Plugins,
+    Role,
+    Rule,
+    ServiceStyle,
+    TFConfigStyle,
+)
+
+POLICIES = "spec.policies"
+POD = "spec.tasks.0.template.spec"
+WORKER_POLICY = "spec.tasks[1].template.spec.restartPolicy"
+
+
+def test_defaults_are_those_of_the_webhook():
+    document = changed(volcano(), "spec", {"tasks": [{"replicas": 2, "template": template(hostNetwork=True)}]})
+    document["spec"]["plugins"] = {"tensorflow": []}
+    assert defaulted(document)["spec"] == {
+        "queue": "default",
+        "maxRetry": 3,
+        "minAvailable": 2,
+        "plugins": {"tensorflow": [], "svc": []},
+        "tasks": [
+            {
+                "name": "default0",
+                "replicas": 2,
+                "minAvailable": 2,
+                "maxRetry": 3,
+                "template": template(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet"),
+            }
+        ],
+    }
+
+
+def test_the_minimum_is_that_of_the_tasks():
+    document = changed(volcano(), "spec.minAvailable", 0)
+    document = changed(document, "spec.tasks.1.minAvailable", 1)
+    job = parse(document).job
+    assert (job.scheduling.min_available, job.counting) == (2, Counting(min_available=2))
+    assert [spec.min_replicas for spec in job.replica_specs] == [1, 1]
+
+
+def test_the_job():
+    job = parse(volcano()).job
+    assert [(spec.type, spec.role, spec.replicas, spec.container, spec.port) for spec in job.replica_specs] == [
+        ("ps", Role.PS, 1, "tensorflow", 2222),
+        ("worker", Role.WORKER, 2, "tensorflow", 2222),
+    ]
+    assert job.rules == (Rule(events=frozenset({Event.POD_EVICTED}), action=Action.RESTART_JOB),)
+    complete = Rule(events=frozenset({Event.TASK_COMPLETED}), action=Action.COMPLETE_JOB)
+    assert [spec.rules for spec in job.replica_specs] == [(), (complete,)]
+    assert (job.success, job.running_types, job.counting) == ((), (), Counting(min_available=3))
+    policy = job.run_policy
+    assert (policy.clean_pods, policy.max_restarts) == (CleanPodPolicy.RUNNING, 2)
+    assert not policy.container_restarts_count
+    assert (job.tf_config, job.services) == (TFConfigStyle.NONE, ServiceStyle.PER_JOB)
+    assert job.plugins == Plugins(env=True, svc=True)
+    assert (job.scheduling.queue, job.scheduling.scheduler_name) == ("default", "volcano")
+    assert [spec.container_restarts for spec in job.replica_specs] == [3, 3]
+    assert warnings(volcano()) == []
+
+
+def test_attempts_are_one_more_than_restarts():
+    assert parse(changed(volcano(), "spec.maxRetry", 1)).job.run_policy.max_restarts == 0
+    assert parse(changed(volcano(), "spec.maxRetry", 0)).job.run_policy.max_restarts == 2
+    assert parse(changed(volcano(), "spec.tasks.0.maxRetry", -1)).job.replica_specs[0].container_restarts is None
+
+
+def test_the_tensorflow_plugin():
+    plugin = ["--worker=trainer", "--ps=ps", "--port", "3333"]
+    document = changed(volcano(), "spec.plugins", {"tensorflow": plugin})
+    document = changed(document, "spec.tasks.1.name", "trainer")
+    job = parse(document).job
+    assert [spec.role for spec in job.replica_specs] == [Role.PS, Role.WORKER]
+    assert [spec.port for spec in job.replica_specs] == [3333, 3333]
+    assert (job.tf_config, job.plugins.svc, job.services) == (TFConfigStyle.VOLCANO, True, ServiceStyle.PER_JOB)
+    alone = changed(document, "spec.tasks", [{"name": "trainer", "replicas": 1, "template": template()}])
+    alone = changed(alone, "spec.plugins", {"tensorflow": ["--worker=trainer"]})
+    assert parse(changed(alone, "spec.minAvailable", 1)).job.tf_config is TFConfigStyle.NONE
+
+
+def test_svc_arguments():
+    arguments = ["--publish-not-ready-addresses=true", "--disable-network-policy", "--inject-hosts-env=false"]
+    found = parse(changed(volcano(), "spec.plugins.svc", arguments)).job.plugins
+    assert found == Plugins(env=True, svc=True, publish_not_ready=True, network_policy=False, hosts_env=False)
+
+
+def test_without_the_svc_plugin_there_are_no_services():
+    assert parse(changed(volcano(), "spec.plugins", {"env": None})).job.services is ServiceStyle.NONE
+
+
+def test_the_training_container_is_the_first_unless_one_is_named_tensorflow():
+    pod = template(restartPolicy="Never")
+    pod["spec"]["containers"][0]["name"] = "main"
+    ports = [{"name": "tfjob-port", "containerPort": 4444}]
+    pod["spec"]["containers"].append({"name": "log", "image": "log:1"})
+    document = changed(volcano(), "spec.tasks.0.template", pod)
+    assert parse(document).job.replica_specs[0].container == "main"
+    pod["spec"]["containers"][1] |= {"name": "tensorflow", "ports": ports}
+    spec = parse(changed(volcano(), "spec.tasks.0.template", pod)).job.replica_specs[0]
+    assert (spec.container, spec.port) == ("tensorflow", 4444)
+
+
+def test_a_name_without_a_role_is_other():
+    assert parse(changed(volcano(), "spec.tasks.1.name", "trainer")).job.replica_specs[1].role is Role.OTHER
+
+
+def test_dependencies_and_volumes():
+    document = changed(volcano(), "spec.tasks.1.dependsOn", {"name": ["ps"], "iteration": "any"})
+    document = changed(document, "spec.volumes", [{"mountPath": "/models", "volumeClaimName": "models"}])
+    job = parse(document).job
+    assert job.replica_specs[1].depends == Dependency(on=("ps",), any=True)
+    assert job.volumes == ({"mountPath": "/models", "volumeClaimName": "models"},)
+
+
+def rules(*policies: dict[str, Any]) -> tuple[Rule, ...]:
+    return parse(changed(volcano(), POLICIES, list(policies))).job.rules
+
+
+def test_rules_of_policies():
+    everything, failed = frozenset(Event), frozenset({Event.POD_FAILED})
+    assert rules({"event": "*", "action": "RestartJob", "timeout": "10m"}) == (
+        Rule(events=everything, action=Action.RESTART_JOB, timeout=600.0),
+    )
+    (always,) = rules({"event": "*", "action": "RestartJob"})
+    assert always.events == everything - {Event.POD_PENDING}
+    exit_, other = rules({"exitCode": 137, "action": "RestartTask"}, {"event": "PodFailed", "action": "AbortJob"})
+    assert (exit_.events, other.events) == (failed, failed)
+    assert [(code, False) in exit_.codes for code in (137, 138, 1)] == [True, False, False]
+    assert (None, False) not in exit_.codes
+    (several,) = rules({"events": ["PodFailed", "PodEvicted", "PodFailed"], "action": "RestartPod"})
+    assert several.events == {Event.POD_FAILED, Event.POD_EVICTED}
+
+
+def test_policies_that_never_fire_are_told_and_dropped():
+    document = changed(volcano(), POLICIES, [{"event": "PodPending", "action": "RestartJob"}])
+    assert (paths(warnings(document)), parse(document).job.rules) == (["spec.policies[0].event"], ())
+    document = changed(volcano(), POLICIES, [{"event": "JobUpdated", "action": "RestartJob"}])
+    assert (paths(warnings(document)), parse(document).job.rules) == (["spec.policies[0].event"], ())
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("10s", 10), ("1h30m", 5400), ("1.5s", 1.5), ("100ms", 0.1), ("0", 0), ("2m0.5s", 120.5)]
+)
+def test_durations(text: str, value: float):
+    assert seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "10", "s", "1 h", "-1s", "1d", "1h 2m"])
+def test_what_is_no_duration(text: str):
+    with pytest.raises(ValueError, match="no duration"):
+        seconds(text)
+
+
+@pytest.mark.parametrize("event", ["*", "PodFailed", "PodEvicted", "Unknown", "TaskCompleted", "TaskFailed"])
+@pytest.mark.parametrize("action", [*Action][:7])
+def test_allowed_events_and_actions(event: str, action: Action):
+    assert rules({"event": event, "action": action.value})[0].action is action
+
+
+@pytest.mark.parametrize(
+    ("policies", "path", "message", "hint"),
+    [
+        ([{"event": "PodFailed", "exitCode": 1, "action": "AbortJob"}], "[0]", "both an event and an exitCode", "two"),
+        ([{"action": "AbortJob"}], "[0]", "neither an event nor an exitCode", "PodFailed"),
+        ([{"exitCode": 0, "action": "AbortJob"}], "[0].exitCode", "0 is success", "TaskCompleted"),
+        ([{"event": "PodFailed"}], "[0].action", "is required and missing", "RestartJob"),
+        ([{"exitCode": 3, "action": "Restart"}], "[0].action", "unknown action 'Restart'", "Restart"),
+        (
+            [{"event": "PodFailed", "action": "RestartPartition"}],
+            "[0].action",
+            "does not know partitions",
+            "RestartTask",
+        ),
+        ([{"event": "PodFailed", "action": "SyncJob"}], "[0].action", "Volcano's own", ""),
+        ([{"event": "PodFailed", "action": "FailJob"}], "[0].action", "unknown action 'FailJob'", ""),
+        ([{"event": "PodRunning", "action": "AbortJob"}], "[0].event", "Volcano's own", ""),
+        ([{"event": "OutOfSync", "action": "AbortJob"}], "[0].event", "Volcano's own", ""),
+        ([{"event": "CommandIssued", "action": "AbortJob"}], "[0].event", "Volcano's own", ""),
+        ([{"event": "NodeLost", "action": "AbortJob"}], "[0].event", "unknown event 'NodeLost'", "known"),
+        ([{"events": ["PodFaild"], "action": "AbortJob"}], "[0].events", "unknown event", "did you mean PodFailed?"),
+        ([{"event": "PodFailed", "action": "AbortJob", "timeout": "10"}], "[0].timeout", "no duration", "write 10s"),
+        (
+            [{"event": "PodFailed", "action": "AbortJob"}, {"events": ["PodFailed"], "action": "RestartJob"}],
+            "[1]",
+            "event PodFailed has a policy already",
+            "first one wins",
+        ),
+        (
+            [{"exitCode": 3, "action": "AbortJob"}, {"exitCode": 3, "action": "RestartJob"}],
+            "[1].exitCode",
+            "exit code 3 has a policy already",
+            "",
+        ),
+        (
+            [{"event": "*", "action": "AbortJob"}, {"event": "PodFailed", "action": "RestartJob"}],
+            "",
+            "'*' is every event, so PodFailed cannot have a policy beside it",
+            "",
+        ),
+    ],
+)
+def test_rules_about_policies(policies: list[dict[str, Any]], path: str, message: str, hint: str):
+    for place in (POLICIES, "spec.tasks.0.policies"):
+        problem = only_error(changed(volcano(), place, policies))
+        assert problem.path == place.replace(".0", "[0]") + path
+        assert message in problem.message
+        assert hint in problem.hint
+
+
+def test_an_exit_code_may_stand_beside_every_event():
+    assert len(rules({"exitCode": 3, "action": "AbortJob"}, {"event": "*", "action": "RestartJob"})) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where", "message", "hint"),
+    [
+        ("spec.minAvailable", 4, "spec.minAvailable", "the tasks have 3: it could never start", "3 or less"),
+        ("spec.minSuccess", 4, "spec.minSuccess", "the tasks have 3", ""),
+        ("spec.minSuccess", 0, "spec.minSuccess", "must be at least 1", ""),
+        ("spec.tasks.1.minAvailable", 3, "spec.tasks[1].minAvailable", "there are 2", "2 or less"),
+        ("spec.tasks.1.name", "ps", "spec.tasks[1].name", "a second task named 'ps'", ""),
+        ("spec.tasks.1.name", "Worker_1", "spec.tasks[1].name", "not a name Kubernetes takes", "worker-1"),
+        ("spec.tasks.1.name", "w" * 64, "spec.tasks[1].name", "is 64 characters long", ""),
+        ("spec.tasks.1.name", "w" * 50, "metadata.name", "a name of 66 characters", "may have 10 characters"),
+        ("spec.tasks.1.name", "w" * 62, "metadata.name", "78 characters", "shorten the replica type"),
+        (
+            "spec.tasks.1.dependsOn",
+            {"name": ["pss"]},
+            "spec.tasks[1].dependsOn.name",
+            "no task 'pss'",
+            "did you mean ps?",
+        ),
+        ("spec.tasks.1.dependsOn", {"name": ["worker"]}, "spec.tasks[1].dependsOn", "worker -> worker", ""),
+        ("spec.tasks.1.partitionPolicy", {"totalPartitions": 2}, "spec.tasks[1].partitionPolicy", "partitions", ""),
+        ("spec.plugins.ssh", [], "spec.plugins.ssh", "does not play Volcano's ssh plugin", ""),
+        ("spec.plugins.mpi", [], "spec.plugins.mpi", "does not play", ""),
+        ("spec.plugins.ray", [], "spec.plugins.ray", "does not play", ""),
+        ("spec.plugins.pytorch", [], "spec.plugins.pytorch", "does not play", ""),
+        ("spec.plugins.tensorflw", [], "spec.plugins.tensorflw", "unknown plugin", "did you mean tensorflow?"),
+        ("spec.plugins.env", ["--x"], "spec.plugins.env", "unknown argument 'x'", "takes none"),
+        ("spec.plugins.svc", ["--inject-host-env=true"], "spec.plugins.svc", "unknown argument", "--inject-hosts-env"),
+        ("spec.plugins.svc", ["--inject-hosts-env=yes"], "spec.plugins.svc", "is true or false, not 'yes'", ""),
+        ("spec.plugins.tensorflow", ["--port=no"], "spec.plugins.tensorflow", "a port from 1 to 65535", ""),
+        (
+            "spec.plugins.tensorflow",
+            ["--worker=wroker"],
+            "spec.plugins.tensorflow",
+            "names the task 'wroker'",
+            "did you mean worker?",
+        ),
+        ("spec.volumes", [{"mountPath": "/m"}], "spec.volumes[0].volumeClaimName", "is required and missing", ""),
+        (
+            "spec.volumes",
+            [{"mountPath": "/m", "volumeClaim": {}}],
+            "spec.volumes[0].volumeClaim",
+            "makes no claims",
+            "",
+        ),
+        ("spec.volumes", [{"mountPath": "m:", "volumeClaimName": "c"}], "spec.volumes[0].mountPath", "absolute", ""),
+        ("spec.volumes", [{"volumeClaimName": "c"}], "spec.volumes[0].mountPath", "is required and missing", ""),
+        ("spec.queue", "root", "spec.queue", "root queue", ""),
+        ("spec.networkTopology", {"mode": "firm"}, "spec.networkTopology.mode", "unknown value 'firm'", ""),
+        ("spec.tasks", [], "spec.tasks", "at least one task", ""),
+        ("spec.maxRetry", -1, "spec.maxRetry", "must not be negative", ""),
+        ("metadata.name", "a_b", "metadata.name", "not a name", "a-b"),
+        ("metadata.name", "9lives", "metadata.name", "must start with a letter", "lives"),
+    ],
+)
+def test_rules(path: str, value: Any, where: str, message: str, hint: str):
+    found = errors(changed(volcano(), path, value))
+    problem = next(problem for problem in found if problem.path == where)
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+def test_a_name_may_start_with_a_digit_where_no_service_has_it():
+    document = changed(changed(volcano(), "metadata.name", "9lives"), "spec.plugins", {"env": []})
+    assert parse(document).job.key.name == "9lives"
+
+
+def test_a_circle_of_dependencies_is_shown():
+    document = volcano()
+    document["spec"]["tasks"].append({"name": "eval", "replicas": 1, "template": template(restartPolicy="Never")})
+    for index, name in enumerate(["eval", "ps", "worker"]):
+        document["spec"]["tasks"][index]["dependsOn"] = {"name": [name]}
+    assert "ps -> eval -> worker -> ps" in only_error(document).message
+
+
+def test_no_replicas_at_all():
+    document = changed(changed(volcano(), "spec.tasks.0.replicas", 0), "spec.tasks.1.replicas", 0)
+    assert "spec.tasks" in paths(errors(document))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where", "message"),
+    [
+        (f"{POD}.restartPolicy", ..., "spec.tasks[0].template.spec.restartPolicy", "Kubernetes takes Always"),
+        ("spec.tasks.1.template.spec.restartPolicy", "Always", WORKER_POLICY, "policy for TaskCompleted never fires"),
+        (
+            "spec.tasks.0.policies",
+            [{"event": "TaskFailed", "action": "AbortJob"}],
+            "spec.tasks[0].template.spec.restartPolicy",
+            "never fires",
+        ),
+        ("spec.tasks.0.topologyPolicy", "best-effort", "spec.tasks[0].topologyPolicy", "not used"),
+        ("spec.networkTopology", {"mode": "soft"}, "spec.networkTopology", "not used"),
+    ],
+)
+def test_advice(path: str, value: Any, where: str, message: str):
+    (found,) = warnings(changed(volcano(), path, value))
+    assert found.path == where
+    assert message in found.message
+
+
+def test_a_failed_policy_beside_restarts_in_place():
+    document = changed(volcano(), "spec.tasks.0.template.spec.restartPolicy", "OnFailure")
+    document = changed(document, "spec.tasks.0.policies", [{"event": "PodFailed", "action": "AbortJob"}])
+    (found,) = warnings(document)
+    assert found.path == "spec.tasks[0].template.spec.restartPolicy"
+
+
+def test_a_task_that_does_not_say_how_many():
+    document = changed(changed(volcano(), "spec.tasks.0.replicas", ...), "spec.minAvailable", 2)
+    assert paths(warnings(document)) == ["spec.tasks[0].replicas"]
+
+
+def test_suspending_is_an_annotation():
+    assert suspend_patch(volcano(), True) == {"metadata": {"annotations": {"tf-dist.dev/suspend": "true"}}}
+
+
+def test_defaults_do_not_change_the_meaning():
+    assert read(defaulted(volcano())) == read(volcano()) == parse(volcano()).job

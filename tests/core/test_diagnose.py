@@ -1,0 +1,126 @@
+"""Why a job waits or failed, in sentences that say what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.builders import ON_FAILURE, START, ended, pod, replicas, running, v1_job, views
+from tf_dist.core.diagnose import Category, Diagnosis, Level, diagnose
+from tf_dist.core.model import Dependency
+from tf_dist.core.status import Admission, Attempts, Failure, Pause, Phase, Status
+
+ADMITTED = Admission(START)
+
+
+def first(status: Status, *pods: Any, job: Any = None) -> Diagnosis:
+    return diagnose(job or v1_job(), status, views(*pods), START)[0]
+
+
+def live(**fields: Any) -> Status:
+    return Status(phase=Phase.RUNNING, admission=ADMITTED, **fields)
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_there_is_always_something_to_say(phase: Phase) -> None:
+    assert first(Status(phase=phase, reason="Whatever", message="something happened")).summary
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "message", "category", "advice"),
+    [
+        (137, "OOMKilled", "", Category.MEMORY, "limits.memory"),
+        (137, "Error", "", Category.FAILURE, "often the kernel"),
+        (127, "StartError", "not found", Category.COMMAND, "command and args"),
+        (1, "Error", "ModuleNotFoundError: No module named 'numpy'", Category.COMMAND, "install it"),
+        (139, "Error", "", Category.FAILURE, "native code"),
+        (143, "Error", "", Category.EVICTION, "who deleted the pod"),
+        (3, "Error", "boom", Category.FAILURE, "end of its log"),
+        (134, "Error", "", Category.FAILURE, "SIGABRT"),
+    ],
+)
+def test_how_a_replica_ended_says_what_to_do(
+    code: int, reason: str, message: str, category: Category, advice: str
+) -> None:
+    job = v1_job()
+    found = first(live(), pod(job, "worker-0", ended(code, reason, message)))
+    assert (found.level, found.category, found.detail) == (Level.ERROR, category, message)
+    assert advice in found.resolution
+    failure = Failure(event="PodFailed", replica="worker-0", code=code, reason=reason, message=message)
+    over = first(Status(phase=Phase.FAILED, reason="PodFailed", message="it failed", failure=failure))
+    assert (over.category, over.resolution) == (found.category, found.resolution)
+
+
+@pytest.mark.parametrize(
+    ("reason", "category"),
+    [
+        ("DeadlineExceeded", Category.DEADLINE),
+        ("BackoffLimitExceeded", Category.BUDGET),
+        ("InvalidTFJobSpec", Category.INVALID),
+        ("NodeLost", Category.EVICTION),
+    ],
+)
+def test_why_a_job_ended(reason: str, category: Category) -> None:
+    assert first(Status(phase=Phase.FAILED, reason=reason, message="over")).category is category
+
+
+@pytest.mark.parametrize(
+    ("reason", "category", "advice"),
+    [
+        ("ImagePullBackOff", Category.IMAGE, "name and tag"),
+        ("ErrImageEntrypoint", Category.IMAGE, "--entrypoint"),
+        ("CreateContainerConfigError", Category.CONFIGURATION, "config maps"),
+        ("CrashLoopBackOff", Category.FAILURE, "run before"),
+    ],
+)
+def test_what_a_container_waits_for(reason: str, category: Category, advice: str) -> None:
+    waiting = {"name": "tensorflow", "state": {"waiting": {"reason": reason, "message": "because"}}, "restartCount": 0}
+    found = first(live(), pod(v1_job(), "worker-0", {"phase": "Pending", "containerStatuses": [waiting]}))
+    assert (found.category, found.detail) == (category, "because")
+    assert advice in found.resolution
+
+
+def test_a_pod_that_cannot_be_scheduled_gives_the_schedulers_reason() -> None:
+    conditions = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]
+    found = first(live(), pod(v1_job(), "worker-0", {"phase": "Pending", "conditions": conditions}))
+    assert (found.category, found.detail) == (Category.UNSCHEDULABLE, "0/3 nodes are available")
+
+
+def test_waiting_for_admission_and_never_fitting() -> None:
+    waits = first(Status(reason="WaitingForCapacity", message="needs 2 × (cpu 4) for worker"))
+    assert (waits.level, waits.category, waits.summary) == (
+        Level.INFO,
+        Category.ADMISSION,
+        "needs 2 × (cpu 4) for worker",
+    )
+    never = first(Status(reason="NeverFits", message="needs 64 GPUs"))
+    assert (never.level, never.category) == (Level.ERROR, Category.NEVER_FITS)
+
+
+def test_pods_of_the_attempt_before_are_named() -> None:
+    job = v1_job()
+    status = live(attempts=Attempts(2))
+    found = first(status, pod(job, "worker-0", running()))
+    assert found.category is Category.STOPPING
+    assert "mnist-worker-0" in found.summary
+
+
+def test_a_pause_says_how_long_it_still_is() -> None:
+    job = v1_job(replicas("Worker", 1, rules=ON_FAILURE))
+    found = first(live(pauses={"worker-0": Pause(2, START + 10)}), job=job)
+    assert (found.category, found.summary) == (Category.BACKOFF, "worker-0 is restarted in 10 s")
+
+
+def test_a_dependency_that_is_not_up_is_named() -> None:
+    job = v1_job(replicas("PS", 1), replicas("Worker", 1, depends=Dependency(on=("ps",))))
+    found = first(live(), pod(job, "ps-0"), job=job)
+    summaries = [one.summary for one in diagnose(job, live(), views(pod(job, "ps-0")), START)]
+    assert found.category is Category.STARTING
+    assert "worker-0 waits until ps is up (dependsOn)" in summaries
+
+
+def test_all_well() -> None:
+    job = v1_job(replicas("Worker", 1))
+    found = first(live(), pod(job, "worker-0", running()), job=job)
+    assert (found.level, found.summary) == (Level.INFO, "1 of 1 replicas are running")

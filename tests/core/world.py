@@ -1,0 +1,231 @@
+"""A tiny model of a cluster for tests of the core: a dict of objects, a kubelet that does what it is told, a clock.
+
+``World`` applies plans action by action, may die after any of them, and checks with every action what must always hold.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from tests.core.builders import START
+from tf_dist.core import names
+from tf_dist.core.actions import Action, Create, Delete, DeleteJob, Plan, Update, WriteStatus
+from tf_dist.core.gang.model import Admit, Verdict, Wait
+from tf_dist.core.model import Job, ReplicaId
+from tf_dist.core.observed import Observed, pod_view
+from tf_dist.core.reconcile import reconcile
+from tf_dist.core.status import LIVE, TERMINAL, TRANSITIONS, Phase, Status
+from tf_dist.core.status_codec import FIELD, dump_status, load_status
+from tf_dist.core.times import format_micro_time, format_time
+
+WAIT = Wait(reason="WaitingForCapacity", message="no room")
+_MOST_PASSES = 60
+
+
+class World:
+    """One job in one cluster."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.now = START + 0.123456
+        self.status: dict[str, Any] = {}
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.verdict: Verdict | None = Admit()
+        self.job_gone = False
+        self.writes = 0
+        self._uids = 0
+
+    # -- the driver -----------------------------------------------------------------------------------------------
+
+    def look(self) -> Plan:
+        views = (pod_view(pod, "tensorflow") for pod in self.pods.values())
+        plan = reconcile(
+            self.job,
+            Observed(
+                now=self.now,
+                stored_status=self.status,
+                pods=tuple(view for view in views if view is not None),
+                objects=self.objects,
+                verdict=self.verdict,
+            ),
+        )
+        assert plan.wake_at is None or plan.wake_at > self.now
+        return plan
+
+    def step(self, most: int | None = None) -> bool:
+        """One pass, of which only the first ``most`` actions happen; whether there was anything to do."""
+        plan = self.look()
+        if plan.actions and not self.job_gone:
+            assert not any(isinstance(action, WriteStatus) for action in plan.actions[1:])
+        for action in plan.actions[:most]:
+            self._apply(action, plan)
+        return bool(plan.actions)
+
+    def settle(self, most: int | None = None) -> Plan:
+        """Passes until nothing is left to do, at one moment; pods that were told to stop, stop."""
+        for _ in range(_MOST_PASSES):
+            busy = self.step(most) and not self.job_gone
+            for pod in [pod for pod in self.pods.values() if "deletionTimestamp" in pod["metadata"]]:
+                self.remove(pod)
+                busy = True
+            if not busy:
+                return self.look()
+        raise AssertionError(f"does not come to rest: {self.look()}")
+
+    @property
+    def memory(self) -> Status:
+        return load_status(self.status)
+
+    def _apply(self, action: Action, plan: Plan) -> None:
+        match action:
+            case WriteStatus():
+                self._write(action.status, plan)
+            case Create() if action.body["kind"] == "Pod":
+                self._create_pod(json.loads(json.dumps(action.body)))
+            case Create():
+                key = (action.body["kind"], action.body["metadata"]["name"])
+                assert self.memory.admission is not None
+                assert key not in self.objects
+                self.objects[key] = json.loads(json.dumps(action.body))
+            case Update():
+                data = self.objects[action.kind, action.name]["data"]
+                data |= action.patch["data"]
+                for key in [key for key, value in data.items() if value is None]:
+                    del data[key]
+            case Delete() if action.kind == "Pod":
+                self.delete(self.pods[action.name], action.uid)
+            case Delete():
+                del self.objects[action.kind, action.name]
+            case DeleteJob():
+                assert self.memory.phase in TERMINAL
+                self.job_gone = True
+
+    def _write(self, status: Any, plan: Plan) -> None:
+        before = self.memory
+        self.status = json.loads(json.dumps(status))
+        after = self.memory
+        self.writes += 1
+        assert after == plan.status
+        # The codec drops nothing and invents nothing.
+        stored = {key: value for key, value in self.status[FIELD].items() if key != "ready"}
+        assert dump_status(after) == stored
+        assert after != before
+        assert after.phase is before.phase or after.phase in _reachable(before.phase)
+        if before.phase in TERMINAL:
+            assert (after.phase, after.reason) == (before.phase, before.reason)
+        limit = self.job.run_policy.max_restarts
+        assert limit is None or sum(after.restarts.values()) <= limit
+        if after.phase not in (Phase.PENDING, Phase.RUNNING):
+            assert after.reason
+            assert after.message
+        self._check_words()
+
+    def _check_words(self) -> None:
+        true = {c["type"] for c in self.status.get("conditions", ()) if c.get("status") == "True"}
+        assert not {"Succeeded", "Failed"} <= true
+        assert not {"Running", "Restarting"} <= true
+        types = [c["type"] for c in self.status.get("conditions", ()) if "type" in c]
+        assert len(types) == len(set(types))
+
+    def _create_pod(self, body: dict[str, Any]) -> None:
+        memory, metadata = self.memory, body["metadata"]
+        replica, attempt = _replica(body), metadata["labels"][names.ATTEMPT].split(".")
+        assert memory.admission is not None, "a pod before its gang was admitted"
+        assert memory.phase in LIVE
+        assert attempt == memory.attempts.label(replica).split(".")
+        for other in self.pods.values():
+            made = other["metadata"]["labels"][names.ATTEMPT].split(".")
+            assert _replica(other) != replica, "two pods for one replica"
+            assert made[0] == attempt[0], "two attempts of the job overlap"
+            assert _replica(other).type != replica.type or made[1] == attempt[1], "two attempts of a task overlap"
+        self._uids += 1
+        metadata |= {"uid": f"pod-{self._uids}", "creationTimestamp": format_time(self.now)}
+        body["status"] = {"phase": "Pending"}
+        assert metadata["name"] not in self.pods
+        self.pods[metadata["name"]] = body
+
+    # -- the kubelet, the cluster, and people ---------------------------------------------------------------------
+
+    def pod(self, replica: str) -> dict[str, Any] | None:
+        return next((pod for pod in self.pods.values() if str(_replica(pod)) == replica), None)
+
+    def run(self, pod: dict[str, Any], *, ready: bool = True) -> None:
+        if pod["status"]["phase"] not in ("Pending", "Unknown"):
+            return
+        container = {"name": "tensorflow", "state": {"running": {}}, "restartCount": 0}
+        pod["status"] = {
+            "phase": "Running",
+            "startTime": format_micro_time(self.now),
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            "containerStatuses": [container],
+        }
+
+    def end(self, pod: dict[str, Any], code: int, reason: str = "") -> None:
+        if pod["status"]["phase"] not in ("Running", "Unknown"):
+            return
+        terminated = {"exitCode": code, "reason": reason, "finishedAt": format_time(self.now)}
+        pod["status"] |= {
+            "phase": "Failed" if code else "Succeeded",
+            "containerStatuses": [{"name": "tensorflow", "state": {"terminated": terminated}, "restartCount": 0}],
+        }
+
+    def restart_container(self, pod: dict[str, Any], code: int) -> None:
+        if pod["status"]["phase"] != "Running":
+            return
+        container = pod["status"]["containerStatuses"][0]
+        container["lastState"] = {"terminated": {"exitCode": code}}
+        container["restartCount"] += 1
+
+    def evict(self, pod: dict[str, Any]) -> None:
+        if pod["status"]["phase"] in ("Pending", "Running"):
+            pod["status"] = {"phase": "Failed", "reason": "Evicted"}
+
+    def lose_node(self, pod: dict[str, Any]) -> None:
+        if pod["status"]["phase"] == "Running":
+            pod["status"]["phase"] = "Unknown"
+
+    def hold_back(self, pod: dict[str, Any]) -> None:
+        if pod["status"]["phase"] == "Pending":
+            condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+            pod["status"]["conditions"] = [condition]
+
+    def delete(self, pod: dict[str, Any], uid: str = "") -> None:
+        assert uid in ("", pod["metadata"]["uid"])
+        pod["metadata"].setdefault("deletionTimestamp", format_time(self.now))
+        if pod["status"]["phase"] not in ("Running", "Unknown"):
+            self.remove(pod)
+
+    def kill(self, pod: dict[str, Any]) -> None:
+        """The container of a pod that is being deleted ends before the pod is gone."""
+        if "deletionTimestamp" in pod["metadata"]:
+            self.end(pod, 143)
+
+    def remove(self, pod: dict[str, Any]) -> None:
+        self.pods.pop(pod["metadata"]["name"], None)
+
+    def suspend(self, wish: bool) -> None:
+        self.job = replace(self.job, run_policy=replace(self.job.run_policy, suspend=wish))
+
+    def scale(self, type_: str, count: int) -> None:
+        specs = tuple(
+            replace(spec, replicas=count, min_replicas=min(count, spec.min_replicas)) if spec.type == type_ else spec
+            for spec in self.job.replica_specs
+        )
+        self.job = replace(self.job, replica_specs=specs)
+
+
+def _reachable(phase: Phase) -> set[Phase]:
+    found: set[Phase] = set()
+    edge = {phase}
+    while edge:
+        edge = {following for one in edge for following in TRANSITIONS[one]} - found
+        found |= edge
+    return found
+
+
+def _replica(pod: dict[str, Any]) -> ReplicaId:
+    labels = pod["metadata"]["labels"]
+    return ReplicaId(labels[names.REPLICA_TYPE], int(labels[names.REPLICA_INDEX]))

@@ -1,0 +1,279 @@
+"""The driver over the embedded store: whole lives of jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.driver.harness import START, BrokenOnce, World, container, tfjob
+from tests.waiting import until
+from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS
+from tf_dist.driver.loop import Driver
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_job_runs_succeeds_and_frees_its_pods(world: World) -> None:
+    world.submit(tfjob())
+    world.settle()
+    assert sorted(world.phases()) == ["mnist-ps-0", "mnist-worker-0", "mnist-worker-1"]
+    world.run_pods()
+    world.settle()
+    assert world.status()["phase"] == "Running"
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    assert world.status()["phase"] == "Completed"
+    assert world.phases() == {"mnist-worker-0": "Succeeded"}
+    types = [c["type"] for c in world.job()["status"]["conditions"] if c["status"] == "True"]
+    assert types == ["Admitted", "Created", "Succeeded"]
+
+
+def test_nothing_is_written_when_nothing_changes(world: World) -> None:
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.settle()
+    before = world.memory.list(TFJOBS).resource_version
+    for _ in range(10):
+        world.clock.now += 60
+        assert world.driver.step() == 0
+    assert world.memory.list(TFJOBS).resource_version == before
+
+
+def test_a_worker_with_a_retryable_exit_code_comes_back(world: World) -> None:
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    assert world.status()["restarts"] == {"PodFailed": 1}
+    assert world.phases()["mnist-worker-1"] != "Failed"
+    world.run_pods()
+    world.settle()
+    assert world.status()["phase"] == "Running"
+    assert any("worker-1 exited with code 137 (SIGKILL)" in message for _, message in world.events())
+
+
+def test_a_worker_with_a_permanent_exit_code_fails_the_job(world: World) -> None:
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.end_pod("mnist-worker-1", 3)
+    world.settle()
+    status = world.status()
+    assert (status["phase"], status["message"]) == ("Failed", "worker-1 exited with code 3")
+
+
+def test_a_gang_that_does_not_fit_waits_whole_and_says_why(world: World) -> None:
+    world.submit(tfjob("first", workers=5))
+    world.submit(tfjob("second", workers=4))
+    world.settle()
+    assert all(name.startswith("first") for name in world.phases())
+    message = world.status("second")["message"]
+    assert "needs" in message
+    assert "cpu" in message
+    world.run_pods()
+    world.end_pod("first-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    assert sum(name.startswith("second") for name in world.phases()) == 5
+
+
+def test_a_gang_that_never_fits_says_so(world: World) -> None:
+    world.submit(tfjob(workers=50))
+    world.settle()
+    assert world.status()["reason"] == "NeverFits"
+    assert world.phases() == {}
+
+
+def test_suspend_stops_the_pods_and_resume_starts_them_anew_for_free(world: World) -> None:
+    world.submit(tfjob(backoffLimit=0))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    for _ in range(3):
+        world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": True}}})
+        world.settle()
+        world.bury()
+        world.settle()
+        assert world.status()["phase"] == "Aborted"
+        assert world.phases() == {}
+        world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": False}}})
+        world.settle()
+        world.run_pods()
+        world.settle()
+        assert world.status()["phase"] == "Running"
+
+
+def test_the_deadline_fires_by_time_alone(world: World) -> None:
+    world.submit(tfjob(activeDeadlineSeconds=60))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.clock.now = START + 61
+    world.settle()
+    assert world.status()["reason"] == "DeadlineExceeded"
+
+
+def test_a_finished_job_goes_after_its_time_to_live(world: World) -> None:
+    world.submit(tfjob(ttlSecondsAfterFinished=10))
+    world.settle()
+    world.run_pods()
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    world.clock.now += 11
+    world.driver.step()
+    assert world.memory.list(TFJOBS).items == []
+    assert world.phases() == {}
+    assert world.memory.list(SERVICES).items == []
+
+
+def test_a_document_that_is_no_job_fails_with_every_problem(world: World) -> None:
+    broken = tfjob()
+    broken["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = "two"
+    broken["spec"]["tfReplicaSpecs"]["PS"]["template"] = {}
+    world.submit(broken)
+    world.settle()
+    message = world.status()["message"]
+    assert "spec.tfReplicaSpecs.Worker.replicas" in message
+    assert "spec.tfReplicaSpecs.PS.template" in message
+    assert world.job()["status"]["conditions"][-1]["type"] == "Failed"
+
+
+def test_one_broken_job_does_not_stop_another(world: World) -> None:
+    world.submit(tfjob("aaa"))
+    foreign = {"metadata": {"name": "aaa-ps-0"}, "spec": {"containers": [{"name": "x", "image": "y"}]}}
+    world.memory.create(PODS, "default", foreign)
+    world.submit(tfjob("zzz"))
+    world.driver.step()
+    assert "zzz-worker-0" in world.phases()
+    told = [message for reason, message in world.events() if reason == "ReconcileFailed"]
+    assert "Pod default/aaa-ps-0 exists already" in told[0]
+    assert "kubectl delete pods aaa-ps-0" in told[0]
+
+
+def test_scaling_down_removes_the_highest_workers(world: World) -> None:
+    world.submit(tfjob(workers=3))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1}}}})
+    world.settle()
+    world.bury()
+    world.settle()
+    assert sorted(world.phases()) == ["mnist-ps-0", "mnist-worker-0"]
+    services = {service["metadata"]["name"] for service in world.memory.list(SERVICES).items}
+    assert services == {"mnist-ps-0", "mnist-worker-0"}
+    assert world.memory.list(CONFIG_MAPS).items == []
+
+
+def test_a_job_with_unreadable_memory_is_reported_and_the_others_go_on(world: World) -> None:
+    broken = world.submit(tfjob("aaa"))
+    status = {"tfDist": {"phase": "Sideways"}}
+    world.memory.replace(TFJOBS, "default", "aaa", {**broken, "status": status}, subresource="status")
+    world.submit(tfjob("zzz"))
+    world.driver.step()
+    assert "zzz-worker-0" in world.phases()
+    assert any("Sideways" in message for reason, message in world.events() if reason == "ReconcileFailed")
+
+
+def test_an_edit_that_makes_a_running_job_invalid_ends_it_and_frees_its_pods(world: World) -> None:
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": -1}}}})
+    world.settle()
+    world.bury()
+    assert world.status()["reason"] == "InvalidTFJobSpec"
+    assert world.phases() == {}
+
+
+def test_jobs_of_two_kinds_may_share_a_name(world: World) -> None:
+    task = {"name": "worker", "replicas": 1, "template": {"spec": {"containers": [container()]}}}
+    volcano = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "mnist"}}
+    world.submit(tfjob(workers=50))
+    world.submit({**volcano, "spec": {"minAvailable": 1, "tasks": [task]}}, VOLCANO_JOBS)
+    world.settle()
+    assert world.status()["reason"] == "NeverFits"
+    assert world.status(resource=VOLCANO_JOBS)["reason"] == "Admitted"
+
+
+def test_gangs_submitted_together_never_take_more_than_there_is(world: World) -> None:
+    for number in range(6):
+        world.submit(tfjob(f"job-{number}", workers=3))
+    for _ in range(12):
+        world.settle()
+        by_job = Counter(name.rsplit("-", 2)[0] for name, phase in world.phases().items() if phase != "Succeeded")
+        assert set(by_job.values()) <= {4}
+        assert sum(by_job.values()) <= 8
+        world.run_pods()
+        for name in by_job:
+            world.end_pod(f"{name}-worker-0", 0)
+        world.settle()
+        world.bury()
+    assert {world.status(f"job-{number}")["phase"] for number in range(6)} == {"Completed"}
+
+
+@pytest.mark.parametrize("policy", [{"suspend": True}, None], ids=["suspended", "evicted"])
+def test_a_replica_that_exits_0_because_it_was_told_to_stop_has_not_succeeded(
+    world: World, policy: dict[str, bool] | None
+) -> None:
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.settle()
+    if policy:
+        world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": policy}})
+    else:
+        world.memory.delete(PODS, "default", "mnist-worker-0")
+    world.settle()
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": False}}})
+    world.settle()
+    assert world.status()["phase"] in ("Pending", "Restarting", "Running")
+    assert "mnist-worker-0" in world.phases()
+
+
+def test_a_node_that_says_nonsense_offers_nothing_and_stops_nobody(world: World) -> None:
+    broken = {"metadata": {"name": "n0"}, "status": {"allocatable": {"cpu": "lots", "memory": "64Gi"}}}
+    stored = world.memory.create(NODES, None, broken)
+    world.memory.replace(NODES, None, "n0", {**stored, **broken, "metadata": stored["metadata"]}, subresource="status")
+    world.submit(tfjob())
+    world.settle()
+    assert world.status()["reason"] == "Admitted"
+
+
+def test_the_loop_outlives_an_error_that_nobody_foresaw(world: World) -> None:
+    wire = BrokenOnce(world.memory)
+    driver = Driver(wire)
+    driver.start()
+    try:
+        world.submit(tfjob())
+        until(lambda: world.status().get("reason") == "Admitted", 20)
+    finally:
+        driver.stop()
+    assert wire.broken
+
+
+def test_constraints_that_cannot_be_read_keep_only_their_own_job_waiting(world: World) -> None:
+    broken = tfjob("aaa")
+    broken["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["affinity"] = {"nodeAffinity": ["nonsense"]}
+    world.submit(broken)
+    world.submit(tfjob("zzz"))
+    world.settle()
+    assert world.status("zzz")["reason"] == "Admitted"
+    assert world.status("aaa")["reason"] == "Unreadable"
+    assert "worker" in world.status("aaa")["message"]

@@ -1,0 +1,123 @@
+"""The examples train for real: TensorFlow, parameter servers, and things that go wrong meanwhile."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.waiting import until
+from tf_dist.cluster.api import TFJOBS, Cluster
+from tf_dist.core.dialects import parse
+from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FILES = sorted(EXAMPLES.rglob("*.yaml"))
+
+trains = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        importlib.util.find_spec("tensorflow") is None,
+        reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
+    ),
+]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_example_is_accepted_without_a_warning(file: Path) -> None:
+    for document in yaml.safe_load_all(file.read_text()):
+        assert parse(document).warnings == ()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+class TestTraining:
+    """Each example as a user runs it."""
+
+    pytestmark = trains
+
+    def test_it_trains(self, file: Path) -> None:
+        done = subprocess.run(
+            [Path(sys.executable).with_name("tf-dist"), "run", file, "-o", "json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if "isolated mode" in done.stderr:
+            pytest.skip("this example needs isolated pods, which this system does not allow")
+        assert done.returncode == 0, done.stderr
+        summary = json.loads(done.stdout)
+        assert summary["metrics"]["accuracy"] >= 0.95
+        assert Path(f"{summary['checkpoint']}.index").exists()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    settings = EmbeddedSettings(state_dir=tmp_path / "state", workdir=EXAMPLES / "digits", serve=False)
+    with EmbeddedCluster(settings) as embedded:
+        yield embedded.cluster
+
+
+def _submit(cluster: Cluster, **options: str) -> None:
+    job: dict[str, Any] = yaml.safe_load((EXAMPLES / "digits" / "tfjob.yaml").read_text())
+    worker = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    worker["args"] += [f"--{name}={value}" for name, value in options.items()]
+    job["spec"]["runPolicy"]["cleanPodPolicy"] = "Running"
+    cluster.create(TFJOBS, "default", job)
+
+
+def _state(cluster: Cluster) -> dict[str, Any]:
+    return dict(cluster.get(TFJOBS, "default", "digits").get("status", {}).get("tfDist", {}))
+
+
+def _steps(cluster: Cluster, pod: str) -> int:
+    try:
+        text = b"".join(cluster.logs("default", pod)).decode()
+    except Exception:
+        return 0
+    return max((int(step) for step in re.findall(r"step=(\d+)", text)), default=0)
+
+
+def _processes(replica: str) -> list[int]:
+    """The training processes of a replica, by the host name in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (entry / "environ").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"HOSTNAME=digits-{replica}".encode() in environment and b"train.py" in command:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+class TestTrouble:
+    """Training goes on after what clusters do to it."""
+
+    pytestmark = trains
+
+    @pytest.mark.parametrize("victim", ["worker-1", "worker-0", "ps-0"])
+    def test_a_killed_replica_comes_back_and_training_ends_well(self, cluster: Cluster, victim: str) -> None:
+        _submit(cluster, steps="6000")
+        until(lambda: _steps(cluster, "digits-worker-0") >= 1000, 120)
+        for process in _processes(victim):
+            os.kill(process, signal.SIGKILL)
+        until(lambda: _state(cluster).get("phase") in ("Completed", "Failed"), 240)
+        state = _state(cluster)
+        assert state["phase"] == "Completed", state
+        assert sum(state.get("restarts", {}).values()) + state.get("containerRestarts", 0) >= 1
+        log = b"".join(cluster.logs("default", "digits-worker-0")).decode()
+        accuracy = float(re.findall(r"accuracy=([0-9.]+) checkpoint=", log)[-1])
+        assert accuracy >= 0.95

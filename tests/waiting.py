@@ -1,0 +1,16 @@
+"""Waiting for something to become true, with an end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+def until(condition: Callable[[], bool], seconds: float, every: float = 0.05) -> None:
+    """Return as soon as ``condition`` holds; AssertionError when it does not within ``seconds``."""
+    pause = threading.Event()
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not true within {seconds:g} s"
+        pause.wait(every)

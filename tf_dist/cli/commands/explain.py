@@ -1,0 +1,38 @@
+"""``tf-dist explain``: why a job waits, or failed, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from tf_dist.cli import options, output
+
+
+def explain(
+    name: options.Name,
+    namespace: options.Namespace = "default",
+    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
+    plain: options.Plain = False,
+) -> None:
+    """Say in sentences why a job waits, or why it failed, and what to do about it."""
+    from tf_dist.cli.connect import connect
+    from tf_dist.cli.findings import show
+    from tf_dist.cli.jobs import find, now, pods_of, views
+    from tf_dist.core.diagnose import Category, Diagnosis, Level, diagnose
+    from tf_dist.core.outcome import state_word
+    from tf_dist.errors import InvalidJob
+
+    cluster = connect()
+    job = find(cluster, name, namespace)
+    try:
+        found = diagnose(job.job, job.status, views(job.job, pods_of(cluster, job)), now())
+    except InvalidJob as error:
+        advice = "mend the file, tf-dist validate it, delete the job and submit it again"
+        found = (Diagnosis(Level.ERROR, Category.INVALID, "the job's spec is invalid", str(error), advice),)
+    if form is options.TextFormat.JSON:
+        output.data("json", {"name": job.name, "state": state_word(job.status), "findings": [asdict(x) for x in found]})
+        return
+    output.line(f"{output.painted(job.shown, 'bold')} is {state_word(job.status)}.")
+    show(found)

@@ -1,0 +1,94 @@
+"""``tf-dist local``: a lasting cluster on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tf_dist.cli import exits, options, output
+
+if TYPE_CHECKING:
+    from tf_dist.driver.local import LocalEndpoint
+
+app = typer.Typer(no_args_is_help=True, help="A lasting cluster on this machine, for submit, kubectl and pipelines.")
+
+
+@app.command()
+def up(
+    network: options.Network = "auto",
+    node: options.Node = "",
+    entrypoint: options.Entrypoint = None,
+    workdir: Annotated[
+        str, typer.Option("--workdir", metavar="DIR", help="Where containers run that name no folder.")
+    ] = "",
+) -> None:
+    """Start the local cluster, or find the one that runs. Its jobs survive its end, however it came."""
+    from tf_dist.cli import arguments
+    from tf_dist.driver import local
+
+    settings = local.LocalSettings(
+        state_dir=str(local.state_home()),
+        workdir=str(Path(workdir or ".").absolute()),
+        network=arguments.network_mode(network).value,
+        capacity=arguments.resources(node),
+        entrypoints=arguments.entrypoints(entrypoint or ()),
+    )
+    running = local.status() is not None
+    endpoint = local.up(settings)
+    output.line("the local cluster is running already" if running else "the local cluster is running")
+    if running and (node or entrypoint or workdir or network != "auto"):
+        output.warning("it keeps the settings it was started with; tf-dist local down, then up, changes them")
+    _show(endpoint)
+
+
+@app.command()
+def down() -> None:
+    """Stop the local cluster and every pod. Jobs stay in its store for the next up."""
+    from tf_dist.driver import local
+
+    stopped = local.down()
+    output.line("the local cluster has stopped" if stopped else "no local cluster is running")
+
+
+@app.command()
+def status(
+    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
+    plain: options.Plain = False,
+) -> None:
+    """Show where the local cluster is and how it separates pods. Exits with 75 when none is running."""
+    from tf_dist.driver import local
+
+    endpoint = local.status()
+    if form is options.TextFormat.JSON:
+        output.data("json", {"running": endpoint is not None, **(_report(endpoint) if endpoint else {})})
+    elif endpoint is None:
+        output.line("no local cluster is running (tf-dist local up starts one)")
+    else:
+        output.line(f"the local cluster is running (process {endpoint.pid})")
+        _show(endpoint)
+    if endpoint is None:
+        raise typer.Exit(exits.RETRYABLE)
+
+
+def _show(endpoint: LocalEndpoint) -> None:
+    network = endpoint.network
+    output.line(f"  network:     {network['mode']}: {network['reason']}")
+    for limit in network.get("limits") or ():
+        output.line(f"               {limit}")
+    output.line(f"  API server:  {endpoint.url}")
+    output.line(f"  kubeconfig:  {endpoint.kubeconfig}")
+    output.line(f"  for kubectl: export KUBECONFIG={_quoted(str(endpoint.kubeconfig))}")
+
+
+def _quoted(text: str) -> str:
+    import shlex
+
+    return shlex.quote(text)
+
+
+def _report(endpoint: LocalEndpoint) -> dict[str, Any]:
+    found = {**asdict(endpoint), "state_dir": str(endpoint.state_dir), "kubeconfig": str(endpoint.kubeconfig)}
+    return {key: value for key, value in found.items() if key != "token"}

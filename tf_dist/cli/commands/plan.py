@@ -1,0 +1,114 @@
+"""``tf-dist plan``: what a job would create."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tf_dist.cli import options, output
+
+if TYPE_CHECKING:
+    from tf_dist.core.model import Job
+
+
+def plan(
+    file: options.File,
+    form: Annotated[options.DataFormat, typer.Option("--output", "-o", help="table, yaml or json.")] = (
+        options.DataFormat.TABLE
+    ),
+    changes: options.Set = None,
+    plain: options.Plain = False,
+) -> None:
+    """Show what a job would create: pods, services, config maps, and the TF_CONFIG of every replica. Starts nothing.
+
+    With -o yaml, a stream of objects that kubectl can apply. They have no owner: only a submitted job can be one.
+    """
+    from tf_dist.cli.bundle import load, one_job
+
+    bundle = load([file], changes or ())
+    job = _placeholder(one_job(bundle).job)
+    companions = [written.content for written in bundle.companions]
+    if form is options.DataFormat.TABLE:
+        _show(job, companions)
+    else:
+        objects = [*companions, *planned(job)]
+        output.data(form.value, objects if form is options.DataFormat.YAML else _report(job, objects))
+
+
+def _placeholder(job: Job) -> Job:
+    """The cluster gives a job its uid when it is created; until then one of our own tells its objects from others."""
+    return replace(job, uid=f"planned-{job.key.name}"[:63].rstrip("-."))
+
+
+def planned(job: Job) -> list[dict[str, Any]]:
+    """Every object of the first attempt, without the owner that is not there yet."""
+    from tf_dist.core import render
+    from tf_dist.core.status import Attempts
+
+    attempt = Attempts()
+    pods = [render.pod(job, replica, attempt.label(replica)) for replica in job.replicas]
+    return [_ownerless(body) for body in (*render.objects(job), *pods)]
+
+
+def _ownerless(body: dict[str, Any]) -> dict[str, Any]:
+    metadata = {key: value for key, value in body["metadata"].items() if key != "ownerReferences"}
+    return {**body, "metadata": metadata}
+
+
+def _configs(job: Job) -> dict[str, str]:
+    from tf_dist.core.tf_config import tf_config
+
+    found = {str(replica): tf_config(job, replica) for replica in job.replicas}
+    return {replica: text for replica, text in found.items() if text is not None}
+
+
+def _report(job: Job, objects: list[dict[str, Any]]) -> dict[str, Any]:
+    configs = {replica: json.loads(text) for replica, text in _configs(job).items()}
+    return {
+        "job": {"apiVersion": job.dialect.value, "kind": job.dialect.kind, "name": job.key.name}
+        | {"namespace": job.key.namespace},
+        "minAvailable": job.scheduling.min_available,
+        "requests": requests_text(job),
+        "objects": objects,
+        "tfConfig": configs,
+    }
+
+
+def requests_text(job: Job) -> dict[str, str]:
+    """What the whole gang asks of the cluster."""
+    from tf_dist.core.gang.demand import added, members
+    from tf_dist.core.quantity import format_quantity
+
+    total = added({r: v * one.count for r, v in one.requests.items()} for one in members(job))
+    return {resource: format_quantity(value, resource) for resource, value in sorted(total.items())}
+
+
+def _show(job: Job, companions: list[dict[str, Any]]) -> None:
+    needs = ", ".join(f"{resource} {value}" for resource, value in requests_text(job).items())
+    output.line(f"{output.painted(f'{job.dialect.kind} {job.key}', 'bold')} ({job.dialect.value})")
+    gang = f"at least {job.scheduling.min_available} of {len(job.replicas)} pods start together"
+    output.line(f"gang: {gang}; it needs {needs}")
+    output.line()
+    rows = [(body["kind"], body["metadata"]["name"], _detail(body)) for body in (*companions, *planned(job))]
+    output.table(("KIND", "NAME", "DETAIL"), rows)
+    for replica, text in _configs(job).items():
+        output.line()
+        output.line(f"{output.painted(replica, 'bold')} TF_CONFIG")
+        output.line(f"  {text}")
+
+
+def _detail(body: dict[str, Any]) -> str:
+    spec = body.get("spec") or {}
+    match body["kind"]:
+        case "Pod":
+            containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+            return ", ".join(f"{container['name']}: {container.get('image', '')}" for container in containers)
+        case "Service":
+            ports = ", ".join(str(port["port"]) for port in spec.get("ports") or ())
+            return f"headless, port {ports}" if ports else "headless"
+        case "ConfigMap" | "Secret":
+            return ", ".join((body.get("data") or {}) | (body.get("stringData") or {}))
+    return ""

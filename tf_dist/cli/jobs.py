@@ -1,0 +1,168 @@
+"""Finding submitted jobs by name, and everything one wants to know about one."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from tf_dist.cluster.api import EVENTS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
+from tf_dist.core import names
+from tf_dist.core.dialects import read
+from tf_dist.core.model import Job
+from tf_dist.core.observed import PodView, pod_view
+from tf_dist.core.status import Status
+from tf_dist.core.status_codec import load_status
+from tf_dist.errors import InvalidJob, NotFound, Problem
+
+JOB_KINDS: Final = (TFJOBS, VOLCANO_JOBS)
+_SHORT: Final = {
+    "tfjob": TFJOBS,
+    "tfjobs": TFJOBS,
+    "vcjob": VOLCANO_JOBS,
+    "vcjobs": VOLCANO_JOBS,
+    "vj": VOLCANO_JOBS,
+    "job": VOLCANO_JOBS,
+    "jobs": VOLCANO_JOBS,
+}
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A job as it is in a cluster at one moment."""
+
+    resource: Resource
+    stored: Object
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.stored["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        return str(self.stored["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        """Which object of that name it is."""
+        return str(self.stored["metadata"]["uid"])
+
+    @property
+    def shown(self) -> str:
+        """``tfjob/mnist``: as commands take it."""
+        return f"{'vcjob' if self.resource is VOLCANO_JOBS else 'tfjob'}/{self.name}"
+
+    @cached_property
+    def status(self) -> Status:
+        """What it remembers."""
+        return load_status(self.stored.get("status") or {})
+
+    @cached_property
+    def job(self) -> Job:
+        """The job it means; InvalidJob if it means none."""
+        return read(self.stored)
+
+    @property
+    def selector(self) -> str:
+        """What selects its pods."""
+        return f"{names.JOB_UID}={self.uid}"
+
+
+def views(job: Job, pods: list[Object]) -> tuple[PodView, ...]:
+    """A job's raw pods as decisions see them."""
+    found = []
+    for pod in pods:
+        spec = job.spec((pod["metadata"].get("labels") or {}).get(names.REPLICA_TYPE, ""))
+        found.append(pod_view(pod, spec.container if spec else ""))
+    return tuple(view for view in found if view is not None)
+
+
+def pods_of(cluster: Cluster, job: StoredJob) -> list[Object]:
+    """The raw pods of a job."""
+    return cluster.list(PODS, job.namespace, labels=job.selector).items
+
+
+def events_of(cluster: Cluster, job: StoredJob, pods: list[Object]) -> list[Object]:
+    """The events of a job and its pods, oldest first."""
+    uids = {job.uid, *(pod["metadata"]["uid"] for pod in pods)}
+    found = cluster.list(EVENTS, job.namespace).items
+    mine = (event for event in found if (event.get("involvedObject") or {}).get("uid") in uids)
+    return sorted(mine, key=lambda event: (event_time(event) or "", _serial(event)))
+
+
+def _serial(event: Object) -> int:
+    """Versions only grow on the servers there are; where one is no number the times must do."""
+    version = str(event["metadata"].get("resourceVersion", ""))
+    return int(version) if version.isdecimal() else 0
+
+
+def event_time(event: Object) -> str | None:
+    """When an event was seen last."""
+    found = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
+    return str(found) if found else None
+
+
+def list_jobs(cluster: Cluster, namespace: str | None) -> list[StoredJob]:
+    """Every job of a namespace (None: of all)."""
+    found = []
+    for resource in JOB_KINDS:
+        try:
+            listed = cluster.list(resource, namespace).items
+        except NotFound:
+            continue  # the kind is not installed there
+        found += [StoredJob(resource, stored) for stored in listed]
+    return sorted(found, key=lambda job: (job.namespace, job.name))
+
+
+def find(cluster: Cluster, text: str, namespace: str) -> StoredJob:
+    """The job that NAME or KIND/NAME means; NotFound names what is near, InvalidJob if two kinds have the name."""
+    kinds, name = _split(text)
+    found = []
+    for resource in kinds:
+        try:
+            found.append(StoredJob(resource, cluster.get(resource, namespace, name)))
+        except NotFound:
+            continue
+    if len(found) > 1:
+        shown = " or ".join(job.shown for job in found)
+        raise InvalidJob([Problem("NAME", f"there are two jobs named {name}", f"write {shown}")])
+    if not found:
+        raise _missing(cluster, text, name, namespace)
+    return found[0]
+
+
+def _split(text: str) -> tuple[tuple[Resource, ...], str]:
+    kind, slash, name = text.rpartition("/")
+    if not slash:
+        return JOB_KINDS, text
+    resource = _SHORT.get(kind.partition(".")[0].lower())
+    if resource is None or not name:
+        raise InvalidJob([Problem("NAME", f"{text!r} is no job", "write NAME, tfjob/NAME or vcjob/NAME")])
+    return (resource,), name
+
+
+def _missing(cluster: Cluster, text: str, name: str, namespace: str) -> NotFound:
+    others = list_jobs(cluster, None)
+    here = [job.name for job in others if job.namespace == namespace]
+    elsewhere = [job.namespace for job in others if job.name == name]
+    if elsewhere:
+        hint = f"there is one in namespace {elsewhere[0]}: add -n {elsewhere[0]}"
+    elif near := difflib.get_close_matches(name, here, n=1):
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = "tf-dist get -A lists every job"
+    return NotFound(f"there is no job {text} in namespace {namespace}", hint=hint)
+
+
+def now() -> float:
+    """The present, as cluster times count it."""
+    return time.time()
+
+
+def summary(job: StoredJob) -> dict[str, Any]:
+    """What ``-o json`` shows of a job: the object itself."""
+    return {"apiVersion": job.resource.api_version, "kind": job.resource.kind, **job.stored}

@@ -1,0 +1,93 @@
+"""The entry point: runs a command and turns whatever comes of it into a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from tf_dist.cli import exits, output
+from tf_dist.errors import InvalidJob, TFDistError
+
+_REPORT = "this is a defect of tf-dist; please report it with the output of the same command under TF_DIST_DEBUG=1"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ends the process with its exit code."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; its exit code. No exception gets past here."""
+    output.configure(plain=False)
+    try:
+        code = _call(arguments)
+        output.flush()
+    except output.ReaderGone:
+        code = _reader_gone()
+    except KeyboardInterrupt:
+        code = exits.SIGNALLED + 2
+    except TFDistError as error:
+        code = _explain(error)
+    except Exception as error:
+        code = _defect(error)
+    return code
+
+
+def _call(arguments: list[str]) -> int:
+    from tf_dist.cli.app import app
+
+    code = app(args=arguments, prog_name="tf-dist", standalone_mode=False)
+    return code if isinstance(code, int) else exits.DONE
+
+
+def _explain(error: TFDistError) -> int:
+    _trace(error)
+    found = getattr(error, "found", None)
+    if found is not None:
+        from tf_dist.cli.bundle import text_of
+
+        for one in found:
+            (output.warning if one.warning else output.failure)(text_of(one), one.problem.hint)
+    elif isinstance(error, InvalidJob):
+        for problem in error.problems:
+            output.failure(f"{problem.path}: {problem.message}" if problem.path else problem.message, problem.hint)
+    else:
+        output.failure(str(error), error.hint)
+    return exits.code_of(error)
+
+
+def _defect(error: Exception) -> int:
+    if hasattr(error, "exit_code") and hasattr(error, "format_message"):
+        return _usage(error)
+    _trace(error)
+    output.failure(f"{type(error).__name__}: {error}", _REPORT)
+    return exits.FAILED
+
+
+def _usage(error: Exception) -> int:
+    """Typer's own complaint: an unknown command or option, a value that is none."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "tf-dist"
+    output.failure(error.format_message(), f"{path} --help shows what can be given")  # type: ignore[attr-defined]
+    return exits.USAGE
+
+
+def _trace(error: BaseException) -> None:
+    """The traceback, for those who asked for it."""
+    if os.environ.get("TF_DIST_DEBUG", "") not in ("", "0"):
+        import traceback
+
+        output.note("".join(traceback.format_exception(error)).rstrip())
+
+
+def _reader_gone() -> int:
+    """Whoever read our output has left (``| head``). Python would complain once more at its end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+    return exits.BROKEN_PIPE
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Options and arguments that several commands share: one spelling, one help text."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from tf_dist.cli import output
+
+
+class DataFormat(StrEnum):
+    """How data is printed."""
+
+    JSON = "json"
+    YAML = "yaml"
+    TABLE = "table"
+
+
+class ListFormat(StrEnum):
+    """How a list of jobs is printed."""
+
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+    WIDE = "wide"
+    TABLE = "table"
+
+
+class TextFormat(StrEnum):
+    """Text for people, or JSON for programs."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+def _make_plain(asked: bool) -> bool:
+    output.configure(plain=asked)
+    return asked
+
+
+File = Annotated[str, typer.Argument(help="A YAML file; - is standard input.", metavar="FILE")]
+Files = Annotated[list[str], typer.Argument(help="YAML files; - is standard input.", metavar="FILE…")]
+Name = Annotated[str, typer.Argument(help="A job: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME")]
+Names = Annotated[list[str], typer.Argument(help="Jobs: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME…")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the job is.")]
+Plain = Annotated[
+    bool, typer.Option("--plain", callback=_make_plain, help="Plain text even on a terminal (also: NO_COLOR).")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change the job first: spec.tfReplicaSpecs.Worker.replicas=3."),
+]
+Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="Give up after 90s, 10m, 2h.")]
+Network = Annotated[str, typer.Option("--network", help="How pods are separated: auto, isolated or shared.")]
+Node = Annotated[
+    str,
+    typer.Option("--node", metavar="RESOURCES", help="What this machine offers: cpu=8,memory=16Gi,nvidia.com/gpu=2."),
+]
+Entrypoint = Annotated[
+    list[str] | None,
+    typer.Option("--entrypoint", metavar="IMAGE=COMMAND", help="What an image runs: my/image='python train.py'."),
+]

@@ -1,0 +1,153 @@
+"""The only place that writes to standard output and standard error.
+
+What was asked for goes to standard output, what is said about it to standard error. On a terminal tables and colours
+are rich's; anywhere else, with NO_COLOR, or with --plain, they are plain text that scripts can cut.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_state = {"plain": False}
+
+
+def configure(*, plain: bool) -> None:
+    """Settings of the whole run; a broken encoding must never break a command."""
+    _state["plain"] = _state["plain"] or plain
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def rich_wanted(stream: Any = None) -> bool:
+    """Whether to draw for a person at a terminal."""
+    if _state["plain"] or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return bool((stream or sys.stdout).isatty())
+
+
+def console(*, error: bool = False) -> Console:
+    """A rich console on standard output (or error)."""
+    from rich.console import Console
+
+    return Console(stderr=error, highlight=False, soft_wrap=True)
+
+
+class ReaderGone(Exception):
+    """Whoever read our output has left (``| head``)."""
+
+
+def write(text: str) -> None:
+    """Some of what was asked for."""
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
+
+def line(text: str = "") -> None:
+    """One line of what was asked for."""
+    write(f"{text}\n")
+
+
+def flush() -> None:
+    """Give readers of a pipe what there is."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
+
+def note(text: str, style: str = "") -> None:
+    """One line about what is going on."""
+    sys.stderr.write(f"{painted(text, style, sys.stderr) if style else text}\n")
+    sys.stderr.flush()
+
+
+_ANSI = {
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+    "bold": "1",
+    "dim": "2",
+}
+
+
+def painted(text: str, style: str, stream: Any = None) -> str:
+    """The text in a colour, where colours are wanted."""
+    codes = ";".join(_ANSI[word] for word in style.split() if word in _ANSI)
+    return f"\x1b[{codes}m{text}\x1b[0m" if codes and rich_wanted(stream) else text
+
+
+def failure(message: str, hint: str = "") -> None:
+    """An error and the way out, on standard error."""
+    first, *rest = (message or "it failed without a word").split("\n")
+    note(f"{painted('error:', 'red bold', sys.stderr)} {first}")
+    for text in rest:
+        note(f"  {text}")
+    _hint(hint)
+
+
+def warning(message: str, hint: str = "") -> None:
+    """Something that was most likely not meant, on standard error."""
+    note(f"{painted('warning:', 'yellow bold', sys.stderr)} {message}")
+    _hint(hint)
+
+
+def _hint(text: str) -> None:
+    if text:
+        note(f"  {painted('hint:', 'cyan', sys.stderr)} {text}")
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[str, str] | None = None) -> None:
+    """Columns under titles. ``styles``: the colour of a cell by its text."""
+    listed = [list(titles), *(list(row) for row in rows)]
+    widths = [max(len(row[column]) for row in listed) for column in range(len(titles))]
+    for number, row in enumerate(listed):
+        cells = [
+            _cell(text, width, "bold" if number == 0 else (styles or {}).get(text, ""))
+            for text, width in zip(row, widths, strict=True)
+        ]
+        line("  ".join(cells).rstrip())
+
+
+def _cell(text: str, width: int, style: str) -> str:
+    shown = painted(text, style) if style and text else text
+    return shown + " " * (width - len(text))
+
+
+def data(form: str, objects: Any) -> None:
+    """JSON or YAML for programs; several YAML documents for a list."""
+    if form == "json":
+        import json
+
+        line(json.dumps(objects, indent=2, default=str))
+    else:
+        write(to_yaml(objects))
+
+
+def to_yaml(objects: Any) -> str:
+    """YAML as people write it: keys in their order, long text in blocks."""
+    import yaml
+
+    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+    class Dumper(dumper):  # type: ignore[misc]
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    dump: Callable[..., str] = yaml.dump_all if isinstance(objects, list) else yaml.dump
+    return dump(objects, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)

@@ -1,0 +1,172 @@
+"""Everything that happens to one job, in one mailbox: changes of the job and its pods, log lines, signals."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Self
+
+from tf_dist.cli.following import Ended, Instance, LogLine
+from tf_dist.cli.jobs import StoredJob
+from tf_dist.cluster.api import PODS, Cluster, Object, Resource, Stream, WatchEvent
+from tf_dist.errors import ClusterError, Gone
+
+_MOST_LINES: Final = 10_000  # that may wait to be shown; then their readers wait
+_BATCH: Final = 2_000
+
+
+class Listed(NamedTuple):
+    """All objects of a kind, as of now."""
+
+    resource: Resource
+    items: list[Object]
+
+
+class Changed(NamedTuple):
+    """One object changed (DELETED: is gone)."""
+
+    resource: Resource
+    type: str
+    object: Object
+
+
+class Signalled(NamedTuple):
+    """A signal came to this process."""
+
+    number: int
+
+
+Item = LogLine | Ended | Listed | Changed | Signalled | ClusterError
+
+
+class Watcher:
+    """Tells of every change of some objects, in a thread, until closed; lists again when it lost the thread."""
+
+    def __init__(self, cluster: Cluster, resource: Resource, namespace: str, put: Any, **selectors: str) -> None:
+        self._cluster = cluster
+        self._resource = resource
+        self._namespace = namespace
+        self._put = put
+        self._selectors = selectors
+        self._stream: Stream[WatchEvent] | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"watch-{resource.plural}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the watch and its thread."""
+        self._closed.set()
+        if self._stream is not None:
+            self._stream.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._closed.is_set():
+                with suppress(Gone):
+                    self._watch()
+        except ClusterError as error:
+            if not self._closed.is_set():
+                self._put(error)
+
+    def _watch(self) -> None:
+        listed = self._cluster.list(self._resource, self._namespace, **self._selectors)  # type: ignore[arg-type]
+        self._put(Listed(self._resource, listed.items))
+        since = listed.resource_version
+        while not self._closed.is_set():
+            with self._cluster.watch(self._resource, self._namespace, since=since, **self._selectors) as stream:  # type: ignore[arg-type]
+                self._stream = stream
+                for event in stream:
+                    since = str(event.object["metadata"].get("resourceVersion") or since)
+                    if event.type != "BOOKMARK":
+                        self._put(Changed(self._resource, event.type, event.object))
+                    if self._closed.is_set():
+                        return
+
+
+class JobWatch:
+    """A job and its pods as they are, kept up to date by ``take``; ``put`` adds other things to the same mailbox."""
+
+    def __init__(self, cluster: Cluster, job: StoredJob) -> None:
+        self.uid, self.name = job.uid, job.name
+        self.job: StoredJob | None = job
+        self.pods: dict[str, Object] = {}
+        self._resource = job.resource
+        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._room = threading.Semaphore(_MOST_LINES)
+        fields = f"metadata.name={job.name}"
+        self._watchers = [
+            Watcher(cluster, job.resource, job.namespace, self.put, fields=fields),
+            Watcher(cluster, PODS, job.namespace, self.put, labels=job.selector),
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for watcher in self._watchers:
+            watcher.close()
+        self._room.release(_MOST_LINES)
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended, or is gone."""
+        return self.job is None or self.job.status.finished
+
+    def put(self, item: Item) -> None:
+        """Add something; safe in a signal handler, except for lines, which wait for room."""
+        if isinstance(item, LogLine):
+            self._room.acquire()
+        self._items.put(item)
+
+    def take(self, timeout: float | None = None) -> list[Item]:
+        """What has come, waiting for the first up to ``timeout`` seconds; the state is that after it."""
+        found: list[Item] = []
+        with suppress(queue.Empty):
+            found.append(self._items.get(timeout=timeout))
+            while len(found) < _BATCH:
+                found.append(self._items.get_nowait())
+        for item in found:
+            self.learn(item)
+        return found
+
+    def learn(self, item: Item) -> None:
+        """Bring the state up to date with one item."""
+        match item:
+            case LogLine():
+                self._room.release()
+            case ClusterError():
+                raise item
+            case Listed() if item.resource is PODS:
+                self.pods = {pod["metadata"]["uid"]: pod for pod in item.items}
+            case Changed() if item.resource is PODS and item.type == "DELETED":
+                self.pods.pop(item.object["metadata"]["uid"], None)
+            case Changed() if item.resource is PODS:
+                self.pods[item.object["metadata"]["uid"]] = item.object
+            case Listed():
+                mine = [stored for stored in item.items if stored["metadata"]["uid"] == self.uid]
+                self.job = StoredJob(self._resource, mine[0]) if mine else None
+            case Changed() if item.object["metadata"]["uid"] == self.uid:
+                self.job = None if item.type == "DELETED" else StoredJob(self._resource, item.object)
+
+    def ended(self, instance: Instance) -> bool:
+        """Whether a container has ended, so that its log will end as well."""
+        pod = self.pods.get(instance.pod_uid)
+        if pod is None:
+            return True
+        status = pod.get("status") or {}
+        every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+        mine: Object = next((one for one in every if one["name"] == instance.container), {})
+        if (mine.get("restartCount") or 0) != instance.number:
+            return True
+        return "running" not in (mine.get("state") or {})
+
+
+def pods_in(items: list[Item]) -> Iterator[Object]:
+    """Every pod that a batch tells something new of."""
+    for item in items:
+        if isinstance(item, Listed) and item.resource is PODS:
+            yield from item.items
+        elif isinstance(item, Changed) and item.resource is PODS:
+            yield item.object

@@ -1,0 +1,1 @@
+"""Everything that touches a cluster: the protocol, its implementations, and the node agent."""

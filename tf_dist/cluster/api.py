@@ -1,0 +1,185 @@
+"""The one interface to a cluster: nine verbs over plain dicts.
+
+Objects are dicts in the Kubernetes wire form. A verb raises only ``tf_dist.errors.ClusterError`` and its children.
+Nobody may change a dict that a verb returned: copy before editing (implementations share memory where they can).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+
+Object = dict[str, Any]
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object and where the API serves it."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """``v1`` or ``group/version``, as in an object's ``apiVersion``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
+        """The REST path of a collection (no name), an object, or a subresource of it."""
+        parts = ["", "apis", self.group, self.version] if self.group else ["", "api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/".join(parts)
+
+
+PODS = Resource("", "v1", "Pod", "pods")
+SERVICES = Resource("", "v1", "Service", "services")
+CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps")
+SECRETS = Resource("", "v1", "Secret", "secrets")
+EVENTS = Resource("", "v1", "Event", "events")
+PERSISTENT_VOLUME_CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+NODES = Resource("", "v1", "Node", "nodes", namespaced=False)
+NAMESPACES = Resource("", "v1", "Namespace", "namespaces", namespaced=False)
+LEASES = Resource("coordination.k8s.io", "v1", "Lease", "leases")
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
+TFJOBS = Resource("kubeflow.org", "v1", "TFJob", "tfjobs")
+TFJOBS_V1ALPHA1 = Resource("kubeflow.org", "v1alpha1", "TFJob", "tfjobs")
+VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "Job", "jobs")
+
+
+class PatchType(StrEnum):
+    """How a patch body is read; the value is its content type."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Which lines of a container's log, and how: Kubernetes' PodLogOptions.
+
+    ``container`` "": the only one. ``tail``: so many last lines. ``since_seconds``: no older ones. ``follow``: until
+    the container ends. ``previous``: of the instance before the last restart.
+    """
+
+    container: str = ""
+    follow: bool = False
+    tail: int | None = None
+    since_seconds: float | None = None
+    timestamps: bool = False
+    previous: bool = False
+
+
+ALL_LINES = LogOptions()
+
+
+class ObjectList(NamedTuple):
+    """What a list returned: the objects, the version to watch from, and the token of the next page ("" at the end)."""
+
+    items: list[Object]
+    resource_version: str
+    continue_: str = ""
+
+
+class WatchEvent(NamedTuple):
+    """One change: ADDED, MODIFIED, DELETED or BOOKMARK, and the object as it is after it."""
+
+    type: str
+    object: Object
+
+
+class Stream(Protocol[T_co]):
+    """An iterator that any thread may end: after ``close`` the reader's next step raises StopIteration at once."""
+
+    def __iter__(self) -> Iterator[T_co]: ...
+    def __next__(self) -> T_co: ...
+
+    def close(self) -> None:
+        """End it; from any thread, and more than once."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class Cluster(Protocol):
+    """What tf-dist needs of a cluster, real or embedded. Selectors are strings in kubectl's syntax."""
+
+    def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = 0,
+        continue_: str = "",
+    ) -> ObjectList:
+        """All objects (or one page of at most ``limit``) of a namespace, or of all of them (None)."""
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        """One object; NotFound."""
+
+    def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
+        """The created object; AlreadyExists, Rejected, Forbidden."""
+
+    def replace(
+        self, resource: Resource, namespace: str | None, name: str, body: Object, *, subresource: str = ""
+    ) -> Object:
+        """The whole object (or its subresource, as ``status``); Conflict if its resourceVersion is not the newest."""
+
+    def patch(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        body: Any,
+        *,
+        kind: PatchType = PatchType.MERGE,
+        subresource: str = "",
+    ) -> Object:
+        """The patched object; NotFound, Conflict (when the patch carries a resourceVersion), Rejected."""
+
+    def delete(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        *,
+        uid: str = "",
+        grace_period: int | None = None,
+        propagation: str = "Background",
+    ) -> None:
+        """Ask for deletion; ``uid`` fences it (Conflict if another object has the name by now); NotFound."""
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        since: str = "",
+        timeout: float = 290,
+    ) -> Stream[WatchEvent]:
+        """Changes after version ``since`` ("": what is there, then changes), bookmarks included.
+
+        Ends without an error after ``timeout`` seconds; Gone when ``since`` is too old.
+        """
+
+    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
+        """The lines of a container's log, each with its line end."""
+
+    def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
+        """Where these DNS endpoints (``host:port``) of the job ``owner`` are really reached, where that differs.
+
+        Empty wherever cluster DNS works. Without it (the embedded cluster's shared network) every endpoint gets
+        127.0.0.1 and a port of its own, the same one on every call until ``owner`` is gone.
+        """

@@ -1,0 +1,135 @@
+"""The listening socket, its threads, and their end."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import ThreadingHTTPServer
+from ipaddress import ip_address
+from typing import Any, Self
+
+from tf_dist.cluster.http.app import App
+from tf_dist.cluster.http.handler import Handler
+from tf_dist.cluster.http.hangups import Hangups
+from tf_dist.cluster.http.reviews import USER
+from tf_dist.cluster.memory.cluster import MemoryCluster
+from tf_dist.errors import ClusterError
+
+
+class Listener(ThreadingHTTPServer):
+    """Accepts connections, and knows them all so that they can be ended."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
+        self.api = api
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, threading.Thread] = {}
+        super().__init__(address, Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for a connection, known from its first moment."""
+        thread = threading.Thread(
+            target=self.process_request_thread, args=(request, client_address), name="tf-dist-connection", daemon=True
+        )
+        with self._lock:
+            self._open[request] = thread
+        thread.start()
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve one connection to its end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._open.pop(request, None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that breaks is the client's business."""
+
+    def end_connections(self) -> None:
+        """Break every connection and wait for its thread."""
+        with self._lock:
+            connections = list(self._open.items())
+        for sock, _ in connections:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for _, thread in connections:
+            thread.join(timeout=5)
+
+
+class ApiServer:
+    """Serves a MemoryCluster on loopback. ``port`` 0 takes a free one; a token is made up if none is given."""
+
+    def __init__(self, cluster: MemoryCluster, *, host: str = "127.0.0.1", port: int = 0, token: str = "") -> None:
+        if not ip_address(host).is_loopback:
+            raise ClusterError(f"the embedded cluster serves loopback only, not {host}", hint="use 127.0.0.1")
+        self._address = (host, port)
+        self.token = token or secrets.token_urlsafe(32)
+        basic = base64.b64encode(f"{USER}:{self.token}".encode())
+        self.credentials = (f"Bearer {self.token}".encode(), b"Basic " + basic)
+        self.app = App(cluster)
+        self._lock = threading.Lock()
+        self._streams: dict[socket.socket, Callable[[], None]] = {}
+        self._stopped = False
+        self._listener: Listener | None = None
+
+    def start(self) -> str:
+        """Listen; the server's URL. ClusterError when the port is taken."""
+        try:
+            self._listener = Listener(self._address, self)
+        except OSError as error:
+            host, port = self._address
+            raise ClusterError(f"cannot listen on {host}:{port}: {error.strerror}", hint="use another port") from error
+        self._hangups = Hangups()
+        self.app.url = f"http://{self._address[0]}:{self._listener.server_port}"
+        self._thread = threading.Thread(
+            target=self._listener.serve_forever, args=(0.05,), name="tf-dist-api", daemon=True
+        )
+        self._thread.start()
+        return self.app.url
+
+    def stop(self) -> None:
+        """End every watch and connection, and wait for their threads. Stopping what does not run is no error."""
+        if self._listener is None or self._stopped:
+            return
+        self._stopped = True
+        self._listener.shutdown()
+        self._thread.join()
+        with self._lock:
+            streams = list(self._streams.values())
+        for close in streams:
+            close()
+        self._listener.end_connections()
+        self._listener.server_close()
+        self._hangups.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @contextmanager
+    def live(self, sock: socket.socket, close: Callable[[], None]) -> Iterator[None]:
+        """While a stream is written: it ends when the client hangs up, or the server stops."""
+        with self._lock:
+            self._streams[sock] = close
+        self._hangups.watch(sock, close)
+        if self._stopped:
+            close()
+        try:
+            yield
+        finally:
+            self._hangups.forget(sock)
+            with self._lock:
+                self._streams.pop(sock, None)
+            close()

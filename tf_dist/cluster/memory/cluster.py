@@ -1,0 +1,317 @@
+"""The embedded cluster: the ``Cluster`` protocol over a store in this process, with Kubernetes' semantics."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from tf_dist.cluster import api
+from tf_dist.cluster.api import ALL_LINES, LogOptions, Object, ObjectList, PatchType, Resource, Stream, WatchEvent
+from tf_dist.cluster.memory import listing
+from tf_dist.cluster.memory.context import Context, Validator
+from tf_dist.cluster.memory.objects import Clock
+from tf_dist.cluster.memory.reaping import DeleteOptions, Reaper
+from tf_dist.cluster.memory.resources import Kind, Registry
+from tf_dist.cluster.memory.sources import AddressSource, LogSource, container_of
+from tf_dist.cluster.memory.store import Journal, Key, Store
+from tf_dist.cluster.memory.watching import WatchStream
+from tf_dist.cluster.memory.writing import Writer, not_found
+from tf_dist.cluster.refusals import BadRequest, MethodNotAllowed
+from tf_dist.errors import NotFound
+
+
+class MemoryCluster:
+    """A cluster inside this process. Thread-safe; nobody may change a dict that it returned.
+
+    ``journal`` makes it durable; ``validators`` judge new and changed specs by (group, kind) and may fill in
+    defaults; ``history`` is how many changes per kind a watch can look back on.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock = time.time,
+        uids: Callable[[], str] = lambda: str(uuid.uuid4()),
+        validators: Mapping[tuple[str, str], Validator] | None = None,
+        log_source: LogSource | None = None,
+        address_book: AddressSource | None = None,
+        journal: Journal | None = None,
+        history: int = 10_000,
+        bookmark_every: float = 30.0,
+    ) -> None:
+        self.log_source = log_source
+        self.address_book = address_book
+        self.clock = clock
+        self._bookmark_every = bookmark_every
+        self._store = Store(journal, history)
+        self.kinds = Registry()
+        self._context = Context(self._store, self.kinds, clock, uids, random.Random(), validators or {})
+        self._reaper = Reaper(self._context)
+        self._writer = Writer(self._context, self._reaper)
+        self._recover()
+
+    def _recover(self) -> None:
+        with self._store.lock:
+            self._writer.define_stored_kinds()
+            self._reaper.consider_everything()
+            for name in ("default", "kube-system"):
+                if self._store.get(Key("namespaces", "", name)) is None:
+                    self.create(api.NAMESPACES, None, {"metadata": {"name": name}})
+
+    def close(self) -> None:
+        """End every watch and let go of the file, if there is one."""
+        with self._store.lock:
+            self._store.close()
+
+    def __enter__(self) -> MemoryCluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # Reading
+
+    def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = 0,
+        continue_: str = "",
+    ) -> ObjectList:
+        """All objects of a kind in order of namespace and name, or a page of them as of the first page."""
+        with self._store.lock:
+            kind = self._kind(resource)
+            page = listing.Page(kind.key, namespace, listing.selector(labels, fields), limit, continue_)
+            found = listing.read(self._store, page)
+        view = self._view(kind, resource)
+        return found if view is _same else found._replace(items=[view(obj) for obj in found.items])
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        """One object; NotFound."""
+        with self._store.lock:
+            kind = self._kind(resource)
+            obj = self._store.get(_key(kind, namespace, name))
+        if obj is None:
+            raise not_found(kind, name)
+        return self._view(kind, resource)(obj)
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        since: str = "",
+        timeout: float = 290,
+        initial_end: bool = False,
+    ) -> Stream[WatchEvent]:
+        """Changes after a version; "" and "0" start with what is there (``initial_end``: then a bookmark says so)."""
+        match = listing.selector(labels, fields)
+        with self._store.lock:
+            kind = self._kind(resource)
+            view = self._view(kind, resource)
+            backlog = listing.backlog(self._store, kind.key, namespace, match, view, since)
+            if initial_end:
+                backlog.append(WatchEvent("BOOKMARK", _bookmark(resource, str(self._store.version), initial_end=True)))
+            feed = self._store.listen(kind.key, namespace)
+            return WatchStream(
+                self._store,
+                kind.key,
+                feed,
+                backlog=backlog,
+                match=match,
+                view=view,
+                bookmark=lambda version: _bookmark(resource, version),
+                bookmark_every=self._bookmark_every,
+                timeout=timeout,
+            )
+
+    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
+        """The lines of a container's log, from the node agent that runs it."""
+        found = self.get(api.PODS, namespace, pod)
+        container = container_of(found, options.container)
+        if self.log_source is None:
+            raise BadRequest(f'container "{container}" in pod "{pod}" is waiting to start: no node agent runs here')
+        return self.log_source.logs(namespace, pod, replace(options, container=container))
+
+    def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
+        """Where endpoints are really reached: {} unless an address book says otherwise."""
+        return self.address_book.addresses(owner, endpoints) if self.address_book else {}
+
+    # Writing
+
+    def create(self, resource: Resource, namespace: str | None, body: Object, *, dry_run: bool = False) -> Object:
+        """The created object; AlreadyExists, Rejected, Forbidden, NotFound (no such namespace)."""
+        with self._store.lock:
+            kind = self._kind(resource)
+            obj = self._writer.create(kind, resource, namespace, body, dry_run=dry_run)
+        return self._view(kind, resource)(obj)
+
+    def replace(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        body: Object,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Object:
+        """The object after it was replaced; NotFound, Conflict, Rejected."""
+        with self._store.lock:
+            kind = self._kind(resource, subresource)
+            key = _key(kind, namespace, name)
+            obj = self._writer.replace(kind, resource, key, body, subresource=subresource, dry_run=dry_run)
+        return self._view(kind, resource)(obj)
+
+    def patch(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        body: Any,
+        *,
+        kind: PatchType = PatchType.MERGE,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Object:
+        """The patched object; NotFound, Conflict, Rejected."""
+        with self._store.lock:
+            served = self._kind(resource, subresource)
+            view = self._view(served, resource)
+            key = _key(served, namespace, name)
+            obj = self._writer.patch(served, key, body, how=kind, view=view, subresource=subresource, dry_run=dry_run)
+        return view(obj)
+
+    def apply(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        body: Object,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> tuple[Object, bool]:
+        """Server-side apply, without field owners: merge into what is there, or create it (then True)."""
+        with self._store.lock:
+            kind = self._kind(resource)
+            if not subresource and self._store.get(_key(kind, namespace, name)) is None:
+                named = {**body, "metadata": {**(body.get("metadata") or {}), "name": name}}
+                return self.create(resource, namespace, named, dry_run=dry_run), True
+            how = PatchType.MERGE if kind.custom else PatchType.STRATEGIC
+            obj = self.patch(resource, namespace, name, body, kind=how, subresource=subresource, dry_run=dry_run)
+            return obj, False
+
+    def delete(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        *,
+        uid: str = "",
+        grace_period: int | None = None,
+        propagation: str = "Background",
+    ) -> None:
+        """Ask for deletion; NotFound, Conflict if ``uid`` is not the object's."""
+        options = DeleteOptions(uid=uid, grace_period=grace_period, propagation=propagation)
+        self.delete_with(resource, namespace, name, options)
+
+    def delete_with(
+        self, resource: Resource, namespace: str | None, name: str, options: DeleteOptions, *, dry_run: bool = False
+    ) -> Object | None:
+        """Delete with every option the API has: what is left of the object, or None when it is gone."""
+        with self._store.lock:
+            kind = self._kind(resource)
+            key = _key(kind, namespace, name)
+            obj = self._store.get(key)
+            if obj is None:
+                raise not_found(kind, name)
+            if dry_run:
+                self._reaper.check(key, obj, options)
+                return self._view(kind, resource)(obj)
+            left = self._reaper.delete(key, obj, options)
+        return self._view(kind, resource)(left) if left else None
+
+    def delete_collection(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        options: DeleteOptions | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        dry_run: bool = False,
+    ) -> None:
+        """Delete everything in a namespace (or in all of them) that the selectors match."""
+        with self._store.lock:
+            for obj in self.list(resource, namespace, labels=labels, fields=fields).items:
+                metadata = obj["metadata"]
+                with suppress(NotFound):  # the one before may have owned it
+                    self.delete_with(
+                        resource,
+                        metadata.get("namespace"),
+                        metadata["name"],
+                        options or DeleteOptions(),
+                        dry_run=dry_run,
+                    )
+
+    def bind(self, namespace: str, pod: str, node: str) -> Object:
+        """Give a pod its node, as the binding subresource does; Conflict when it has one."""
+        with self._store.lock:
+            return self._writer.bind(Key("pods", namespace, pod), node)
+
+    def evict(self, namespace: str, pod: str, options: DeleteOptions | None = None) -> None:
+        """Delete a pod as the eviction subresource does (disruption budgets are stored, not enforced)."""
+        self.delete_with(api.PODS, namespace, pod, options or DeleteOptions())
+
+    # Kinds
+
+    def _kind(self, resource: Resource, subresource: str = "") -> Kind:
+        kind = self.kinds.find(resource.group, resource.version, resource.plural)
+        if subresource and (subresource != "status" or not kind.status):
+            known = subresource in ("eviction", "binding", "log")
+            wrong = MethodNotAllowed if known else NotFound
+            raise wrong(f"{kind.key} cannot be written through a subresource {subresource!r}")
+        return kind
+
+    def _view(self, kind: Kind, resource: Resource) -> Callable[[Object], Object]:
+        # As a CRD without conversion: another version differs in its apiVersion only.
+        if resource.version == kind.resource.version:
+            return _same
+        return lambda obj: {**obj, "apiVersion": resource.api_version}
+
+    def compact(self) -> None:
+        """Forget the history of changes: watches from older versions are Gone."""
+        with self._store.lock:
+            self._store.compact()
+
+
+def _same(obj: Object) -> Object:
+    return obj
+
+
+def _key(kind: Kind, namespace: str | None, name: str) -> Key:
+    if not name:
+        raise BadRequest(f"{kind.key} are asked for by name, and none was given")
+    if not kind.resource.namespaced:
+        return Key(kind.key, "", name)
+    if not namespace:
+        raise BadRequest(f"an empty namespace may not be set when {kind.key} are asked for by name")
+    return Key(kind.key, namespace, name)
+
+
+def _bookmark(resource: Resource, version: str, *, initial_end: bool = False) -> Object:
+    metadata: Object = {"resourceVersion": version, "creationTimestamp": None}
+    if initial_end:
+        metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}

@@ -1,0 +1,227 @@
+"""How objects end: grace, finalizers, and what follows from an owner or a namespace that goes.
+
+The rules:
+ 1. An object with finalizers, or a pod that a node agent may still run, is only marked; it goes when both are done.
+ 2. When an owner is gone, what it owned goes too, unless another owner lives; then only the reference goes.
+ 3. Foreground: the owner stays, marked, until all that blocks it is gone. Orphan: the references are cut first.
+ 4. A namespace takes its content with it, and goes when the last of it is gone.
+What follows is worked off a queue before the verb that caused it returns, so deep trees need no deep stack.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from tf_dist.cluster.api import Object
+from tf_dist.cluster.memory.context import Context
+from tf_dist.cluster.memory.objects import edited, owners_of, timestamp
+from tf_dist.cluster.memory.pods import DEFAULT_GRACE
+from tf_dist.cluster.memory.resources import CRDS
+from tf_dist.cluster.memory.store import Key
+from tf_dist.cluster.refusals import BadRequest
+from tf_dist.errors import Conflict, Forbidden
+
+FOREGROUND = "foregroundDeletion"
+_PROTECTED = frozenset({"default", "kube-system", "kube-public"})
+_ENDED = ("Succeeded", "Failed")
+_POLICIES = ("Background", "Foreground", "Orphan")
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """How to delete: fences, seconds of grace (None: what the pod says), and what happens to what it owns."""
+
+    uid: str = ""
+    version: str = ""
+    grace_period: int | None = None
+    propagation: str = "Background"
+
+
+class Reaper:
+    """Deletes and collects. Every method expects the store's lock to be held."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._store = context.store
+        self._todo: deque[Key] = deque()
+
+    def delete(self, key: Key, obj: Object, options: DeleteOptions) -> Object | None:
+        """Delete or mark: the object as it is now, or None when it is gone."""
+        self.check(key, obj, options)
+        left = self._begin(key, obj, options)
+        self.work_off()
+        return left
+
+    def check(self, key: Key, obj: Object, options: DeleteOptions) -> None:
+        """Refuse what must not be deleted; Conflict, Forbidden, BadRequest."""
+        metadata = obj["metadata"]
+        for field, wanted in (("uid", options.uid), ("resourceVersion", options.version)):
+            if wanted and wanted != metadata[field]:
+                raise Conflict(
+                    f'Operation cannot be fulfilled on {key.kind} "{key.name}": the {field} in the precondition '
+                    f"({wanted}) does not match the {field} in record ({metadata[field]})"
+                )
+        if key.kind == "namespaces" and key.name in _PROTECTED:
+            raise Forbidden(f'namespaces "{key.name}" is forbidden: this namespace may not be deleted')
+        if options.propagation not in _POLICIES:
+            raise BadRequest(f"invalid propagationPolicy {options.propagation!r}: one of {', '.join(_POLICIES)}")
+
+    def _begin(self, key: Key, obj: Object, options: DeleteOptions) -> Object | None:
+        if options.propagation == "Orphan":
+            self._cut_loose(obj["metadata"]["uid"])
+        finalizers = list(obj["metadata"].get("finalizers") or ())
+        foreground = options.propagation == "Foreground" and self._store.dependents(obj["metadata"]["uid"])
+        if foreground and FOREGROUND not in finalizers:
+            finalizers.append(FOREGROUND)
+        marked = self._marked(key, obj, finalizers, self._grace(key, obj, options))
+        return self._settle(key, marked)
+
+    def _grace(self, key: Key, obj: Object, options: DeleteOptions) -> int:
+        spec = obj.get("spec") or {}
+        if key.kind != "pods" or not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in _ENDED:
+            return 0
+        wanted = options.grace_period
+        if wanted is None:
+            wanted = int(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE))
+        before = obj["metadata"].get("deletionGracePeriodSeconds")
+        # A second delete may shorten the grace, never lengthen it.
+        return max(0, wanted) if before is None else max(0, min(wanted, before))
+
+    def _marked(self, key: Key, obj: Object, finalizers: list[str], grace: int) -> Object:
+        metadata = obj["metadata"]
+        same = (metadata.get("deletionGracePeriodSeconds"), metadata.get("finalizers") or []) == (grace, finalizers)
+        if metadata.get("deletionTimestamp") and same:
+            return obj
+        changes: Object = {
+            "deletionTimestamp": timestamp(self._context.clock() + grace),
+            "deletionGracePeriodSeconds": grace,
+            "finalizers": finalizers or None,
+        }
+        if "generation" in metadata and "deletionTimestamp" not in metadata:
+            changes["generation"] = metadata["generation"] + 1
+        marked = edited(obj, **changes)
+        if key.kind == "namespaces":
+            marked["status"] = {**marked.get("status", {}), "phase": "Terminating"}
+        return marked
+
+    def _settle(self, key: Key, marked: Object) -> Object | None:
+        """Remove the object if nothing holds it any more, else keep it marked and start what it waits for."""
+        old = self._store.get(key)
+        if self.done(key, marked):
+            self.gone(key)
+            return None
+        stored = self._store.put(key, marked) if marked is not old else marked
+        if key.kind == "namespaces":
+            self._empty(key.name)
+        if FOREGROUND in (stored["metadata"].get("finalizers") or ()):
+            self._todo.extend(self._store.dependents(stored["metadata"]["uid"]))
+            self._todo.append(key)
+        return stored
+
+    def done(self, key: Key, obj: Object) -> bool:
+        """Whether a marked object has nothing left to wait for."""
+        metadata = obj["metadata"]
+        if not metadata.get("deletionTimestamp") or metadata.get("finalizers"):
+            return False
+        if key.kind == "namespaces":
+            return not self._store.in_namespace(key.name)
+        return not metadata.get("deletionGracePeriodSeconds")
+
+    def gone(self, key: Key) -> None:
+        """Take an object out of the store, and note what that makes worth another look."""
+        last = self._store.remove(key)
+        self._todo.extend(self._store.dependents(last["metadata"]["uid"]))
+        for owner in owners_of(last):
+            if above := self._store.by_uid(owner["uid"]):
+                self._todo.append(above)
+        if key.namespace:
+            self._todo.append(Key("namespaces", "", key.namespace))
+        if key.kind == f"{CRDS.plural}.{CRDS.group}":
+            self._undefine(last)
+
+    def _undefine(self, crd: Object) -> None:
+        kind = self._context.registry.forget(crd)
+        if kind:
+            for namespace, objects in list(self._store.scan(kind.key, None)):
+                for name in list(objects):
+                    self.gone(Key(kind.key, namespace, name))
+
+    # What follows
+
+    def consider(self, key: Key) -> None:
+        """Look whether an object may stay: after a write that changed its owners or finalizers."""
+        self._todo.append(key)
+        self.work_off()
+
+    def consider_everything(self) -> None:
+        """After a restart: finish what a killed process left half done."""
+        owned = self._store.owned()
+        owners = (owner["uid"] for key in owned for owner in owners_of(self._store.get(key) or {"metadata": {}}))
+        above = (self._store.by_uid(uid) for uid in dict.fromkeys(owners))
+        self._todo.extend(owned)
+        self._todo.extend(key for key in above if key)
+        for _, names in self._store.scan("namespaces", None):
+            self._todo.extend(Key("namespaces", "", name) for name in names)
+        self.work_off()
+
+    def work_off(self) -> None:
+        """Settle everything that is noted."""
+        while self._todo:
+            key = self._todo.popleft()
+            obj = self._store.get(key)
+            if obj is not None:
+                self._reconsider(key, obj)
+
+    def _reconsider(self, key: Key, obj: Object) -> None:
+        metadata = obj["metadata"]
+        if FOREGROUND in (metadata.get("finalizers") or ()) and not self._blocked(metadata["uid"]):
+            rest = [name for name in metadata["finalizers"] if name != FOREGROUND]
+            obj = self._store.put(key, edited(obj, finalizers=rest or None))
+        if self.done(key, obj):
+            self.gone(key)
+        elif obj["metadata"].get("ownerReferences"):
+            self._collect(key, obj)
+
+    def _blocked(self, uid: str) -> bool:
+        for key in self._store.dependents(uid):
+            obj = self._store.get(key)
+            if obj and any(owner["uid"] == uid and owner.get("blockOwnerDeletion") for owner in owners_of(obj)):
+                return True
+        return False
+
+    def _collect(self, key: Key, obj: Object) -> None:
+        owners = owners_of(obj)
+        states = [self._owner_state(key, owner) for owner in owners]
+        if all(state == "alive" for state in states):
+            return
+        if "alive" in states:
+            kept = [owner for owner, state in zip(owners, states, strict=True) if state == "alive"]
+            self._store.put(key, edited(obj, ownerReferences=kept))
+        elif not obj["metadata"].get("deletionTimestamp"):
+            policy = "Foreground" if "leaving" in states else "Background"
+            self._begin(key, obj, DeleteOptions(propagation=policy))
+
+    def _owner_state(self, key: Key, owner: Object) -> str:
+        """Whether an owner is alive, leaving in the foreground, or absent; one of an unknown kind counts as alive."""
+        kind = self._context.registry.of(owner["apiVersion"], owner["kind"])
+        if kind is None:
+            return "alive"
+        above = self._store.by_uid(owner["uid"])
+        found = self._store.get(above) if above else None
+        if above is None or found is None or above.namespace not in ("", key.namespace):
+            return "absent"
+        return "leaving" if FOREGROUND in (found["metadata"].get("finalizers") or ()) else "alive"
+
+    def _cut_loose(self, uid: str) -> None:
+        for key in self._store.dependents(uid):
+            obj = self._store.get(key)
+            if obj:
+                kept = [owner for owner in owners_of(obj) if owner["uid"] != uid]
+                self._store.put(key, edited(obj, ownerReferences=kept or None))
+
+    def _empty(self, namespace: str) -> None:
+        for key in self._store.in_namespace(namespace):
+            obj = self._store.get(key)
+            if obj and not obj["metadata"].get("deletionTimestamp"):
+                self._begin(key, obj, DeleteOptions())

@@ -1,0 +1,111 @@
+"""A watch: the changes of a kind as one selector sees them, bookmarks in between, and an end at once on close."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from queue import Empty
+from typing import Self
+
+from tf_dist.cluster.api import Object, WatchEvent
+from tf_dist.cluster.memory.objects import edited
+from tf_dist.cluster.memory.selectors import Predicate
+from tf_dist.cluster.memory.store import Change, Feed, Store
+from tf_dist.errors import Gone
+
+Bookmark = Callable[[str], Object]
+
+
+class WatchStream:
+    """Iterate it in one thread; close it from any. What a listener sees first is ``backlog``."""
+
+    def __init__(
+        self,
+        store: Store,
+        kind: str,
+        feed: Feed,
+        *,
+        backlog: Iterable[WatchEvent],
+        match: Predicate | None,
+        view: Callable[[Object], Object],
+        bookmark: Bookmark,
+        bookmark_every: float,
+        timeout: float,
+    ) -> None:
+        self._store, self._kind, self._feed = store, kind, feed
+        self._ready = deque(backlog)
+        self._match, self._view, self._bookmark = match, view, bookmark
+        self._every = bookmark_every
+        now = time.monotonic()
+        self._ends = now + timeout
+        self._bookmark_at = now + bookmark_every
+        self._taken = 0
+        self._closed = False
+        self._last = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> WatchEvent:
+        while not self._closed:
+            if self._ready:
+                return self._ready.popleft()
+            if self._last:
+                self.close()
+                break
+            if event := self._wait():
+                return event
+        raise StopIteration
+
+    def _wait(self) -> WatchEvent | None:
+        left = min(self._ends, self._bookmark_at) - time.monotonic()
+        if left <= 0:
+            return self._bookmark_now()
+        try:
+            change = self._feed.queue.get(timeout=left)
+        except Empty:
+            return self._bookmark_now()
+        if change is None:
+            self._ended()
+            return None
+        self._taken = change.version
+        return translate(change, self._match, self._view)
+
+    def _ended(self) -> None:
+        self.close()
+        if self._feed.overflowed:
+            raise Gone("this watch fell too far behind", hint="list again, then watch from there")
+
+    def _bookmark_now(self) -> WatchEvent | None:
+        now = time.monotonic()
+        self._last = now >= self._ends
+        self._bookmark_at = now + self._every
+        # Only when nothing waits in the queue is everything up to the store's version delivered.
+        with self._store.lock:
+            version = self._store.version if self._feed.queue.empty() else self._taken
+        return WatchEvent("BOOKMARK", self._bookmark(str(version))) if version else None
+
+    def close(self) -> None:
+        """End the stream: a reader that waits in another thread wakes up at once."""
+        self._closed = True
+        with self._store.lock:
+            self._store.ignore(self._kind, self._feed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def translate(change: Change, match: Predicate | None, view: Callable[[Object], Object]) -> WatchEvent | None:
+    """What a listener with a selector sees of a change: objects come into its view and leave it."""
+    before = change.previous is not None and (match is None or match(change.previous))
+    now = change.type != "DELETED" and (match is None or match(change.object))
+    if now:
+        return WatchEvent("MODIFIED" if before else "ADDED", view(change.object))
+    if not before or change.previous is None:
+        return None
+    last = edited(change.previous, resourceVersion=str(change.version))
+    return WatchEvent("DELETED", view(last))

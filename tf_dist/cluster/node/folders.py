@@ -1,0 +1,121 @@
+"""The node's state folder: made, locked, and swept when its owner is dead.
+
+A folder is in use while someone holds the lock on its ``lock`` file (the agent and the supervisor share one). The
+system releases it however they end, so a free lock means: nobody is there. Nothing is guessed from names or ages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tf_dist.cluster.node.runtime import members
+from tf_dist.errors import Unavailable
+
+MARK = "TF_DIST_NODE"
+_PREFIX = "run-"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A state folder that this process holds; ``lock_fd`` is shared with the supervisor."""
+
+    path: Path
+    lock_fd: int
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """The variable that makes processes known as this node's: containers in shared mode, the rest in isolated."""
+        return {MARK: (self.path / "mark").read_text()}
+
+    def release(self) -> None:
+        """Let go; the supervisor may still hold on."""
+        os.close(self.lock_fd)
+
+
+def private(path: Path) -> Path:
+    """A folder that only this user can enter; Unavailable when someone else's is in its place."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    info = path.stat()
+    if info.st_uid != os.geteuid():
+        raise Unavailable(f"{path} belongs to another user", hint="name another state_dir")
+    if info.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def temporary(parent: Path) -> Folder:
+    """A new folder in ``parent``, after sweeping those whose owners are dead."""
+    with _exclusive(parent):
+        sweep(parent)
+        path = parent / f"{_PREFIX}{secrets.token_hex(4)}"
+        path.mkdir(mode=0o700)
+        folder = take(path)
+    if folder is None:
+        raise Unavailable(f"cannot lock {path}")
+    return folder
+
+
+def take(path: Path) -> Folder | None:
+    """Take an existing or new folder; None when someone holds it."""
+    fd = os.open(private(path) / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    _bury(path)
+    (path / "mark").write_text(secrets.token_hex(8))
+    return Folder(path, fd)
+
+
+def sweep(parent: Path) -> list[Path]:
+    """Remove every abandoned folder of ``temporary`` and what may still run of it; which ones they were."""
+    return [path for path in parent.glob(f"{_PREFIX}*") if _swept(path)]
+
+
+def _swept(path: Path) -> bool:
+    try:
+        fd = os.open(path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    except FileNotFoundError:
+        return False  # its supervisor was just removing it
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        _bury(path)
+        shutil.rmtree(path, ignore_errors=True)
+        return True
+    finally:
+        os.close(fd)
+
+
+def _bury(path: Path) -> None:
+    """Kill what an owner that died left running (what can be left are detached processes in shared mode)."""
+    with contextlib.suppress(FileNotFoundError):
+        mark = f"{MARK}={(path / 'mark').read_text()}".encode()
+        members.signal_all(members.marked(mark), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _exclusive(parent: Path) -> Iterator[None]:
+    """One process at a time makes or sweeps folders. The lock is on the folder itself, which goes with its last use."""
+    while True:
+        fd = os.open(private(parent), os.O_RDONLY)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(parent).st_ino == os.fstat(fd).st_ino:
+                break
+        os.close(fd)
+    try:
+        yield
+    finally:
+        os.close(fd)

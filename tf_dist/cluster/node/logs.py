@@ -1,0 +1,148 @@
+"""Reading container logs: the files that the supervisor writes, as ``kubectl logs`` shows them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from tf_dist.cluster.api import LogOptions
+
+_PAUSE = 0.1  # seconds between looks at a file that is being followed
+_LONGEST = 1 << 20  # bytes of one line given out as a whole
+_CHUNK = 1 << 16
+
+
+class LogStream:
+    """The lines of one container instance, none older than ``since`` (epoch seconds).
+
+    ``alive`` says whether more may come; ``close`` ends it from any thread.
+    """
+
+    def __init__(self, path: Path, options: LogOptions, alive: Callable[[], bool], *, since: float = 0.0) -> None:
+        self._options = options
+        self._since = since
+        self._closed = threading.Event()
+        self._files = _Files(path, alive if options.follow else lambda: False, self._closed)
+        self._lines = self._begin()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._closed.is_set():
+            raise StopIteration
+        for line in self._lines:
+            if self._closed.is_set():
+                break
+            return line
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """End it; the reader's next step stops."""
+        self._closed.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _begin(self) -> Iterator[bytes]:
+        try:
+            if self._options.tail is not None:
+                yield from deque(self._chosen(self._files.present()), maxlen=self._options.tail)
+            else:
+                yield from self._chosen(self._files.present())
+            if self._options.follow:
+                yield from self._chosen(self._files.coming())
+        finally:
+            self._files.close()
+
+    def _chosen(self, entries: Iterator[bytes]) -> Iterator[bytes]:
+        line, stamp = b"", b""
+        for entry in entries:
+            when, _, rest = entry.partition(b" ")
+            stamp = stamp or when
+            kind, text = rest[7:8], rest[9:]
+            line += text[:-1]
+            if kind == b"P" and len(line) < _LONGEST:
+                continue
+            if _seconds(stamp) >= self._since:
+                yield (stamp + b" " if self._options.timestamps else b"") + line + (b"" if kind == b"P" else b"\n")
+            line, stamp = b"", b""
+
+
+def _seconds(stamp: bytes) -> float:
+    return datetime.fromisoformat(stamp[:26].decode() + "+00:00").timestamp()
+
+
+class _Files:
+    """Raw entries of a log: first the rotated file, then the current one, then (following) what is added."""
+
+    def __init__(self, path: Path, alive: Callable[[], bool], closed: threading.Event) -> None:
+        self._path = path
+        self._alive = alive
+        self._closed = closed
+        self._open: list[BinaryIO] = []
+        self._rest = b""
+        for candidate in (path.with_name(path.name + ".1"), path):
+            if candidate.exists():
+                self._open.append(candidate.open("rb"))
+
+    def present(self) -> Iterator[bytes]:
+        """What is written by now."""
+        while self._open:
+            yield from self._read(self._open[0])
+            if len(self._open) == 1:
+                return
+            self._open.pop(0).close()
+
+    def coming(self) -> Iterator[bytes]:
+        """What is written from now on, until the container has ended."""
+        while not self._closed.is_set():
+            alive = self._alive()  # asked before reading: what was written before the end is then read, too
+            yield from self._newer()
+            yield from self.present()
+            if not alive:
+                return
+            self._closed.wait(_PAUSE)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        while self._open:
+            self._open.pop().close()
+
+    def _newer(self) -> Iterator[bytes]:
+        """Follow a rotation: finish the old file, then open the new one."""
+        try:
+            now = os.stat(self._path)
+        except FileNotFoundError:
+            return
+        if not self._open or os.fstat(self._open[-1].fileno()).st_ino != now.st_ino:
+            if self._open:
+                yield from self._read(self._open[-1])
+            self._open.append(self._path.open("rb"))
+
+    def _read(self, file: BinaryIO) -> Iterator[bytes]:
+        while not self._closed.is_set() and (data := file.read(_CHUNK)):
+            *entries, self._rest = (self._rest + data).split(b"\n")
+            for entry in entries:
+                yield entry + b"\n"
+
+
+def last_lines(path: Path, *, lines: int = 80, size: int = 2048) -> str:
+    """The end of a log, for a failed container's message."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 8 * size))
+            entries = file.read().split(b"\n")[:-1][-lines:]
+    except OSError:
+        return ""
+    text = b"\n".join(entry.split(b" ", 3)[-1] for entry in entries)
+    return text[-size:].decode(errors="replace")

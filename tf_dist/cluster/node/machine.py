@@ -1,0 +1,135 @@
+"""What this machine offers, and the Node object that says so."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tf_dist import __version__
+from tf_dist.cluster.api import Object
+from tf_dist.cluster.node.podspec import GPU
+from tf_dist.core.times import format_micro_time, format_time
+
+_PASSED = (
+    "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
+    "CUDA_HOME", "CUDA_PATH", "XLA_FLAGS", "TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+)  # fmt: skip
+
+
+def gpus() -> list[int]:
+    """The numbers of the NVIDIA devices of this machine."""
+    names = os.listdir("/dev")
+    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"nvidia([0-9]+)", name)))
+
+
+def capacity(overrides: Mapping[str, str]) -> dict[str, str]:
+    """CPUs, memory, disk, pods and GPUs, each replaced by what ``overrides`` says."""
+    disk = shutil.disk_usage(tempfile.gettempdir()).total
+    found = {"cpu": str(_cpus()), "memory": f"{_memory() >> 10}Ki", "ephemeral-storage": str(disk), "pods": "110"}
+    if devices := gpus():
+        found[GPU] = str(len(devices))
+    return found | {key: str(value) for key, value in overrides.items()}
+
+
+def _cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def base_env(environ: Mapping[str, str], marks: Mapping[str, str]) -> dict[str, str]:
+    """A clean environment: no variables by accident, but ``python`` is the one that runs tf-dist."""
+    folder = str(Path(sys.executable).parent)
+    env = {name: environ[name] for name in _PASSED if name in environ}
+    env["PATH"] = os.pathsep.join([folder, *(environ.get("PATH") or os.defpath).split(os.pathsep)])
+    env["PYTHONUNBUFFERED"] = "1"
+    if sys.prefix != sys.base_prefix:
+        env["VIRTUAL_ENV"] = sys.prefix
+    return env | dict(marks)
+
+
+def host_ip() -> str:
+    """The address by which others would reach this machine; 127.0.0.1 without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # a documentation address: nothing is sent
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def label_safe(text: str) -> str:
+    """A label value made of ``text``."""
+    return re.sub(r"[^-A-Za-z0-9_.]", "-", text)[:63].strip("-_.")
+
+
+def node_object(name: str) -> Object:
+    """The Node without its status."""
+    system = {"darwin": "darwin"}.get(sys.platform, "linux")
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    labels = {
+        "kubernetes.io/hostname": label_safe(name),
+        "kubernetes.io/os": system,
+        "kubernetes.io/arch": machine,
+        "tf-dist.dev/node": "local",
+    }
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {}}
+
+
+def node_status(offers: Mapping[str, str], address: str, description: str, now: float, before: Object) -> Object:
+    """The Node's status: what it offers, and that it is well."""
+    known = {item["type"]: item for item in before.get("conditions") or []}
+    since = known.get("Ready", {})
+    changed = since.get("lastTransitionTime") if since.get("status") == "True" else None
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "message": description,
+        "lastHeartbeatTime": format_time(now),
+        "lastTransitionTime": changed or format_time(now),
+    }
+    return {
+        "capacity": dict(offers),
+        "allocatable": dict(offers),
+        "conditions": [ready],
+        "addresses": [
+            {"type": "InternalIP", "address": address},
+            {"type": "Hostname", "address": socket.gethostname()},
+        ],
+        "nodeInfo": _info(),
+    }
+
+
+def _info() -> Object:
+    return {
+        "machineID": "",
+        "systemUUID": "",
+        "bootID": "",
+        "kernelVersion": platform.release(),
+        "osImage": platform.platform(terse=True),
+        "containerRuntimeVersion": f"tf-dist://{__version__}",
+        "kubeletVersion": f"v1.31.0-tf-dist.{__version__}",
+        "kubeProxyVersion": "",
+        "operatingSystem": platform.system().lower(),
+        "architecture": platform.machine(),
+    }
+
+
+def lease_object(name: str, now: float, seconds: int) -> Object:
+    """The node's heartbeat."""
+    spec = {"holderIdentity": name, "leaseDurationSeconds": seconds, "renewTime": format_micro_time(now)}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec}

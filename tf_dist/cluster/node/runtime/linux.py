@@ -1,0 +1,102 @@
+"""The Linux calls that Python 3.11 does not offer. Importable anywhere; calling needs Linux."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import cache
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_MOVE = 8192
+MS_REC = 16384
+MS_UNBINDABLE = 1 << 17
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_CAP_SYS_ADMIN = 21
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429  # the same on every architecture
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces; OSError says which call the system refused."""
+    _check(_libc().unshare(flags), f"unshare({flags:#x})")
+
+
+def setns(fd: int, kind: int) -> None:
+    """Enter the namespace that ``fd`` refers to."""
+    _check(_libc().setns(fd, kind), f"setns({kind:#x})")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    """mount(2); OSError names source and target."""
+    args = (os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), data.encode())
+    _check(_libc().mount(*args), f"mount {source} on {target}")
+
+
+def umount(target: str, flags: int = 0) -> None:
+    """umount2(2)."""
+    _check(_libc().umount2(os.fsencode(target), flags), f"umount {target}")
+
+
+def open_tree(path: str) -> int:
+    """A detached copy of the mounts at ``path``, as a descriptor for ``move_mount``; needs Linux 5.2."""
+    fd: int = _libc().syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), 1 | os.O_CLOEXEC | _AT_RECURSIVE)
+    _check(min(fd, 0), f"open_tree {path}")
+    return fd
+
+
+def move_mount(tree: int, target: str) -> None:
+    """Attach what ``open_tree`` returned at ``target``."""
+    result = _libc().syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), 4)  # 4: tree is a bare fd
+    _check(result, f"move_mount to {target}")
+
+
+def pivot_root(new: str, old: str) -> None:
+    """pivot_root(2)."""
+    _check(_libc().pivot_root(os.fsencode(new), os.fsencode(old)), f"pivot_root {new}")
+
+
+def die_with_parent(number: int) -> None:
+    """Get signal ``number`` when the parent dies; nothing where the system has no such call."""
+    if sys.platform == "linux":
+        _check(_libc().prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+
+
+def become_subreaper() -> None:
+    """Become the parent of orphans below this process; nothing where the system has no such call."""
+    if sys.platform == "linux":
+        _check(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def has_sys_admin() -> bool:
+    """Whether this process may make namespaces without a user namespace."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        line = next(line for line in status if line.startswith("CapEff:"))
+    return bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)

@@ -1,0 +1,120 @@
+"""Volumes inside a mount namespace of the caller's own, without ever touching the host's file system.
+
+A mount point that does not exist is made by covering its nearest existing parent with a tmpfs into which everything
+that was there is bound back; for ``/`` that tmpfs becomes the new root. Where a parent is covered, the container's
+*new* files directly in it (not those in its subfolders) live in the tmpfs and go with the container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable
+from typing import Any
+
+from tf_dist.cluster.node.runtime import linux
+
+# statvfs flag -> the mount flag that a remount must keep
+_KEPT_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+
+
+class Mounter:
+    """Mounts volumes; ``staging`` is an empty folder that only this process uses."""
+
+    def __init__(self, staging: str) -> None:
+        self._staging = staging
+        self._covers: set[int] = set()  # device numbers of our tmpfs: in them a mount point may simply be made
+        self._targets: dict[str, bool] = {}  # where volumes are, and whether a mount point may be made in them
+
+    def volumes(self, mounts: Iterable[dict[str, Any]]) -> None:
+        """Mount ``{source, target, readonly, ours}``, parents first; ``ours``: mount points may be made inside."""
+        ordered = sorted(mounts, key=lambda item: os.path.normpath(item["target"]).count("/"))
+        # Taken up front: a volume on /tmp must hide neither the source of the next one nor the staging folder.
+        trees = [linux.open_tree(item["source"]) for item in ordered]
+        kinds = [os.path.isdir(f"/proc/self/fd/{tree}") for tree in trees]
+        targets = [os.path.normpath(item["target"]) for item in ordered]
+        for target, folder in zip(targets, kinds, strict=True):
+            if not any(target.startswith(other + "/") for other in targets):
+                self.place(target, folder=folder)
+        for item, tree, target, folder in zip(ordered, trees, targets, kinds, strict=True):
+            self._attach(tree, self.place(target, folder=folder), item)
+
+    def _attach(self, tree: int, target: str, item: dict[str, Any]) -> None:
+        linux.move_mount(tree, target)
+        os.close(tree)
+        self._targets[target] = bool(item.get("ours"))
+        if item.get("readonly"):
+            read_only(target)
+
+    def place(self, target: str, *, folder: bool) -> str:
+        """Make sure ``target`` exists as a mount point; returns where it really is (symbolic links followed)."""
+        if os.path.exists(target):
+            return os.path.realpath(target)
+        parent = os.path.dirname(target)
+        while not os.path.isdir(parent):
+            parent = os.path.dirname(parent)
+        rest = os.path.relpath(target, parent)
+        parent = os.path.realpath(parent)
+        if not self._may_create(parent):
+            self._cover(parent)
+        return _create(os.path.join(parent, rest), folder)
+
+    def _may_create(self, folder: str) -> bool:
+        if os.stat(folder).st_dev in self._covers:
+            return True
+        while folder != "/" and folder not in self._targets:
+            folder = os.path.dirname(folder)
+        return self._targets.get(folder, False)
+
+    def _cover(self, folder: str) -> None:
+        staging = self._staging
+        linux.mount("tf-dist", staging, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=64m,mode=755")
+        linux.mount("", staging, flags=linux.MS_UNBINDABLE)  # else it would be bound into itself
+        _mirror(folder, staging)
+        linux.mount("", staging, flags=linux.MS_PRIVATE)
+        self._covers.add(os.stat(staging).st_dev)
+        if folder == "/":
+            _switch_root(staging)
+        else:
+            linux.mount(staging, folder, flags=linux.MS_MOVE)
+
+
+def _create(path: str, folder: bool) -> str:
+    os.makedirs(path if folder else os.path.dirname(path), exist_ok=True)
+    if not folder:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+    return path
+
+
+def _mirror(source: str, target: str) -> None:
+    for entry in os.scandir(source):
+        with contextlib.suppress(OSError):  # gone meanwhile, or not ours to see: the container does without
+            _mirror_entry(entry, os.path.join(target, entry.name))
+    info = os.stat(source)
+    os.chmod(target, stat.S_IMODE(info.st_mode))
+
+
+def _mirror_entry(entry: os.DirEntry[str], target: str) -> None:
+    if entry.is_symlink():
+        os.symlink(os.readlink(entry.path), target)
+        return
+    _create(target, entry.is_dir())
+    linux.mount(entry.path, target, flags=linux.MS_BIND | linux.MS_REC)
+
+
+def _switch_root(new: str) -> None:
+    here = os.getcwd()
+    os.chdir(new)
+    linux.pivot_root(".", ".")  # the old root now lies on top of the new one
+    linux.umount(".", linux.MNT_DETACH)
+    os.chdir("/")
+    with contextlib.suppress(OSError):
+        os.chdir(here)
+
+
+def read_only(target: str) -> None:
+    """Make a bind mount read-only, keeping the flags that a user namespace may not drop."""
+    now = os.statvfs(target).f_flag
+    kept = sum(flag for bit, flag in _KEPT_FLAGS.items() if now & bit)
+    linux.mount("", target, flags=linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | kept)

@@ -1,0 +1,233 @@
+"""Pods as processes: creates sandboxes and shims, moves output to logs, keeps every exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from tf_dist.cluster.node.runtime.logfile import LogFile
+from tf_dist.cluster.node.runtime.loop import Config, Loop
+from tf_dist.cluster.node.runtime.pods import Container, Pod, Shim, drain, exit_code, write_in_place
+from tf_dist.cluster.node.runtime.sandbox import Subnet
+from tf_dist.cluster.node.runtime.shims import PATIENCE, Shims
+from tf_dist.cluster.node.runtime.wayout import WayOut
+from tf_dist.cluster.node.runtime.wire import Message
+
+OPERATIONS = frozenset({"create", "run", "stop", "exec", "hosts", "remove"})
+_KILLED = 128 + signal.SIGKILL
+
+
+class Runner:
+    """All pods of a node. The methods named in ``OPERATIONS`` are what the agent may ask for."""
+
+    def __init__(
+        self, config: Config, loop: Loop, changed: Callable[[str], None], emit: Callable[[Message], None]
+    ) -> None:
+        self._config = config
+        self._loop = loop
+        self._changed = changed
+        self._emit = emit
+        self._isolated = config.mode == "isolated"
+        self._tokens = count()
+        self._hooks: dict[str, Container] = {}
+        self._shims = Shims(loop, Subnet(config.bridge, config.prefix), self._heard, self._shim_ended)
+        self.pods: dict[str, Pod] = {}
+
+    def start(self) -> None:
+        """In isolated mode enter the node's own network; OSError where the system forbids it."""
+        if self._isolated:
+            self._shims.enter()
+
+    @property
+    def way_out(self) -> WayOut:
+        """How isolated pods reach what is outside."""
+        return self._shims.way_out
+
+    # Operations
+
+    def create(self, uid: str, **spec: Any) -> None:
+        """A pod without containers; in isolated mode its namespaces and network."""
+        if uid in self.pods:
+            self._changed(uid)
+            return
+        pod = self.pods[uid] = Pod(uid, spec)
+        os.makedirs(spec["staging"], mode=0o700, exist_ok=True)
+        try:
+            if self._isolated:
+                pod.shim = self._shims.isolate(pod)
+            else:
+                pod.state = "ready"
+        except OSError as error:
+            pod.state, pod.message = "broken", str(error)
+        self._changed(uid)
+
+    def run(self, uid: str, name: str, attempt: int, streak: int, log: str, **spec: Any) -> None:
+        """Start an instance of a container."""
+        pod = self.pods.get(uid)
+        before = pod.containers.get(name) if pod else None
+        twice = before is not None and (before.state != "exited" or before.attempt >= attempt)
+        if pod is None or pod.state in ("broken", "removing") or twice:
+            self._changed(uid)
+            return
+        try:
+            shim = pod.shim or self._shims.share(pod)
+        except OSError as error:  # no more processes
+            pod.state, pod.message = "broken", str(error)
+            self._changed(uid)
+            return
+        container = Container(name, attempt, streak, LogFile(log, self._config.log_limit), shim)
+        container.last = {**before.report(), "last": None} if before else None
+        pod.containers[name] = container
+        self._launch(pod, container, spec)
+
+    def stop(self, uid: str, name: str = "", grace: float = 30.0, hooks: dict[str, list[str]] | None = None) -> None:
+        """SIGTERM to a container (or all), after its hook if it has one; SIGKILL ``grace`` seconds from now."""
+        for container in self._alive(uid, name):
+            if grace > 0 and hooks and container.name in hooks:
+                token = f"hook-{next(self._tokens)}"
+                self._hooks[token] = container
+                argv = hooks[container.name]
+                container.shim.send(op="exec", name=container.name, token=token, argv=argv, timeout=grace)
+            elif grace > 0:
+                self._terminate(container)
+            self._loop.later(max(grace, 0), lambda container=container: self._kill(container))  # type: ignore[misc]
+
+    def exec(self, uid: str, name: str, token: str, **what: Any) -> None:
+        """A hook or probe; its end is an ``exec`` event with ``token`` and the exit code."""
+        for container in self._alive(uid, name):
+            container.shim.send(op="exec", name=name, token=token, **what)
+            return
+        self._emit({"event": "exec", "token": token, "code": 1})
+
+    def hosts(self, uid: str, text: str) -> None:
+        """Replace the pod's /etc/hosts in place (it is bind-mounted: a new file would not be seen)."""
+        pod = self.pods.get(uid)
+        if pod is not None and pod.spec.get("hosts"):
+            write_in_place(pod.spec["hosts"], text.encode())
+
+    def remove(self, uid: str) -> None:
+        """Kill what still runs and forget the pod; ``gone`` says when nothing of it is left."""
+        pod = self.pods.get(uid)
+        if pod is None:
+            self._changed(uid)
+            return
+        pod.state = "removing"
+        shims = self._shims.of(pod)
+        self._changed(uid)
+        for shim in shims:
+            self._shims.end(shim)
+        if not shims:
+            self._forget(pod)
+
+    def close(self) -> None:
+        """Remove all pods and wait for it, without a word: they end because this ends."""
+        changed, self._changed = self._changed, lambda uid: None
+        for uid in list(self.pods):
+            self.remove(uid)
+        deadline = time.monotonic() + 2 * PATIENCE
+        while self._shims and time.monotonic() < deadline:
+            self._loop.step(0.1)
+        self._changed = changed
+
+    # Containers
+
+    def _alive(self, uid: str, name: str) -> list[Container]:
+        pod = self.pods.get(uid)
+        every = pod.containers.values() if pod else ()
+        return [item for item in every if item.state != "exited" and name in ("", item.name)]
+
+    def _terminate(self, container: Container) -> None:
+        container.shim.send(op="signal", name=container.name, signal=signal.SIGTERM)
+
+    def _kill(self, container: Container) -> None:
+        if container.state != "exited":
+            container.shim.send(op="kill", name=container.name)
+
+    def _launch(self, pod: Pod, container: Container, spec: Message) -> None:
+        ends: list[int] = []
+        for stream in ("stdout", "stderr"):
+            read, write = os.pipe()
+            os.set_blocking(read, False)
+            container.pipes.append(read)
+            ends.append(write)
+            self._loop.watch(read, lambda read=read, stream=stream: self._pump(container, read, stream))  # type: ignore[misc]
+        container.shim.send(ends, op="start", name=container.name, **spec)
+        for end in ends:
+            os.close(end)
+        self._changed(pod.uid)
+
+    def _pump(self, container: Container, fd: int, stream: str) -> None:
+        if not drain(container, fd, stream, 4):
+            self._close_pipe(container, fd)
+
+    def _close_pipe(self, container: Container, fd: int) -> None:
+        self._loop.forget(fd)
+        if fd in container.pipes:
+            container.pipes[container.pipes.index(fd)] = -1
+            os.close(fd)
+
+    def _finish(self, pod: Pod, container: Container, code: int, **facts: Any) -> None:
+        """The process is gone and everything it left was killed: what the pipes still hold is all there is."""
+        for fd, stream in zip(list(container.pipes), ("stdout", "stderr"), strict=True):
+            if fd >= 0:
+                drain(container, fd, stream, 1 << 10)
+                self._close_pipe(container, fd)
+        container.log.close()
+        container.end(code, **facts)
+        if pod.shim is None:
+            container.shim.send(op="die")
+        self._changed(pod.uid)
+
+    # Shims
+
+    def _heard(self, pod: Pod, message: Message) -> None:
+        event = message.pop("event")
+        if event == "exec" and message["token"] in self._hooks:
+            self._terminate(self._hooks.pop(message["token"]))
+        elif event == "exec":
+            self._emit({"event": "exec", **message})
+        elif event in ("ready", "broken"):
+            self._settled(pod, event, message.get("message", ""))
+        else:
+            self._about(pod, pod.containers[message.pop("name")], event, message)
+
+    def _settled(self, pod: Pod, state: str, message: str) -> None:
+        if pod.state == "creating":
+            pod.state, pod.message = state, message
+            self._changed(pod.uid)
+
+    def _about(self, pod: Pod, container: Container, event: str, facts: Message) -> None:
+        if event == "started":
+            container.state, container.pid, container.started = "running", facts["pid"], time.time()
+            self._changed(pod.uid)
+        elif event == "failed":
+            self._finish(pod, container, facts["code"], reason="StartError", message=facts["message"])
+        else:
+            self._finish(pod, container, exit_code(facts["code"]), finished=facts["finished"])
+
+    def _shim_ended(self, shim: Shim, pod: Pod) -> None:
+        for container in pod.containers.values():
+            if container.shim is shim and container.state != "exited":
+                self._cut_off(pod, container)
+        if pod.shim is shim and pod.state != "removing":
+            pod.state, pod.message = "broken", pod.message or "the pod's first process was killed"
+            self._changed(pod.uid)
+        if pod.state == "removing" and not self._shims.of(pod):
+            self._forget(pod)
+
+    def _cut_off(self, pod: Pod, container: Container) -> None:
+        """A container whose shim was killed: it went along, or never began."""
+        message = pod.message or "the process above it was killed"
+        if container.state == "running":
+            self._finish(pod, container, _KILLED, reason="Error", message=message)
+        else:
+            self._finish(pod, container, 128, reason="StartError", message=message)
+
+    def _forget(self, pod: Pod) -> None:
+        if self.pods.get(pod.uid) is pod:
+            del self.pods[pod.uid]
+            self._changed(pod.uid)

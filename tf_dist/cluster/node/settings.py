@@ -1,0 +1,82 @@
+"""How a node agent is set up."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from os import geteuid
+from pathlib import Path
+
+
+class NetworkMode(StrEnum):
+    """What separates pods from one another. ``auto`` tries isolated once for real and falls back to shared."""
+
+    AUTO = "auto"
+    ISOLATED = "isolated"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkDescription:
+    """The mode in force, why it is this one, and what it cannot do (one sentence each)."""
+
+    mode: NetworkMode
+    reason: str
+    limits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waiting before a restart, as the kubelet does: at once, then ``base`` seconds doubling to ``cap``.
+
+    An instance that ran for ``reset`` seconds starts the series anew.
+    """
+
+    base: float = 10.0
+    cap: float = 300.0
+    reset: float = 600.0
+
+    def delay(self, streak: int) -> float:
+        """Seconds from the end of an instance to its next start, after ``streak`` restarts in a row."""
+        if streak <= 0:
+            return 0.0
+        return float(min(self.base * 2.0 ** min(streak - 1, 30), self.cap))
+
+
+def default_state_dir() -> Path:
+    """Where nodes keep what lives as long as they do: one folder per user, on a local disk."""
+    return Path(tempfile.gettempdir()) / f"tf-dist-{geteuid()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """Everything a node agent needs to know beside its cluster."""
+
+    name: str = "local"
+    """The node's name: a DNS label."""
+    state_dir: Path = field(default_factory=default_state_dir)
+    """Sockets, logs and volumes of running pods. ``ephemeral`` nodes each make a folder of their own inside it."""
+    data_dir: Path | None = None
+    """Where persistent volume claims live (``volumes/<namespace>/<claim>``); None: inside the state folder."""
+    workdir: Path | None = None
+    """Where a container runs that names no workingDir; None: where the agent was started."""
+    network: NetworkMode = NetworkMode.AUTO
+    """Which separation of pods to use."""
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    """Overrides of what the node offers, as ``{"cpu": "32", "nvidia.com/gpu": "4"}``."""
+    entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Image to the command it would run: a node has no images. A key may leave the tag out."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to every container's environment, below what the pod says."""
+    ephemeral: bool = True
+    """True: pods and state folder end with this process, however it ends. False: they wait for the next agent."""
+    keep_logs_dir: Path | None = None
+    """Write logs here and keep them when pods go; None: logs go with their pod. Relative: inside the state folder."""
+    backoff: Backoff = field(default_factory=Backoff)
+    """Restart delays."""
+    log_limit: int = 50 << 20
+    """Bytes after which a container's log file is rotated; one older file is kept."""
+    heartbeat: float = 10.0
+    """Seconds between renewals of the node's lease."""

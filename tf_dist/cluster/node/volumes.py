@@ -1,0 +1,247 @@
+"""Volumes: what a pod's volumes hold (pure), and the folders that hold it (``Volumes``)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tf_dist.cluster.api import Object
+from tf_dist.cluster.node.podspec import ContainerPlan, Mount, Surroundings, object_data, pod_field, resource_field
+from tf_dist.cluster.node.problems import PodProblem
+from tf_dist.core.quantity import parse_quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A volume with a given content: path to bytes and mode."""
+
+    content: Mapping[str, tuple[bytes, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """An emptyDir; in memory when ``options`` (of a tmpfs) are given."""
+
+    options: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPath:
+    """A path of this machine and what Kubernetes says it must be ("" for anything)."""
+
+    path: str
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A persistent volume claim: a folder that stays."""
+
+    name: str
+    readonly: bool = False
+
+
+Volume = Files | Scratch | HostPath | Claim
+
+
+def plan_volume(pod: Object, volume: Object, around: Surroundings) -> Volume:
+    """What a volume of the pod is; PodProblem for one that is missing something or of an unknown kind."""
+    if "hostPath" in volume:
+        return HostPath(volume["hostPath"]["path"], volume["hostPath"].get("type") or "")
+    if "persistentVolumeClaim" in volume:
+        claim = volume["persistentVolumeClaim"]
+        return Claim(claim["claimName"], bool(claim.get("readOnly")))
+    if "emptyDir" in volume:
+        return Scratch(_memory_options(volume["emptyDir"] or {}))
+    if "projected" in volume:
+        projected = volume["projected"]
+        mode = projected.get("defaultMode", 0o644)
+        parts = [_files(pod, source, mode, around) for source in projected.get("sources") or []]
+        return Files({path: entry for part in parts for path, entry in part.items()})
+    if not {"configMap", "secret", "downwardAPI"} & set(volume):
+        kind = next((key for key in volume if key != "name"), "of no kind")
+        raise PodProblem(
+            "CreateContainerConfigError",
+            f"volume {volume['name']}: {kind} is not possible on a local node",
+            hint="use hostPath, emptyDir, configMap, secret, downwardAPI, projected or persistentVolumeClaim",
+            permanent=True,
+        )
+    return Files(_files(pod, volume, 0o644, around))
+
+
+def _memory_options(empty: Object) -> str:
+    if empty.get("medium") != "Memory":
+        return ""
+    size = f",size={int(parse_quantity(empty['sizeLimit']))}" if empty.get("sizeLimit") else ""
+    return f"mode=1777{size}"
+
+
+def _files(pod: Object, source: Object, mode: int, around: Surroundings) -> dict[str, tuple[bytes, int]]:
+    if "downwardAPI" in source:
+        return _downward(pod, source["downwardAPI"], mode, around)
+    if "configMap" in source:
+        return _from_object("ConfigMap", source["configMap"], source["configMap"].get("name", ""), mode, around)
+    if "secret" in source:
+        secret = source["secret"]
+        return _from_object("Secret", secret, secret.get("secretName") or secret.get("name", ""), mode, around)
+    return {}  # a service account token
+
+
+def _from_object(kind: str, source: Object, name: str, mode: int, around: Surroundings) -> dict[str, tuple[bytes, int]]:
+    optional, mode = bool(source.get("optional")), source.get("defaultMode", mode)
+    found = around.find(kind, name)
+    if found is None and not optional:
+        raise PodProblem("ContainerCreating", f'MountVolume.SetUp failed: {kind.lower()} "{name}" not found')
+    data = object_data(kind, found)
+    if not source.get("items"):
+        return {key: (value, mode) for key, value in data.items()}
+    missing = [item["key"] for item in source["items"] if item["key"] not in data]
+    if missing and not optional:
+        raise PodProblem("ContainerCreating", f"MountVolume.SetUp failed: {kind} {name} has no key {missing[0]}")
+    return {
+        item["path"]: (data[item["key"]], item.get("mode", mode)) for item in source["items"] if item["key"] in data
+    }
+
+
+def _downward(pod: Object, source: Object, mode: int, around: Surroundings) -> dict[str, tuple[bytes, int]]:
+    mode = source.get("defaultMode", mode)
+    return {
+        item["path"]: (_downward_value(pod, item, around).encode(), item.get("mode", mode))
+        for item in source.get("items") or []
+    }
+
+
+def _downward_value(pod: Object, item: Object, around: Surroundings) -> str:
+    if "fieldRef" in item:
+        return pod_field(pod, item["fieldRef"]["fieldPath"], around)
+    reference = item["resourceFieldRef"]
+    containers = {container["name"]: container for container in pod["spec"]["containers"]}
+    return resource_field(containers.get(reference.get("containerName"), {}), reference, around)
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """The volumes of one pod as folders. ``folder`` is the pod's own, ``claims`` the namespace's lasting one."""
+
+    folder: Path
+    claims: Path
+
+    def make(self, volumes: Mapping[str, Volume]) -> dict[str, Path]:
+        """Create what must be there; where each volume is. Safe to repeat: emptyDirs keep what they hold."""
+        return {name: self._make(name, volume) for name, volume in volumes.items()}
+
+    def _make(self, name: str, volume: Volume) -> Path:
+        if isinstance(volume, HostPath):
+            return _host_path(name, volume)
+        if isinstance(volume, Claim):
+            path = self.claims / volume.name
+            path.mkdir(parents=True, exist_ok=True)
+            return path
+        path = self.folder / "volumes" / name
+        path.mkdir(parents=True, exist_ok=True)
+        if isinstance(volume, Files):
+            write_files(path, volume.content)
+        else:
+            path.chmod(0o1777)
+        return path
+
+
+def write_files(folder: Path, content: Mapping[str, tuple[bytes, int]]) -> None:
+    """Make ``folder`` hold exactly this. The folder itself stays: running pods may have it mounted."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        elif str(path.relative_to(folder)) not in content:
+            path.unlink()
+    for name, (data, mode) in content.items():
+        _write_file(folder / name, data, mode)
+
+
+def _write_file(path: Path, data: bytes, mode: int) -> None:
+    if path.is_file() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"..{path.name}.new")
+    new.write_bytes(data)
+    new.chmod(mode)
+    new.replace(path)
+
+
+_HOST_KINDS = {
+    "Directory": stat.S_ISDIR,
+    "File": stat.S_ISREG,
+    "Socket": stat.S_ISSOCK,
+    "CharDevice": stat.S_ISCHR,
+    "BlockDevice": stat.S_ISBLK,
+}
+
+
+def _host_path(name: str, volume: HostPath) -> Path:
+    path = Path(volume.path)
+    if volume.kind == "DirectoryOrCreate":
+        path.mkdir(parents=True, exist_ok=True)
+    elif volume.kind == "FileOrCreate":
+        path.touch(exist_ok=True)
+    wanted = _HOST_KINDS.get(volume.kind.removesuffix("OrCreate"))
+    if not path.exists() or (wanted and not wanted(path.stat().st_mode)):
+        what = volume.kind or "path"
+        raise PodProblem(
+            "ContainerCreating",
+            f"MountVolume.SetUp failed for volume {name}: hostPath {path} is no {what} of this machine",
+        )
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedMount:
+    """A mount as the supervisor does it; ``ours``: further mount points may be made inside."""
+
+    source: str
+    target: str
+    readonly: bool
+    ours: bool
+
+
+def place_mounts(plan: ContainerPlan, volumes: Mapping[str, Volume], paths: Mapping[str, Path]) -> list[PlacedMount]:
+    """Where each mount of a container comes from; PodProblem for a volume that the pod does not have."""
+    return [_placed(mount, volumes, paths) for mount in plan.mounts]
+
+
+def _placed(mount: Mount, volumes: Mapping[str, Volume], paths: Mapping[str, Path]) -> PlacedMount:
+    volume = volumes.get(mount.volume)
+    if volume is None:
+        raise PodProblem("CreateContainerConfigError", f"volumeMounts: no volume {mount.volume}", permanent=True)
+    source = _inside(paths[mount.volume], mount.sub_path)
+    readonly = mount.readonly or isinstance(volume, Files) or (isinstance(volume, Claim) and volume.readonly)
+    return PlacedMount(str(source), mount.target, readonly, not isinstance(volume, HostPath))
+
+
+def _inside(path: Path, sub_path: str) -> Path:
+    if not sub_path:
+        return path
+    found = path / sub_path
+    if os.path.isabs(sub_path) or ".." in Path(sub_path).parts:
+        raise PodProblem("CreateContainerConfigError", f"subPath {sub_path} leaves its volume", permanent=True)
+    if not found.exists():
+        found.mkdir(parents=True)
+    return found
+
+
+def refuse_mounts(plan: ContainerPlan, volumes: Mapping[str, Volume], why: str) -> None:
+    """On the shared network nothing can be mounted: PodProblem unless every volume already is where it is wanted."""
+    for mount in plan.mounts:
+        volume = volumes.get(mount.volume)
+        here = isinstance(volume, HostPath) and os.path.normpath(volume.path) == os.path.normpath(mount.target)
+        if not here or mount.sub_path:
+            raise PodProblem(
+                "CreateContainerConfigError",
+                f"volume {mount.volume} cannot be mounted at {mount.target}: pods here share the machine's file system",
+                hint=f"isolated mode can ({why}); in shared mode only a hostPath whose path is its mountPath works",
+                permanent=True,
+                container=plan.name,
+            )

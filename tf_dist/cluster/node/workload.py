@@ -1,0 +1,244 @@
+"""One pod on this node: its plan, its folder, and the orders that carry a decision out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tf_dist.cluster.api import CONFIG_MAPS, SECRETS, Cluster, Object
+from tf_dist.cluster.node import machine
+from tf_dist.cluster.node.client import Supervisor
+from tf_dist.cluster.node.facts import CreateSandbox, Facts, RemoveSandbox, Run, Start, StopAll, run_from_record
+from tf_dist.cluster.node.logs import last_lines
+from tf_dist.cluster.node.podspec import ContainerPlan, Surroundings, hostname, plan_container
+from tf_dist.cluster.node.probes import Readiness
+from tf_dist.cluster.node.problems import PodProblem
+from tf_dist.cluster.node.settings import NetworkMode, NodeSettings
+from tf_dist.cluster.node.volumes import Scratch, Volume, Volumes, place_mounts, plan_volume, refuse_mounts
+from tf_dist.errors import ClusterError, NotFound
+
+_RETRY = 2.0  # seconds until something that was missing is looked for again
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a node keeps things, and the words it puts around every container."""
+
+    settings: NodeSettings
+    state: Path
+    mode: NetworkMode
+    why_shared: str
+    host_ip: str
+    base_env: Mapping[str, str]
+    allocatable: Mapping[str, str]
+
+    @property
+    def claims(self) -> Path:
+        """Where persistent volume claims live."""
+        return (self.settings.data_dir or self.state) / "volumes"
+
+
+@dataclass(slots=True, eq=False)
+class Workload:
+    """What the agent remembers of a pod; everything in it can be found again or done again."""
+
+    uid: str
+    namespace: str
+    name: str
+    home: Home
+    ip: str = ""
+    plans: Mapping[str, ContainerPlan] | None = None
+    volumes: Mapping[str, Volume] = field(default_factory=dict)
+    paths: Mapping[str, Path] = field(default_factory=dict)
+    problem: PodProblem | None = None
+    retry_at: float = 0.0
+    stopping: bool = False
+    deleted: bool = False
+    hosts: str = ""
+    devices: Mapping[str, str] = field(default_factory=dict)
+    messages: dict[tuple[str, int], str] = field(default_factory=dict)
+    readiness: Readiness = field(default_factory=lambda: Readiness(lambda: None))
+
+    @property
+    def folder(self) -> Path:
+        """The pod's own folder; gone with it."""
+        return self.home.state / "pods" / self.uid
+
+    def log(self, container: str, attempt: int) -> Path:
+        """The log of one instance of a container."""
+        keep = self.home.settings.keep_logs_dir
+        root = self.home.state / keep / self.namespace / self.name / self.uid if keep else self.folder / "logs"
+        return root / container / f"{attempt}.log"
+
+    # Facts
+
+    def facts(self, pod: Object, record: Mapping[str, Any] | None) -> Facts:
+        """What is known, in the words of ``lifecycle``."""
+        runs = [run_from_record(item) for item in record["containers"]] if record else []
+        return Facts(
+            uid=self.uid,
+            sandbox=record["state"] if record else "",
+            message=record["message"] if record else "",
+            ip=self.ip,
+            host_ip=self.home.host_ip,
+            runs={run.name: self._explained(run) for run in runs},
+            problem=self.problem,
+            stopping=self.stopping,
+            ready=self.readiness.verdicts(pod),
+        )
+
+    def _explained(self, run: Run) -> Run:
+        """A failed run with the end of its log."""
+        last = self._explained(run.last) if run.last else None
+        if not run.failed or run.message:
+            return replace(run, last=last)
+        key = (run.name, run.attempt)
+        if key not in self.messages:
+            self.messages[key] = last_lines(self.log(*key))
+        return replace(run, message=self.messages[key], last=last)
+
+    # Preparing
+
+    def prepare(self, cluster: Cluster, pod: Object, now: float) -> None:
+        """Work the plan out, once; what is missing becomes ``problem`` and is tried again later."""
+        if self.plans is not None or now < self.retry_at or (self.problem and self.problem.permanent):
+            return
+        try:
+            self._plan(cluster, pod)
+            self.problem = None
+        except PodProblem as problem:
+            self.problem = problem
+        except (ClusterError, OSError) as error:
+            self.problem = PodProblem("CreateContainerConfigError", str(error))
+        self.retry_at = now + _RETRY
+
+    def _plan(self, cluster: Cluster, pod: Object) -> None:
+        around = self._surroundings(cluster)
+        spec = pod["spec"]
+        containers = [*(spec.get("initContainers") or []), *spec["containers"]]
+        plans = [plan_container(pod, item, around) for item in containers]
+        used = {mount.volume for plan in plans for mount in plan.mounts}
+        volumes = {
+            item["name"]: plan_volume(pod, item, around) for item in spec.get("volumes") or [] if item["name"] in used
+        }
+        if self.home.mode == NetworkMode.SHARED:
+            for plan in plans:
+                refuse_mounts(plan, volumes, self.home.why_shared)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.paths = Volumes(self.folder, self.home.claims / self.namespace).make(volumes)
+        self.volumes = volumes
+        self.plans = {plan.name: plan for plan in plans}
+
+    def _surroundings(self, cluster: Cluster) -> Surroundings:
+        def find(kind: str, name: str) -> Object | None:
+            try:
+                return cluster.get(SECRETS if kind == "Secret" else CONFIG_MAPS, self.namespace, name)
+            except NotFound:
+                return None
+
+        settings = self.home.settings
+        return Surroundings(
+            find=find,
+            exists=os.path.isdir,
+            node=settings.name,
+            pod_ip=self.ip,
+            host_ip=self.home.host_ip,
+            workdir=str(settings.workdir or Path.cwd()),
+            base_env={**self.home.base_env, **settings.environment},
+            entrypoints=settings.entrypoints,
+            allocatable=self.home.allocatable,
+        )
+
+    # Orders
+
+    def order(self, action: Any, supervisor: Supervisor, pod: Object) -> None:
+        """Carry out one action that concerns processes; PodProblem and OSError become the pod's problem."""
+        try:
+            self._order(action, supervisor, pod)
+        except PodProblem as problem:
+            self.problem = problem
+        except OSError as error:
+            self.problem = PodProblem("CreateContainerError", str(error), permanent=True)
+
+    def _order(self, action: Any, supervisor: Supervisor, pod: Object) -> None:
+        match action:
+            case CreateSandbox():
+                self._create(supervisor, pod)
+            case Start():
+                self._start(supervisor, action)
+            case StopAll(grace):
+                self.stopping = True
+                supervisor.send("stop", uid=self.uid, grace=grace, hooks=pre_stop_hooks(pod))
+            case RemoveSandbox():
+                supervisor.remove(self.uid)
+
+    def _create(self, supervisor: Supervisor, pod: Object) -> None:
+        spec: dict[str, Any] = {"ip": self.ip, "hostname": hostname(pod), "devices": dict(self.devices)}
+        spec["staging"] = str(self.folder / "staging")
+        if self.home.mode == NetworkMode.ISOLATED:
+            hosts = self.folder / "hosts"
+            hosts.write_text(self.hosts)
+            spec["hosts"] = str(hosts)
+            spec["mounts"] = [{"source": str(hosts), "target": "/etc/hosts"}]
+            spec["tmpfs"] = [
+                {"path": str(self.paths[name]), "options": volume.options}
+                for name, volume in self.volumes.items()
+                if isinstance(volume, Scratch) and volume.options
+            ]
+        supervisor.create(self.uid, **spec)
+
+    def _start(self, supervisor: Supervisor, start: Start) -> None:
+        assert self.plans is not None
+        plan = self.plans[start.name]
+        mounts = [] if self.home.mode == NetworkMode.SHARED else place_mounts(plan, self.volumes, self.paths)
+        supervisor.run(
+            self.uid,
+            start.name,
+            start.attempt,
+            start.streak,
+            argv=list(plan.argv),
+            env=dict(plan.env) | gpu_env(plan, self.devices),
+            cwd=plan.cwd,
+            mounts=[asdict(mount) for mount in mounts],
+            log=str(self.log(start.name, start.attempt)),
+        )
+
+    def probe(self, supervisor: Supervisor, pod: Object, facts: Facts, now: float) -> float | None:
+        """Ask the readiness probes that are due; when the next one is."""
+
+        def ask(name: str, question: Mapping[str, Any], done: Callable[[int], None]) -> None:
+            supervisor.exec(self.uid, name, done, **question)
+
+        return self.readiness.look(pod, facts.runs, self.ip, now, ask)
+
+    def show_hosts(self, text: str, supervisor: Supervisor) -> None:
+        """Make the pod's /etc/hosts say ``text``."""
+        if text == self.hosts:
+            return
+        self.hosts = text
+        if supervisor.record(self.uid) is not None:
+            supervisor.send("hosts", uid=self.uid, text=text)
+
+    def purge(self) -> None:
+        """Remove the pod's folder: volumes and logs."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def pre_stop_hooks(pod: Object) -> dict[str, list[str]]:
+    """The commands that containers want run before SIGTERM."""
+    hooks = {
+        item["name"]: ((item.get("lifecycle") or {}).get("preStop") or {}).get("exec", {}).get("command")
+        for item in pod["spec"]["containers"]
+    }
+    return {name: command for name, command in hooks.items() if command}
+
+
+def gpu_env(plan: ContainerPlan, devices: Mapping[str, str]) -> dict[str, str]:
+    """Which GPUs a container sees: those it was given, none where it asked for none and the machine has some."""
+    if plan.name in devices:
+        return {"CUDA_VISIBLE_DEVICES": devices[plan.name]}
+    return {"CUDA_VISIBLE_DEVICES": ""} if machine.gpus() and "CUDA_VISIBLE_DEVICES" not in plan.env else {}

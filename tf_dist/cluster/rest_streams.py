@@ -1,0 +1,134 @@
+"""Bodies that come line by line, and that any thread may end: logs and watches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Self
+
+import urllib3
+
+from tf_dist.cluster.api import WatchEvent
+from tf_dist.cluster.status import error_of
+from tf_dist.errors import Unavailable
+
+_CHUNK = 256 * 1024
+
+
+def parsed(data: bytes) -> Any:
+    """A body as JSON; text as the message of a Status; None if there is none."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return {"message": data.decode(errors="replace").strip()} if data.strip() else None
+
+
+def reason(error: BaseException) -> str:
+    """What a library's error says went wrong, without the addresses of its objects."""
+    cause = getattr(error, "reason", None) or error
+    text = str(cause)
+    return text.partition(">: ")[2] or text.rpartition("): ")[2] or text
+
+
+class Lines:
+    """The lines of a streamed body. Iterate it in one thread; close it from any.
+
+    A read that times out ends it quietly if ``silence_ends``, else it raises Unavailable as a broken one does.
+    """
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, asked: str, *, silence_ends: bool = False) -> None:
+        self._response = response
+        self._asked = asked
+        self._silence_ends = silence_ends
+        self._closed = False
+        self._lines = self._read()
+
+    def _read(self) -> Iterator[bytes]:
+        begun: list[bytes] = []
+        while chunk := self._chunk():
+            first, *others = chunk.split(b"\n")
+            begun.append(first)
+            if others:
+                yield b"".join(begun) + b"\n"
+                *whole, last = others
+                yield from (text + b"\n" for text in whole)
+                begun = [last]
+        if rest := b"".join(begun):
+            yield rest
+
+    def _chunk(self) -> bytes:
+        """What has arrived, at least one byte; empty at the end."""
+        try:
+            return b"" if self._closed else self._response.read1(_CHUNK)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+            # Closing from another thread pulls the body away under the reader: that is the end it asked for.
+            quiet = self._silence_ends and isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            if self._closed or quiet:
+                return b""
+            raise Unavailable(f"{self._asked}: the stream broke: {reason(error)}") from error
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        text = next(self._lines, b"")
+        if self._closed or not text:
+            self.close()
+            raise StopIteration
+        return text
+
+    def close(self) -> None:
+        """End the stream: a reader that waits in another thread wakes up at once."""
+        self._closed = True
+        with suppress(OSError, ValueError, RuntimeError, TypeError):
+            self._response.shutdown()
+        with suppress(OSError, ValueError):
+            self._response.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class WatchLines:
+    """The events of a watch. An ERROR event is raised: Gone, most often."""
+
+    def __init__(self, lines: Lines, asked: str) -> None:
+        self._lines = lines
+        self._asked = asked
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> WatchEvent:
+        for text in self._lines:
+            event = self._event(text)
+            if event["type"] == "ERROR":
+                self.close()
+                status = event["object"]
+                raise error_of(int(status.get("code") or 500), status, request=self._asked)
+            return WatchEvent(str(event["type"]), event["object"])
+        raise StopIteration
+
+    def _event(self, text: bytes) -> dict[str, Any]:
+        try:
+            event = json.loads(text)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict) or not {"type", "object"} <= event.keys():
+            self.close()
+            raise Unavailable(f"{self._asked}: the stream broke: {text[:80]!r} is not an event")
+        return event
+
+    def close(self) -> None:
+        """End the watch: a reader that waits in another thread wakes up at once."""
+        self._lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,108 @@
+"""Errors on the wire: the Status objects of an API server, to and from our error tree. The one place that maps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tf_dist import errors
+from tf_dist.cluster import refusals
+from tf_dist.cluster.api import Object
+from tf_dist.errors import ClusterError, Problem
+
+_REASONS: tuple[tuple[type[ClusterError], str], ...] = (
+    (errors.NotFound, "NotFound"),
+    (errors.AlreadyExists, "AlreadyExists"),
+    (errors.Conflict, "Conflict"),
+    (errors.Gone, "Expired"),
+    (refusals.Unauthorized, "Unauthorized"),
+    (errors.Forbidden, "Forbidden"),
+    (refusals.BadRequest, "BadRequest"),
+    (refusals.MethodNotAllowed, "MethodNotAllowed"),
+    (refusals.TooLarge, "RequestEntityTooLarge"),
+    (refusals.UnsupportedMedia, "UnsupportedMediaType"),
+    (errors.Rejected, "Invalid"),
+    (errors.Throttled, "TooManyRequests"),
+    (errors.Unavailable, "ServiceUnavailable"),
+)
+_CAUSES: tuple[tuple[str, str], ...] = (
+    ("Required value", "FieldValueRequired"),
+    ("Duplicate value", "FieldValueDuplicate"),
+    ("Unsupported value", "FieldValueNotSupported"),
+    ("Forbidden", "FieldValueForbidden"),
+    ("Not found", "FieldValueNotFound"),
+    ("Too long", "FieldValueTooLong"),
+)
+_REFUSED: Mapping[int, type[errors.Rejected]] = {
+    400: refusals.BadRequest,
+    405: refusals.MethodNotAllowed,
+    413: refusals.TooLarge,
+    415: refusals.UnsupportedMedia,
+}
+
+
+def status_of(error: ClusterError, **details: str) -> Object:
+    """The Status that says an error; ``details`` are the name, group and kind it is about."""
+    code = error.code or 500
+    shown: Object = {key: value for key, value in details.items() if value}
+    if isinstance(error, refusals.Invalid):
+        kind, _, name = error.subject.partition(' "')
+        if name:
+            shown |= {"kind": kind.partition(".")[0], "name": name.rstrip('"')}
+        shown["causes"] = [_cause(problem) for problem in error.problems]
+    if isinstance(error, errors.Throttled) and error.after is not None:
+        shown["retryAfterSeconds"] = max(1, round(error.after))
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": str(error),
+        "reason": next((reason for kind, reason in _REASONS if isinstance(error, kind)), "InternalError"),
+        **({"details": shown} if shown else {}),
+        "code": code,
+    }
+
+
+def _cause(problem: Problem) -> Object:
+    reason = next((reason for prefix, reason in _CAUSES if problem.message.startswith(prefix)), "FieldValueInvalid")
+    text = f"{problem.message} ({problem.hint})" if problem.hint else problem.message
+    return {"reason": reason, "message": text, "field": problem.path}
+
+
+def error_of(code: int, status: Any, *, request: str, retry_after: str = "") -> ClusterError:
+    """The error that a reply says: its HTTP code, its body if that is a Status; ``request`` names verb and place."""
+    body: Mapping[str, Any] = status if isinstance(status, Mapping) else {}
+    message = str(body.get("message") or f"the server answered {code}")
+    if code in (401, 403):
+        return _denied(code, message, request)
+    if code == 404:
+        return errors.NotFound(message)
+    if code == 409:
+        return (errors.AlreadyExists if body.get("reason") == "AlreadyExists" else errors.Conflict)(message)
+    if code == 410:
+        return errors.Gone(message, hint="list again, then watch from there")
+    if code == 429:
+        return errors.Throttled(message, after=_seconds(retry_after, body))
+    if 400 <= code < 500:
+        return _refusal(code, message, body)
+    return errors.Unavailable(f"{request}: {message}")
+
+
+def _denied(code: int, message: str, request: str) -> errors.Forbidden:
+    if code == 401:
+        return refusals.Unauthorized(f"{request}: {message}", hint="check the token or certificate in the kubeconfig")
+    return errors.Forbidden(f"{request}: {message}", hint=f"grant this with RBAC: {request}")
+
+
+def _refusal(code: int, message: str, body: Mapping[str, Any]) -> errors.Rejected:
+    if kind := _REFUSED.get(code):
+        return kind(message)
+    causes = (body.get("details") or {}).get("causes") or ()
+    problems = [Problem(str(cause.get("field", "")), str(cause.get("message", ""))) for cause in causes]
+    return refusals.Invalid("", problems, message=message) if problems else errors.Rejected(message)
+
+
+def _seconds(header: str, body: Mapping[str, Any]) -> float | None:
+    said = header or str((body.get("details") or {}).get("retryAfterSeconds") or "")
+    return float(said) if said.isascii() and said.isdecimal() else None

@@ -1,0 +1,1 @@
+"""Decisions: pure functions over values. No clock, no dice, no I/O; import-linter holds it to that."""

@@ -1,0 +1,97 @@
+"""How a job's memory moves on: an ordered list of rules, each a pure function that speaks or stays silent.
+
+The first rule that speaks gives the next status; then the list is read again, until all are silent. So one pass, and
+one write, carries a job as far as what is there allows. Rules, in order:
+
+1. ``end_graceful_stop``  Completing, Terminating, Aborting end when nothing is left to stop.
+2. ``suspend``/``resume`` the wish of the user; costs no restart budget.
+3. ``deadline``           active longer than allowed: Failed.
+4. ``succeed``            a success rule holds: Completing. Before failures: a chief that is done is done.
+5. ``answer``             what happened, looked up in the policy table.
+6. ``judge_by_counting``  Volcano: all replicas that end have ended.
+7. ``hopeless``           no success rule can hold any more: Failed, instead of running for ever.
+8. ``overspent``          the kubelet's own restarts used up the budget: Failed.
+9. ``admit``              the gang has its place.
+10. ``follow_pods``       Pending, Restarting and Running follow from the pods.
+
+``ending`` holds the rules by which a job ends, ``living`` those by which it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from tf_dist.core import restarts
+from tf_dist.core.answering import answer
+from tf_dist.core.ending import deadline, end_graceful_stop, hopeless, judge_by_counting, overspent, succeed
+from tf_dist.core.facts import Facts, gather
+from tf_dist.core.living import admit, follow_pods, resume, suspend
+from tf_dist.core.model import Job
+from tf_dist.core.observed import Observed
+from tf_dist.core.situation import Rule, Situation
+from tf_dist.core.status import LIVE, NO_PODS, Counts, Phase, Status
+
+RULES: Final[tuple[Rule, ...]] = (
+    end_graceful_stop,
+    suspend,
+    resume,
+    deadline,
+    succeed,
+    answer,
+    judge_by_counting,
+    hopeless,
+    overspent,
+    admit,
+    follow_pods,
+)
+
+# More steps in one pass than there are phases would be a circle.
+_MOST_STEPS: Final = 2 * len(Phase)
+
+
+def advance(job: Job, status: Status, observed: Observed) -> tuple[Status, Facts]:
+    """The status after this moment, with the facts it was decided on; the same object when nothing changed."""
+    now = observed.now
+    before = status
+    if status.created is None and status.phase is Phase.PENDING:
+        status = replace(status, created=now, since=now, reason="JobCreated", message="the job has been accepted")
+    facts = gather(job, status, observed.pods)
+    for _ in range(_MOST_STEPS):
+        following = _first(Situation(job, status, facts, observed))
+        if following is None:
+            break
+        if status.phase in LIVE and following.phase not in LIVE:
+            # Its pods may go from now on, and their restart counters with them: the end, too, says how many there were.
+            following = restarts.forget(following, facts.current, facts)
+        if following.attempts != status.attempts:
+            facts = gather(job, following, observed.pods)
+        status = following
+    status = _remember(job, status, facts)
+    return (before if status == before else status), facts
+
+
+def _first(situation: Situation) -> Status | None:
+    for rule in RULES:
+        following = rule(situation)
+        if following is not None and following != situation.status:
+            return following
+    return None
+
+
+def _remember(job: Job, status: Status, facts: Facts) -> Status:
+    """Fold what is seen now into the memory, so that what goes missing later is missed."""
+    sizes = {spec.type: spec.replicas for spec in job.replica_specs}
+    known = status.seen | facts.current.keys() if status.phase in LIVE else status.seen
+    seen = frozenset(replica for replica in known if replica.index < sizes.get(replica.type, 0))
+    counts = facts.counts if status.phase in LIVE else _kept_failures(status.counts, facts.counts)
+    return replace(status, seen=seen, succeeded=facts.succeeded, counts=counts)
+
+
+def _kept_failures(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:
+    """A job that is over says how many failed even when their pods are gone."""
+    return {
+        type_: replace(counts, failed=max(counts.failed, before.get(type_, NO_PODS).failed))
+        for type_, counts in now.items()
+    }

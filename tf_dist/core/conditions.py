@@ -1,0 +1,115 @@
+"""The conditions of a v1 TFJob, with the algebra of the training operator: what a new one does to those before it.
+
+A condition moves to the end when it is set, because printers show the last one as the state. Running and Restarting
+exclude each other; an end turns Running off; after Failed or Succeeded nothing more is said. ``Admitted`` is tf-dist's
+own: it comes first, so that no printer takes it for the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tf_dist.core.model import Job
+from tf_dist.core.status import LIVE, STOPPED, Phase, Status
+from tf_dist.core.times import format_time
+
+Condition = dict[str, Any]
+
+# Which condition a phase sets, and which ones that turns off (False) or removes (None).
+_OF_PHASE: Final[Mapping[Phase, tuple[str, Mapping[str, bool | None]]]] = {
+    Phase.RUNNING: ("Running", {"Restarting": None}),
+    Phase.RESTARTING: ("Restarting", {"Running": None}),
+    Phase.ABORTING: ("Suspended", {"Running": False, "Restarting": None}),
+    Phase.ABORTED: ("Suspended", {"Running": False, "Restarting": None}),
+    Phase.COMPLETING: ("Succeeded", {"Running": False, "Restarting": None}),
+    Phase.COMPLETED: ("Succeeded", {"Running": False, "Restarting": None}),
+    Phase.TERMINATING: ("Failed", {"Running": False, "Restarting": None}),
+    Phase.TERMINATED: ("Failed", {"Running": False, "Restarting": None}),
+    Phase.FAILED: ("Failed", {"Running": False, "Restarting": None}),
+}
+
+
+def conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any]], now: float) -> list[Condition]:
+    """The list to store, given the one stored before."""
+    listed = [dict(condition) for condition in stored if condition.get("type") != "Admitted"]
+    admitted = next((dict(c) for c in stored if c.get("type") == "Admitted"), None)
+    if not any(condition.get("type") == "Created" for condition in listed):
+        listed = _set(listed, "Created", True, "TFJobCreated", f"TFJob {job.key.name} is created.", now)
+    if status.phase in LIVE and any(c.get("type") == "Suspended" and c.get("status") == "True" for c in listed):
+        listed = _set(listed, "Suspended", False, "TFJobResumed", f"TFJob {job.key.name} is resumed.", now)
+    if status.phase in _OF_PHASE:
+        listed = _of_phase(job, status, listed, now)
+    return [_admitted(status, admitted, now), *listed]
+
+
+def _of_phase(job: Job, status: Status, listed: list[Condition], now: float) -> list[Condition]:
+    type_, others = _OF_PHASE[status.phase]
+    for other, value in others.items():
+        there = any(condition.get("type") == other for condition in listed)
+        if there and value is None:
+            listed = [condition for condition in listed if condition.get("type") != other]
+        elif there:
+            was = next(c for c in listed if c.get("type") == other)
+            listed = [c if c is not was else _turned_off(was, f"TFJob{type_}", _text(job, status), now) for c in listed]
+    return _set(listed, type_, True, f"TFJob{type_}", _text(job, status), now)
+
+
+def _turned_off(condition: Condition, reason: str, message: str, now: float) -> Condition:
+    if condition.get("status") == "False":
+        return condition
+    moment = format_time(now)
+    changed = {"status": "False", "reason": reason, "message": message}
+    return {**condition, **changed, "lastUpdateTime": moment, "lastTransitionTime": moment}
+
+
+def _text(job: Job, status: Status) -> str:
+    """The operator's own sentence, and what tf-dist knows beyond it."""
+    match status.phase:
+        case Phase.RUNNING:
+            return f"TFJob {job.key} is running."
+        case Phase.RESTARTING:
+            return f"TFJob {job.key.name} is restarting: {status.message}."
+        case Phase.ABORTING | Phase.ABORTED:
+            return f"TFJob {job.key.name} is suspended."
+        case Phase.COMPLETING | Phase.COMPLETED:
+            return f"TFJob {job.key} successfully completed."
+        case _:
+            return f"TFJob {job.key} has failed: {status.message}."
+
+
+def _set(listed: list[Condition], type_: str, value: bool, reason: str, message: str, now: float) -> list[Condition]:
+    before = next((condition for condition in listed if condition.get("type") == type_), None)
+    text = "True" if value else "False"
+    if before is not None and (before.get("status"), before.get("reason")) == (text, reason):
+        return listed if before.get("message") == message else [_with_message(c, type_, message, now) for c in listed]
+    moment = format_time(now)
+    condition = {
+        "type": type_,
+        "status": text,
+        "reason": reason,
+        "message": message,
+        "lastUpdateTime": moment,
+        "lastTransitionTime": moment,
+    }
+    return [*(c for c in listed if c.get("type") != type_), condition]
+
+
+def _with_message(condition: Condition, type_: str, message: str, now: float) -> Condition:
+    if condition.get("type") != type_:
+        return condition
+    return {**condition, "message": message, "lastUpdateTime": format_time(now)}
+
+
+def _admitted(status: Status, before: Condition | None, now: float) -> Condition:
+    """Whether the gang has its place; a job that is over keeps what was said last."""
+    if before is not None and status.phase not in LIVE and status.phase not in STOPPED:
+        return before
+    value = status.admission is not None
+    reason, message = ("Admitted", "the gang has its place") if value else (status.reason, status.message)
+    return _set([before] if before else [], "Admitted", value, reason, message, now)[-1]
+
+
+def failed_condition(reason: str, message: str, now: float) -> Condition:
+    """A Failed condition of its own, for a document that never became a job."""
+    return _set([], "Failed", True, reason, message, now)[0]

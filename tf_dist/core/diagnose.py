@@ -1,0 +1,220 @@
+"""Why a job waits, and why it failed, in sentences that say what to do.
+
+Categories are a contract: tools may rely on them, so they are added to and never renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tf_dist.core.converge import due_replicas, paused_until
+from tf_dist.core.facts import Facts, gather
+from tf_dist.core.model import Job
+from tf_dist.core.observed import Exit, PodPhase, PodView
+from tf_dist.core.status import LIVE, Phase, Status
+from tf_dist.core.text import exit_text, signal_name
+
+
+class Level(StrEnum):
+    """How grave it is."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Category(StrEnum):
+    """What kind of thing it is."""
+
+    ADMISSION = "waits-for-admission"
+    NEVER_FITS = "never-fits"
+    UNSCHEDULABLE = "unschedulable"
+    IMAGE = "image"
+    CONFIGURATION = "configuration"
+    BACKOFF = "waits-to-restart"
+    STOPPING = "waits-for-old-pods"
+    DEPENDENCY = "waits-for-dependency"
+    STARTING = "starting"
+    FAILURE = "failure"
+    COMMAND = "command"
+    MEMORY = "out-of-memory"
+    EVICTION = "eviction"
+    DEADLINE = "deadline"
+    BUDGET = "restart-budget"
+    INVALID = "invalid-spec"
+    SUSPENDED = "suspended"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One finding: ``summary`` for a line, ``detail`` as evidence (log lines, messages), ``resolution`` what to do."""
+
+    level: Level
+    category: Category
+    summary: str
+    detail: str = ""
+    resolution: str = ""
+
+
+def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> tuple[Diagnosis, ...]:
+    """What there is to say about a job at this moment, most important first; never empty."""
+    facts = gather(job, status, pods)
+    found = list(_of_end(status) if status.phase not in LIVE else _of_life(job, status, facts, now))
+    return tuple(found) or (_all_well(job, status, facts),)
+
+
+def _all_well(job: Job, status: Status, facts: Facts) -> Diagnosis:
+    total = facts.total()
+    if status.phase is Phase.RUNNING:
+        return Diagnosis(Level.INFO, Category.RUNNING, f"{total.running} of {len(job.replicas)} replicas are running")
+    return Diagnosis(Level.INFO, Category.STARTING, status.message or "the job has just been accepted")
+
+
+def _of_end(status: Status) -> Iterator[Diagnosis]:
+    if status.phase in (Phase.COMPLETING, Phase.COMPLETED):
+        yield Diagnosis(Level.INFO, Category.SUCCEEDED, status.message)
+    elif status.reason == "Suspended":
+        yield Diagnosis(Level.INFO, Category.SUSPENDED, status.message, resolution="tf-dist resume starts it again")
+    else:
+        yield _end(status)
+
+
+_ENDS: Final[Mapping[str, tuple[Category, str]]] = {
+    "DeadlineExceeded": (Category.DEADLINE, "raise activeDeadlineSeconds, or find out what takes so long"),
+    "BackoffLimitExceeded": (Category.BUDGET, "look at the log of the replica that kept failing, or raise the limit"),
+    "InvalidTFJobSpec": (Category.INVALID, "tf-dist validate FILE shows every problem with its place"),
+    "PodEvicted": (Category.EVICTION, "give the job a higher priority, or a policy that restarts it"),
+    "NodeLost": (Category.EVICTION, "look at the node; a policy for PodEvicted would restart the job"),
+}
+
+
+def _end(status: Status) -> Diagnosis:
+    failure = status.failure
+    exit_ = Exit(failure.code, failure.reason, failure.message) if failure else None
+    category, advice = _ENDS.get(status.reason) or _of_exit(exit_)
+    return Diagnosis(Level.ERROR, category, status.message, exit_.message if exit_ else "", advice)
+
+
+_START_FAILED: Final = frozenset({126, 127})
+_SEGMENTATION: Final = 139
+_KILLED: Final = 137
+_TERMINATED: Final = 143
+
+
+def _of_exit(exit_: Exit | None) -> tuple[Category, str]:
+    if exit_ is None:
+        return Category.FAILURE, "tf-dist logs shows what its replicas wrote"
+    if "ModuleNotFoundError" in exit_.message:
+        return (
+            Category.COMMAND,
+            "install it where the container runs (on this machine: with the Python of tf-dist)",
+        )
+    if exit_.out_of_memory:
+        return Category.MEMORY, "raise resources.limits.memory of the container, or use a smaller batch"
+    if exit_.reason in ("StartError", "ContainerCannotRun") or exit_.code in _START_FAILED:
+        return Category.COMMAND, "check command and args of the container, and that the image has the program"
+    if exit_.code == _KILLED:
+        return Category.FAILURE, "something killed it with SIGKILL: often the kernel, for its memory"
+    if exit_.code == _TERMINATED:
+        return Category.EVICTION, "something asked it to stop: see who deleted the pod or drained the node"
+    if exit_.code == _SEGMENTATION:
+        return Category.FAILURE, "it crashed in native code: try another TensorFlow build, or look for a core dump"
+    name = signal_name(exit_.code)
+    return Category.FAILURE, f"it died of {name}" if name else "the end of its log says why"
+
+
+def _of_life(job: Job, status: Status, facts: Facts, now: float) -> Iterator[Diagnosis]:
+    if status.admission is None:
+        yield _admission(status)
+    for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
+        yield from _of_pod(pod)
+    if facts.stale:
+        names = ", ".join(sorted(pod.name for pod in facts.stale)[:5])
+        yield Diagnosis(
+            Level.INFO,
+            Category.STOPPING,
+            f"waits until the pods of the attempt before are gone: {names}",
+            resolution="they get their grace period; a pod on a dead node needs kubectl delete --force",
+        )
+    yield from _of_missing(job, status, facts, now)
+
+
+def _admission(status: Status) -> Diagnosis:
+    if status.reason == "Unreadable":
+        advice = (
+            "write nodeSelector, affinity and tolerations as Kubernetes has them (kubectl explain pod.spec.affinity)"
+        )
+        return Diagnosis(Level.ERROR, Category.INVALID, status.message, resolution=advice)
+    if status.reason == "NeverFits":
+        advice = (
+            "ask for less in resources.requests, for fewer replicas, or add nodes (locally: tf-dist run --node cpu=8)"
+        )
+        return Diagnosis(Level.ERROR, Category.NEVER_FITS, status.message, resolution=advice)
+    message = status.message or "waits for admission"
+    return Diagnosis(
+        Level.INFO, Category.ADMISSION, message, resolution="it starts as soon as there is room for all of it"
+    )
+
+
+def _of_pod(pod: PodView) -> Iterator[Diagnosis]:
+    who = str(pod.replica)
+    if pod.phase is PodPhase.FAILED:
+        category, advice = _of_exit(pod.exit)
+        text = f"{who} {exit_text(pod.exit)}"
+        yield Diagnosis(Level.ERROR, category, text, pod.exit.message if pod.exit else "", advice)
+    elif pod.unschedulable:
+        advice = "the cluster's scheduler finds no node: see resources, node selector, affinity, taints"
+        yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, f"{who} cannot be scheduled", pod.unschedulable, advice)
+    elif pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
+        yield _waiting(pod, *pod.waiting)
+    elif pod.phase is PodPhase.PENDING:
+        yield Diagnosis(Level.INFO, Category.STARTING, f"{who} is starting{f' on {pod.node}' if pod.node else ''}")
+
+
+# What a kubelet calls it -> what it is, and what helps.
+_WAITING: Final[tuple[tuple[Callable[[str], bool], Category, str], ...]] = (
+    (
+        lambda r: "Entrypoint" in r,
+        Category.IMAGE,
+        "set command in the container, or tf-dist run --entrypoint IMAGE='…'",
+    ),
+    (lambda r: "Image" in r, Category.IMAGE, "check the image's name and tag, and the pull secret"),
+    (lambda r: r.startswith("CreateContainer"), Category.CONFIGURATION, "check volumes, config maps and secrets"),
+    (
+        lambda r: r == "CrashLoopBackOff",
+        Category.FAILURE,
+        "the log of the run before says why",
+    ),
+)
+
+
+def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
+    category, advice = next(
+        ((category, advice) for matches, category, advice in _WAITING if matches(reason)),
+        (Category.STARTING, ""),
+    )
+    evidence = message
+    if reason == "CrashLoopBackOff" and pod.last_exit is not None:
+        evidence = f"it {exit_text(pod.last_exit)}; {message}\n{pod.last_exit.message}".strip()
+    return Diagnosis(Level.WARNING, category, f"{pod.replica} waits: {reason}", evidence, advice)
+
+
+def _of_missing(job: Job, status: Status, facts: Facts, now: float) -> Iterator[Diagnosis]:
+    if status.admission is None:
+        return
+    due = due_replicas(job, status, facts, now)
+    for replica in job.replicas:
+        if replica in facts.current or replica in facts.succeeded or replica in due:
+            continue
+        wait = paused_until(status, replica) - now
+        spec = job.spec(replica.type)
+        if wait > 0:
+            yield Diagnosis(Level.INFO, Category.BACKOFF, f"{replica} is restarted in {wait:.0f} s", status.message)
+        elif spec is not None and spec.depends is not None and not facts.stale:
+            others = (" or " if spec.depends.any else " and ").join(spec.depends.on)
+            yield Diagnosis(Level.INFO, Category.DEPENDENCY, f"{replica} waits until {others} is up (dependsOn)")

@@ -1,0 +1,14 @@
+"""Three document formats, one job: TFJob v1, TFJob v1alpha1 and Volcano Job.
+
+``parse`` is for files: strict, all problems at once, warnings for what most likely was not meant. ``read`` is for
+objects of a cluster: tolerant of what it does not know, and fast. Both give the same
+:class:`~tf_dist.core.model.Job` for a document that both accept.
+"""
+
+from __future__ import annotations
+
+from tf_dist.core.dialects.convert import Converted, convert
+from tf_dist.core.dialects.formats import dialect_of
+from tf_dist.core.dialects.reading import Parsed, defaulted, parse, read, suspend_patch
+
+__all__ = ["Converted", "Parsed", "convert", "defaulted", "dialect_of", "parse", "read", "suspend_patch"]

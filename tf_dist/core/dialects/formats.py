@@ -1,0 +1,157 @@
+"""The three formats side by side, and which of them a document is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from tf_dist.core.dialects import (
+    tfjob_v1,
+    tfjob_v1_checks,
+    tfjob_v1_schema,
+    tfjob_v1alpha1,
+    tfjob_v1alpha1_checks,
+    tfjob_v1alpha1_schema,
+    volcano,
+    volcano_checks,
+    volcano_schema,
+)
+from tf_dist.core.dialects.problems import MISSING, Findings, described, in_quotes, nearest
+from tf_dist.core.dialects.shape import RawTemplate, at, mapping
+from tf_dist.core.model import Dialect, Document, Job
+from tf_dist.errors import InvalidJob, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """What is known of one format: its shape, its defaults, its rules, its meaning, and where its pod templates are."""
+
+    model: type[BaseModel]
+    defaulted: Callable[[Document], dict[str, Any]]
+    check: Callable[[Any, Findings], None]
+    build: Callable[[Any], Job]
+    templates: Callable[[Document], Iterable[RawTemplate]]
+
+
+FORMATS: Final[Mapping[Dialect, Format]] = {
+    Dialect.TFJOB_V1: Format(
+        model=tfjob_v1_schema.TFJob,
+        defaulted=tfjob_v1.defaulted,
+        check=tfjob_v1_checks.check,
+        build=tfjob_v1.build,
+        templates=tfjob_v1.templates,
+    ),
+    Dialect.TFJOB_V1ALPHA1: Format(
+        model=tfjob_v1alpha1_schema.TFJob,
+        defaulted=tfjob_v1alpha1.defaulted,
+        check=tfjob_v1alpha1_checks.check,
+        build=tfjob_v1alpha1.build,
+        templates=tfjob_v1alpha1.templates,
+    ),
+    Dialect.VOLCANO: Format(
+        model=volcano_schema.VolcanoJob,
+        defaulted=volcano.defaulted,
+        check=volcano_checks.check,
+        build=volcano.build,
+        templates=volcano.templates,
+    ),
+}
+
+
+def template_path(job: Job, position: int) -> str:
+    """Where the document has the pod template of ``job.replica_specs[position]``."""
+    places = {
+        Dialect.TFJOB_V1: f"spec.tfReplicaSpecs.{job.replica_specs[position].name}.template",
+        Dialect.TFJOB_V1ALPHA1: f"spec.replicaSpecs[{position}].template",
+        Dialect.VOLCANO: f"spec.tasks[{position}].template",
+    }
+    return places[job.dialect]
+
+
+_KNOWN: Final = ", ".join(f"{dialect} {dialect.kind}" for dialect in Dialect)
+_RETIRED_KINDS: Final = ("PyTorchJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
+
+
+def dialect_of(document: object) -> Dialect:
+    """The dialect that apiVersion and kind name; InvalidJob, with the nearest known one as hint, if they name none."""
+    if not isinstance(document, Mapping):
+        raise InvalidJob([_not_a_document(document)])
+    version, kind = document.get("apiVersion"), document.get("kind")
+    for dialect in Dialect:
+        if dialect == version and dialect.kind == kind:
+            return dialect
+    out = Findings()
+    _unknown(document, version, kind, out)
+    raise InvalidJob(out.errors)
+
+
+def _not_a_document(found: object) -> Problem:
+    hint = f"known: {_KNOWN}"
+    if isinstance(found, list):
+        hint = "give its items one by one, or write them as documents separated by ---"
+    elif found is None:
+        hint = "the file is empty, or starts with ---"
+    message = f"a job is a mapping with apiVersion, kind, metadata and spec, not {described(found)}"
+    return Problem("", message, hint)
+
+
+def _unknown(document: Document, version: object, kind: object, out: Findings) -> None:
+    """Say which of the two is wrong: each is judged by the other, where that one is known."""
+    kinds = sorted({one.kind for one in Dialect})
+    versions = [one.value for one in Dialect if one.kind == kind] or [one.value for one in Dialect]
+    if kind == Dialect.TFJOB_V1.kind and (actual := layout(document)):
+        versions = [actual]
+    good = version in versions
+    if not good:
+        _unknown_word("apiVersion", version, versions, out)
+    fitting = [one.kind for one in Dialect if one == version] or kinds
+    if kind not in fitting and (good or kind not in kinds):
+        _unknown_word("kind", kind, fitting, out)
+
+
+def _unknown_word(key: str, found: object, known: list[str], out: Findings) -> None:
+    listed = f"known: {', '.join(known)}" if len(known) > 1 else f"write {key}: {known[0]}"
+    if found is None:
+        out.error((key,), MISSING, listed)
+    elif not isinstance(found, str):
+        out.error((key,), f"must be text, not {described(found)}", in_quotes(found))
+    elif found in _RETIRED_KINDS:
+        out.error((key,), f"{found} is another framework's; tf-dist runs TensorFlow jobs", listed)
+    else:
+        near = nearest(found, known)
+        what = "version" if key == "apiVersion" else key
+        out.error((key,), f"unknown {what} {found!r}", f"did you mean {near}?" if near else listed)
+
+
+def laid_out(document: Document, dialect: Dialect) -> Dialect:
+    """The dialect a TFJob's spec is written in, whatever its apiVersion says.
+
+    A CRD that serves v1 and v1alpha1 without conversion only exchanges the apiVersion, so an object may come back under
+    the other one.
+    """
+    return dialect if dialect is Dialect.VOLCANO else layout(document) or dialect
+
+
+def layout(document: Document) -> Dialect | None:
+    """The TFJob version whose layout the spec has, None if that cannot be told."""
+    spec = mapping(at(document, "spec"))
+    maps, lists = "tfReplicaSpecs" in spec, "replicaSpecs" in spec
+    if maps == lists:
+        return None
+    return Dialect.TFJOB_V1 if maps else Dialect.TFJOB_V1ALPHA1
+
+
+def check_layout(document: Document, dialect: Dialect, out: Findings) -> Dialect:
+    """The dialect to read the document in; an error is noted if its apiVersion is another's."""
+    actual = laid_out(document, dialect)
+    if actual is not dialect:
+        key = "tfReplicaSpecs" if actual is Dialect.TFJOB_V1 else "replicaSpecs"
+        message = f"is the layout of {actual}, but apiVersion is {dialect}"
+        out.error(("spec", key), message, f"write apiVersion: {actual}")
+    elif dialect is not Dialect.VOLCANO and at(document, "spec", "tasks") is not None:
+        message = f"is the layout of a Volcano Job, but this is a {dialect} TFJob"
+        out.error(("spec", "tasks"), message, f"write apiVersion: {Dialect.VOLCANO} and kind: Job")
+    return actual

@@ -1,0 +1,137 @@
+"""What the document formats have in common: strict models of our own keys, metadata, and safe steps into raw dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from tf_dist.core import names
+from tf_dist.core.dialects.problems import Loc
+from tf_dist.core.model import JobKey
+
+SUSPEND_ANNOTATION: Final = names.SUSPEND
+SERVICES_ANNOTATION: Final = "tf-dist.dev/services"
+TF_CONTAINER: Final = "tensorflow"
+TF_PORT_NAME: Final = "tfjob-port"
+TF_PORT: Final = 2222
+INT32_MAX: Final = 2**31 - 1
+
+Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
+"""A number of things; the API's int32, never negative."""
+
+Positive = Annotated[int, Field(ge=1, le=INT32_MAX)]
+Seconds = Annotated[int, Field(ge=0, le=2**62)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Template = dict[str, Any]
+"""A pod template stays what it is: its checks are in ``pod_template``."""
+
+
+class Shape(BaseModel):
+    """A mapping whose keys are ours: unknown ones are mistakes, and ``"2"`` is no number, as for the API server."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True, alias_generator=to_camel)
+
+
+class Metadata(Shape):
+    """Kubernetes' ObjectMeta: ours is the first part, the rest is the API server's and passes."""
+
+    name: str | None = None
+    generate_name: str | None = None
+    namespace: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    uid: str | None = None
+    generation: int | None = None
+    creation_timestamp: Any = None
+    deletion_grace_period_seconds: Any = None
+    deletion_timestamp: Any = None
+    finalizers: Any = None
+    managed_fields: Any = None
+    owner_references: Any = None
+    resource_version: Any = None
+    self_link: Any = None
+
+    @property
+    def job_name(self) -> str:
+        """The name, or an example of the one that the API server will make of generateName (five characters more)."""
+        return self.name or (f"{self.generate_name}xxxxx" if self.generate_name else "")
+
+    @property
+    def key(self) -> JobKey:
+        """Where the job is or will be."""
+        return JobKey(self.namespace or "default", self.job_name)
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the annotation suspends the job."""
+        return (self.annotations or {}).get(SUSPEND_ANNOTATION) == "true"
+
+
+class Envelope(Shape):
+    """What every document has around its spec."""
+
+    api_version: str
+    kind: str
+    metadata: Metadata
+    status: Any = None
+
+
+class RawTemplate(NamedTuple):
+    """A pod template as written, with where it is and how many pods are made of it.
+
+    ``server``: tf-dist adds a container to it, so that it needs none of its own (v1alpha1's default parameter server).
+    """
+
+    loc: Loc
+    template: object
+    replicas: int
+    server: bool = False
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value if it is a mapping, else an empty one: raw documents may be wrong anywhere."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def items(value: object) -> Sequence[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else ()
+
+
+def at(value: object, *keys: str) -> Any:
+    """The value under nested keys, None where the way ends."""
+    for key in keys:
+        value = mapping(value).get(key)
+    return value
+
+
+def containers(template: object, field: str = "containers") -> Iterator[tuple[Loc, Mapping[str, Any]]]:
+    """The containers of a raw template that are mappings, with where they are."""
+    for index, container in enumerate(items(at(template, "spec", field))):
+        if isinstance(container, Mapping):
+            yield ("spec", field, index), container
+
+
+def container_names(template: object) -> list[Any]:
+    """The names of a raw template's containers."""
+    return [container.get("name") for _, container in containers(template)]
+
+
+def named_port(template: object, container: str, default: int) -> int:
+    """The port TensorFlow listens on: the one named ``tfjob-port`` of that container, else the default."""
+    for _, found in containers(template):
+        if found.get("name") != container:
+            continue
+        for port in items(found.get("ports")):
+            number = at(port, "containerPort")
+            if at(port, "name") == TF_PORT_NAME and type(number) is int:
+                return number
+    return default
+
+
+def without_none(**values: object) -> dict[str, Any]:
+    """A mapping of those keys that have a value."""
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,92 @@
+"""The shape of a ``batch.volcano.sh/v1alpha1`` Job (Volcano 1.15), keys and types only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from tf_dist.core.dialects.shape import INT32_MAX, Count, Envelope, Positive, Seconds, Shape, Template
+
+
+class Policy(Shape):
+    """An answer to an event or an exit code; which words are known is checked where they are read."""
+
+    action: str | None = None
+    event: str | None = None
+    events: list[str] | None = None
+    exit_code: Annotated[int, Field(ge=-INT32_MAX, le=INT32_MAX)] | None = None
+    timeout: str | None = None
+
+
+class DependsOn(Shape):
+    """Which tasks must have come up before this one starts."""
+
+    name: list[str] | None = None
+    iteration: Literal["any", "all"] | None = None
+
+
+class Task(Shape):
+    """One group of equal pods."""
+
+    name: str | None = None
+    replicas: Count | None = None
+    min_available: Count | None = None
+    template: Template
+    policies: list[Policy] | None = None
+    topology_policy: Literal["none", "best-effort", "restricted", "single-numa-node"] | None = None
+    max_retry: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    depends_on: DependsOn | None = None
+    partition_policy: Any = None
+
+    @property
+    def count(self) -> int:
+        """How many there are; Volcano takes a missing number for 0."""
+        return self.replicas or 0
+
+    @property
+    def least(self) -> int:
+        """How many must run at once."""
+        return self.count if self.min_available is None else self.min_available
+
+
+class Volume(Shape):
+    """A claim mounted into every pod of the job."""
+
+    mount_path: str
+    volume_claim_name: str | None = None
+    volume_claim: dict[str, Any] | None = None
+
+
+class Spec(Shape):
+    """The job."""
+
+    scheduler_name: str | None = None
+    min_available: Count | None = None
+    volumes: list[Volume] | None = None
+    tasks: list[Task]
+    policies: list[Policy] | None = None
+    plugins: dict[str, list[str] | None] | None = None
+    running_estimate: Any = None
+    queue: str | None = None
+    max_retry: Count | None = None
+    ttl_seconds_after_finished: Seconds | None = None
+    priority_class_name: str | None = None
+    min_success: Positive | None = None
+    network_topology: Any = None
+
+    @property
+    def total(self) -> int:
+        """All pods of the job."""
+        return sum(task.count for task in self.tasks)
+
+
+class VolcanoJob(Envelope):
+    """A document of this dialect."""
+
+    spec: Spec
+
+
+def task_name(task: Task, index: int) -> str:
+    """A task's name; Volcano calls the nameless ``default0``, ``default1``, …"""
+    return task.name or f"default{index}"

@@ -1,0 +1,1 @@
+"""Gang admission: which jobs may have their pods, all or nothing."""

@@ -1,0 +1,84 @@
+"""What pods ask of a node: requests, as the scheduler adds them up, and the nodes they may go to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any, Final
+
+from tf_dist.core.gang.model import Member, Resources
+from tf_dist.core.model import Document, Job, ReplicaSpec
+from tf_dist.core.quantity import parse_quantity
+
+_ONE_POD: Final = {"pods": Decimal(1)}
+_NONE: Final = Decimal(0)
+_CONSTRAINTS: Final = ("nodeSelector", "affinity", "tolerations")
+
+
+def requests(pod_spec: Document) -> dict[str, Decimal]:
+    """What a pod requests: its containers together, or the most that starting it takes; its overhead; and one pod.
+
+    An init container runs beside the sidecars (init containers that go on) started before it.
+    """
+    sidecars: dict[str, Decimal] = {}
+    starting: dict[str, Decimal] = {}
+    for container in pod_spec.get("initContainers") or ():
+        beside = added((sidecars, _container(container)))
+        if container.get("restartPolicy") == "Always":
+            sidecars = beside
+        starting = _most(starting, beside)
+    running = added((sidecars, *map(_container, pod_spec.get("containers") or ())))
+    return {**added((_most(running, starting), parsed(pod_spec.get("overhead") or {}))), **_ONE_POD}
+
+
+def _most(one: Resources, other: Resources) -> dict[str, Decimal]:
+    return {resource: max(one.get(resource, _NONE), other.get(resource, _NONE)) for resource in {**one, **other}}
+
+
+def _container(container: Mapping[str, Any]) -> dict[str, Decimal]:
+    resources = container.get("resources") or {}
+    # The API server fills in a missing request from the limit.
+    stated = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return parsed(stated)
+
+
+def parsed(stated: Mapping[str, Any]) -> dict[str, Decimal]:
+    """Quantities as numbers; one that cannot be read counts as nothing: what others wrote must not stop admission."""
+    found: dict[str, Decimal] = {}
+    for resource, value in stated.items():
+        with suppress(ValueError):
+            found[resource] = parse_quantity(value)
+    return found
+
+
+def added(parts: Iterable[Resources]) -> dict[str, Decimal]:
+    """The sum of resource lists."""
+    total: dict[str, Decimal] = {}
+    for part in parts:
+        for resource, value in part.items():
+            total[resource] = total.get(resource, _NONE) + value
+    return total
+
+
+def subtracted(whole: Resources, part: Resources) -> dict[str, Decimal]:
+    """``whole`` less ``part``; may go below zero."""
+    return {resource: whole.get(resource, _NONE) - part.get(resource, _NONE) for resource in {*whole, *part}}
+
+
+def member(spec: ReplicaSpec, count: int) -> Member:
+    """``count`` replicas of a spec, as admission sees them."""
+    body = spec.template.get("spec") or {}
+    return Member(
+        type=spec.type,
+        count=count,
+        requests=requests(body),
+        constraints={key: body[key] for key in _CONSTRAINTS if key in body},
+    )
+
+
+def members(job: Job, placed: Mapping[str, int] | None = None) -> tuple[Member, ...]:
+    """The pods a job needs room for, less those per type that nodes count already."""
+    counts = placed or {}
+    wanted = ((spec, spec.replicas - counts.get(spec.type, 0)) for spec in job.replica_specs)
+    return tuple(member(spec, count) for spec, count in wanted if count > 0)

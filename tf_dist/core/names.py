@@ -1,0 +1,117 @@
+"""Names and labels: how each dialect calls its pods and services, and how a pod tells which replica it is.
+
+Every object carries tf-dist's own labels; the dialect's own sets (those of the systems it replaces, old and new)
+come on top, so that users' selectors go on working.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from tf_dist.core.model import Dialect, Job, ReplicaId, ReplicaSpec, Role, ServiceStyle
+
+JOB_UID: Final = "tf-dist.dev/job-uid"
+JOB_NAME: Final = "tf-dist.dev/job-name"
+REPLICA_TYPE: Final = "tf-dist.dev/replica-type"
+REPLICA_INDEX: Final = "tf-dist.dev/replica-index"
+ATTEMPT: Final = "tf-dist.dev/attempt"
+
+ANNOTATION_PREFIX: Final = "tf-dist.dev/"
+SUSPEND: Final = "tf-dist.dev/suspend"
+RESUME_ATTEMPT: Final = "tf-dist.dev/resume-attempt"
+
+_ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def short_hash(*parts: object, length: int = 5) -> str:
+    """A few characters [0-9a-z] that depend on every part: where the originals roll dice, a name must be derivable."""
+    number = int.from_bytes(hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:16])
+    characters = []
+    for _ in range(length):
+        number, digit = divmod(number, len(_ALPHABET))
+        characters.append(_ALPHABET[digit])
+    return "".join(characters)
+
+
+def replica_name(job: Job, replica: ReplicaId) -> str:
+    """The stable name of a replica, without attempt: that of its service, and of its pod but for v1alpha1."""
+    if job.dialect is Dialect.TFJOB_V1ALPHA1:
+        return f"{job.key.name[:40]}-{replica.type}-{job.runtime_id}-{replica.index}"
+    return f"{job.key.name}-{replica.type}-{replica.index}"
+
+
+def pod_name(job: Job, replica: ReplicaId, attempt: str) -> str:
+    """The name of a replica's pod. v1alpha1 pods end in five characters, which here depend on the attempt."""
+    name = replica_name(job, replica)
+    if job.dialect is Dialect.TFJOB_V1ALPHA1:
+        return f"{name}-{short_hash(job.uid, replica, attempt)}"
+    return name
+
+
+def host(job: Job, replica: ReplicaId) -> str:
+    """The DNS name under which the replica's peers reach it, in the form of its dialect's TF_CONFIG."""
+    name = replica_name(job, replica)
+    if job.services is ServiceStyle.PER_JOB:
+        short = f"{name}.{job.key.name}"
+        return short if job.dialect is Dialect.VOLCANO else f"{short}.{job.key.namespace}.svc"
+    return name if job.dialect is Dialect.TFJOB_V1ALPHA1 else f"{name}.{job.key.namespace}.svc"
+
+
+def endpoint(job: Job, spec: ReplicaSpec, index: int) -> str:
+    """``host:port`` of a replica's TensorFlow server."""
+    return f"{host(job, ReplicaId(spec.type, index))}:{spec.port}"
+
+
+def job_labels(job: Job) -> dict[str, str]:
+    """The labels that all objects of the job share; a selector of its pods."""
+    return {JOB_UID: job.uid, JOB_NAME: job.key.name}
+
+
+def replica_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    """All labels of a replica but the attempt: tf-dist's own and its dialect's."""
+    own = {**job_labels(job), REPLICA_TYPE: spec.type, REPLICA_INDEX: str(index)}
+    match job.dialect:
+        case Dialect.TFJOB_V1:
+            return own | _v1_labels(job, spec, index)
+        case Dialect.TFJOB_V1ALPHA1:
+            return own | _v1alpha1_labels(job, spec, index)
+        case Dialect.VOLCANO:
+            return own | _volcano_labels(job, spec, index)
+
+
+def _v1_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    """The set of training-operator 1.6 and later, and the one before it."""
+    common = {"job-name": job.key.name, "replica-type": spec.type, "replica-index": str(index)}
+    if _is_master(job, spec, index):
+        common["job-role"] = "master"
+    current = {f"training.kubeflow.org/{key}": value for key, value in common.items()}
+    current["training.kubeflow.org/operator-name"] = "tfjob-controller"
+    legacy = {"group-name": "kubeflow.org", "tf-job-name": job.key.name, "controller-name": "tf-operator"}
+    return current | common | legacy
+
+
+def _is_master(job: Job, spec: ReplicaSpec, index: int) -> bool:
+    if any(other.role.leads for other in job.replica_specs):
+        return spec.role.leads
+    return spec.role is Role.WORKER and index == 0
+
+
+def _v1alpha1_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    return {
+        "kubeflow.org": "",
+        "job_type": spec.name,
+        "runtime_id": job.runtime_id,
+        "tf_job_name": job.key.name,
+        "task_index": str(index),
+    }
+
+
+def _volcano_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    return {
+        "volcano.sh/job-name": job.key.name,
+        "volcano.sh/job-namespace": job.key.namespace,
+        "volcano.sh/task-spec": spec.name,
+        "volcano.sh/task-index": str(index),
+        "volcano.sh/queue-name": job.scheduling.queue,
+    }

@@ -1,0 +1,180 @@
+"""What decisions look at: a few fields of each pod, and the rest of what surrounds a job. Built from raw dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from tf_dist.core import names
+from tf_dist.core.gang.model import Verdict
+from tf_dist.core.model import Document, ReplicaId
+from tf_dist.core.times import parse_time, round_time
+
+
+class PodPhase(StrEnum):
+    """The phase of a pod as Kubernetes has it."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+_PHASES: Final = {phase.value: phase for phase in PodPhase}
+
+FINISHED: Final = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
+
+# Reasons with which a kubelet or a controller ends a pod that did nothing wrong.
+EVICTION_REASONS: Final = frozenset(
+    {"Evicted", "Preempting", "Preempted", "NodeShutdown", "Shutdown", "Terminated", "DeletionByTaintManager"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a container ended: its code (signals as 128+n; None: nobody knows), and what was said about it."""
+
+    code: int | None
+    reason: str = ""
+    message: str = ""
+    finished_at: float | None = None
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed it for its memory."""
+        return self.reason == "OOMKilled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """One pod of a job, reduced to what decisions need. ``attempt`` is its label: which attempt made it."""
+
+    name: str
+    uid: str
+    replica: ReplicaId
+    attempt: str
+    phase: PodPhase
+    deleting: bool = False
+    ready: bool = False
+    evicted: bool = False
+    node_lost: bool = False
+    exit: Exit | None = None
+    last_exit: Exit | None = None
+    restarts: int = 0
+    created_at: float | None = None
+    started_at: float | None = None
+    node: str = ""
+    unschedulable: str = ""
+    waiting: tuple[str, str] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the pod has ended for good."""
+        return self.phase in FINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """The surroundings of one job at one moment.
+
+    ``stored_status`` is the job's raw status; ``objects`` the other objects it owns, by (kind, name); ``verdict`` what
+    admission says now; ``addresses`` see ``Cluster.addresses``; ``now`` epoch seconds.
+    """
+
+    now: float
+    stored_status: Document = field(default_factory=dict)
+    pods: tuple[PodView, ...] = ()
+    objects: Mapping[tuple[str, str], Document] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    deleting: bool = False
+
+    def __post_init__(self) -> None:
+        """Times are stored to the microsecond: one that is compared with a stored one must be no finer."""
+        object.__setattr__(self, "now", round_time(self.now))
+
+
+def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
+    """The view of a raw pod; None if its labels name no replica.
+
+    ``container`` is the one whose exit counts; where the pod has none of that name the first one does.
+    """
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    index = labels.get(names.REPLICA_INDEX, "")
+    if names.REPLICA_TYPE not in labels or not index.isdecimal():
+        return None
+    status = pod.get("status") or {}
+    conditions = {c.get("type"): c for c in status.get("conditions") or ()}
+    container_status = _container_status(status.get("containerStatuses") or (), container)
+    state = container_status.get("state") or {}
+    phase = _phase(status.get("phase"))
+    return PodView(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        replica=ReplicaId(labels[names.REPLICA_TYPE], int(index)),
+        attempt=labels.get(names.ATTEMPT, ""),
+        phase=phase,
+        deleting=bool(metadata.get("deletionTimestamp")),
+        ready=_is(conditions, "Ready", "True"),
+        evicted=status.get("reason") in EVICTION_REASONS or _is(conditions, "DisruptionTarget", "True"),
+        node_lost=phase is PodPhase.UNKNOWN or status.get("reason") == "NodeLost",
+        exit=_exit(state.get("terminated")) or _pod_exit(status, phase),
+        last_exit=_exit((container_status.get("lastState") or {}).get("terminated")),
+        restarts=_restarts(status),
+        created_at=parse_time(metadata.get("creationTimestamp")),
+        started_at=parse_time(status.get("startTime")),
+        node=(pod.get("spec") or {}).get("nodeName") or "",
+        unschedulable=_unschedulable(conditions),
+        waiting=_waiting(state.get("waiting")),
+    )
+
+
+def _phase(text: str | None) -> PodPhase:
+    return _PHASES.get(text or "", PodPhase.PENDING)
+
+
+def _container_status(statuses: Any, name: str) -> Mapping[str, Any]:
+    for status in statuses:
+        if status.get("name") == name:
+            return status  # type: ignore[no-any-return]
+    return statuses[0] if statuses else {}
+
+
+def _exit(terminated: Mapping[str, Any] | None) -> Exit | None:
+    if not terminated:
+        return None
+    return Exit(
+        code=terminated.get("exitCode"),
+        reason=terminated.get("reason") or "",
+        message=terminated.get("message") or "",
+        finished_at=parse_time(terminated.get("finishedAt")),
+    )
+
+
+def _pod_exit(status: Mapping[str, Any], phase: PodPhase) -> Exit | None:
+    """A pod may fail with no container having said a word (eviction, a node gone): its own reason is all there is."""
+    if phase is not PodPhase.FAILED:
+        return None
+    return Exit(code=None, reason=status.get("reason") or "", message=status.get("message") or "")
+
+
+def _restarts(status: Mapping[str, Any]) -> int:
+    every = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    return sum(container.get("restartCount") or 0 for container in every)
+
+
+def _is(conditions: Mapping[Any, Mapping[str, Any]], type_: str, status: str) -> bool:
+    return conditions.get(type_, {}).get("status") == status
+
+
+def _unschedulable(conditions: Mapping[Any, Mapping[str, Any]]) -> str:
+    scheduled = conditions.get("PodScheduled", {})
+    return scheduled.get("message") or "" if scheduled.get("status") == "False" else ""
+
+
+def _waiting(waiting: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    return (waiting.get("reason") or "", waiting.get("message") or "") if waiting else None

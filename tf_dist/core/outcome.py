@@ -1,0 +1,68 @@
+"""How a job stands, in the words that people ask with: is it done, did it succeed, is it worth another try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Final
+
+from tf_dist.core.diagnose import Category, diagnose
+from tf_dist.core.model import Job
+from tf_dist.core.status import LIVE, STOPPED, SUCCESSFUL, Phase, Status
+
+
+class Outcome(StrEnum):
+    """How a job came out. ``EVICTED``: its place was taken away and it did nothing wrong; ``STOPPED``: a policy
+    aborted it, or somebody suspended it, and a resume would start it again.
+    """
+
+    OPEN = "open"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    EVICTED = "evicted"
+    STOPPED = "stopped"
+
+
+def outcome(job: Job, status: Status) -> Outcome:
+    """How the job came out, ``OPEN`` while it still may do either."""
+    if status.phase in LIVE:
+        return Outcome.OPEN
+    if status.phase in SUCCESSFUL:
+        return Outcome.SUCCEEDED
+    if status.phase in STOPPED:
+        return Outcome.STOPPED
+    evicted = diagnose(job, status, (), 0.0)[0].category is Category.EVICTION
+    return Outcome.EVICTED if evicted else Outcome.FAILED
+
+
+def state_word(status: Status) -> str:
+    """The state in one word, as a list of jobs shows it."""
+    if status.phase in STOPPED and status.reason == "Suspended":
+        return "Suspended" if status.phase is Phase.ABORTED else "Suspending"
+    if status.phase is Phase.COMPLETED:
+        return "Succeeded"
+    if status.phase is Phase.PENDING and status.admission is None and status.reason:
+        return "Waiting"
+    return status.phase.value
+
+
+_SUCCEEDED: Final = frozenset({Phase.COMPLETED})
+_FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATED})
+
+WAITS: Final[Mapping[str, Callable[[Status | None], bool]]] = {
+    "succeeded": lambda status: status is not None and status.phase in _SUCCEEDED,
+    "failed": lambda status: status is not None and status.phase in _FAILED,
+    "finished": lambda status: status is not None and status.finished,
+    "running": lambda status: status is not None and status.phase is Phase.RUNNING,
+    "admitted": lambda status: status is not None and status.admission is not None,
+    "suspended": lambda status: status is not None and status.phase is Phase.ABORTED,
+    "deleted": lambda status: status is None,
+}
+"""What one may wait for; the argument is the job's status, None once the job is gone."""
+
+
+def never(goal: str, status: Status | None) -> bool:
+    """Whether a job in this state can never come to ``goal`` any more, so that waiting for it is in vain."""
+    if status is None:
+        return goal != "deleted"
+    return status.finished and goal != "deleted" and not WAITS[goal](status)

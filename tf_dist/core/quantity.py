@@ -1,0 +1,48 @@
+"""Kubernetes quantities: ``500m`` CPUs, ``64Gi`` bytes, ``4`` GPUs.
+
+The grammar is the API's own (resource.Quantity): a signed decimal number and one suffix. Nothing else is taken, not
+even what Python's Decimal would read (``NaN``, ``1_000``, Arabic digits), because the API server would refuse it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_DOWN, Decimal
+from typing import Final
+
+_GRAMMAR: Final = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
+    r"(?P<suffix>n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,3})?"
+)
+_SUFFIX: Final[Mapping[str, Decimal]] = {
+    "": Decimal(1),
+    **{suffix: Decimal(10) ** power for suffix, power in zip("num", (-9, -6, -3), strict=True)},
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+}
+
+
+def parse_quantity(text: str | int | float) -> Decimal:
+    """The exact value in base units (CPUs, bytes, pieces); ValueError says what is not a quantity."""
+    if isinstance(text, bool) or not isinstance(text, (str, int, float)):
+        raise ValueError(f"{text!r} is not a quantity")
+    match = _GRAMMAR.fullmatch(str(text))
+    if match is None:
+        raise ValueError(f"{text!r} is not a quantity: write a number and a suffix, such as 500m, 2 or 64Gi")
+    suffix = match["suffix"] or ""
+    factor = _SUFFIX[suffix] if suffix in _SUFFIX else Decimal(f"1{suffix}")
+    return Decimal(match["number"]) * factor
+
+
+def format_quantity(value: Decimal, resource: str = "") -> str:
+    """A short text of a value for people, ``500m`` CPUs, ``23.5Gi`` of memory: not to be parsed, it may be rounded."""
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        for power, suffix in reversed(list(enumerate(("Ki", "Mi", "Gi", "Ti"), start=1))):
+            scaled = value / Decimal(1024) ** power
+            if scaled >= 1:
+                shown = scaled.quantize(Decimal("0.1"), rounding=ROUND_DOWN).normalize()
+                return f"{shown:f}{suffix}"
+    if value != value.to_integral_value():
+        return f"{(value * 1000).to_integral_value(rounding=ROUND_CEILING):f}m"
+    return f"{value.to_integral_value():f}"

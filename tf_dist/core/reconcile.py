@@ -1,0 +1,68 @@
+"""``reconcile``: the one function that decides about a job.
+
+Level-triggered: it looks at what is there, not at what changed. It first moves the job's memory on (``advance``), then
+derives what to do from that memory alone (``converge``), and says when to look again. Called again with what its
+actions lead to it does nothing; interrupted anywhere, it goes on from the status that was written.
+"""
+
+from __future__ import annotations
+
+from tf_dist.core.actions import Action, DeleteJob, Emit, Plan, WriteStatus
+from tf_dist.core.advance import advance
+from tf_dist.core.converge import converge, paused_until
+from tf_dist.core.ending import deadline_at
+from tf_dist.core.facts import Facts
+from tf_dist.core.model import Job
+from tf_dist.core.observed import Observed
+from tf_dist.core.policies import next_due
+from tf_dist.core.report import report
+from tf_dist.core.status import LIVE, Phase, Status
+from tf_dist.core.status_codec import ADOPTED, load_status
+from tf_dist.core.times import round_time
+
+_WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED})
+
+
+def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Plan:
+    """What to do about ``job`` now. ``status`` spares parsing ``observed.stored_status`` again."""
+    before = load_status(observed.stored_status) if status is None else status
+    if observed.deleting or job.managed_elsewhere:
+        return Plan(before)
+    if _expired(job, before, observed.now):
+        return Plan(before, (DeleteJob(),))
+    if before.finished and before.reason == ADOPTED:
+        return Plan(before, wake_at=_expires_at(job, before))
+    after, facts = advance(job, before, observed)
+    actions: list[Action] = []
+    if after is not before:
+        actions.append(WriteStatus(report(job, after, observed.stored_status, observed.now)))
+    actions += converge(job, after, facts, observed)
+    if (after.reason, after.attempts) != (before.reason, before.attempts):
+        actions.append(Emit("Warning" if after.phase in _WARNINGS else "Normal", after.reason, after.message))
+    if _expired(job, after, observed.now):
+        return Plan(after, (*actions, DeleteJob()))
+    return Plan(after, tuple(actions), _wake_at(job, after, facts, observed))
+
+
+def _expires_at(job: Job, status: Status) -> float | None:
+    if not status.finished or job.run_policy.ttl is None or status.completion_time is None:
+        return None
+    return round_time(status.completion_time + job.run_policy.ttl)
+
+
+def _expired(job: Job, status: Status, now: float) -> bool:
+    at = _expires_at(job, status)
+    return at is not None and at <= now
+
+
+def _wake_at(job: Job, status: Status, facts: Facts, observed: Observed) -> float | None:
+    """The earliest moment at which time alone changes the answer."""
+    if status.phase not in LIVE:
+        return _expires_at(job, status)
+    times = [deadline_at(job, status)]
+    if any(counts.pending or counts.failed for counts in facts.counts.values()):
+        times.append(next_due(job, status, facts, observed.now))
+    if status.pauses:
+        times += [paused_until(status, replica) for replica in job.replicas if replica not in facts.current]
+    later = [time for time in times if time is not None and time > observed.now]
+    return min(later) if later else None

@@ -1,0 +1,179 @@
+"""What a job remembers: everything that cannot be derived again from what is there.
+
+It is written before any action that depends on it, so a driver that dies at any point leaves enough for the next one.
+The phases are Volcano's ten, a superset of what the TFJob dialects can say; which may follow which is a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, Self
+
+from tf_dist.core.model import ReplicaId
+
+
+class Phase(StrEnum):
+    """Where a job is in its life."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    ABORTING = "Aborting"
+    ABORTED = "Aborted"
+    COMPLETING = "Completing"
+    COMPLETED = "Completed"
+    TERMINATING = "Terminating"
+    TERMINATED = "Terminated"
+    FAILED = "Failed"
+
+
+_LIVE: Final = frozenset({Phase.PENDING, Phase.RUNNING, Phase.RESTARTING})
+_ENDS: Final = frozenset({Phase.ABORTING, Phase.COMPLETING, Phase.TERMINATING, Phase.FAILED})
+
+TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.PENDING: _LIVE | _ENDS,
+    Phase.RUNNING: _LIVE | _ENDS,
+    Phase.RESTARTING: _LIVE | _ENDS,
+    Phase.ABORTING: frozenset({Phase.ABORTED, Phase.PENDING}),  # pods are stopping; a resume may come meanwhile
+    Phase.ABORTED: frozenset({Phase.PENDING}),
+    Phase.COMPLETING: frozenset({Phase.COMPLETED}),
+    Phase.TERMINATING: frozenset({Phase.TERMINATED}),
+    Phase.COMPLETED: frozenset(),
+    Phase.TERMINATED: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+
+TERMINAL: Final = frozenset(phase for phase, following in TRANSITIONS.items() if not following)
+LIVE: Final = _LIVE
+SUCCESSFUL: Final = frozenset({Phase.COMPLETING, Phase.COMPLETED})
+STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Which attempt of the job, of each task and of each replica is the present one.
+
+    A pod belongs to the present if its label says exactly ``label(replica)``; every other pod of the job is stale.
+    Counting one up is how a restart is decided: once written, the rest follows from what is there.
+    """
+
+    job: int = 1
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    pods: Mapping[ReplicaId, int] = field(default_factory=dict)
+
+    def label(self, replica: ReplicaId) -> str:
+        """The value of the attempt label: job.task.pod."""
+        return f"{self.job}.{self.tasks.get(replica.type, 0)}.{self.pods.get(replica, 0)}"
+
+    def next_job(self) -> Attempts:
+        """All pods anew."""
+        return Attempts(self.job + 1)
+
+    def next_task(self, type_: str) -> Attempts:
+        """All pods of a type anew."""
+        pods = {replica: count for replica, count in self.pods.items() if replica.type != type_}
+        return Attempts(self.job, {**self.tasks, type_: self.tasks.get(type_, 0) + 1}, pods)
+
+    def next_pod(self, replica: ReplicaId) -> Attempts:
+        """One pod anew."""
+        return Attempts(self.job, self.tasks, {**self.pods, replica: self.pods.get(replica, 0) + 1})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Pods of one replica type by what they are doing; a pod being deleted is ``terminating`` and nothing else."""
+
+    pending: int = 0
+    running: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    terminating: int = 0
+
+
+NO_PODS: Final = Counts()
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A wait before the next restart: the how-manieth in a row, and until when (epoch seconds)."""
+
+    count: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The gang's place: since when, and on which nodes where admission chose them."""
+
+    at: float
+    placement: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The last thing that went wrong: where, how, and what was said about it."""
+
+    event: str
+    replica: str = ""
+    code: int | None = None
+    reason: str = ""
+    message: str = ""
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The memory of a job. ``seen``: replicas whose present pod has been there, so that a missing one was taken away.
+
+    ``succeeded``: replicas that are done for good, even when their pods are gone. ``restarts``: restarts spent, by
+    cause; ``container_restarts``: those by the kubelet in pods that are gone. ``pauses``: keyed by replica, task or ""
+    (the job). Times are epoch seconds.
+    """
+
+    phase: Phase = Phase.PENDING
+    reason: str = ""
+    message: str = ""
+    since: float | None = None
+    created: float | None = None
+    start_time: float | None = None
+    completion_time: float | None = None
+    attempts: Attempts = field(default_factory=Attempts)
+    seen: frozenset[ReplicaId] = frozenset()
+    succeeded: frozenset[ReplicaId] = frozenset()
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    container_restarts: int = 0
+    pauses: Mapping[str, Pause] = field(default_factory=dict)
+    admission: Admission | None = None
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    failure: Failure | None = None
+
+    def to(self, phase: Phase, now: float, reason: str, message: str) -> Self:
+        """This status in another phase; ValueError if the table of transitions does not allow it."""
+        if phase is self.phase:
+            return replace(self, reason=reason, message=message)
+        if phase not in TRANSITIONS[self.phase]:
+            raise ValueError(f"a job never goes from {self.phase} to {phase}")
+        ends = phase in _ENDS and phase is not Phase.ABORTING
+        return replace(
+            self,
+            phase=phase,
+            since=now,
+            reason=reason,
+            message=message,
+            completion_time=now if ends else self.completion_time,
+            # A job that is over, or stopped by its user, has given its place back.
+            admission=None if phase in TERMINAL or phase is Phase.ABORTED else self.admission,
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job is over and stays so."""
+        return self.phase in TERMINAL
+
+    @property
+    def total_restarts(self) -> int:
+        """Restarts spent so far, those in living pods not included."""
+        return sum(self.restarts.values()) + self.container_restarts

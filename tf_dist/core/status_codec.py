@@ -1,0 +1,165 @@
+"""The memory of a job in its stored form: ``status.tfDist``, beside what the job's dialect shows.
+
+Reading back what was written gives the same status, so that "nothing changed" can be seen and nothing is written then.
+Replica sets are stored as ranges (``worker: "0-2,5"``), which keeps the status of a gang of thousands small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from tf_dist.core.model import Document, ReplicaId
+from tf_dist.core.status import Admission, Attempts, Counts, Failure, Pause, Phase, Status
+from tf_dist.core.times import format_micro_time, parse_time
+
+FIELD: Final = "tfDist"
+
+# The reason of a job that another operator had ended (or stopped) before tf-dist came: its words are left alone.
+ADOPTED: Final = "Adopted"
+_FOREIGN: Final = (
+    ("Succeeded", Phase.COMPLETED),
+    ("Completed", Phase.COMPLETED),
+    ("Failed", Phase.FAILED),
+    ("Terminated", Phase.TERMINATED),
+    ("Aborted", Phase.ABORTED),
+)
+
+
+def load_status(stored: Document) -> Status:
+    """The memory in a job's raw status.
+
+    A job that another operator finished before tf-dist came has no memory, but is finished all the same.
+    """
+    raw = stored.get(FIELD)
+    if not isinstance(raw, Mapping):
+        return _foreign(stored)
+    return Status(
+        phase=Phase(raw.get("phase", Phase.PENDING)),
+        reason=raw.get("reason", ""),
+        message=raw.get("message", ""),
+        since=parse_time(raw.get("since")),
+        created=parse_time(raw.get("created")),
+        start_time=parse_time(raw.get("startTime")),
+        completion_time=parse_time(raw.get("completionTime")),
+        attempts=_load_attempts(raw.get("attempts") or {}),
+        seen=_load_replicas(raw.get("seen") or {}),
+        succeeded=_load_replicas(raw.get("succeeded") or {}),
+        restarts=dict(raw.get("restarts") or {}),
+        container_restarts=raw.get("containerRestarts", 0),
+        pauses={k: Pause(v["count"], parse_time(v["until"]) or 0.0) for k, v in (raw.get("pauses") or {}).items()},
+        admission=_load_admission(raw.get("admission")),
+        counts={type_: Counts(**counts) for type_, counts in (raw.get("replicas") or {}).items()},
+        failure=_load_failure(raw.get("failure")),
+    )
+
+
+def dump_status(status: Status) -> dict[str, Any]:
+    """The stored form; empty parts are left out."""
+    full = {
+        "phase": status.phase.value,
+        "reason": status.reason,
+        "message": status.message,
+        "since": _time(status.since),
+        "created": _time(status.created),
+        "startTime": _time(status.start_time),
+        "completionTime": _time(status.completion_time),
+        "attempts": _dump_attempts(status.attempts),
+        "seen": _dump_replicas(status.seen),
+        "succeeded": _dump_replicas(status.succeeded),
+        "restarts": dict(status.restarts),
+        "containerRestarts": status.container_restarts,
+        "pauses": {k: {"count": p.count, "until": format_micro_time(p.until)} for k, p in status.pauses.items()},
+        "admission": _dump_admission(status.admission),
+        "replicas": {type_: _nonzero(asdict(counts)) for type_, counts in status.counts.items()},
+        "failure": _dump_failure(status.failure),
+    }
+    return _nonzero(full)
+
+
+def _nonzero(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value not in (None, "", 0, {})}
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else format_micro_time(seconds)
+
+
+def _foreign(stored: Document) -> Status:
+    conditions = stored.get("conditions") or ()
+    true = {c.get("type") for c in conditions if isinstance(c, Mapping) and c.get("status") == "True"}
+    state = stored.get("state")
+    if isinstance(state, Mapping):
+        true.add(state.get("phase"))
+    for name, phase in _FOREIGN:
+        if name in true or state == name:
+            ended = parse_time(stored.get("completionTime"))
+            return Status(phase=phase, reason=ADOPTED, created=ended, completion_time=ended)
+    return Status()
+
+
+def _dump_attempts(attempts: Attempts) -> dict[str, Any]:
+    pods = {str(replica): count for replica, count in attempts.pods.items()}
+    return _nonzero({"job": attempts.job, "tasks": dict(attempts.tasks), "pods": pods})
+
+
+def _load_attempts(raw: Mapping[str, Any]) -> Attempts:
+    pods = {_replica(name): count for name, count in (raw.get("pods") or {}).items()}
+    return Attempts(raw.get("job", 1), dict(raw.get("tasks") or {}), pods)
+
+
+def _replica(name: str) -> ReplicaId:
+    type_, _, index = name.rpartition("-")
+    return ReplicaId(type_, int(index))
+
+
+def _dump_replicas(replicas: Iterable[ReplicaId]) -> dict[str, str]:
+    by_type: dict[str, list[int]] = {}
+    for replica in sorted(replicas):
+        by_type.setdefault(replica.type, []).append(replica.index)
+    return {type_: format_ranges(indexes) for type_, indexes in by_type.items()}
+
+
+def _load_replicas(raw: Mapping[str, str]) -> frozenset[ReplicaId]:
+    return frozenset(ReplicaId(type_, index) for type_, text in raw.items() for index in parse_ranges(text))
+
+
+def format_ranges(indexes: Iterable[int]) -> str:
+    """Sorted numbers as ``0-2,5``."""
+    runs: list[list[int]] = []
+    for index in indexes:
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in runs)
+
+
+def parse_ranges(text: str) -> Iterable[int]:
+    """The numbers of ``0-2,5``."""
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        yield from range(int(low), int(high or low) + 1)
+
+
+def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:
+    if admission is None:
+        return None
+    placement = {type_: dict(nodes) for type_, nodes in admission.placement.items()}
+    return _nonzero({"at": format_micro_time(admission.at), "placement": placement})
+
+
+def _load_admission(raw: Mapping[str, Any] | None) -> Admission | None:
+    return None if raw is None else Admission(parse_time(raw.get("at")) or 0.0, raw.get("placement") or {})
+
+
+def _dump_failure(failure: Failure | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    fields = {**asdict(failure), "at": _time(failure.at)}
+    return {key: value for key, value in fields.items() if value not in (None, "")}
+
+
+def _load_failure(raw: Mapping[str, Any] | None) -> Failure | None:
+    return None if raw is None else Failure(**{**raw, "at": parse_time(raw.get("at"))})

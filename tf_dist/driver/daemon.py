@@ -1,0 +1,81 @@
+"""The process behind ``tf-dist local up``: a durable embedded cluster until it is asked to stop.
+
+Started by ``tf_dist.driver.local`` with its settings as one JSON argument. SIGTERM and SIGINT end it and all pods;
+killed any other way it leaves its pods running and its store whole for the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tf_dist.cluster.node.settings import NetworkMode
+from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings, dump
+from tf_dist.driver.local import ENDPOINT, KUBECONFIG
+from tf_dist.errors import TFDistError
+
+
+def main(argument: str) -> int:
+    """Run until a signal asks to stop; 1 when the cluster cannot start."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: stopping.set())
+    settings = json.loads(argument)
+    folder = Path(settings["state_dir"])
+    try:
+        with EmbeddedCluster(_settings(settings, folder)) as cluster:
+            _publish(cluster, folder)
+            try:
+                stopping.wait()
+            finally:
+                (folder / ENDPOINT).unlink(missing_ok=True)
+    except TFDistError as error:
+        logging.getLogger(__name__).error("%s%s", error, f" ({error.hint})" if error.hint else "")
+        return 1
+    return 0
+
+
+def _settings(given: dict[str, object], folder: Path) -> EmbeddedSettings:
+    before = _last_endpoint(folder)
+    return EmbeddedSettings(
+        state_dir=folder,
+        data_dir=folder / "data",
+        workdir=Path(str(given["workdir"])),
+        network=NetworkMode(str(given["network"])),
+        capacity=given["capacity"],  # type: ignore[arg-type]
+        entrypoints={image: tuple(argv) for image, argv in given["entrypoints"].items()},  # type: ignore[attr-defined]
+        ephemeral=False,
+        durable=True,
+        port=before[0],
+        token=before[1],
+    )
+
+
+def _last_endpoint(folder: Path) -> tuple[int, str]:
+    """Port and token of the daemon before, so that kubeconfigs in use stay good."""
+    try:
+        before = json.loads((folder / ENDPOINT).read_text())
+        return urlsplit(before["url"]).port or 0, before["token"]
+    except (OSError, ValueError, KeyError):
+        return 0, secrets.token_urlsafe(32)
+
+
+def _publish(cluster: EmbeddedCluster, folder: Path) -> None:
+    dump(cluster.kubeconfig(), folder / KUBECONFIG)
+    dump(
+        {"url": cluster.url, "token": cluster.token, "pid": os.getpid(), "network": asdict(cluster.network)},
+        folder / ENDPOINT,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
