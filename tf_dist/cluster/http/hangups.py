@@ -14,8 +14,8 @@ _log = logging.getLogger(__name__)
 class Hangups:
     """One thread over all quiet streams. ``watch`` a socket; when its peer closes, the callback runs once."""
 
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+    def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
+        self._selector = selector or selectors.DefaultSelector()
         self._lock = threading.Lock()
         self._bell, self._ear = socket.socketpair()
         self._selector.register(self._ear, selectors.EVENT_READ, None)
@@ -42,11 +42,25 @@ class Hangups:
                 if key.data is None:
                     self._ear.recv(4096)
                     continue
-                self.forget(key.fileobj)  # type: ignore[arg-type]  # only sockets are ever registered
+                if not self._drop_if_gone(key):
+                    continue
                 try:
                     key.data()
                 except Exception:
                     _log.exception("a stream whose client has gone could not be closed")
+
+    def _drop_if_gone(self, key: selectors.SelectorKey) -> bool:
+        """Whether the peer has really gone; then the socket is watched no longer.
+
+        Between the kernel's word and this line the stream may have ended and the connection, which is kept alive, may
+        serve the next one: then the readiness was the next request, and this stream is not the one that was watched.
+        """
+        with self._lock:
+            watched = self._selector.get_map().get(key.fd) is key
+            if not watched or not _readable(key.fileobj):  # type: ignore[arg-type]  # only sockets are registered
+                return False
+            self._selector.unregister(key.fileobj)
+            return True
 
     def stop(self) -> None:
         """End the thread."""
@@ -57,3 +71,14 @@ class Hangups:
         self._selector.close()
         self._bell.close()
         self._ear.close()
+
+
+def _readable(sock: socket.socket) -> bool:
+    """Whether there is an end, an error or unasked data to read, without taking it."""
+    try:
+        sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except (BlockingIOError, InterruptedError):
+        return False
+    except OSError:
+        return True
+    return True
