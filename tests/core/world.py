@@ -27,8 +27,11 @@ _MOST_PASSES = 60
 class World:
     """One job in one cluster."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, gathers: bool = False) -> None:
+        """``gathers``: small changes are written together, as in life; else each at once, so that all can be seen."""
         self.job = job
+        self.gathers = gathers
+        self.remembered: Status | None = None
         self.now = START + 0.123456
         self.status: dict[str, Any] = {}
         self.pods: dict[str, dict[str, Any]] = {}
@@ -50,8 +53,11 @@ class World:
                 pods=tuple(view for view in views if view is not None),
                 objects=self.objects,
                 verdict=self.verdict,
+                remembered=self.remembered,
             ),
+            self.memory if self.gathers else replace(self.memory, reported=None),
         )
+        self.remembered = plan.status if self.gathers else None
         assert plan.wake_at is None or plan.wake_at > self.now
         return plan
 

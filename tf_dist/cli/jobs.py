@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import difflib
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tf_dist.cluster.api import EVENTS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
+from tf_dist.cluster.refusals import NotServed
 from tf_dist.core import names
 from tf_dist.core.dialects import read
 from tf_dist.core.model import Job
 from tf_dist.core.observed import PodView, pod_view
 from tf_dist.core.status import Status
-from tf_dist.core.status_codec import load_status
-from tf_dist.errors import InvalidJob, NotFound, Problem
+from tf_dist.core.status_codec import load_status, stored_status
+from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Problem
+
+T = TypeVar("T")
 
 JOB_KINDS: Final = (TFJOBS, VOLCANO_JOBS)
 _SHORT: Final = {
@@ -59,7 +63,7 @@ class StoredJob:
     @cached_property
     def status(self) -> Status:
         """What it remembers."""
-        return load_status(self.stored.get("status") or {})
+        return load_status(stored_status(self.stored))
 
     @cached_property
     def job(self) -> Job:
@@ -87,9 +91,12 @@ def pods_of(cluster: Cluster, job: StoredJob) -> list[Object]:
 
 
 def events_of(cluster: Cluster, job: StoredJob, pods: list[Object]) -> list[Object]:
-    """The events of a job and its pods, oldest first."""
+    """The events of a job and its pods, oldest first; none where they may not be read."""
     uids = {job.uid, *(pod["metadata"]["uid"] for pod in pods)}
-    found = cluster.list(EVENTS, job.namespace).items
+    try:
+        found = cluster.list(EVENTS, job.namespace).items
+    except Forbidden:
+        return []
     mine = (event for event in found if (event.get("involvedObject") or {}).get("uid") in uids)
     return sorted(mine, key=lambda event: (event_time(event) or "", _serial(event)))
 
@@ -107,26 +114,55 @@ def event_time(event: Object) -> str | None:
 
 
 def list_jobs(cluster: Cluster, namespace: str | None) -> list[StoredJob]:
-    """Every job of a namespace (None: of all)."""
-    found = []
-    for resource in JOB_KINDS:
+    """Every job of a namespace (None: of all); NotServed when no kind of job is installed, Forbidden for all kinds."""
+    found = _of_kinds(JOB_KINDS, lambda resource: cluster.list(resource, namespace).items)
+    jobs = [StoredJob(resource, stored) for resource, listed in found for stored in listed]
+    return sorted(jobs, key=lambda job: (job.namespace, job.name))
+
+
+def _of_kinds(kinds: Sequence[Resource], ask: Callable[[Resource], T]) -> list[tuple[Resource, T]]:
+    """What the cluster says of each kind. One that is not there, or not ours to see, is an error if no other is."""
+    found: list[tuple[Resource, T]] = []
+    refused: list[ClusterError] = []
+    for resource in kinds:
         try:
-            listed = cluster.list(resource, namespace).items
-        except NotFound:
-            continue  # the kind is not installed there
-        found += [StoredJob(resource, stored) for stored in listed]
-    return sorted(found, key=lambda job: (job.namespace, job.name))
+            found.append((resource, ask(resource)))
+        except NotServed:
+            refused.append(not_installed(resource))
+        except Forbidden as error:
+            refused.append(error)
+    if not found and refused:
+        raise next((error for error in refused if isinstance(error, Forbidden)), refused[0])
+    return found
+
+
+def not_installed(resource: Resource) -> NotServed:
+    """The error for a kind of job that the cluster does not know, with what to do."""
+    if resource is VOLCANO_JOBS:
+        hint = "tf-dist convert FILE --to kubeflow.org/v1 makes a TFJob of it, or install Volcano's definitions"
+    else:
+        hint = "tf-dist install | kubectl apply -f -"
+    return NotServed(f"the {resource.kind} kind ({resource.plural}.{resource.group}) is not installed there", hint=hint)
+
+
+def no_namespace(error: NotFound, namespace: str) -> NotFound:
+    """The same error, of something that cannot be created because its namespace is missing, with what to do."""
+    return NotFound(str(error), hint=f"kubectl create namespace {namespace}")
 
 
 def find(cluster: Cluster, text: str, namespace: str) -> StoredJob:
     """The job that NAME or KIND/NAME means; NotFound names what is near, InvalidJob if two kinds have the name."""
     kinds, name = _split(text)
-    found = []
-    for resource in kinds:
+
+    def ask(resource: Resource) -> Object | None:
         try:
-            found.append(StoredJob(resource, cluster.get(resource, namespace, name)))
+            return cluster.get(resource, namespace, name)
+        except NotServed:
+            raise
         except NotFound:
-            continue
+            return None
+
+    found = [StoredJob(resource, stored) for resource, stored in _of_kinds(kinds, ask) if stored is not None]
     if len(found) > 1:
         shown = " or ".join(job.shown for job in found)
         raise InvalidJob([Problem("NAME", f"there are two jobs named {name}", f"write {shown}")])
@@ -146,7 +182,7 @@ def _split(text: str) -> tuple[tuple[Resource, ...], str]:
 
 
 def _missing(cluster: Cluster, text: str, name: str, namespace: str) -> NotFound:
-    others = list_jobs(cluster, None)
+    others = _visible(cluster, namespace)
     here = [job.name for job in others if job.namespace == namespace]
     elsewhere = [job.namespace for job in others if job.name == name]
     if elsewhere:
@@ -156,6 +192,16 @@ def _missing(cluster: Cluster, text: str, name: str, namespace: str) -> NotFound
     else:
         hint = "tf-dist get -A lists every job"
     return NotFound(f"there is no job {text} in namespace {namespace}", hint=hint)
+
+
+def _visible(cluster: Cluster, namespace: str) -> list[StoredJob]:
+    """As many jobs as we may see."""
+    for where in (None, namespace):
+        try:
+            return list_jobs(cluster, where)
+        except (Forbidden, NotServed):
+            continue
+    return []
 
 
 def now() -> float:

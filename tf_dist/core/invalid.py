@@ -12,7 +12,7 @@ from typing import Any, Final
 from tf_dist.core.conditions import failed_condition
 from tf_dist.core.model import Document
 from tf_dist.core.status import LIVE, Phase, Status
-from tf_dist.core.status_codec import FIELD, dump_status, load_status
+from tf_dist.core.status_codec import FIELD, dump_status, load_status, stored_status
 from tf_dist.core.times import format_time, round_time
 from tf_dist.errors import InvalidJob
 
@@ -22,8 +22,7 @@ _MOST_CHARACTERS: Final = 1024
 
 def invalid_status(document: Document, problem: InvalidJob, now: float) -> dict[str, Any] | None:
     """The status to store for ``document``; None when it is stored already or the job has ended or stopped."""
-    stored = document.get("status") or {}
-    before = load_status(stored)
+    before = load_status(stored_status(document))
     if before.phase not in LIVE:
         return None
     message = f"the spec is invalid: {'; '.join(map(str, problem.problems))}"[:_MOST_CHARACTERS]

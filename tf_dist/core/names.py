@@ -20,6 +20,8 @@ ATTEMPT: Final = "tf-dist.dev/attempt"
 ANNOTATION_PREFIX: Final = "tf-dist.dev/"
 SUSPEND: Final = "tf-dist.dev/suspend"
 RESUME_ATTEMPT: Final = "tf-dist.dev/resume-attempt"
+DRIVER: Final = "tf-dist.dev/driver"  # on a job: who drives it; on a Lease: what kind of driver holds it
+MEMORY: Final = "tf-dist.dev/memory"
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 

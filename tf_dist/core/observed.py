@@ -10,6 +10,7 @@ from typing import Any, Final
 from tf_dist.core import names
 from tf_dist.core.gang.model import Verdict
 from tf_dist.core.model import Document, ReplicaId
+from tf_dist.core.status import Status
 from tf_dist.core.times import parse_time, round_time
 
 
@@ -81,7 +82,8 @@ class Observed:
     """The surroundings of one job at one moment.
 
     ``stored_status`` is the job's raw status; ``objects`` the other objects it owns, by (kind, name); ``verdict`` what
-    admission says now; ``addresses`` see ``Cluster.addresses``; ``now`` epoch seconds.
+    admission says now; ``addresses`` see ``Cluster.addresses``; ``now`` epoch seconds. ``driver`` is who asks, and
+    becomes the job's driver. ``remembered`` is the memory as the last pass left it, where that was not worth a write.
     """
 
     now: float
@@ -91,6 +93,8 @@ class Observed:
     verdict: Verdict | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
+    driver: str = ""
+    remembered: Status | None = None
 
     def __post_init__(self) -> None:
         """Times are stored to the microsecond: one that is compared with a stored one must be no finer."""

@@ -3,9 +3,16 @@
 Level-triggered: it looks at what is there, not at what changed. It first moves the job's memory on (``advance``), then
 derives what to do from that memory alone (``converge``), and says when to look again. Called again with what its
 actions lead to it does nothing; interrupted anywhere, it goes on from the status that was written.
+
+Not every change of the memory is worth a write of its own: how many pods are ready changes with every pod. Such quiet
+changes are gathered, while the caller keeps them in ``Observed.remembered``; lost in a crash, they are seen again in
+the pods.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
 
 from tf_dist.core.actions import Action, DeleteJob, Emit, Plan, WriteStatus
 from tf_dist.core.advance import advance
@@ -23,25 +30,61 @@ from tf_dist.core.times import round_time
 _WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED})
 
 
+# Seconds from one write of a status to the next, when only numbers differ, and when replicas are done besides.
+REPORT_EVERY: Final = 10.0
+REPORT_SOON: Final = 1.0
+
+
 def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Plan:
     """What to do about ``job`` now. ``status`` spares parsing ``observed.stored_status`` again."""
-    before = load_status(observed.stored_status) if status is None else status
+    stored = load_status(observed.stored_status) if status is None else status
     if observed.deleting or job.managed_elsewhere:
-        return Plan(before)
+        return Plan(stored)
+    before = observed.remembered or stored
     if _expired(job, before, observed.now):
         return Plan(before, (DeleteJob(),))
     if before.finished and before.reason == ADOPTED:
         return Plan(before, wake_at=_expires_at(job, before))
-    after, facts = advance(job, before, observed)
+    after, facts = advance(job, _driven_by(before, observed.driver), observed)
     actions: list[Action] = []
-    if after is not before:
+    report_at = _report_at(stored, after)
+    if report_at is not None and report_at <= observed.now:
+        after = replace(after, reported=observed.now)
+        report_at = None
         actions.append(WriteStatus(report(job, after, observed.stored_status, observed.now)))
     actions += converge(job, after, facts, observed)
     if (after.reason, after.attempts) != (before.reason, before.attempts):
         actions.append(Emit("Warning" if after.phase in _WARNINGS else "Normal", after.reason, after.message))
     if _expired(job, after, observed.now):
         return Plan(after, (*actions, DeleteJob()))
-    return Plan(after, tuple(actions), _wake_at(job, after, facts, observed))
+    return Plan(after, tuple(actions), _earliest(_wake_at(job, after, facts, observed), report_at))
+
+
+def _driven_by(status: Status, driver: str) -> Status:
+    """A job that lives names its driver, so that another one leaves it alone."""
+    if not driver or status.finished or status.driver == driver:
+        return status
+    return replace(status, driver=driver)
+
+
+def _report_at(stored: Status, after: Status) -> float | None:
+    """When ``after`` has to be written (0: at once; None: it is what is stored)."""
+    if after == stored:
+        return None
+    numbers = replace(
+        stored,
+        counts=after.counts,
+        seen=after.seen,
+        container_restarts=after.container_restarts,
+        reported=after.reported,
+    )
+    if stored.reported is None or after != replace(numbers, succeeded=after.succeeded):
+        return 0.0
+    return round_time(stored.reported + (REPORT_EVERY if after == numbers else REPORT_SOON))
+
+
+def _earliest(*times: float | None) -> float | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 def _expires_at(job: Job, status: Status) -> float | None:

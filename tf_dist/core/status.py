@@ -130,7 +130,8 @@ class Status:
 
     ``succeeded``: replicas that are done for good, even when their pods are gone. ``restarts``: restarts spent, by
     cause; ``container_restarts``: those by the kubelet in pods that are gone. ``pauses``: keyed by replica, task or ""
-    (the job). Times are epoch seconds.
+    (the job). ``driver``: who drives the job (see ``core.claims``). ``reported``: when the status was written last.
+    Times are epoch seconds.
     """
 
     phase: Phase = Phase.PENDING
@@ -149,6 +150,8 @@ class Status:
     admission: Admission | None = None
     counts: Mapping[str, Counts] = field(default_factory=dict)
     failure: Failure | None = None
+    driver: str = ""
+    reported: float | None = None
 
     def to(self, phase: Phase, now: float, reason: str, message: str) -> Self:
         """This status in another phase; ValueError if the table of transitions does not allow it."""

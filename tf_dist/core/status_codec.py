@@ -6,10 +6,12 @@ Replica sets are stored as ranges (``worker: "0-2,5"``), which keeps the status 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from tf_dist.core import names
 from tf_dist.core.model import Document, ReplicaId
 from tf_dist.core.status import Admission, Attempts, Counts, Failure, Pause, Phase, Status
 from tf_dist.core.times import format_micro_time, parse_time
@@ -25,6 +27,21 @@ _FOREIGN: Final = (
     ("Terminated", Phase.TERMINATED),
     ("Aborted", Phase.ABORTED),
 )
+
+
+def stored_status(job: Document) -> Document:
+    """A job's raw status with its memory, which is in an annotation where the kind's definition prunes it.
+
+    Kubeflow's own definition of TFJob keeps only the fields that its operator knows.
+    """
+    status: Document = job.get("status") or {}
+    annotations = (job.get("metadata") or {}).get("annotations") or {}
+    if FIELD in status or names.MEMORY not in annotations:
+        return status
+    try:
+        return {**status, FIELD: json.loads(annotations[names.MEMORY])}
+    except (TypeError, ValueError):
+        return status
 
 
 def load_status(stored: Document) -> Status:
@@ -52,6 +69,8 @@ def load_status(stored: Document) -> Status:
         admission=_load_admission(raw.get("admission")),
         counts={type_: Counts(**counts) for type_, counts in (raw.get("replicas") or {}).items()},
         failure=_load_failure(raw.get("failure")),
+        driver=raw.get("driver", ""),
+        reported=parse_time(raw.get("reported")),
     )
 
 
@@ -74,6 +93,8 @@ def dump_status(status: Status) -> dict[str, Any]:
         "admission": _dump_admission(status.admission),
         "replicas": {type_: _nonzero(asdict(counts)) for type_, counts in status.counts.items()},
         "failure": _dump_failure(status.failure),
+        "driver": status.driver,
+        "reported": _time(status.reported),
     }
     return _nonzero(full)
 

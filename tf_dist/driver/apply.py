@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Final
 
-from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NETWORK_POLICIES, PODS, SERVICES, Cluster, Object, Resource
+from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES, Cluster, Object, Resource
+from tf_dist.core import names
 from tf_dist.core.actions import Action, Create, Delete, DeleteJob, Emit, Plan, Update, WriteStatus
-from tf_dist.core.names import short_hash
-from tf_dist.core.times import format_micro_time, format_time
-from tf_dist.driver.view import JobRef
+from tf_dist.core.model import Document
+from tf_dist.core.status_codec import FIELD
+from tf_dist.driver.caches import Caches
+from tf_dist.driver.events import EventWriter
+from tf_dist.driver.mandate import Mandate, NotDriving
+from tf_dist.driver.recorder import Recorder
+from tf_dist.driver.refs import JobRef
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
 _LOG = logging.getLogger(__name__)
 _KINDS: Final = {resource.kind: resource for resource in (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)}
-_MOST_CHARACTERS: Final = 1024
 
 
 class NameTaken(ClusterError):
@@ -23,90 +28,113 @@ class NameTaken(ClusterError):
 
 
 class Applier:
-    """Executes plans against a cluster. ``clock``: epoch seconds; ``component``: the name in events."""
+    """Executes plans against a cluster, as long as the mandate holds; the caches learn what came of it.
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float], component: str) -> None:
+    ``clock``: epoch seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        *,
+        clock: Callable[[], float],
+        events: EventWriter,
+        mandate: Mandate,
+        recorder: Recorder,
+    ) -> None:
         self._cluster = cluster
+        self._caches = caches
         self._clock = clock
-        self._component = component
+        self._events = events
+        self._mandate = mandate
+        self._recorder = recorder
+        # Kinds whose definition does not keep the memory in the status.
+        self._pruning: set[Resource] = set()
 
     def apply(self, ref: JobRef, stored: Object, plan: Plan) -> None:
         """Execute ``plan`` for the job ``stored``.
 
-        Raises Conflict when the job has changed since it was listed (look again), NotFound when it or its namespace is
-        gone, NameTaken, and whatever else the cluster answers; what was done until then stands.
+        Raises Conflict when the job has changed since it was seen (look again), NotFound when it or its namespace is
+        gone, NotDriving when the mandate has ended, NameTaken, and whatever else the cluster answers; what was done
+        until then stands.
         """
         for action in plan.actions:
-            self._execute(ref, stored, action)
+            # Between two writes this process may have slept for an hour.
+            if not self._mandate.valid():
+                raise NotDriving(f"{ref}: another driver may have taken over")
+            try:
+                self._execute(ref, stored, action)
+            except Exception as error:
+                self._recorder.acted(type(action).__name__, type(error).__name__)
+                raise
+            self._recorder.acted(type(action).__name__, "ok")
 
     def _execute(self, ref: JobRef, stored: Object, action: Action) -> None:
         match action:
             case WriteStatus():
-                body = {**stored, "status": action.status}
-                self._cluster.replace(ref.resource, ref.namespace, ref.name, body, subresource="status")
+                self._write_status(ref, stored, action.status)
             case Create():
                 self._create(ref, stored, action.body)
             case Update():
-                self._cluster.patch(_KINDS[action.kind], ref.namespace, action.name, action.patch)
+                kind = _KINDS[action.kind]
+                self._caches.wrote(kind, self._cluster.patch(kind, ref.namespace, action.name, action.patch))
             case Delete():
                 self._delete(_KINDS[action.kind], ref.namespace, action.name, action.uid)
             case DeleteJob():
                 self._delete(ref.resource, ref.namespace, ref.name, stored["metadata"]["uid"])
             case Emit():
-                self.emit(ref, stored, action)
+                self._events.emit(ref.resource, ref.namespace, stored, action)
+
+    # The status
+
+    def _write_status(self, ref: JobRef, stored: Object, status: Document) -> None:
+        """Write the status where nobody else has written since; its memory comes first where it has a place of its own.
+
+        What the memory promises must stand before anything is done that depends on it: both writes are before that.
+        """
+        if ref.resource in self._pruning:
+            stored = self._remember(ref, stored, status)
+        body = {**stored, "status": status}
+        written = self._cluster.replace(ref.resource, ref.namespace, ref.name, body, subresource="status")
+        if FIELD not in (written.get("status") or {}) and ref.resource not in self._pruning:
+            self._pruning.add(ref.resource)
+            written = self._remember(ref, written, status)
+        self._caches.wrote(ref.resource, written)
+
+    def _remember(self, ref: JobRef, stored: Object, status: Document) -> Object:
+        memory = json.dumps(status[FIELD], separators=(",", ":"))
+        version = stored["metadata"]["resourceVersion"]
+        patch = {"metadata": {"resourceVersion": version, "annotations": {names.MEMORY: memory}}}
+        return self._cluster.patch(ref.resource, ref.namespace, ref.name, patch)
+
+    # What a job owns
 
     def _create(self, ref: JobRef, stored: Object, body: Object) -> None:
-        resource, name = _KINDS[body["kind"]], body["metadata"]["name"]
+        resource = _KINDS[body["kind"]]
         try:
-            self._cluster.create(resource, ref.namespace, body)
+            there = self._cluster.create(resource, ref.namespace, body)
         except AlreadyExists:
-            self._check_owner(resource, ref, name, stored["metadata"]["uid"])
+            there = self._own(resource, ref, body["metadata"]["name"], stored["metadata"]["uid"])
+        self._caches.wrote(resource, there)
 
-    def _check_owner(self, resource: Resource, ref: JobRef, name: str, uid: str) -> None:
-        """That it exists is fine if it is the job's: an answer was lost, or the list was older than the object."""
+    def _own(self, resource: Resource, ref: JobRef, name: str, uid: str) -> Object:
+        """That it exists is fine if it is the job's: an answer was lost, or the caches were older than the object."""
         there = self._cluster.get(resource, ref.namespace, name)
         owners = there["metadata"].get("ownerReferences") or ()
-        if not any(owner.get("uid") == uid for owner in owners):
-            owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "nobody's"
-            raise NameTaken(
-                f"{resource.kind} {ref.namespace}/{name} exists already and is {owner}, not this job's",
-                hint=f"delete it (kubectl delete {resource.plural} {name} -n {ref.namespace}) or rename the job",
-            )
+        if any(owner.get("uid") == uid for owner in owners):
+            return there
+        owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "nobody's"
+        raise NameTaken(
+            f"{resource.kind} {ref.namespace}/{name} exists already and is {owner}, not this job's",
+            hint=f"delete it (kubectl delete {resource.plural} {name} -n {ref.namespace}) or rename the job",
+        )
 
     def _delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
         try:
             self._cluster.delete(resource, namespace, name, uid=uid)
         except (NotFound, Conflict):
             _LOG.debug("%s %s/%s is gone already", resource.kind, namespace, name)
-
-    def emit(self, ref: JobRef, stored: Object, event: Emit) -> None:
-        """Write a Kubernetes Event on the job. What is told about a job must never stop the job."""
-        now = self._clock()
-        try:
-            self._cluster.create(EVENTS, ref.namespace, self._event(ref, stored, event, now))
-        except ClusterError as error:
-            _LOG.info("no event %s on %s: %s", event.reason, ref, error)
-
-    def _event(self, ref: JobRef, stored: Object, event: Emit, now: float) -> Object:
-        involved = {
-            "apiVersion": stored.get("apiVersion", ref.resource.api_version),
-            "kind": ref.resource.kind,
-            "name": ref.name,
-            "namespace": ref.namespace,
-            "uid": stored["metadata"]["uid"],
-        }
-        moment = format_time(now)
-        suffix = short_hash(stored["metadata"]["uid"], format_micro_time(now), event.reason, length=12)
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"{ref.name}.{suffix}", "namespace": ref.namespace},
-            "involvedObject": involved,
-            "type": event.type,
-            "reason": event.reason,
-            "message": event.message[:_MOST_CHARACTERS],
-            "source": {"component": self._component},
-            "firstTimestamp": moment,
-            "lastTimestamp": moment,
-            "count": 1,
-        }
+            self._caches.gone(resource, namespace, name, uid)
+        else:
+            self._caches.deleted(resource, namespace, name, uid, self._clock())

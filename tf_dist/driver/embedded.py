@@ -18,7 +18,7 @@ from tf_dist.cluster.node.agent import NodeAgent
 from tf_dist.cluster.node.settings import NetworkDescription, NetworkMode, NodeSettings, default_state_dir
 from tf_dist.core.dialects import parse
 from tf_dist.driver.loop import Driver
-from tf_dist.driver.settings import DriverSettings
+from tf_dist.driver.mandate import Always
 from tf_dist.errors import ClusterError
 
 
@@ -73,7 +73,7 @@ class EmbeddedCluster:
         self.cluster.log_source = self.node
         if self.network.mode is NetworkMode.SHARED:
             self.cluster.address_book = AddressBook(self.cluster)
-        for part in (Scheduler(self.cluster), Driver(self.cluster, settings=DriverSettings())):
+        for part in (Scheduler(self.cluster), Driver(self.cluster, mandate=Always("embedded"))):
             part.start()
             stack.callback(part.stop)
         if settings.serve:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tf_dist.driver.refs import JobRef
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSettings:
     """Settings of a driver.
 
-    ``namespace``: drive the jobs of this one only (None: of all). ``resync``: seconds between two looks at everything,
-    the bound on how long a lost watch event can delay. ``component``: the name in the events it writes.
+    ``namespace``: drive the jobs of this one only (None: of all). ``only``: drive this job and no other.
+    ``volcano_jobs``: drive Volcano's Jobs, too; not where Volcano's own controller does. ``workers``: how many jobs are
+    acted for at a time. ``resync``: seconds between two looks at every job, though nothing is known to have changed.
+    ``component``: the name in the events it writes.
     """
 
     namespace: str | None = None
-    resync: float = 30.0
+    only: JobRef | None = None
+    volcano_jobs: bool = True
+    workers: int = 4
+    resync: float = 300.0
     component: str = "tf-dist"

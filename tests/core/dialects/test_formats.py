@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import ALL, changed, errors, only_error, v1, v1alpha1, volcano
-from tf_dist.core.dialects import dialect_of, parse, read
+from tf_dist.core.dialects import as_written, dialect_of, parse, read
 from tf_dist.core.model import Dialect
 from tf_dist.errors import InvalidJob
 
@@ -84,6 +84,17 @@ def test_an_object_of_a_cluster_is_read_by_its_layout():
     assert read(changed(v1alpha1(), "apiVersion", "kubeflow.org/v1")).dialect is Dialect.TFJOB_V1ALPHA1
     with pytest.raises(InvalidJob):
         read({"kind": "Pod"})
+
+
+def test_an_object_of_a_cluster_is_judged_as_it_was_written():
+    """What is wrong with it is told, and not that the server exchanged its apiVersion."""
+    for good, other in ((v1(), "kubeflow.org/v1alpha1"), (v1alpha1(), "kubeflow.org/v1")):
+        stored = changed(good, "apiVersion", other)
+        assert as_written(stored) == good
+        assert parse(as_written(stored)).job == parse(good).job
+    assert as_written(volcano()) == volcano()
+    with pytest.raises(InvalidJob):
+        as_written({"kind": "Pod"})
 
 
 def test_what_kubectl_prints_is_accepted():

@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from tf_dist.core.dialects.convert import Converted, convert
 from tf_dist.core.dialects.formats import dialect_of
-from tf_dist.core.dialects.reading import Parsed, defaulted, parse, read, suspend_patch
+from tf_dist.core.dialects.reading import Parsed, as_written, defaulted, parse, read, suspend_patch
 
-__all__ = ["Converted", "Parsed", "convert", "defaulted", "dialect_of", "parse", "read", "suspend_patch"]
+__all__ = ["Converted", "Parsed", "as_written", "convert", "defaulted", "dialect_of", "parse", "read", "suspend_patch"]

@@ -73,6 +73,11 @@ def read(stored: Document) -> Job:
     return form.build(model)
 
 
+def as_written(stored: Document) -> dict[str, Any]:
+    """An object of a cluster under the apiVersion of its layout, which the server may have exchanged; InvalidJob."""
+    return {**stored, "apiVersion": laid_out(stored, dialect_of(stored)).value}
+
+
 def defaulted(document: Document) -> dict[str, Any]:
     """The document with the defaults of the original system; never in place, and unchanged parts are shared."""
     return FORMATS[laid_out(document, dialect_of(document))].defaulted(document)

@@ -1,0 +1,148 @@
+"""What a cache keeps is the newest version of each object, in whatever order versions come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_dist.cluster.cache import Cache
+
+
+def item(name: str, version: int | str, uid: str = "", **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": uid or name, "resourceVersion": str(version), "labels": labels}}
+
+
+def group_of(stored: dict[str, Any]) -> str:
+    return stored["metadata"]["labels"].get("group", "")
+
+
+def test_a_newer_version_replaces_an_older_and_never_the_other_way() -> None:
+    cache = Cache()
+    assert cache.put(item("a", 5)) is not None
+    assert cache.put(item("a", 4)) is None
+    assert cache.put(item("a", 5)) is None
+    change = cache.put(item("a", 10))
+    assert change is not None
+    assert change.old == item("a", 5)
+    assert cache.get(("", "a")) == item("a", 10)
+
+
+def test_versions_that_are_no_numbers_replace_one_another() -> None:
+    cache = Cache()
+    cache.put(item("a", "x"))
+    assert cache.put(item("a", "x")) is None
+    assert cache.put(item("a", "w")) is not None
+
+
+def test_a_deletion_does_not_take_what_came_after_it() -> None:
+    cache = Cache()
+    cache.put(item("a", 9, uid="second"))
+    assert cache.remove(item("a", 7, uid="first")) is None
+    assert cache.discard(("", "a"), "first") is None
+    assert len(cache) == 1
+    assert cache.remove(item("a", 12, uid="second")) is not None
+    assert len(cache) == 0
+
+
+def test_a_list_takes_what_it_lacks_unless_that_is_newer() -> None:
+    cache = Cache()
+    for name, version in (("old", 3), ("new", 8), ("kept", 4)):
+        cache.put(item(name, version))
+    changes = cache.replace([item("kept", 4), item("more", 5)], 6)
+    assert sorted(one["metadata"]["name"] for one in cache.items()) == ["kept", "more", "new"]
+    assert [(change.old is not None, change.new is not None) for change in changes] == [(True, False), (False, True)]
+
+
+def test_an_expected_deletion_shows_until_news_comes() -> None:
+    cache = Cache()
+    cache.put(item("a", 1))
+    assert cache.expect_deletion(("", "a"), "other", "now") is None
+    assert cache.expect_deletion(("", "a"), "a", "now") is not None
+    assert cache.expect_deletion(("", "a"), "a", "later") is None
+    found = cache.get(("", "a"))
+    assert found is not None
+    assert found["metadata"]["deletionTimestamp"] == "now"
+    cache.put(item("a", 2))
+    assert cache.get(("", "a")) == item("a", 2)
+
+
+def test_a_group_follows_its_members() -> None:
+    cache = Cache(group_of)
+    cache.put(item("a", 1, group="x"))
+    cache.put(item("b", 2, group="x"))
+    cache.put(item("c", 3))
+    assert [one["metadata"]["name"] for one in cache.group("x")] == ["a", "b"]
+    cache.put(item("a", 4, group="y"))
+    assert [one["metadata"]["name"] for one in cache.group("x")] == ["b"]
+    cache.replace_group("x", [item("d", 5, group="x")], 6)
+    assert [one["metadata"]["name"] for one in cache.group("x")] == ["d"]
+    assert len(cache) == 3
+    cache.discard(("", "d"), "d")
+    assert cache.group("x") == []
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
+    """What happened to a few objects, in the order of the versions: each was written or deleted."""
+    alive: dict[str, int] = {}
+    history = []
+    for version in range(1, draw(st.integers(1, 25)) + 1):
+        name = draw(st.sampled_from("abc"))
+        if name in alive and draw(st.booleans()):
+            history.append(("DELETED", item(name, version, f"{name}{alive.pop(name)}", group="x")))
+        else:
+            alive.setdefault(name, version)
+            group = draw(st.sampled_from(["x", "y"]))
+            history.append(("MODIFIED", item(name, version, f"{name}{alive[name]}", group=group)))
+    return history
+
+
+@given(histories(), st.data())
+def test_a_watch_a_list_and_the_answers_to_writes_come_together_to_the_truth(
+    history: list[tuple[str, dict[str, Any]]], data: st.DataObject
+) -> None:
+    """The watch brings everything in order; lists are made at any moment; answers to writes come early or late."""
+    cache = Cache(group_of)
+    at = 0
+    truth: dict[str, dict[str, Any]] = {}
+    answers = []
+    for version, (type_, stored) in enumerate(history, 1):
+        if type_ == "DELETED":
+            truth.pop(stored["metadata"]["name"])
+        else:
+            truth[stored["metadata"]["name"]] = stored
+            answers.append(stored)
+        match data.draw(st.sampled_from(["watch", "list", "group", "nothing"])):
+            case "list":
+                cache.replace(list(truth.values()), version)
+                at = version
+            case "group":
+                cache.replace_group("x", [one for one in truth.values() if group_of(one) == "x"], version)
+            case "watch":
+                upto = data.draw(st.integers(at, version))
+                _follow(cache, history, at, upto)
+                at = upto
+        if answers and data.draw(st.booleans()):
+            cache.put_answer(answers.pop(data.draw(st.integers(0, len(answers) - 1))))
+    _follow(cache, history, at, len(history))
+    for late in answers:
+        cache.put_answer(late)
+    assert {one["metadata"]["name"]: one for one in cache.items()} == truth
+    for group in ("x", "y"):
+        wanted = [one for one in truth.values() if group_of(one) == group]
+        assert sorted(map(str, cache.group(group))) == sorted(map(str, wanted))
+
+
+def _follow(cache: Cache, history: list[tuple[str, dict[str, Any]]], begin: int, end: int) -> None:
+    for type_, stored in history[begin:end]:
+        (cache.remove if type_ == "DELETED" else cache.put)(stored)
+    cache.followed = max(cache.followed, end)
+
+
+def test_an_answer_that_comes_after_the_deletion_brings_nothing_back() -> None:
+    cache = Cache()
+    _follow(cache, [("ADDED", item("a", 1)), ("DELETED", item("a", 2))], 0, 2)
+    assert cache.put_answer(item("a", 1)) is None
+    assert len(cache) == 0

@@ -1,0 +1,318 @@
+"""Which jobs a driver drives, when it must stop, and what it does on a cluster that keeps less than ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import pytest
+
+from tests.driver.harness import World, tfjob
+from tests.waiting import until
+from tf_dist.cluster.api import NODES, PODS, TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.core import names
+from tf_dist.core.claims import driver_of
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.refs import JobRef
+from tf_dist.driver.settings import DriverSettings
+from tf_dist.errors import Forbidden
+
+ME, OTHER = "default/me", "default/other"
+
+
+class Hands:
+    """A mandate that a test holds in its hands. It ends after ``left`` questions (None: never)."""
+
+    def __init__(self, ref: str = ME, *, takes_over: bool = True) -> None:
+        self.ref = ref
+        self.takes_over = takes_over
+        self.epoch = 0
+        self.left: int | None = None
+        self.dead: frozenset[str] = frozenset()
+        self.watched: frozenset[str] = frozenset()
+
+    def valid(self) -> bool:
+        if self.left is None:
+            return True
+        self.left -= 1
+        return self.left >= 0
+
+    def stale(self) -> Collection[str]:
+        return self.dead & self.watched
+
+    def watch_refs(self, refs: Collection[str]) -> None:
+        self.watched = frozenset(refs)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self.changed = listener
+
+
+class Counting:
+    """Passes every call on and keeps their names."""
+
+    def __init__(self, inner: Cluster) -> None:
+        self.inner = inner
+        self.calls: list[str] = []
+
+    def __getattr__(self, verb: str) -> Any:
+        call = getattr(self.inner, verb)
+
+        def counted(resource: Any, *args: Any, **kwargs: Any) -> Any:
+            self.calls.append(f"{verb} {resource.plural if isinstance(resource, Resource) else ''}".strip())
+            return call(resource, *args, **kwargs)
+
+        return counted
+
+
+class Pruning:
+    """A cluster whose definition of TFJob knows nothing of our memory: Kubeflow's own."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        self.inner = inner
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self.inner, verb)
+
+    def replace(self, resource: Resource, namespace: str | None, name: str, body: Object, **kwargs: Any) -> Object:
+        if resource == TFJOBS and kwargs.get("subresource") == "status":
+            kept = {key: value for key, value in body["status"].items() if key != "tfDist"}
+            body = {**body, "status": kept}
+        return self.inner.replace(resource, namespace, name, body, **kwargs)
+
+
+def driven(world: World, mandate: Hands, **settings: Any) -> Driver:
+    return Driver(world.cluster, clock=world.clock, mandate=mandate, settings=DriverSettings(**settings))
+
+
+def settle(driver: Driver, most: int = 30) -> None:
+    for _ in range(most):
+        if driver.step() == 0:
+            return
+    raise AssertionError("not settled")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def claimed_by(driver: str, **fields: Any) -> Object:
+    document = tfjob(**fields)
+    document["metadata"]["annotations"] = {names.DRIVER: driver}
+    return document
+
+
+def test_a_job_names_its_driver_with_its_first_status(world: World) -> None:
+    world.submit(tfjob())
+    settle(driven(world, Hands()))
+    assert driver_of(world.job()) == ME
+
+
+def test_a_job_of_another_driver_is_left_alone_until_that_driver_is_dead(world: World) -> None:
+    world.submit(claimed_by(OTHER))
+    mandate = Hands()
+    driver = driven(world, mandate)
+    settle(driver)
+    assert world.pods() == {}
+    assert world.job().get("status") is None
+    assert mandate.watched == {OTHER}
+    mandate.dead = frozenset({OTHER})
+    settle(driver)
+    assert driver_of(world.job()) == ME
+    assert len(world.pods()) == 3
+
+
+def test_a_job_that_is_taken_over_goes_on_where_it_was(world: World) -> None:
+    world.submit(tfjob())
+    settle(driven(world, Hands(OTHER)))
+    world.run_pods()
+    settle(driven(world, Hands(OTHER)))
+    before = world.pods()
+    second = Hands()
+    second.dead = frozenset({OTHER})
+    driver = driven(world, second)
+    settle(driver)
+    assert {name: pod["metadata"]["uid"] for name, pod in world.pods().items()} == {
+        name: pod["metadata"]["uid"] for name, pod in before.items()
+    }
+    status = world.status()
+    assert (status["phase"], status["driver"]) == ("Running", ME)
+    assert "restarts" not in status
+
+
+def test_two_drivers_that_want_the_same_job_do_not_both_get_it(world: World) -> None:
+    world.submit(tfjob())
+    first, second = driven(world, Hands(ME)), driven(world, Hands(OTHER))
+    for driver in (first, second):
+        driver.caches.refresh()
+    first.step()
+    second.step()
+    assert driver_of(world.job()) == ME
+    settle(second)
+    assert driver_of(world.job()) == ME
+
+
+def test_an_inline_driver_takes_only_the_job_it_was_given(world: World) -> None:
+    world.submit(claimed_by(ME, name="mine"))
+    world.submit(tfjob("stray"))
+    world.submit(claimed_by(ME, name="twin"))
+    mandate = Hands(takes_over=False)
+    settle(driven(world, mandate, only=JobRef(TFJOBS, "default", "mine")))
+    assert {name.split("-")[0] for name in world.pods()} == {"mine"}
+
+
+def test_a_waiting_job_that_nobody_drives_does_not_block_one_that_somebody_does(world: World) -> None:
+    world.submit(tfjob("stray", workers=7))
+    world.clock.now += 5
+    world.submit(claimed_by(ME, name="mine", workers=3))
+    settle(driven(world, Hands(takes_over=False), only=JobRef(TFJOBS, "default", "mine")))
+    assert len(world.pods()) == 4
+
+
+@pytest.mark.parametrize("left", range(1, 9))
+def test_a_driver_whose_mandate_ends_between_two_writes_writes_no_more(world: World, left: int) -> None:
+    world.submit(tfjob())
+    mandate = Hands()
+    mandate.left = left
+    counting = Counting(world.memory)
+    driver = Driver(counting, clock=world.clock, mandate=mandate)  # type: ignore[arg-type]
+    driver.step()
+    writes = [call for call in counting.calls if call.split()[0] in ("create", "replace", "patch", "delete")]
+    # The first question is the pass's own; each write has one.
+    assert len(writes) == left - 1
+    assert driver.step() == 0
+    other = Hands(OTHER)
+    other.dead = frozenset({ME})
+    settle(driven(world, other))
+    assert len(world.pods()) == 3
+
+
+def test_where_the_status_is_pruned_the_memory_lives_in_an_annotation(world: World) -> None:
+    world.cluster = Pruning(world.memory)  # type: ignore[assignment]
+    mandate = Hands()
+    world.submit(tfjob())
+    driver = driven(world, mandate)
+    settle(driver)
+    world.run_pods()
+    settle(driver)
+    assert "tfDist" not in world.job()["status"]
+    world.end_pod("mnist-worker-1", 137)
+    settle(driver)
+    world.bury()
+    settle(driven(world, mandate))  # a driver that has to find the memory again
+    world.run_pods()
+    settle(driver)
+    world.end_pod("mnist-worker-0", 0)
+    settle(driver)
+    world.bury()
+    settle(driver)
+    memory = json.loads(world.job()["metadata"]["annotations"][names.MEMORY])
+    assert memory["phase"] == "Completed"
+    assert sum(memory["restarts"].values()) == 1
+    assert world.job()["status"]["conditions"][-1]["type"] == "Succeeded"
+    assert world.job()["status"]["conditions"][-1]["status"] == "True"
+
+
+def test_without_the_right_to_see_nodes_a_gang_is_admitted_and_other_pods_are_not_looked_at(world: World) -> None:
+    class Namespaced(Counting):
+        def list(self, resource: Resource, namespace: str | None = None, **kwargs: Any) -> Any:
+            if resource == NODES or namespace is None:
+                raise Forbidden(f"may not list {resource.plural}")
+            return self.inner.list(resource, namespace, **kwargs)
+
+    world.submit(tfjob(workers=50))
+    driver = Driver(
+        Namespaced(world.memory),  # type: ignore[arg-type]
+        clock=world.clock,
+        settings=DriverSettings(namespace="default"),
+    )
+    driver.step()
+    assert len(world.pods()) == 51
+
+
+# Followed, not listed
+
+
+@pytest.fixture
+def following(world: World) -> Iterator[tuple[Driver, Counting, Hands]]:
+    counting, mandate = Counting(world.memory), Hands()
+    driver = Driver(counting, clock=world.clock, mandate=mandate)  # type: ignore[arg-type]
+    driver.start()
+    yield driver, counting, mandate
+    driver.stop()
+
+
+def phase(world: World) -> str:
+    return str(world.status().get("phase", ""))
+
+
+def test_a_followed_job_runs_to_its_end_with_no_request_that_is_not_a_write(
+    world: World, following: tuple[Driver, Counting, Hands]
+) -> None:
+    driver, counting, _ = following
+    until(driver.synced, 20)
+    begun = len(counting.calls)
+    world.submit(tfjob())
+    until(lambda: len(world.pods()) == 3, 20)
+    world.run_pods()
+    until(lambda: phase(world) == "Running", 20)
+    world.end_pod("mnist-worker-1", 137)
+    until(lambda: "deletionTimestamp" in world.pods()["mnist-worker-1"]["metadata"] or attempt(world) != "1.0.0", 20)
+    world.bury()
+    until(lambda: attempt(world) == "1.0.1", 20)
+    world.run_pods()
+    world.end_pod("mnist-worker-0", 0)
+    until(lambda: phase(world) == "Completing", 20)
+    world.bury()
+    until(lambda: phase(world) == "Completed", 20)
+    verbs = {call.split()[0] for call in counting.calls[begun:]}
+    assert verbs <= {"create", "replace", "delete", "addresses"}
+
+
+def attempt(world: World) -> str:
+    pod = world.pods().get("mnist-worker-1")
+    return str(pod["metadata"]["labels"][names.ATTEMPT]) if pod else ""
+
+
+def test_a_mandate_won_anew_means_to_look_anew(world: World, following: tuple[Driver, Counting, Hands]) -> None:
+    driver, counting, mandate = following
+    until(driver.synced, 20)
+    lists = counting.calls.count("list pods")
+    mandate.epoch += 1
+    mandate.changed()
+    until(lambda: counting.calls.count("list pods") > lists and driver.synced(), 20)
+    world.submit(tfjob())
+    until(lambda: len(world.pods()) == 3, 20)
+
+
+def test_pods_made_by_the_driver_before_are_found_when_a_job_is_taken_over(world: World) -> None:
+    """The watch of the new driver may be behind the one that died: its pods must not be taken for evicted ones."""
+    mandate = Hands()
+    driver = Driver(world.memory, clock=world.clock, mandate=mandate)
+    driver.caches.start()
+    try:
+        until(driver.synced, 20)
+        pods = next(r for kind, r in driver.caches._reflectors.items() if kind == PODS)
+        pods.stop()  # its watch brings nothing any more
+        world.submit(tfjob())
+        other = driven(world, Hands(OTHER))
+        settle(other)
+        world.run_pods()
+        settle(other)
+        until(
+            lambda: (
+                (job := driver.caches.job(JobRef(TFJOBS, "default", "mnist"))) is not None
+                and job["metadata"]["resourceVersion"] == world.job()["metadata"]["resourceVersion"]
+            ),
+            20,
+        )
+        mandate.dead = frozenset({OTHER})
+        driver.step()
+        driver.step()
+        assert driver_of(world.job()) == ME
+        assert "restarts" not in world.status()
+        assert {pod["metadata"]["labels"][names.ATTEMPT] for pod in world.pods().values()} == {"1.0.0"}
+    finally:
+        driver.stop()

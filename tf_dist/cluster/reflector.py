@@ -1,0 +1,291 @@
+"""A cache that follows one kind on a server: list, watch from there, resume where the watch ended, list again on 410.
+
+What the server says is believed only if it is newer than what is known: a repeated or delayed event, or a list from a
+server that lags behind, changes nothing. Nothing that happens on the way ends the thread. Rules and faults:
+style-and-libraries reference, section 3.1.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tf_dist.cluster.api import Cluster, Object, Resource, Stream, WatchEvent
+from tf_dist.cluster.cache import Cache, Change, as_number, key_of, version_of
+from tf_dist.errors import ClusterError, Gone, NotFound, Throttled, Unavailable
+
+_LOG = logging.getLogger(__name__)
+_PAGE: Final = 500
+# A watch that ends sooner than this, without a word, must not be asked for again at once.
+_SHORT: Final = 1.0
+_LONGEST: Final = 30.0
+# After so many lists in a row that are older than what was seen, the server has been set back: believe it.
+_SET_BACK: Final = 8
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait after so many failures in a row: doubling from about 0.1 to 30, up to a half less by chance."""
+    return min(_LONGEST, 0.1 * 2.0 ** min(failures, 16)) * random.uniform(0.5, 1.0)
+
+
+class Reflector:
+    """Follows ``resource`` in a thread.
+
+    ``keep`` makes what is cached of an object (it must keep ``metadata``); ``index`` see ``Cache``; ``changed`` is
+    called with every change, from the reflector's thread or from the one that calls ``put``; ``restarted`` with the
+    kind and the cause when a watch did not end as agreed; ``pause`` gives the seconds to wait after so many failures.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource,
+        *,
+        changed: Callable[[Object | None, Object | None], None],
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        keep: Callable[[Object], Object] = lambda stored: stored,
+        index: Callable[[Object], str] = lambda _: "",
+        restarted: Callable[[str, str], None] = lambda *_: None,
+        pause: Callable[[int], float] = backoff,
+    ) -> None:
+        self._cluster = cluster
+        self.resource = resource
+        self._scope = {"namespace": namespace, "labels": labels, "fields": fields}
+        self._keep = keep
+        self._changed = changed
+        self._restarted = restarted
+        self._pause = pause
+        self.cache = Cache(index)
+        self.problem: ClusterError | None = None
+        self._version = ""  # the newest that was seen
+        self._resume = ""  # where to watch from; "": list first
+        self._failures = 0
+        self._older_lists = 0
+        self._listed = threading.Event()
+        self._wanted = False
+        self._stopped = threading.Event()
+        self._stirred = threading.Event()
+        self._stream: Stream[WatchEvent] | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"reflect-{resource.plural}", daemon=True)
+
+    # What others ask
+
+    @property
+    def version(self) -> str:
+        """The newest version of the kind that the server has told of."""
+        return self._version
+
+    def synced(self) -> bool:
+        """Whether everything there was has been listed (an absent kind has nothing)."""
+        return self._listed.is_set()
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for that."""
+        return self._listed.wait(timeout)
+
+    def get(self, namespace: str | None, name: str) -> Object | None:
+        """One cached object."""
+        return self.cache.get((namespace or "", name))
+
+    def items(self) -> list[Object]:
+        """Every cached object."""
+        return self.cache.items()
+
+    # What others know
+
+    def put(self, stored: Object) -> None:
+        """Take over the server's answer to a request."""
+        self._tell(self.cache.put_answer(self._keep(stored)))
+
+    def discard(self, namespace: str | None, name: str, uid: str) -> None:
+        """The server has said that this object is gone."""
+        self._tell(self.cache.discard((namespace or "", name), uid))
+
+    def expect_deletion(self, namespace: str | None, name: str, uid: str, moment: str) -> None:
+        """The server has accepted the deletion of this object at ``moment`` (RFC 3339)."""
+        self._tell(self.cache.expect_deletion((namespace or "", name), uid, moment))
+
+    def refresh(self) -> None:
+        """List now, in this thread; ClusterError when that fails. Not for one that was started."""
+        try:
+            self._list()
+        except NotFound:
+            self._absent()
+
+    def refresh_group(self, group: str, *, namespace: str, labels: str) -> None:
+        """List the objects of one group of the index now, whatever the watch has brought so far; ClusterError."""
+        found = self._cluster.list(self.resource, namespace, labels=labels)
+        kept = [self._keep(stored) for stored in found.items]
+        for change in self.cache.replace_group(group, kept, as_number(found.resource_version)):
+            self._tell(change)
+
+    def relist(self) -> None:
+        """List anew before anything else is believed; ``synced`` says when it is done."""
+        with self._lock:
+            self._wanted = True
+            self._listed.clear()
+        self._stir()
+
+    # Its life
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it and its thread; what is cached stays."""
+        self._stopped.set()
+        self._stir()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _stir(self) -> None:
+        """Wake the thread from whatever it waits for."""
+        with self._lock:
+            self._stirred.set()
+            if self._stream is not None:
+                self._stream.close()
+
+    def _run(self) -> None:
+        while True:
+            self._stirred.clear()
+            if self._stopped.is_set():
+                return
+            try:
+                if self._wanted or not self._resume:
+                    self._list()
+                self._watch()
+            except Gone:
+                self._resume = ""
+                self._again("410", None)
+            except NotFound:
+                self._absent()
+                self._again("404", None, at_least=5)
+            except ClusterError as error:
+                self._again(type(error).__name__, error)
+            except Exception as error:
+                _LOG.exception("the reflector of %s met a defect and goes on", self.resource.plural)
+                self._again("defect", Unavailable(str(error)))
+
+    def _again(self, cause: str, problem: ClusterError | None, at_least: int = 0) -> None:
+        """Count a failure, say so, and wait as long as the server or the number of failures asks for."""
+        if self._stopped.is_set():
+            return
+        self._restarted(self.resource.plural, cause)
+        if problem is not None and str(problem) != str(self.problem):
+            _LOG.warning("cannot follow %s: %s", self.resource.plural, problem)
+        self.problem = problem
+        asked = problem.after if isinstance(problem, Throttled) else None
+        self._stirred.wait(max(asked or 0.0, self._pause(max(self._failures, at_least))))
+        self._failures += 1
+
+    # Listing
+
+    def _list(self) -> None:
+        with self._lock:
+            wanted, self._wanted = self._wanted, False
+        try:
+            listed, version = self._newest()
+        except ClusterError:
+            # A wish is granted by a list, not by the attempt to make one.
+            with self._lock:
+                self._wanted = self._wanted or wanted
+            raise
+        for change in self.cache.replace([self._keep(stored) for stored in listed], as_number(version)):
+            self._tell(change)
+        self._version = self._resume = version
+        self.problem = None
+        with self._lock:
+            # A wish that came in the meantime is for a list that begins after it.
+            if not self._wanted:
+                self._listed.set()
+
+    def _newest(self) -> tuple[list[Object], str]:
+        """Everything there is; Unavailable when the answer is older than what was seen, unless it stays so."""
+        listed, version = self._pages()
+        if as_number(version) < as_number(self._version) and self._older_lists < _SET_BACK:
+            self._older_lists += 1
+            raise Unavailable(f"list {self.resource.plural}: the answer is older than what was seen before")
+        self._older_lists = 0
+        return listed, version
+
+    def _pages(self) -> tuple[list[Object], str]:
+        """Everything there is, page by page; in one piece when the pages expire on the way."""
+        try:
+            found = self._cluster.list(self.resource, **self._scope, limit=_PAGE)  # type: ignore[arg-type]
+            items = list(found.items)
+            while found.continue_:
+                found = self._cluster.list(
+                    self.resource,
+                    **self._scope,  # type: ignore[arg-type]
+                    limit=_PAGE,
+                    continue_=found.continue_,
+                )
+                items += found.items
+        except Gone:
+            found = self._cluster.list(self.resource, **self._scope)  # type: ignore[arg-type]
+            items = found.items
+        return items, found.resource_version
+
+    def _absent(self) -> None:
+        """The kind is not served: its definition is not there (any more), and so none of its objects is."""
+        for stored in self.cache.items():
+            self._tell(self.cache.discard(key_of(stored), stored["metadata"].get("uid", "")))
+        self._resume = ""
+        with self._lock:
+            self._listed.set()
+
+    # Watching
+
+    def _watch(self) -> None:
+        stream = self._cluster.watch(self.resource, **self._scope, since=self._resume)  # type: ignore[arg-type]
+        with self._lock:
+            self._stream = stream
+            if self._stirred.is_set():
+                stream.close()
+        self.problem = None
+        begun, short = time.monotonic(), True
+        try:
+            with stream:
+                for event in stream:
+                    short, self._failures = False, 0
+                    self._take(event)
+        finally:
+            with self._lock:
+                self._stream = None
+        if short and time.monotonic() - begun < _SHORT and not self._stirred.is_set():
+            self._again("short", None)
+        else:
+            self._failures = 0
+
+    def _take(self, event: WatchEvent) -> None:
+        version = version_of(event.object)
+        # Events of a kind come in the order of their versions: this one came before.
+        if version and version <= as_number(self._version):
+            return
+        if event.type == "DELETED":
+            self._tell(self.cache.remove(self._keep(event.object)))
+        elif event.type != "BOOKMARK":
+            self._tell(self.cache.put(self._keep(event.object)))
+        self._version = self._resume = event.object["metadata"].get("resourceVersion") or self._resume
+        self.cache.followed = max(self.cache.followed, version)
+
+    def _tell(self, change: Change | None) -> None:
+        if change is None:
+            return
+        try:
+            self._changed(change.old, change.new)
+        except Exception:
+            _LOG.exception("a change of %s was not taken in", self.resource.plural)
+
+
+def synced(reflectors: Iterable[Reflector]) -> bool:
+    """Whether all of them are."""
+    return all(reflector.synced() for reflector in reflectors)

@@ -1,0 +1,47 @@
+"""Who drives a job. A job has one driver at a time, and names it.
+
+A driver is named by a text: ``namespace/lease`` for one that keeps a Lease alive, any word without a slash for one that
+cannot die without its whole cluster (``embedded``). Whether a Lease is stale is observed outside; this is what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from tf_dist.core import names
+from tf_dist.core.model import Document
+from tf_dist.core.status_codec import FIELD, stored_status
+from tf_dist.core.status_codec import FIELD, stored_status
+
+
+def driver_of(stored: Document) -> str:
+    """The driver that a stored job names: the one in its status, before the first status its annotation, "" for none.
+
+    Never raises: whatever people wrote there that is no name counts as none.
+    """
+    annotations = _mapping(_mapping(stored.get("metadata")).get("annotations"))
+    sound = {"metadata": {"annotations": annotations}, "status": _mapping(stored.get("status"))}
+    memory = _mapping(stored_status(sound).get(FIELD))
+    return _text(memory.get("driver")) or _text(annotations.get(names.DRIVER))
+
+
+def may_drive(driver: str, me: str, stale: Collection[str], *, takes_over: bool) -> bool:
+    """Whether ``me`` may drive a job that names ``driver``.
+
+    Its own it may always; one that nobody drives, or whose driver is among ``stale``, if it ``takes_over`` jobs. A
+    driver without a Lease is never stale.
+    """
+    if not driver:
+        return takes_over
+    if driver == me:
+        return True
+    return takes_over and "/" in driver and driver in stale
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,225 @@
+"""Everything a driver decides on, kept up to date: jobs, what they own, pods and nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from tf_dist.cluster.api import NODES, PODS, TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.reflector import Reflector
+from tf_dist.core import names
+from tf_dist.core.times import format_time
+from tf_dist.driver import slim
+from tf_dist.driver.recorder import Recorder
+from tf_dist.driver.refs import JOB_KINDS, OWNED_KINDS, JobRef, job_uid
+from tf_dist.driver.settings import DriverSettings
+from tf_dist.errors import Forbidden, NotFound
+
+_OVER: Final = frozenset({"Succeeded", "Failed"})
+
+
+class Caches:
+    """Reflectors of every kind a driver needs.
+
+    ``rung`` is called with a job whose surroundings changed, ``room`` when room may have become free. With ``start``
+    they follow the cluster; without, each ``refresh`` lists everything.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: DriverSettings,
+        *,
+        rung: Callable[[JobRef], None],
+        room: Callable[[], None],
+        recorder: Recorder,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._rung = rung
+        self._room = room
+        self._recorder = recorder
+        self._reflectors: dict[Resource, Reflector] = {}
+        self.followed = False
+        # Without the right to see nodes and everybody's pods there is no telling what is free.
+        self.knows_room = False
+
+    # Their life
+
+    def prepare(self) -> None:
+        """Find out what may be seen, once; ClusterError when that cannot be found out."""
+        if self._reflectors:
+            return
+        self.knows_room = self._may_list(NODES) and self._may_list(PODS)
+        namespace = self._settings.namespace
+        kinds = {kind: self._reflector(kind, self._job_changed(kind), slim.job) for kind in self._job_kinds()}
+        for kind in OWNED_KINDS:
+            changed = self._owned_changed
+            kinds[kind] = self._reflector(kind, changed, slim.owned, namespace, labels=names.JOB_UID, index=job_uid)
+        whose = None if self.knows_room else namespace
+        labels = "" if self.knows_room else names.JOB_UID
+        kinds[PODS] = self._reflector(PODS, self._pod_changed, slim.pod, whose, labels=labels, index=job_uid)
+        if self.knows_room:
+            kinds[NODES] = self._reflector(NODES, self._node_changed, slim.node, None)
+        self._reflectors = kinds
+
+    def _job_kinds(self) -> tuple[Resource, ...]:
+        return JOB_KINDS if self._settings.volcano_jobs else (TFJOBS,)
+
+    def _may_list(self, kind: Resource) -> bool:
+        try:
+            self._cluster.list(kind, None, limit=1)
+        except Forbidden:
+            return False
+        return True
+
+    def _reflector(
+        self,
+        kind: Resource,
+        changed: Callable[[Object | None, Object | None], None],
+        keep: Callable[[Object], Object],
+        namespace: str | None = "",
+        *,
+        labels: str = "",
+        index: Callable[[Object], str] = lambda _: "",
+    ) -> Reflector:
+        return Reflector(
+            self._cluster,
+            kind,
+            changed=changed,
+            namespace=self._settings.namespace if namespace == "" else namespace,
+            labels=labels,
+            keep=keep,
+            index=index,
+            restarted=self._recorder.watch_restarted,
+        )
+
+    def start(self) -> None:
+        """Follow the cluster in threads, one a kind."""
+        self.prepare()
+        self.followed = True
+        for reflector in self._reflectors.values():
+            reflector.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        for reflector in self._reflectors.values():
+            reflector.stop()
+
+    def refresh(self) -> None:
+        """List everything now, unless it is followed anyway; ClusterError."""
+        self.prepare()
+        if not self.followed:
+            for reflector in self._reflectors.values():
+                reflector.refresh()
+
+    def relist(self) -> None:
+        """Believe nothing that is not newer than this moment; ``synced`` says when that is so."""
+        for reflector in self._reflectors.values():
+            reflector.relist()
+
+    def synced(self) -> bool:
+        """Whether everything there is has been listed."""
+        return bool(self._reflectors) and all(reflector.synced() for reflector in self._reflectors.values())
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for that."""
+        end = time.monotonic() + timeout
+        return all(r.wait_synced(max(0.0, end - time.monotonic())) for r in list(self._reflectors.values()))
+
+    def problems(self) -> list[str]:
+        """What keeps the caches from following the cluster."""
+        return [f"{kind.plural}: {r.problem}" for kind, r in self._reflectors.items() if r.problem is not None]
+
+    # What they hold
+
+    def jobs(self) -> Iterator[tuple[JobRef, Object]]:
+        """Every job."""
+        for kind in self._job_kinds():
+            for stored in self._reflectors[kind].items():
+                yield JobRef.of(kind, stored), stored
+
+    def job(self, ref: JobRef) -> Object | None:
+        """One job."""
+        reflector = self._reflectors.get(ref.resource)
+        return reflector.get(ref.namespace, ref.name) if reflector else None
+
+    def pods(self, uid: str) -> list[Object]:
+        """The pods of a job."""
+        return self._reflectors[PODS].cache.group(uid)
+
+    def all_pods(self) -> list[Object]:
+        """The pods of everybody, as far as nodes have to hold them."""
+        return self._reflectors[PODS].items()
+
+    def nodes(self) -> list[Object]:
+        """The nodes."""
+        return self._reflectors[NODES].items()
+
+    def objects(self, uid: str) -> dict[tuple[str, str], Object]:
+        """What else a job owns, by kind and name."""
+        return {
+            (kind.kind, stored["metadata"]["name"]): stored
+            for kind in OWNED_KINDS
+            for stored in self._reflectors[kind].cache.group(uid)
+        }
+
+    def confirm(self, ref: JobRef, uid: str) -> None:
+        """List the pods of one job now: whoever takes a job over must not miss those its last driver made."""
+        if self.followed:
+            labels = f"{names.JOB_UID}={uid}"
+            self._reflectors[PODS].refresh_group(uid, namespace=ref.namespace, labels=labels)
+
+    def look_again(self, ref: JobRef, uid: str) -> None:
+        """Get a job anew; ClusterError when that fails."""
+        try:
+            self.wrote(ref.resource, self._cluster.get(ref.resource, ref.namespace, ref.name))
+        except NotFound:
+            self.gone(ref.resource, ref.namespace, ref.name, uid)
+
+    # What the driver did itself
+
+    def wrote(self, kind: Resource, stored: Object) -> None:
+        """The server's answer to a write."""
+        self._reflectors[kind].put(stored)
+
+    def deleted(self, kind: Resource, namespace: str, name: str, uid: str, now: float) -> None:
+        """The server has accepted a deletion."""
+        self._reflectors[kind].expect_deletion(namespace, name, uid, format_time(now))
+
+    def gone(self, kind: Resource, namespace: str, name: str, uid: str) -> None:
+        """The server has said that this object is not there."""
+        self._reflectors[kind].discard(namespace, name, uid)
+
+    # What changed
+
+    def _job_changed(self, kind: Resource) -> Callable[[Object | None, Object | None], None]:
+        return partial(self._ring_job, kind)
+
+    def _ring_job(self, kind: Resource, old: Object | None, new: Object | None) -> None:
+        there = new or old
+        if there is not None:
+            self._rung(JobRef.of(kind, there))
+
+    def _owned_changed(self, old: Object | None, new: Object | None) -> None:
+        self._ring_owner(new or old)
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        self._ring_owner(new or old)
+        if not _holds_room(new) and (old is None or _holds_room(old)):
+            self._room()
+
+    def _ring_owner(self, owned: Object | None) -> None:
+        ref = JobRef.of_owner(owned) if owned is not None else None
+        if ref is not None:
+            self._rung(ref)
+
+    def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        if not slim.same_room(old, new):
+            self._room()
+
+
+def _holds_room(pod: Object | None) -> bool:
+    return pod is not None and (pod.get("status") or {}).get("phase") not in _OVER

@@ -1,0 +1,180 @@
+"""Kubernetes Events on jobs: what people read in ``kubectl describe``. Few, and never in the way of the job.
+
+An event's name is derived from what it says, so whoever says it again, this driver or the next, finds the one that is
+there and counts it up. What a job may cause to be written is bounded by a budget of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource
+from tf_dist.core.actions import Emit
+from tf_dist.core.names import short_hash
+from tf_dist.core.times import format_time
+from tf_dist.errors import AlreadyExists, ClusterError, NotFound
+
+_LOG = logging.getLogger(__name__)
+_MOST_CHARACTERS: Final = 1024
+# The API's limit is 253; a dot and twelve characters come behind the job's name.
+_MOST_NAME: Final = 240
+_HOUR: Final = 3600.0
+_REPEAT_EVERY: Final = 60.0
+_MOST_REMEMBERED: Final = 10_000
+
+
+class EventBudget:
+    """A bucket of tokens per job: ``burst`` at once, then one every ``every`` seconds.
+
+    ``clock``: seconds; it may jump. Of more than ``most`` jobs the longest silent ones are forgotten, and have a full
+    bucket again. Not thread-safe.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], *, burst: int = 10, every: float = 10.0, most: int = _MOST_REMEMBERED
+    ) -> None:
+        self._clock = clock
+        self._burst = burst
+        self._every = every
+        self._most = most
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allow(self, job: str) -> bool:
+        """Take a token of ``job`` (its uid); False when there is none left."""
+        now = self._clock()
+        tokens, since = self._buckets.pop(job, (float(self._burst), now))
+        # A clock that was set back gives nothing and takes nothing.
+        tokens = min(float(self._burst), tokens + max(0.0, now - since) / self._every)
+        allowed = tokens >= 1.0
+        self._buckets[job] = (tokens - 1.0 if allowed else tokens, now)
+        if len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        return allowed
+
+
+@dataclass(slots=True)
+class _Said:
+    """What was said: how often, when it was heard last, and when written last (None: not yet)."""
+
+    count: int = 0
+    heard: float = 0.0
+    written: float | None = None
+
+
+class EventWriter:
+    """Writes events on jobs. ``clock``: epoch seconds; ``component``: who says so. Thread-safe.
+
+    The same words about the same job within an hour count the event up that is there, once a minute at most; what is
+    held back until then is in the next count. Beyond the budget nothing is written.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Callable[[], float],
+        component: str,
+        *,
+        budget: EventBudget | None = None,
+        most: int = _MOST_REMEMBERED,
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._component = component
+        self._budget = budget or EventBudget(clock)
+        self._most = most
+        self._said: OrderedDict[str, _Said] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def emit(self, resource: Resource, namespace: str, stored: Object, event: Emit) -> None:
+        """Tell people about the job ``stored``. What is told must never stop the job: raises no ClusterError."""
+        name = event_name(stored, event)
+        said = self._hear(f"{namespace}/{name}")
+        body = event_body(resource, namespace, stored, event, component=self._component, now=self._clock())
+        try:
+            with self._lock:
+                due, first = self._is_due(said, stored["metadata"]["uid"]), said.written is None
+                if due:
+                    said.written = self._clock()
+            if due and first:
+                self._create(namespace, name, body, said)
+            elif due:
+                self._count_up(namespace, name, body, said)
+        except ClusterError as error:
+            _LOG.info("no event %s: %s", event.reason, error)
+
+    def _hear(self, key: str) -> _Said:
+        with self._lock:
+            now = self._clock()
+            said = self._said.pop(key, None)
+            if said is None or not 0 <= now - said.heard < _HOUR:
+                said = _Said()
+            said.count, said.heard = said.count + 1, now
+            self._said[key] = said
+            if len(self._said) > self._most:
+                self._said.popitem(last=False)
+            return said
+
+    def _is_due(self, said: _Said, job: str) -> bool:
+        lately = said.written is not None and 0 <= self._clock() - said.written < _REPEAT_EVERY
+        return not lately and self._budget.allow(job)
+
+    def _create(self, namespace: str, name: str, body: Object, said: _Said) -> None:
+        named = {**body, "metadata": {"name": name, "namespace": namespace}, "count": said.count}
+        try:
+            self._cluster.create(EVENTS, namespace, named)
+        except AlreadyExists:
+            # The driver before us said the same, or we did more than an hour ago: go on from its count, which the
+            # answer tells (a driver may not read events).
+            there = self._cluster.patch(EVENTS, namespace, name, {"lastTimestamp": body["lastTimestamp"]})
+            said.count += there.get("count") or 1
+
+    def _count_up(self, namespace: str, name: str, body: Object, said: _Said) -> None:
+        try:
+            self._patch(namespace, name, body, said)
+        except NotFound:  # the API server forgets events after an hour
+            self._create(namespace, name, body, said)
+
+    def _patch(self, namespace: str, name: str, body: Object, said: _Said) -> None:
+        patch = {"count": said.count, "lastTimestamp": body["lastTimestamp"]}
+        self._cluster.patch(EVENTS, namespace, name, patch)
+
+
+def event_name(stored: Object, event: Emit) -> str:
+    """The name of the event that says this about the job ``stored``: the same words, the same name."""
+    metadata = stored["metadata"]
+    said = short_hash(metadata["uid"], event.type, event.reason, event.message, length=12)
+    return f"{metadata['name'][:_MOST_NAME].rstrip('-.')}.{said}"
+
+
+def event_body(
+    resource: Resource, namespace: str, stored: Object, event: Emit, *, component: str, now: float
+) -> dict[str, Any]:
+    """A new core/v1 Event about the job ``stored``, without its metadata."""
+    metadata, moment = stored["metadata"], format_time(now)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "involvedObject": {
+            "apiVersion": stored.get("apiVersion", resource.api_version),
+            "kind": resource.kind,
+            "name": metadata["name"],
+            "namespace": namespace,
+            "uid": metadata["uid"],
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": _cut(event.message),
+        "source": {"component": component},
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _MOST_CHARACTERS else message[: _MOST_CHARACTERS - 1] + "…"

@@ -1,0 +1,188 @@
+"""What the driver knows of each job: the stored object, what it was read as, and the memory that is not written yet."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from tf_dist.cluster.api import Object
+from tf_dist.core import names
+from tf_dist.core.claims import driver_of
+from tf_dist.core.dialects import as_written, parse, read
+from tf_dist.core.gang.snapshot import Claim
+from tf_dist.core.model import Job
+from tf_dist.core.observed import PodView, pod_view
+from tf_dist.core.status import Status
+from tf_dist.core.status_codec import load_status, stored_status
+from tf_dist.core.times import parse_time
+from tf_dist.driver.refs import JobRef
+from tf_dist.errors import InvalidJob
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A stored job and what it was read as; ``problem`` says why it or its memory cannot be read.
+
+    ``status`` is the memory that is stored, ``remembered`` the one of the last pass where that was not written.
+    """
+
+    ref: JobRef
+    stored: Object
+    job: Job | None
+    status: Status
+    driver: str
+    problem: Exception | None = None
+    remembered: Status | None = None
+
+    @property
+    def uid(self) -> str:
+        """Which object it is."""
+        return str(self.stored["metadata"]["uid"])
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no place yet."""
+        return self.job is not None and not self.status.finished and self.status.admission is None
+
+    def makes_room(self, after: Known | None) -> bool:
+        """Whether what it held, or its place in the line, is free now that it is ``after`` (None: gone)."""
+        if after is None or after.status.finished:
+            return self.waits or self.status.admission is not None
+        return self.status.admission is not None and after.status.admission is None
+
+    def claim(self) -> Claim | None:
+        """What admission has to know of it; None where there is nothing to know."""
+        job = self.job
+        if job is None or job.managed_elsewhere or job.run_policy.suspend:
+            return None
+        created = parse_time(self.stored["metadata"].get("creationTimestamp")) or 0.0
+        return Claim(job, self.status, created)
+
+
+class Ledger:
+    """Reads what is stored, each version once. Thread-safe for different jobs."""
+
+    def __init__(self) -> None:
+        self._known: dict[JobRef, Known] = {}
+        self._views: dict[str, dict[str, tuple[str, PodView | None]]] = {}
+        self._lock = threading.Lock()
+        self._waiting: set[JobRef] = set()
+        self._drivers: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[JobRef]:
+        return iter(tuple(self._known))
+
+    def __contains__(self, ref: JobRef) -> bool:
+        return ref in self._known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, ref: JobRef) -> Known | None:
+        """What is known of a job."""
+        return self._known.get(ref)
+
+    def values(self) -> list[Known]:
+        """Everything that is known."""
+        return list(self._known.values())
+
+    def waiting(self) -> frozenset[JobRef]:
+        """The jobs without a place."""
+        with self._lock:
+            return frozenset(self._waiting)
+
+    def drivers(self) -> frozenset[str]:
+        """The drivers that unfinished jobs name."""
+        with self._lock:
+            return frozenset(self._drivers)
+
+    def read(self, ref: JobRef, stored: Object) -> Known:
+        """What is stored, as it is now."""
+        before = self._known.get(ref)
+        if before is not None and before.stored is stored:
+            return before
+        known = _read(ref, stored, before)
+        self._set(ref, known)
+        return known
+
+    def remember(self, ref: JobRef, known: Known, status: Status) -> None:
+        """Keep the memory a pass ended with, while it is not the one that is stored."""
+        with self._lock:
+            if self._known.get(ref) is known:
+                self._known[ref] = replace(known, remembered=None if status == known.status else status)
+
+    def forget(self, ref: JobRef) -> None:
+        """The job is gone."""
+        known = self._known.get(ref)
+        if known is not None:
+            self._set(ref, None)
+            self._views.pop(known.uid, None)
+
+    def _set(self, ref: JobRef, after: Known | None) -> None:
+        with self._lock:
+            before = self._known.get(ref)
+            if after is not None:
+                self._known[ref] = after
+            else:
+                self._known.pop(ref, None)
+            (self._waiting.add if after is not None and after.waits else self._waiting.discard)(ref)
+            for known, step in ((before, -1), (after, 1)):
+                if known is not None and known.driver and not known.status.finished:
+                    self._drivers[known.driver] += step
+                    if self._drivers[known.driver] <= 0:
+                        del self._drivers[known.driver]
+
+    def pod_views(self, job: Job, pods: Iterable[Object]) -> tuple[PodView, ...]:
+        """The pods of a job as decisions see them."""
+        before, now = self._views.get(job.uid, {}), {}
+        for pod in pods:
+            metadata = pod["metadata"]
+            version = f"{metadata['resourceVersion']}{'-' if 'deletionTimestamp' in metadata else ''}"
+            cached = before.get(metadata["uid"])
+            if cached is None or cached[0] != version:
+                spec = job.spec((metadata.get("labels") or {}).get(names.REPLICA_TYPE, ""))
+                cached = (version, pod_view(pod, spec.container if spec else ""))
+            now[metadata["uid"]] = cached
+        self._views[job.uid] = now
+        return tuple(view for _, view in now.values() if view is not None)
+
+
+def _read(ref: JobRef, stored: Object, before: Known | None) -> Known:
+    """One object that cannot be read, whatever is wrong with it, must not stop the others."""
+    status, driver = Status(), driver_of(stored)
+    try:
+        status = load_status(stored_status(stored))
+        # What was remembered on top of a status holds as long as that status stands.
+        kept = before.remembered if before is not None and before.status == status and _same(before, stored) else None
+        return Known(ref, stored, _job(stored, before), status, driver, remembered=kept)
+    except InvalidJob as problem:
+        return Known(ref, stored, None, status, driver, _every(stored, problem))
+    except Exception as error:
+        return Known(ref, stored, None, status, driver, error)
+
+
+def _same(before: Known, stored: Object) -> bool:
+    return bool(before.uid == stored["metadata"]["uid"])
+
+
+def _job(stored: Object, before: Known | None) -> Job:
+    if before is not None and before.job is not None and _parts(before.stored) == _parts(stored):
+        return before.job
+    return read(stored)
+
+
+def _parts(stored: Object) -> tuple[object, ...]:
+    """What a job is read from: all but its status and its version."""
+    metadata = stored["metadata"]
+    return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), metadata.get("labels")
+
+
+def _every(stored: Object, first: InvalidJob) -> InvalidJob:
+    """All problems of a document that cannot be read: the strict parser does not stop at the first."""
+    try:
+        parse(as_written(stored))
+    except InvalidJob as every:
+        return every
+    return first

@@ -1,0 +1,41 @@
+"""What a driver tells about itself: every method is a thing that is counted, and does nothing here.
+
+A driver calls these wherever something happens; ``tf_dist.driver.metrics`` turns them into Prometheus metrics. They are
+called from any thread, often, and must neither block nor raise.
+"""
+
+from __future__ import annotations
+
+
+class Recorder:
+    """Counts nothing. Subclass it to count."""
+
+    def queue_depth(self, depth: int) -> None:
+        """So many jobs wait for a look."""
+
+    def reconciled(self, seconds: float) -> None:
+        """One job was looked at, decided on and acted for, which took ``seconds``."""
+
+    def acted(self, kind: str, result: str) -> None:
+        """An action was taken: its kind (``Create``, ``WriteStatus``, …) and how it went (``ok``, or the error)."""
+
+    def admitted(self, waited: float) -> None:
+        """A gang got its place after ``waited`` seconds."""
+
+    def restarted(self, cause: str) -> None:
+        """A job, task or replica was restarted because of ``cause`` (``PodFailed``, ``PodEvicted``, …)."""
+
+    def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """The API server was asked: Kubernetes' verb, the plural, the HTTP status (0: no answer), and how long."""
+
+    def watch_restarted(self, resource: str, cause: str) -> None:
+        """A watch had to begin anew: ``ended``, ``gone``, ``broken``, ``stalled``, …"""
+
+    def heartbeat(self, ok: bool) -> None:
+        """The driver's Lease was renewed, or could not be."""
+
+    def driving(self, jobs: int) -> None:
+        """So many jobs are driven by this process."""
+
+    def leading(self, leads: bool) -> None:
+        """This process drives from now on, or no longer."""

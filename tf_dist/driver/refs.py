@@ -1,0 +1,42 @@
+"""What a driver looks after: where a job is, and the kinds of jobs and of what they own."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, SERVICES, TFJOBS, VOLCANO_JOBS, Object, Resource
+from tf_dist.core import names
+
+JOB_KINDS: Final = (TFJOBS, VOLCANO_JOBS)
+OWNED_KINDS: Final = (SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
+
+
+class JobRef(NamedTuple):
+    """Where a job is: its resource, namespace and name."""
+
+    resource: Resource
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, resource: Resource, stored: Object) -> JobRef:
+        """The reference of a stored job."""
+        return cls(resource, stored["metadata"]["namespace"], stored["metadata"]["name"])
+
+    @classmethod
+    def of_owner(cls, owned: Object) -> JobRef | None:
+        """The job that an object belongs to; None if it is nobody's, or somebody else's."""
+        if not job_uid(owned):
+            return None
+        metadata = owned["metadata"]
+        owner = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), None)
+        kind = next((k for k in JOB_KINDS if owner and owner["kind"] == k.kind), None)
+        return cls(kind, metadata["namespace"], owner["name"]) if owner and kind else None
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def job_uid(stored: Object) -> str:
+    """The uid of the job that an object is labelled with, "" for none."""
+    return (stored["metadata"].get("labels") or {}).get(names.JOB_UID) or ""

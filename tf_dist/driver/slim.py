@@ -1,0 +1,77 @@
+"""What a driver keeps of pods and nodes: there may be a hundred thousand, most of them other people's."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tf_dist.cluster.api import Object
+
+_METADATA: Final = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "labels",
+    "ownerReferences",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
+_POD_STATUS: Final = (
+    "phase",
+    "reason",
+    "message",
+    "conditions",
+    "startTime",
+    "containerStatuses",
+    "initContainerStatuses",
+)
+_CONTAINER: Final = ("name", "resources", "restartPolicy")
+_CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime")
+
+
+def pod(stored: Object) -> Object:
+    """A pod without what no decision looks at: commands, environments, volumes, managed fields."""
+    spec, status = stored.get("spec") or {}, stored.get("status") or {}
+    kept: Object = {"containers": [_part(one, _CONTAINER) for one in spec.get("containers") or ()]}
+    if spec.get("initContainers"):
+        kept["initContainers"] = [_part(one, _CONTAINER) for one in spec["initContainers"]]
+    kept |= _part(spec, ("nodeName", "overhead"))
+    return {"metadata": _part(stored["metadata"], _METADATA), "spec": kept, "status": _part(status, _POD_STATUS)}
+
+
+def node(stored: Object) -> Object:
+    """A node without what changes with every heartbeat, so that a heartbeat is no change."""
+    spec, status = stored.get("spec") or {}, stored.get("status") or {}
+    return {
+        "metadata": _part(stored["metadata"], _METADATA),
+        "spec": _part(spec, ("taints", "unschedulable")),
+        "status": {
+            **_part(status, ("allocatable", "capacity")),
+            "conditions": [_part(one, _CONDITION) for one in status.get("conditions") or ()],
+        },
+    }
+
+
+def owned(stored: Object) -> Object:
+    """An object of a job without its managed fields."""
+    return {**stored, "metadata": _part(stored["metadata"], (*_METADATA, "annotations"))}
+
+
+def job(stored: Object) -> Object:
+    """A job without its managed fields."""
+    metadata = {key: value for key, value in stored["metadata"].items() if key != "managedFields"}
+    return {**stored, "metadata": metadata}
+
+
+def same_room(old: Object | None, new: Object | None) -> bool:
+    """Whether two versions of a node leave the same room."""
+    return old is not None and new is not None and _but_version(old) == _but_version(new)
+
+
+def _but_version(stored: Object) -> tuple[Any, ...]:
+    metadata = {key: value for key, value in stored["metadata"].items() if key != "resourceVersion"}
+    return metadata, stored["spec"], stored["status"]
+
+
+def _part(whole: Object, keys: tuple[str, ...]) -> Object:
+    return {key: whole[key] for key in keys if key in whole}

@@ -1,0 +1,103 @@
+"""One job's pass: what is known of it, the plan the core makes, and its execution."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from tf_dist.cluster.api import Cluster, Object
+from tf_dist.core.actions import Delete, Plan, WriteStatus
+from tf_dist.core.gang.model import Verdict
+from tf_dist.core.invalid import invalid_status
+from tf_dist.core.observed import Observed
+from tf_dist.core.reconcile import reconcile
+from tf_dist.core.status import Status
+from tf_dist.core.status_codec import stored_status
+from tf_dist.core.tf_config import endpoints
+from tf_dist.driver.apply import Applier
+from tf_dist.driver.caches import Caches
+from tf_dist.driver.ledger import Known, Ledger
+from tf_dist.driver.mandate import Mandate
+from tf_dist.driver.recorder import Recorder
+from tf_dist.driver.refs import JobRef
+from tf_dist.errors import InvalidJob
+
+_LOG = logging.getLogger(__name__)
+
+
+class Steward:
+    """Plans and acts for single jobs. Thread-safe for different jobs. ``clock``: epoch seconds."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        ledger: Ledger,
+        applier: Applier,
+        *,
+        clock: Callable[[], float],
+        mandate: Mandate,
+        recorder: Recorder,
+    ) -> None:
+        self._cluster = cluster
+        self._caches = caches
+        self._ledger = ledger
+        self._applier = applier
+        self._clock = clock
+        self._mandate = mandate
+        self._recorder = recorder
+
+    def drive(self, ref: JobRef, known: Known, verdict: Verdict | None) -> Plan:
+        """One pass. Whatever the cluster answers to it is raised."""
+        if known.driver not in ("", self._mandate.ref) and not known.status.finished:
+            _LOG.info("%s: its driver %s is gone; driven by %s now", ref, known.driver, self._mandate.ref)
+            self._caches.confirm(ref, known.uid)
+        plan = self._plan(known, verdict)
+        self._applier.apply(ref, known.stored, plan)
+        self._ledger.remember(ref, known, plan.status)
+        self._record(known, plan.status)
+        return plan
+
+    def _plan(self, known: Known, verdict: Verdict | None) -> Plan:
+        now, stored, job = self._clock(), known.stored, known.job
+        if isinstance(known.problem, InvalidJob):
+            return _end_invalid(known, known.problem, self._caches.pods(known.uid), now)
+        if known.problem is not None or job is None:
+            raise known.problem or RuntimeError("neither a job nor a problem")
+        pods = self._ledger.pod_views(job, self._caches.pods(known.uid))
+        observed = Observed(
+            now=now,
+            stored_status=stored_status(stored),
+            pods=pods,
+            objects=self._caches.objects(known.uid),
+            verdict=verdict,
+            addresses=self._addresses(known, len(pods)),
+            deleting="deletionTimestamp" in stored["metadata"],
+            driver=self._mandate.ref,
+            remembered=known.remembered,
+        )
+        return reconcile(job, observed, known.status)
+
+    def _addresses(self, known: Known, pods: int) -> dict[str, str]:
+        """Asked only when a pod may have to be made."""
+        job = known.job
+        if job is None or known.status.finished or pods >= len(job.replicas):
+            return {}
+        return dict(self._cluster.addresses(known.stored, endpoints(job)))
+
+    def _record(self, known: Known, after: Status) -> None:
+        before = known.status
+        if before.admission is None and after.admission is not None:
+            self._recorder.admitted(max(0.0, after.admission.at - (after.created or after.admission.at)))
+        for cause, count in after.restarts.items():
+            for _ in range(count - before.restarts.get(cause, 0)):
+                self._recorder.restarted(cause)
+
+
+def _end_invalid(known: Known, problem: InvalidJob, pods: Iterable[Object], now: float) -> Plan:
+    """A job whose spec cannot be read any more ends, and none of its pods goes on holding what it holds."""
+    status = invalid_status(known.stored, problem, now)
+    writes = (WriteStatus(status),) if status else ()
+    alive = (pod["metadata"] for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"))
+    deletes = [Delete("Pod", meta["name"], meta["uid"]) for meta in alive if "deletionTimestamp" not in meta]
+    return Plan(known.status, (*writes, *deletes))
