@@ -1,0 +1,94 @@
+"""The command of the shipped Deployment, as the shipped account, on a real API server."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.support import exists
+from tests.deploy.conftest import SYSTEM
+from tests.deploy.kubelet import Kubelet
+from tests.driver.harness import tfjob
+from tests.waiting import until
+from tf_dist.cli.manifests.files import files
+from tf_dist.cli.manifests.settings import Settings
+from tf_dist.cluster.api import LEASES, PODS, TFJOBS
+from tf_dist.cluster.rest import RestCluster
+
+PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
+
+
+def container(settings: Settings) -> dict[str, Any]:
+    (deployment,) = (one for one in files(settings)["controller.yaml"] if one["kind"] == "Deployment")
+    (found,) = deployment["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def test_the_command_takes_every_argument_that_is_given_to_it() -> None:
+    """``--help`` after them: they are read, and nothing is started."""
+    arguments = container(Settings(namespaces=("a", "b"), volcano_jobs=True))["args"]
+    told = subprocess.run([*PROGRAM, *arguments, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 0, told.stderr
+    flags = {one.partition("=")[0] for one in arguments if one.startswith("--")}
+    assert flags <= set(re.findall(r"--[\w-]+", told.stdout))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(port: int, path: str) -> int:
+    """The status of an answer, 0 for none."""
+    with suppress(OSError):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+    return 0
+
+
+@pytest.mark.cluster
+def test_the_controller_drives_a_job_with_nothing_but_its_role(
+    admin: RestCluster, config_of: Callable[[str, str], str], room: Kubelet, namespace: str, tmp_path: Path
+) -> None:
+    shipped, port = container(Settings()), free_port()
+    given = [f"--metrics-port={port}" if one.startswith("--metrics-port") else one for one in shipped["args"]]
+    config = config_of("tf-dist-controller", SYSTEM)
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen([*PROGRAM, *given, f"--kubeconfig={config}"], stdout=log, stderr=log)
+        try:
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                until(lambda probe=probe: answers(port, shipped[probe]["httpGet"]["path"]) == 200, 60)
+            job = tfjob(cleanPodPolicy="All", ttlSecondsAfterFinished=0)
+            admin.create(TFJOBS, namespace, {**job, "metadata": {"name": "mnist"}})
+            until(lambda: len(admin.list(PODS, namespace).items) == 3, 60)
+            ends = {"worker-0": 0, "worker-1": 0}
+
+            def gone() -> bool:
+                room.step(ends)
+                return not exists(admin, TFJOBS, namespace, "mnist")
+
+            until(gone, 60)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(timeout=60)
+    said = (tmp_path / "log").read_text()
+    assert code == 0, said
+    assert "cannot" not in said, said
+    (held,) = admin.list(LEASES, SYSTEM).items
+    assert not held["spec"].get("holderIdentity")

@@ -1,0 +1,213 @@
+"""The definitions on a real API server: nothing is lost, nonsense is refused, and kubectl shows what matters."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.conftest import is_served
+from tests.waiting import until
+from tf_dist.cli.manifests.definitions import VOLCANO_JOBS, volcano_jobs
+from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, Resource
+from tf_dist.cluster.api import VOLCANO_JOBS as VOLCANO
+from tf_dist.cluster.memory.resources import CRDS, QUEUES
+from tf_dist.cluster.rest import RestCluster
+from tf_dist.core.dialects import read
+from tf_dist.core.model import Dialect
+from tf_dist.core.report import report
+from tf_dist.core.status import Counts, Phase, Status
+from tf_dist.core.status_codec import load_status
+from tf_dist.errors import AlreadyExists, Rejected
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "digits"
+Kubectl = Callable[..., str]
+
+
+def example(name: str) -> dict[str, Any]:
+    documents = yaml.safe_load_all((EXAMPLES / name).read_text())
+    return next(one for one in documents if one["kind"] in ("TFJob", "Job"))
+
+
+def odd_job(name: str = "odd") -> dict[str, Any]:
+    """A job with a key at every level that tf-dist does not know."""
+    container = {"name": "tensorflow", "image": "x", "newer": {"a": [1, {"b": None}]}}
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container], "newer": True}}
+    worker = {"replicas": 2, "template": template, "newer": 1}
+    policy = {"newer": 1, "schedulingPolicy": {"minAvailable": 1, "minResources": {"cpu": 0.5}, "newer": 1}}
+    spec = {"tfReplicaSpecs": {"Worker": worker}, "runPolicy": policy, "newer": {"a": 1}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": name}, "spec": spec, "newer": 1}
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def test_nothing_that_was_written_is_lost(admin: RestCluster, namespace: str) -> None:
+    written = odd_job()
+    admin.create(TFJOBS, namespace, written)
+    stored = admin.get(TFJOBS, namespace, "odd")
+    assert without_nulls(stored["spec"]) == without_nulls(written["spec"])
+    assert stored["newer"] == 1
+
+
+@pytest.mark.parametrize("name", ["tfjob.yaml", "tfjob-v1alpha1.yaml"])
+def test_a_job_reads_the_same_at_both_versions(admin: RestCluster, namespace: str, name: str) -> None:
+    """There is no conversion: the server exchanges the apiVersion, and the layout still says what the job is."""
+    document = example(name)
+    here, there = (TFJOBS, TFJOBS_V1ALPHA1) if name == "tfjob.yaml" else (TFJOBS_V1ALPHA1, TFJOBS)
+    made = admin.create(here, namespace, document)
+    assert made["apiVersion"] == document["apiVersion"]
+    other = admin.get(there, namespace, made["metadata"]["name"])
+    assert other["apiVersion"] == there.api_version
+    assert other["spec"] == made["spec"] == document["spec"]
+    assert read(made).dialect is read(other).dialect is Dialect(document["apiVersion"])
+
+
+@pytest.mark.parametrize("name", ["tfjob.yaml", "tfjob-v1alpha1.yaml"])
+def test_what_a_driver_writes_at_v1_is_kept_and_shown(
+    admin: RestCluster, kubectl: Kubectl, namespace: str, name: str
+) -> None:
+    """The driver lists and writes at v1 whatever version a job was written at."""
+    document = example(name)
+    admin.create(TFJOBS if name == "tfjob.yaml" else TFJOBS_V1ALPHA1, namespace, document)
+    stored = admin.get(TFJOBS, namespace, document["metadata"]["name"])
+    job = read(stored)
+    counts = {"worker": Counts(running=1, ready=1, pending=1)}
+    status = Status(phase=Phase.RUNNING, reason="Started", message="it runs", counts=counts, since=1.8e9)
+    body = {**stored, "status": report(job, status, {}, 1.8e9)}
+    admin.replace(TFJOBS, namespace, job.key.name, body, subresource="status")
+    again = admin.get(TFJOBS, namespace, job.key.name)
+    assert again["status"] == body["status"]
+    assert load_status(again["status"]) == status
+    for kind in ("tfjobs", "tfjobs.v1alpha1.kubeflow.org"):
+        titles, row = kubectl("get", kind, "-n", namespace).splitlines()
+        assert titles.split() == ["NAME", "STATE", "READY", "REASON", "AGE"]
+        assert row.split()[:4] == [job.key.name, "Running", body["status"]["tfDist"]["ready"], "Started"]
+
+
+def test_the_status_is_a_subresource(admin: RestCluster, namespace: str) -> None:
+    made = admin.create(TFJOBS, namespace, {**odd_job(), "status": {"conditions": []}})
+    assert "status" not in made
+    changed = {**made, "spec": {**made["spec"], "newer": 2}, "status": {"anything": {"at": ["all"]}}}
+    written = admin.replace(TFJOBS, namespace, "odd", changed, subresource="status")
+    assert written["status"] == {"anything": {"at": ["all"]}}
+    assert written["spec"] == made["spec"]
+    assert written["metadata"]["generation"] == 1
+
+
+def test_workers_are_scaled_by_kubectl(admin: RestCluster, kubectl: Kubectl, namespace: str) -> None:
+    made = admin.create(TFJOBS, namespace, odd_job())
+    kubectl("scale", "tfjob", "odd", "--replicas=5", "-n", namespace)
+    stored = admin.get(TFJOBS, namespace, "odd")
+    assert stored["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 5
+    status = report(read(made), Status(phase=Phase.RUNNING, counts={"worker": Counts(running=2)}), {}, 1.8e9)
+    admin.replace(TFJOBS, namespace, "odd", {**stored, "status": status}, subresource="status")
+    scale = yaml.safe_load(kubectl("get", "--raw", f"{TFJOBS.path(namespace, 'odd', 'scale')}"))
+    assert scale["spec"] == {"replicas": 5}
+    assert scale["status"]["replicas"] == 2
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    document = copy.deepcopy(odd_job("bad"))
+    place, keys = document, path.split(".")
+    for key in keys[:-1]:
+        place = place.setdefault(key, {})
+    place[keys[-1]] = value
+    return document
+
+
+WORKER = "spec.tfReplicaSpecs.Worker"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (f"{WORKER}.replicas", -1, f"{WORKER}.replicas"),
+        (f"{WORKER}.replicas", "two", f"{WORKER}.replicas"),
+        (f"{WORKER}.replicas", 1.5, f"{WORKER}.replicas"),
+        (f"{WORKER}.restartPolicy", "Sometimes", 'supported values: "Always", "OnFailure", "Never", "ExitCode"'),
+        (f"{WORKER}.template", None, f"{WORKER}.template"),
+        (f"{WORKER}.template.spec", ["a"], f"{WORKER}.template.spec"),
+        ("spec.tfReplicaSpecs", ["a"], "spec.tfReplicaSpecs"),
+        ("spec.runPolicy.cleanPodPolicy", "Some", 'supported values: "All", "Running", "None"'),
+        ("spec.runPolicy.backoffLimit", -1, "spec.runPolicy.backoffLimit"),
+        ("spec.runPolicy.suspend", "yes", "spec.runPolicy.suspend"),
+        ("spec.runPolicy.schedulingPolicy.minAvailable", 0, "spec.runPolicy.schedulingPolicy.minAvailable"),
+        ("spec.successPolicy", "Most", "spec.successPolicy"),
+        ("spec", {}, "spec.tfReplicaSpecs: Required value"),
+        ("spec", {"tfReplicaSpecs": {}, "replicaSpecs": []}, "must validate one and only one schema"),
+        ("spec", {"replicaSpecs": [{"tfReplicaType": "CHIEF"}]}, 'supported values: "MASTER", "PS", "WORKER"'),
+        ("spec", {"replicaSpecs": [{"tfPort": 70000}]}, "tfPort"),
+        ("spec", None, "spec: Required value"),
+    ],
+)
+@pytest.mark.parametrize("kind", [TFJOBS, TFJOBS_V1ALPHA1], ids=lambda kind: kind.version)
+def test_nonsense_is_refused_with_its_place(
+    admin: RestCluster, namespace: str, kind: Resource, path: str, value: Any, told: str
+) -> None:
+    document = changed(path, value) | {"apiVersion": kind.api_version}
+    with pytest.raises(Rejected) as refused:
+        admin.create(kind, namespace, document if value is not None else without_nulls(document))
+    assert told in str(refused.value)
+
+
+def queue(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "research"}, "spec": spec}
+
+
+def test_queues(admin: RestCluster, kubectl: Kubectl, installed: str) -> None:
+    quota = {"nominal": 8, "borrowingLimit": "4", "lendingLimit": "500m"}
+    spec = {
+        "parent": "all",
+        "weight": 2,
+        "quotas": {"nvidia.com/gpu": quota, "memory": {"nominal": "64Gi", "newer": 1}},
+        "order": "BestEffortFIFO",
+        "preemption": {"withinQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
+        "defaultPriority": -5,
+    }
+    for wrong in ({"weight": 0}, {"order": "LIFO"}, {"quotas": {"cpu": {"nominal": "-1"}}}, {"quotas": {"cpu": {}}}):
+        with pytest.raises(Rejected, match=next(iter(wrong))):
+            admin.create(QUEUES, None, queue(**wrong))
+    made = admin.create(QUEUES, None, queue(**spec))
+    try:
+        assert made["spec"] == spec
+        admin.replace(QUEUES, None, "research", {**made, "status": {"pending": 3, "admitted": 1}}, subresource="status")
+        titles, row = kubectl("get", "queues.tf-dist.dev").splitlines()
+        assert titles.split() == ["NAME", "WEIGHT", "PENDING", "ADMITTED", "AGE"]
+        assert row.split()[:4] == ["research", "2", "3", "1"]
+    finally:
+        admin.delete(QUEUES, None, "research")
+
+
+def test_volcanos_jobs(admin: RestCluster, kubectl: Kubectl, namespace: str) -> None:
+    try:
+        admin.create(CRDS, None, volcano_jobs())
+    except AlreadyExists:
+        pytest.skip("this cluster has Volcano")
+    try:
+        until(lambda: is_served(admin, VOLCANO), 60)
+        document = example("volcano-job.yaml")
+        document["spec"]["newer"] = document["spec"]["tasks"][0]["newer"] = {"a": 1}
+        document["spec"]["plugins"] = {"env": [], "svc": None, "ssh": ["--a"]}
+        made = admin.create(VOLCANO, namespace, document)
+        assert without_nulls(made["spec"]) == without_nulls(document["spec"])
+        assert read({**made, "spec": {**made["spec"], "plugins": {}}}).dialect is Dialect.VOLCANO
+        document["spec"]["tasks"][0]["replicas"] = -1
+        with pytest.raises(Rejected, match=r"spec\.tasks.*replicas"):
+            admin.create(VOLCANO, namespace, {**document, "metadata": {"name": "other"}})
+        status = {"state": {"phase": "Running"}, "running": 2, "minAvailable": 3}
+        admin.replace(VOLCANO, namespace, made["metadata"]["name"], {**made, "status": status}, subresource="status")
+        titles, row = kubectl("get", "vcjob", "-n", namespace).splitlines()
+        assert titles.split() == ["NAME", "STATUS", "MINAVAILABLE", "RUNNINGS", "AGE"]
+        assert row.split()[1:4] == ["Running", "3", "2"]
+    finally:
+        admin.delete(CRDS, None, VOLCANO_JOBS)

@@ -1,0 +1,216 @@
+"""What is generated: the files in ``deploy/`` are the generator's own, and each option does what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tf_dist.cli.commands.install import text_of
+from tf_dist.cli.manifests.definitions import queues, tfjobs, volcano_jobs
+from tf_dist.cli.manifests.files import files, tree
+from tf_dist.cli.manifests.settings import Budgets, Settings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+
+
+def objects(settings: Settings) -> list[dict[str, Any]]:
+    return [one for part in files(settings).values() for one in part]
+
+
+def found(settings: Settings, kind: str) -> list[dict[str, Any]]:
+    return [one for one in objects(settings) if one["kind"] == kind]
+
+
+def pod(settings: Settings) -> dict[str, Any]:
+    (deployment,) = found(settings, "Deployment")
+    return deployment["spec"]["template"]["spec"]
+
+
+def test_the_folder_is_what_the_generator_writes() -> None:
+    """After a change: tf-dist install --offline -o deploy"""
+    written = {str(path.relative_to(DEPLOY)): path.read_text() for path in DEPLOY.rglob("*.yaml")}
+    assert written == {name: text_of(parts) for name, parts in tree(Settings()).items()}
+
+
+def test_every_file_is_named_in_its_kustomization() -> None:
+    for place in DEPLOY.rglob("kustomization.yaml"):
+        named = {place.parent / name for name in yaml.safe_load(place.read_text())["resources"]}
+        assert named <= set(DEPLOY.rglob("*.yaml"))
+    listed = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
+    others = {"kustomization.yaml", "driver/kustomization.yaml", "driver/driver.yaml"}
+    assert {*listed, *others} == {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*.yaml")}
+
+
+EVERYTHING = Settings(service_monitor=True, volcano_jobs=True, drivers=("research",))
+
+
+def test_everything_is_known_as_tf_dists() -> None:
+    labels = [one["metadata"]["labels"]["app.kubernetes.io/part-of"] for one in objects(EVERYTHING)]
+    assert set(labels) == {"tf-dist"}
+
+
+def test_objects_are_written_before_what_refers_to_them() -> None:
+    kinds = [one["kind"] for one in objects(Settings())]
+    assert kinds.index("CustomResourceDefinition") == 0
+    assert kinds.index("Namespace") < kinds.index("ServiceAccount") < kinds.index("Deployment")
+
+
+def test_no_object_is_written_twice() -> None:
+    settings = Settings(namespaces=("research", "tf-dist-system"), drivers=("research", "vision"), volcano_jobs=True)
+    places = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects(settings)]
+    assert len(places) == len(set(places))
+
+
+def test_roles_are_bound_to_accounts_that_exist() -> None:
+    for settings in (EVERYTHING, Settings(namespaces=("a", "b"), into="system")):
+        accounts = {
+            (one["metadata"]["namespace"], one["metadata"]["name"]) for one in found(settings, "ServiceAccount")
+        }
+        roles = {
+            (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"])
+            for kind in ("Role", "ClusterRole")
+            for one in found(settings, kind)
+        }
+        for kind in ("RoleBinding", "ClusterRoleBinding"):
+            for one in found(settings, kind):
+                (subject,) = one["subjects"]
+                assert (subject["namespace"], subject["name"]) in accounts
+                assert (one["roleRef"]["kind"], one["metadata"].get("namespace"), one["roleRef"]["name"]) in roles
+
+
+def test_no_role_grants_by_wildcard_or_lets_anyone_raise_their_rights() -> None:
+    for kind in ("Role", "ClusterRole"):
+        for rule in (rule for role in found(EVERYTHING, kind) for rule in role["rules"]):
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+            assert not {"bind", "escalate", "impersonate"} & set(rule["verbs"])
+            assert "pods/exec" not in rule["resources"]
+
+
+def test_a_controller_of_some_namespaces_has_rights_in_these_alone() -> None:
+    settings = Settings(namespaces=("research", "vision"))
+    assert not found(settings, "ClusterRoleBinding")
+    bound = {one["metadata"]["namespace"] for one in found(settings, "RoleBinding")}
+    assert bound == {"research", "vision", "tf-dist-system"}
+    assert pod(settings)["containers"][0]["args"][-2:] == ["--namespace=research", "--namespace=vision"]
+
+
+def test_without_a_controller_nothing_runs_in_the_cluster() -> None:
+    kinds = {one["kind"] for one in objects(Settings(controller=False, drivers=("research",)))}
+    assert kinds == {"CustomResourceDefinition", "ClusterRole", "Role", "RoleBinding", "ServiceAccount"}
+
+
+def test_definitions_alone() -> None:
+    assert {one["kind"] for one in objects(Settings(only_definitions=True))} == {"CustomResourceDefinition"}
+    assert set(tree(Settings(only_definitions=True))) == {
+        "crds/tfjobs.kubeflow.org.yaml",
+        "crds/queues.tf-dist.dev.yaml",
+        "kustomization.yaml",
+    }
+
+
+def test_somebody_elses_definition_is_left_out() -> None:
+    settings = Settings(left_out=frozenset({"tfjobs.kubeflow.org"}))
+    assert [one["metadata"]["name"] for one in found(settings, "CustomResourceDefinition")] == ["queues.tf-dist.dev"]
+
+
+def test_volcanos_jobs_are_driven_only_if_asked_for() -> None:
+    assert "batch.volcano.sh" not in json.dumps(objects(Settings()))
+    assert "--volcano-jobs" not in pod(Settings())["containers"][0]["args"]
+    asked = Settings(volcano_jobs=True)
+    assert "jobs.batch.volcano.sh" in {one["metadata"]["name"] for one in found(asked, "CustomResourceDefinition")}
+    assert "--volcano-jobs" in pod(asked)["containers"][0]["args"]
+
+
+def test_a_service_monitor_only_if_asked_for() -> None:
+    assert not found(Settings(), "ServiceMonitor")
+    (monitor,) = found(Settings(service_monitor=True), "ServiceMonitor")
+    (service,) = found(Settings(), "Service")
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert {one["port"] for one in monitor["spec"]["endpoints"]} <= {one["name"] for one in service["spec"]["ports"]}
+
+
+@pytest.mark.parametrize(
+    ("into", "namespaces", "priority"), [("kube-system", 0, "system-cluster-critical"), ("a", 1, None)]
+)
+def test_where_the_controller_runs(into: str, namespaces: int, priority: str | None) -> None:
+    settings = Settings(into=into)
+    assert len(found(settings, "Namespace")) == namespaces
+    assert pod(settings).get("priorityClassName") == priority
+    (deployment,) = found(settings, "Deployment")
+    assert deployment["metadata"]["namespace"] == into
+
+
+def test_the_pod_meets_the_restricted_standard_and_what_it_needs_is_there() -> None:
+    spec = pod(Settings(image="mine:2", replicas=3))
+    (container,) = spec["containers"]
+    assert container["image"] == "mine:2"
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    (port,) = container["ports"]
+    assert f"--metrics-port={port['containerPort']}" in container["args"]
+    probes = {name: container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert {probe["port"] for probe in probes.values()} == {port["name"]}
+    assert [probe["path"] for probe in probes.values()] == ["/healthz", "/healthz", "/readyz"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {one["name"] for one in spec["volumes"]}
+
+
+def test_the_budget_lets_a_single_replica_be_drained() -> None:
+    (budget,) = found(Settings(replicas=1, budgets=Budgets.V1BETA1), "PodDisruptionBudget")
+    assert budget["apiVersion"] == "policy/v1beta1"
+    assert budget["spec"]["maxUnavailable"] == 1
+    (deployment,) = found(Settings(replicas=1), "Deployment")
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+
+
+def nodes_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema below one, with its place."""
+    yield path, schema
+    for key, below in (schema.get("properties") or {}).items():
+        yield from nodes_of(below, f"{path}.{key}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from nodes_of(schema[key], f"{path}[]")
+
+
+@pytest.mark.parametrize("definition", [tfjobs(), queues(), volcano_jobs()], ids=lambda one: one["metadata"]["name"])
+def test_no_definition_drops_what_a_user_wrote(definition: dict[str, Any]) -> None:
+    for version in definition["spec"]["versions"]:
+        for path, schema in nodes_of(version["schema"]["openAPIV3Schema"]):
+            if schema.get("type") == "object" and path != ".metadata":
+                keeps = schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema
+                assert keeps, f"{definition['metadata']['name']}{path} would lose what it does not know"
+
+
+def test_both_versions_take_both_layouts() -> None:
+    """Without conversion an object is checked against whichever version it is written at."""
+    schemas = [version["schema"] for version in tfjobs()["spec"]["versions"]]
+    assert schemas[0] == schemas[1]
+
+
+def strings(value: object) -> Iterable[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from (str(key), *strings(inner))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner)
+    else:
+        yield str(value)
+
+
+def test_no_image_names_a_registry() -> None:
+    images = [container["image"] for container in pod(Settings())["containers"]]
+    assert all(re.fullmatch(r"[a-z-]+:[\w.]+", image) for image in images)
+    assert not [text for text in strings(list(objects(EVERYTHING))) if "://" in text]

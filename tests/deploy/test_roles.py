@@ -1,0 +1,406 @@
+"""The shipped roles on a real API server: a job's whole life works with them, and nothing more is granted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.support import exists, names
+from tests.deploy.conftest import SYSTEM, is_served
+from tests.deploy.kubelet import Kubelet
+from tests.driver.harness import container, tfjob
+from tests.waiting import until
+from tf_dist.cluster.api import (
+    CONFIG_MAPS,
+    EVENTS,
+    LEASES,
+    NETWORK_POLICIES,
+    NODES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    TFJOBS,
+    TFJOBS_V1ALPHA1,
+    VOLCANO_JOBS,
+    Object,
+    Resource,
+)
+from tf_dist.cluster.memory.resources import CRDS
+from tf_dist.cluster.rest import RestCluster
+from tf_dist.driver.lease import LeaseRef
+from tf_dist.driver.leasebook import LeaseBook, sweep
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.settings import DriverSettings
+from tf_dist.driver.tenure import Tenure
+from tf_dist.errors import Forbidden
+
+pytestmark = pytest.mark.cluster
+
+Kubectl = Callable[..., str]
+Account = Callable[[str, str], RestCluster]
+Grants = set[tuple[str, str, str]]
+"""Group, resource, verb."""
+
+JOBS = "kubeflow.org"
+
+
+def table(text: str) -> Grants:
+    """Lines of ``resource[.group]: verb verb``, as kubectl names resources."""
+    found = set()
+    for line in filter(None, (line.strip() for line in text.splitlines())):
+        place, _, verbs = line.partition(":")
+        resource, _, group = place.partition(".")
+        found |= {(group, resource, verb) for verb in verbs.split()}
+    return found
+
+
+DRIVING = """
+    tfjobs.kubeflow.org: get list watch patch delete
+    tfjobs/status.kubeflow.org: update
+    tfjobs/finalizers.kubeflow.org: update
+    pods: get list watch create delete
+    services: get list watch create delete
+    configmaps: list watch
+    networkpolicies.networking.k8s.io: list watch
+    events: create patch
+"""
+CONTROLLER = table(DRIVING + "leases.coordination.k8s.io: get list update delete\n nodes: list watch")
+ELECTION = table("leases.coordination.k8s.io: get create update")
+INLINE = table(
+    DRIVING
+    + """
+    tfjobs.kubeflow.org: create
+    pods/log: get
+    events: list watch
+    leases.coordination.k8s.io: get list create update delete
+    """
+)
+NODE = table(
+    """
+    nodes: get list watch create patch delete
+    nodes/status: patch
+    pods: list watch delete
+    pods/status: patch
+    secrets: get
+    configmaps: get
+    persistentvolumeclaims: get
+    persistentvolumes: get
+    services: list watch
+    events: create
+    namespaces: get
+    tokenreviews.authentication.k8s.io: create
+    subjectaccessreviews.authorization.k8s.io: create
+    """
+)
+HEARTBEAT = table("leases.coordination.k8s.io: get create update delete")
+
+
+def granted(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:
+    """What an account may do in a namespace, beyond what anybody may who is known at all."""
+    return _rules(kubectl, account, home, namespace) - _rules(kubectl, "nobody-special", home, namespace)
+
+
+def _rules(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": namespace},
+    }
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{home}", "system:authenticated")
+    who = [f"--as=system:serviceaccount:{home}:{account}", *(f"--as-group={group}" for group in groups)]
+    answer = json.loads(kubectl("create", "-f", "-", "-o", "json", *who, stdin=review))
+    return {
+        (group, resource, verb)
+        for rule in answer["status"]["resourceRules"]
+        for group in rule.get("apiGroups") or ()
+        for resource in rule.get("resources") or ()
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_controller_may_do_this_and_nothing_more(kubectl: Kubectl, namespace: str) -> None:
+    assert granted(kubectl, "tf-dist-controller", SYSTEM, namespace) == CONTROLLER
+    assert granted(kubectl, "tf-dist-controller", SYSTEM, SYSTEM) == CONTROLLER | ELECTION
+
+
+@pytest.fixture
+def drivers(kubectl: Kubectl, install: Callable[..., Any], namespace: str) -> str:
+    """A namespace in which drivers work without a controller."""
+    printed = install("--drivers", namespace, "--no-controller")
+    assert printed.returncode == 0, printed.stderr
+    kubectl("apply", "-f", "-", stdin=printed.stdout)
+    return namespace
+
+
+def test_a_driver_of_a_namespace_may_do_this_there_and_nothing_elsewhere(kubectl: Kubectl, drivers: str) -> None:
+    assert granted(kubectl, "tf-dist-driver", drivers, drivers) == INLINE
+    assert granted(kubectl, "tf-dist-driver", drivers, "default") == set()
+
+
+def test_a_controller_of_some_namespaces(kubectl: Kubectl, install: Callable[..., Any], namespace: str) -> None:
+    """Its account has another home here, so that the controller of everything keeps its rights."""
+    printed = install("--namespace", namespace, "--into", namespace)
+    rights = [
+        one
+        for one in yaml.safe_load_all(printed.stdout)
+        if one["kind"] in ("ServiceAccount", "Role", "RoleBinding") and one["metadata"]["namespace"] == namespace
+    ]
+    kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(rights))
+    everywhere = {entry for entry in CONTROLLER if entry[1] != "nodes"}
+    assert granted(kubectl, "tf-dist-controller", namespace, namespace) == everywhere | ELECTION
+    assert granted(kubectl, "tf-dist-controller", namespace, "default") == set()
+
+
+def test_the_node_agents_role_is_bound_to_nobody_and_holds_its_table(kubectl: Kubectl, namespace: str) -> None:
+    kubectl("create", "serviceaccount", "machine", "-n", namespace)
+    assert granted(kubectl, "machine", namespace, namespace) == set()
+    name = f"machine-{namespace}"
+    account = f"--serviceaccount={namespace}:machine"
+    kubectl("create", "clusterrolebinding", name, "--clusterrole=tf-dist-node", account)
+    kubectl("create", "rolebinding", name, "--role=tf-dist-node", account, "-n", "kube-node-lease")
+    try:
+        assert granted(kubectl, "machine", namespace, namespace) == NODE
+        assert granted(kubectl, "machine", namespace, "kube-node-lease") == NODE | HEARTBEAT
+    finally:
+        kubectl("delete", "clusterrolebinding", name)
+        kubectl("delete", "rolebinding", name, "-n", "kube-node-lease")
+
+
+def test_who_may_edit_or_view_a_namespace_may_do_so_with_its_jobs(kubectl: Kubectl, namespace: str) -> None:
+    kubectl("create", "rolebinding", "edits", "--clusterrole=edit", "--user=ed", "-n", namespace)
+    kubectl("create", "rolebinding", "views", "--clusterrole=view", "--user=vi", "-n", namespace)
+
+    def may(user: str, verb: str, resource: str) -> bool:
+        plural, _, subresource = resource.partition("/")
+        asked = {"namespace": namespace, "verb": verb, "group": JOBS, "resource": plural, "subresource": subresource}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        answer = json.loads(kubectl("create", "-f", "-", "-o", "json", f"--as={user}", stdin=review))
+        return bool(answer["status"]["allowed"])
+
+    # The controller manager adds our rules to edit and view in its own time.
+    until(lambda: may("ed", "create", "tfjobs") and may("vi", "watch", "tfjobs"), 60)
+    assert may("ed", "patch", "tfjobs/scale")
+    assert not may("ed", "update", "tfjobs/status")
+    assert not may("vi", "delete", "tfjobs")
+
+
+# A job's whole life, with nothing but the role
+
+
+class Life:
+    """Drives one job with a driver in the hands of an account, while somebody plays the kubelet."""
+
+    def __init__(
+        self, admin: RestCluster, driver: Driver, kubelet: Kubelet, resource: Resource, stored: Object
+    ) -> None:
+        self._admin = admin
+        self._driver = driver
+        self._kubelet = kubelet
+        self._resource = resource
+        self._metadata = stored["metadata"]
+
+    @property
+    def _where(self) -> tuple[Resource, str, str]:
+        return self._resource, self._metadata["namespace"], self._metadata["name"]
+
+    def memory(self) -> Object:
+        return dict((self._admin.get(*self._where).get("status") or {}).get("tfDist") or {})
+
+    def holds(self, condition: str) -> bool:
+        """Whether a condition of the job's status is true."""
+        conditions = (self._admin.get(*self._where).get("status") or {}).get("conditions") or ()
+        return any(one["type"] == condition and one["status"] == "True" for one in conditions)
+
+    def until(self, condition: Callable[[], bool], **ends: int) -> None:
+        left = {name.replace("_", "-"): code for name, code in ends.items()}
+
+        def step() -> bool:
+            self._driver.step()
+            self._kubelet.step(left)
+            return not left and condition()
+
+        until(step, 60)
+
+    def gone(self) -> bool:
+        return not exists(self._admin, *self._where)
+
+
+def short(document: Object, **policy: Any) -> Object:
+    """The harness's job, in no namespace of its own."""
+    metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
+    return {**document, "metadata": metadata}
+
+
+def live(admin: RestCluster, driver: Driver, kubelet: Kubelet, submit: RestCluster, namespace: str) -> None:
+    """A worker is killed and comes back, the job is suspended and goes on, it succeeds and deletes itself."""
+    document = short(tfjob(cleanPodPolicy="All", ttlSecondsAfterFinished=0))
+    life = Life(admin, driver, kubelet, TFJOBS, submit.create(TFJOBS, namespace, document))
+    life.until(lambda: life.memory().get("phase") == "Running")
+    assert len(names(admin, SERVICES, namespace)) == 3
+    life.until(lambda: bool(life.memory().get("restarts")), worker_1=137)
+    life.until(lambda: life.memory().get("phase") == "Running")
+    submit.patch(TFJOBS, namespace, "mnist", {"spec": {"runPolicy": {"suspend": True}}})
+    life.until(lambda: life.memory().get("phase") == "Aborted" and not names(admin, PODS, namespace))
+    submit.patch(TFJOBS, namespace, "mnist", {"spec": {"runPolicy": {"suspend": False}}})
+    life.until(lambda: life.memory().get("phase") == "Running")
+    life.until(life.gone, worker_0=0, worker_1=0)
+    assert admin.list(EVENTS, namespace).items, "the driver told nobody anything"
+
+
+def test_the_controllers_role_suffices(admin: RestCluster, as_account: Account, room: Kubelet, namespace: str) -> None:
+    account = as_account("tf-dist-controller", SYSTEM)
+    live(admin, Driver(account, settings=DriverSettings(volcano_jobs=False)), room, admin, namespace)
+    tenure = Tenure(account, LeaseRef(SYSTEM, f"election-{namespace}"), shared=True)
+    tenure.step()
+    assert tenure.problem is None
+    tenure.step()
+    assert tenure.problem is None
+    tenure.stop()
+    sweep(account, None)
+    with pytest.raises(Forbidden):
+        account.list(SECRETS, namespace)
+
+
+def test_the_drivers_role_suffices(admin: RestCluster, as_account: Account, room: Kubelet, drivers: str) -> None:
+    account = as_account("tf-dist-driver", drivers)
+    tenure = Tenure(account, LeaseRef(drivers, "driver"), shared=False)
+    tenure.step()
+    assert tenure.valid()
+    driver = Driver(account, settings=DriverSettings(namespace=drivers, volcano_jobs=False))
+    live(admin, driver, room, account, drivers)
+    tenure.step()
+    assert tenure.problem is None
+    tenure.stop()
+    assert not exists(admin, LEASES, drivers, "driver")
+    sweep(account, drivers)
+    with pytest.raises(Forbidden):
+        account.list(NODES)
+    with pytest.raises(Forbidden):
+        account.list(SECRETS, drivers)
+
+
+def test_a_dead_drivers_lease_can_be_broken(admin: RestCluster, as_account: Account, drivers: str) -> None:
+    """By the controller, whose role reaches into the namespaces of others."""
+    dead = Tenure(as_account("tf-dist-driver", drivers), LeaseRef(drivers, "dead"), shared=False, duration=1.0)
+    dead.step()
+    now = time.monotonic()
+    clock = [now]
+    book = LeaseBook(as_account("tf-dist-controller", SYSTEM), "me", monotonic=lambda: clock[0])
+    book.watch_refs([f"{drivers}/dead"])
+    for _ in range(4):
+        book.look()
+        clock[0] += 30
+    book.look()
+    assert book.stale() == {f"{drivers}/dead"}
+    assert not book.unknown()
+
+
+@pytest.fixture
+def volcano(
+    admin: RestCluster, kubectl: Kubectl, install: Callable[..., Any], installed: str, namespace: str
+) -> Iterator[str]:
+    """A namespace in which drivers may drive Volcano's jobs, too."""
+    if is_served(admin, VOLCANO_JOBS):
+        pytest.skip("this cluster has Volcano")
+    kubectl("apply", "-f", "-", stdin=install("--volcano-jobs", "--drivers", namespace, "--no-controller").stdout)
+    try:
+        until(lambda: is_served(admin, VOLCANO_JOBS), 60)
+        yield namespace
+    finally:
+        kubectl("delete", "crd", "jobs.batch.volcano.sh")
+        kubectl("apply", "-f", "-", stdin=install().stdout)
+
+
+def test_volcanos_plugins_need_what_the_role_has_then(
+    admin: RestCluster, kubectl: Kubectl, as_account: Account, room: Kubelet, volcano: str
+) -> None:
+    more = """
+        jobs.batch.volcano.sh: get list watch create patch delete
+        jobs/status.batch.volcano.sh: update
+        jobs/finalizers.batch.volcano.sh: update
+        configmaps: get create patch delete
+        networkpolicies.networking.k8s.io: get create delete
+    """
+    assert granted(kubectl, "tf-dist-driver", volcano, volcano) == INLINE | table(more)
+    account = as_account("tf-dist-driver", volcano)
+    task = {"name": "worker", "replicas": 2, "template": {"spec": {"containers": [container()]}}}
+    spec = {"minAvailable": 2, "plugins": {"svc": [], "env": []}, "tasks": [task], "ttlSecondsAfterFinished": 0}
+    stored = account.create(VOLCANO_JOBS, volcano, {"metadata": {"name": "vc"}, "spec": spec})
+    driver = Driver(account, settings=DriverSettings(namespace=volcano, volcano_jobs=True))
+    life = Life(admin, driver, room, VOLCANO_JOBS, stored)
+    life.until(lambda: life.memory().get("phase") == "Running")
+    assert names(admin, NETWORK_POLICIES, volcano) == ["vc"]
+    assert "vc-svc" in names(admin, CONFIG_MAPS, volcano)
+    tasks = [{**task, "replicas": 3}]
+    account.patch(VOLCANO_JOBS, volcano, "vc", {"spec": {"tasks": tasks}})
+    life.until(lambda: len(names(admin, PODS, volcano)) == 3)
+    life.until(life.gone, worker_0=0, worker_1=0, worker_2=0)
+
+
+@pytest.fixture
+def kubeflows(admin: RestCluster, namespace: str) -> Iterator[None]:
+    """The definition of TFJob as Kubeflow has it: v1 alone, and a status that drops what it does not know."""
+    name = "tfjobs.kubeflow.org"
+    ours = admin.get(CRDS, None, name)["spec"]["versions"]
+    kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    text = {"type": "string"}
+    condition = dict.fromkeys(("type", "status", "reason", "message", "lastUpdateTime", "lastTransitionTime"), text)
+    counts = {key: {"type": "integer"} for key in ("active", "succeeded", "failed")}
+    replicas = {"type": "object", "properties": {**counts, "selector": text}}
+    status = {
+        "conditions": {"type": "array", "items": {"type": "object", "properties": condition}},
+        "replicaStatuses": {"type": "object", "additionalProperties": replicas},
+        "startTime": text,
+        "completionTime": text,
+    }
+    schema = {"type": "object", "properties": {"spec": kept, "status": {"type": "object", "properties": status}}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    theirs = {**version, "subresources": {"status": {}}}
+    admin.patch(CRDS, None, name, {"spec": {"versions": [theirs]}})
+    until(lambda: not is_served(admin, TFJOBS_V1ALPHA1), 60)
+    try:
+        yield
+    finally:
+        admin.patch(CRDS, None, name, {"spec": {"versions": ours}})
+        until(lambda: is_served(admin, TFJOBS_V1ALPHA1), 60)
+
+
+def test_the_role_suffices_where_kubeflows_definition_drops_the_memory(
+    admin: RestCluster, as_account: Account, room: Kubelet, kubeflows: None, namespace: str
+) -> None:
+    account = as_account("tf-dist-controller", SYSTEM)
+    driver = Driver(account, settings=DriverSettings(volcano_jobs=False))
+    document = short(tfjob(cleanPodPolicy="All", ttlSecondsAfterFinished=0))
+    life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, document))
+    life.until(lambda: life.holds("Running"))
+    assert life.memory() == {}, "this definition keeps it, so the test tests nothing"
+    life.until(lambda: life.holds("Restarting") or len(names(admin, PODS, namespace)) == 3, worker_1=137)
+    life.until(lambda: life.holds("Running"))
+    life.until(life.gone, worker_0=0, worker_1=0)
+
+
+def test_an_invalid_v1alpha1_job_is_told_what_is_wrong_and_nothing_of_versions(
+    admin: RestCluster, as_account: Account, namespace: str
+) -> None:
+    """The driver sees it at v1, which is the server's doing and not the user's."""
+    container_ = {"name": "tensorflow", "image": "tf", "imagee": "x"}
+    spec = {"replicaSpecs": [{"tfReplicaType": "WORKER", "template": {"spec": {"containers": [container_]}}}]}
+    admin.create(TFJOBS_V1ALPHA1, namespace, {"metadata": {"name": "wrong"}, "spec": spec})
+    driver = Driver(as_account("tf-dist-controller", SYSTEM), settings=DriverSettings(volcano_jobs=False))
+
+    def status() -> Object:
+        driver.step()
+        return dict(admin.get(TFJOBS_V1ALPHA1, namespace, "wrong").get("status") or {})
+
+    until(lambda: status().get("phase") == "Failed", 60)
+    assert "the chief is a MASTER" in status()["reason"]
+    assert "layout" not in status()["reason"]

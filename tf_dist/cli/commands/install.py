@@ -1,0 +1,163 @@
+"""``tf-dist install``: what a cluster needs, as YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tf_dist.cli import exits, options, output
+
+if TYPE_CHECKING:
+    from tf_dist.cli.manifests.foreign import Difference
+    from tf_dist.cli.manifests.names import Object
+    from tf_dist.cli.manifests.settings import Settings
+    from tf_dist.cluster.rest import RestCluster
+
+_HEADER: Final = "# Written by tf-dist install; change its options rather than this file.\n"
+_Namespaces = list[str] | None
+
+
+def install(
+    into: Annotated[str, typer.Option("--into", metavar="NS", help="The controller's namespace.")] = "tf-dist-system",
+    image: Annotated[str, typer.Option("--image", help="The controller's image (default: tf-dist:VERSION).")] = "",
+    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Controllers; one of them drives.")] = 2,
+    namespace: Annotated[
+        _Namespaces, typer.Option("--namespace", "-n", metavar="NS", help="Drive jobs of these namespaces only.")
+    ] = None,
+    drivers: Annotated[
+        _Namespaces,
+        typer.Option("--drivers", metavar="NS", help="Let programs drive jobs in this namespace without a controller."),
+    ] = None,
+    no_controller: Annotated[bool, typer.Option("--no-controller", help="Install no controller.")] = False,
+    service_monitor: Annotated[
+        bool, typer.Option("--service-monitor", help="With a ServiceMonitor for the Prometheus operator.")
+    ] = False,
+    volcano_jobs: Annotated[
+        bool, typer.Option("--volcano-jobs", help="Drive Volcano Jobs, too, in a cluster without Volcano.")
+    ] = False,
+    crds_only: Annotated[bool, typer.Option("--crds-only", help="Only the definitions.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what stands in the way; 1 if something does.")
+    ] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not look at a cluster.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write a folder for kubectl apply -k.")
+    ] = None,
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+) -> None:
+    """Print what a cluster needs: tf-dist install | kubectl apply -f -
+
+    Looks at the cluster first, and leaves out what is somebody else's there. Changes nothing itself.
+    """
+    from tf_dist.cli.manifests.settings import IMAGE, Settings
+
+    settings = Settings(
+        into=into,
+        image=image or IMAGE,
+        replicas=replicas,
+        namespaces=tuple(dict.fromkeys(namespace or ())),
+        drivers=tuple(dict.fromkeys(drivers or ())),
+        controller=not no_controller,
+        only_definitions=crds_only,
+        service_monitor=service_monitor,
+        volcano_jobs=volcano_jobs,
+    )
+    _require_sense(settings, check=check, offline=offline)
+    found: list[Difference] = []
+    if not offline:
+        settings, found = _looked(settings, kubeconfig, context, required=check)
+    if check:
+        _answer(found)
+    _warn(found)
+    if folder is None:
+        _print(settings)
+    else:
+        _write(settings, folder)
+
+
+def _require_sense(settings: Settings, *, check: bool, offline: bool) -> None:
+    from tf_dist.core.dialects.names import is_label
+    from tf_dist.errors import InvalidJob, Problem
+
+    given = [("--into", settings.into)]
+    given += [("--namespace", one) for one in settings.namespaces] + [("--drivers", one) for one in settings.drivers]
+    wrong = [Problem(option, f"{name!r} is no namespace") for option, name in given if not is_label(name)]
+    if settings.namespaces and not settings.controller:
+        wrong.append(Problem("--namespace", "says what the controller drives, and --no-controller leaves it out"))
+    if settings.only_definitions and settings.drivers:
+        wrong.append(Problem("--crds-only", "leaves out what --drivers asks for"))
+    if check and offline:
+        wrong.append(Problem("--check", "has to look at the cluster, and --offline forbids it"))
+    if wrong:
+        raise InvalidJob(wrong)
+
+
+def _looked(settings: Settings, kubeconfig: str, context: str, *, required: bool) -> tuple[Settings, list[Difference]]:
+    from tf_dist.cli.installing import look
+    from tf_dist.errors import Unavailable
+
+    cluster = _cluster(kubeconfig, context, required=required)
+    if cluster is None:
+        return settings, []
+    with cluster:
+        try:
+            return look(cluster, settings)
+        except Unavailable as error:
+            hint = "try again; or --offline, if nothing in the cluster is somebody else's (kubectl get crds)"
+            raise Unavailable(str(error), hint=hint) from error
+
+
+def _cluster(kubeconfig: str, context: str, *, required: bool) -> RestCluster | None:
+    """The cluster that kubectl would apply to; None, after a word about it, where there is none."""
+    from tf_dist.cluster.kube import load
+    from tf_dist.errors import Unavailable
+
+    try:
+        return load(kubeconfig or None, context or None).cluster()
+    except Unavailable:
+        if required or kubeconfig or context:
+            raise
+        output.note("no cluster was looked at: none is configured here")
+        return None
+
+
+def _answer(found: list[Difference]) -> None:
+    for one in found:
+        output.line(f"{one.what}\n    {one.so}")
+    if found:
+        raise typer.Exit(exits.FAILED)
+    output.line("nothing stands in the way")
+    raise typer.Exit
+
+
+def _warn(found: list[Difference]) -> None:
+    for one in found:
+        output.warning(one.what, one.so)
+
+
+def _print(settings: Settings) -> None:
+    from tf_dist.cli.manifests.files import files
+
+    output.data("yaml", [one for part in files(settings).values() for one in part])
+
+
+def text_of(objects: list[Object]) -> str:
+    """A file of these objects."""
+    return _HEADER + output.to_yaml(objects if len(objects) > 1 else objects[0])
+
+
+def _write(settings: Settings, folder: Path) -> None:
+    from tf_dist.cli.manifests.files import tree
+    from tf_dist.errors import TFDistError
+
+    for name, objects in tree(settings).items():
+        place = folder / name
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text_of(objects), encoding="utf-8")
+        except OSError as error:
+            raise TFDistError(f"cannot write {place}: {error.strerror}", hint="give another folder with -o") from error
+        output.line(str(place))

@@ -1,0 +1,128 @@
+"""The CustomResourceDefinitions: TFJob, Queue and, for clusters without Volcano, Volcano's Job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tf_dist.cli.manifests.names import Object, metadata
+from tf_dist.cli.manifests.queue_schema import QUEUE
+from tf_dist.cli.manifests.settings import Settings
+from tf_dist.cli.manifests.shapes import Schema
+from tf_dist.cli.manifests.tfjob_schema import TFJOB
+from tf_dist.cli.manifests.volcano_schema import VOLCANO_JOB
+
+TFJOBS: Final = "tfjobs.kubeflow.org"
+QUEUES: Final = "queues.tf-dist.dev"
+VOLCANO_JOBS: Final = "jobs.batch.volcano.sh"
+
+
+def definitions(settings: Settings) -> list[Object]:
+    """Those that this installation brings, without those that are somebody else's."""
+    wanted = [tfjobs(), queues(), *([volcano_jobs()] if settings.volcano_jobs else [])]
+    return [one for one in wanted if one["metadata"]["name"] not in settings.left_out]
+
+
+def tfjobs() -> Object:
+    """``tfjobs.kubeflow.org``: v1 and v1alpha1, each job kept as it was written.
+
+    There is no conversion, so the API server shows a job of either version under both, apiVersion exchanged;
+    ``dialects.read`` goes by the layout of the spec.
+    """
+    columns = [
+        _column("State", ".status.tfDist.phase"),
+        _column("Ready", ".status.tfDist.ready"),
+        _column("Reason", ".status.tfDist.reason"),
+        _AGE,
+    ]
+    # Not below status.replicaStatuses: that is a list in v1alpha1, and the server refuses a status in which it cannot
+    # follow these paths, at whichever version the job was written.
+    scale = {
+        "specReplicasPath": ".spec.tfReplicaSpecs.Worker.replicas",
+        "statusReplicasPath": ".status.tfDist.replicas.worker.running",
+        "labelSelectorPath": ".status.tfDist.selector",
+    }
+    versions = [
+        _version("v1", TFJOB, columns, scale=scale),
+        _version("v1alpha1", TFJOB, columns, storage=False),
+    ]
+    return _definition("kubeflow.org", "TFJob", versions, short=["tfj"])
+
+
+def queues() -> Object:
+    """``queues.tf-dist.dev``: cluster-wide."""
+    columns = [
+        _column("Weight", ".spec.weight", "integer"),
+        _column("Pending", ".status.pending", "integer"),
+        _column("Admitted", ".status.admitted", "integer"),
+        _AGE,
+    ]
+    version = _version("v1alpha1", QUEUE, columns)
+    return _definition("tf-dist.dev", "Queue", [version], short=["tfq"], scope="Cluster", shown_in_all=False)
+
+
+def volcano_jobs() -> Object:
+    """``jobs.batch.volcano.sh``."""
+    columns = [
+        _column("Status", ".status.state.phase"),
+        _column("minAvailable", ".status.minAvailable", "integer"),
+        _column("Runnings", ".status.running", "integer"),
+        _AGE,
+        _column("Queue", ".spec.queue", priority=1),
+    ]
+    version = _version("v1alpha1", VOLCANO_JOB, columns)
+    return _definition("batch.volcano.sh", "Job", [version], short=["vcjob", "vj"])
+
+
+def _column(name: str, path: str, kind: str = "string", priority: int = 0) -> Object:
+    column: Object = {"name": name, "type": kind, "jsonPath": path}
+    return {**column, "priority": priority} if priority else column
+
+
+_AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
+
+
+def _version(
+    name: str, schema: Schema, columns: Sequence[Object], *, storage: bool = True, scale: Object | None = None
+) -> Object:
+    return {
+        "name": name,
+        "served": True,
+        "storage": storage,
+        "subresources": {"status": {}, **({"scale": scale} if scale else {})},
+        "additionalPrinterColumns": list(columns),
+        "schema": {"openAPIV3Schema": schema},
+    }
+
+
+def _definition(
+    group: str,
+    kind: str,
+    versions: list[Object],
+    *,
+    short: list[str],
+    scope: str = "Namespaced",
+    shown_in_all: bool = True,
+) -> Object:
+    plural = f"{kind.lower()}s"
+    names: Object = {
+        "kind": kind,
+        "listKind": f"{kind}List",
+        "plural": plural,
+        "singular": kind.lower(),
+        "shortNames": short,
+    }
+    name = f"{plural}.{group}"
+    # A group that ends in k8s.io or kubernetes.io would need an approval; these do not.
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": metadata(name),
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": {**names, "categories": ["all"]} if shown_in_all else names,
+            "conversion": {"strategy": "None"},
+            "versions": versions,
+        },
+    }

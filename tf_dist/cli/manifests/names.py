@@ -1,0 +1,22 @@
+"""What everything that is installed is called, and the labels by which it is known as tf-dist's."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+Object = dict[str, Any]
+
+PART_OF: Final = "app.kubernetes.io/part-of"
+TF_DIST: Final = "tf-dist"
+CONTROLLER: Final = "tf-dist-controller"
+DRIVER: Final = "tf-dist-driver"
+NODE: Final = "tf-dist-node"
+
+LABELS: Final = {PART_OF: TF_DIST}
+SELECTOR: Final = {"app.kubernetes.io/name": CONTROLLER}
+
+
+def metadata(name: str, namespace: str = "", labels: dict[str, str] | None = None) -> Object:
+    """An object's metadata, with the label that says whose it is."""
+    where = {"namespace": namespace} if namespace else {}
+    return {"name": name, **where, "labels": {**LABELS, **(labels or {})}}

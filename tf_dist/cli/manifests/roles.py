@@ -1,0 +1,76 @@
+"""The roles and what binds them: the tables of ``rules`` put where they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tf_dist.cli.manifests import rules
+from tf_dist.cli.manifests.names import CONTROLLER, DRIVER, NODE, Object, metadata
+from tf_dist.cli.manifests.settings import Settings
+
+_API: Final = "rbac.authorization.k8s.io"
+_NODE_LEASES: Final = "kube-node-lease"
+
+
+def for_people(settings: Settings) -> list[Object]:
+    """Jobs in Kubernetes' own roles: who has ``edit`` or ``view`` in a namespace has it for jobs, too."""
+    volcano = settings.volcano_jobs
+    edit = {f"{_API}/aggregate-to-edit": "true", f"{_API}/aggregate-to-admin": "true"}
+    view = {f"{_API}/aggregate-to-view": "true"}
+    return [
+        _role("tf-dist-edit", rules.editing(volcano=volcano), labels=edit),
+        _role("tf-dist-view", rules.viewing(volcano=volcano), labels=view),
+    ]
+
+
+def for_nodes() -> list[Object]:
+    """Roles of ``tf-dist node``, bound to nobody."""
+    return [_role(NODE, rules.node()), _role(NODE, rules.heartbeat(), _NODE_LEASES)]
+
+
+def for_controller(settings: Settings) -> list[Object]:
+    """The controller's account and its rights: everywhere, or in the namespaces that it drives and nowhere else."""
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata(CONTROLLER, settings.into),
+        "automountServiceAccountToken": False,  # its pod asks for it
+    }
+    rights = rules.controlling(volcano=settings.volcano_jobs)
+    granted: list[Object] = []
+    for namespace in settings.namespaces or ("",):
+        everywhere = [] if namespace else rules.scheduling()
+        granted += _granted(CONTROLLER, [*rights, *everywhere], settings.into, namespace)
+    # A name of its own: the namespace may be one of those that are driven.
+    election = _granted(f"{CONTROLLER}-election", rules.electing(), settings.into, settings.into)
+    return [account, *granted, *election]
+
+
+def for_drivers(namespace: str, *, volcano: bool = False) -> list[Object]:
+    """An account in a namespace that may submit jobs there and drive them."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(DRIVER, namespace)}
+    role = _role(DRIVER, rules.inline(volcano=volcano), namespace)
+    return [account, role, _binding(DRIVER, DRIVER, namespace, namespace)]
+
+
+def _granted(name: str, rights: Sequence[Object], home: str, namespace: str) -> list[Object]:
+    """A role and the controller in it; ``home`` is where the controller's account is."""
+    return [_role(name, rights, namespace), _binding(name, CONTROLLER, home, namespace)]
+
+
+def _role(name: str, rights: Sequence[Object], namespace: str = "", labels: dict[str, str] | None = None) -> Object:
+    kind = "Role" if namespace else "ClusterRole"
+    named = metadata(name, namespace, labels)
+    return {"apiVersion": f"{_API}/v1", "kind": kind, "metadata": named, "rules": list(rights)}
+
+
+def _binding(name: str, account: str, home: str, namespace: str = "") -> Object:
+    kind = "Role" if namespace else "ClusterRole"
+    return {
+        "apiVersion": f"{_API}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": metadata(name, namespace),
+        "roleRef": {"apiGroup": _API, "kind": kind, "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": home}],
+    }

@@ -1,0 +1,123 @@
+"""Who may do what, as tables: each row is there because some code of ours makes that very call.
+
+``tests/deploy`` compares them with what the API server grants, and drives a job with nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tf_dist.cli.manifests.names import Object
+
+_SEE: Final = ("get", "list", "watch")
+_FEED: Final = ("list", "watch")  # what a reflector needs, and nothing that reads one object by name
+_OWN: Final = (*_SEE, "create", "delete")  # what a job is made of
+_CORE: Final = ""
+_KUBEFLOW: Final = "kubeflow.org"
+_VOLCANO: Final = "batch.volcano.sh"
+_NETWORK: Final = "networking.k8s.io"
+_LEASES: Final = "coordination.k8s.io"
+
+
+def _rule(group: str, resources: str, *verbs: str) -> Object:
+    return {"apiGroups": [group], "resources": resources.split(), "verbs": list(verbs)}
+
+
+def _jobs(group: str, plural: str) -> list[Object]:
+    """A driver's rights on a kind of job. ``patch``: its memory may need an annotation where the status is pruned.
+
+    ``finalizers``: where OwnerReferencesPermissionEnforcement is on, who lets pods block the deletion of a job must be
+    allowed to set its finalizers.
+    """
+    return [
+        _rule(group, plural, *_SEE, "patch", "delete"),
+        _rule(group, f"{plural}/status", "update"),
+        _rule(group, f"{plural}/finalizers", "update"),
+    ]
+
+
+def driving(*, volcano: bool = False) -> list[Object]:
+    """What any driver needs in a namespace whose jobs it drives.
+
+    Only Volcano's plugins need more than pods and services, but a driver looks for what they made.
+    """
+    rules = [
+        *_jobs(_KUBEFLOW, "tfjobs"),
+        _rule(_CORE, "pods", *_OWN),
+        _rule(_CORE, "services", *_OWN),
+        _rule(_CORE, "events", "create", "patch"),
+    ]
+    if volcano:
+        rules += _jobs(_VOLCANO, "jobs")
+    rules.append(_rule(_CORE, "configmaps", *((*_OWN, "patch") if volcano else _FEED)))
+    rules.append(_rule(_NETWORK, "networkpolicies", *(_OWN if volcano else _FEED)))
+    return rules
+
+
+def controlling(*, volcano: bool = False) -> list[Object]:
+    """What the controller needs where it drives jobs: with other drivers' Leases, to see which of them are dead, to
+    break those so that nobody believes in them any more, and to clear them away.
+    """
+    return [*driving(volcano=volcano), _rule(_LEASES, "leases", "get", "list", "update", "delete")]
+
+
+def electing() -> list[Object]:
+    """What the controller's replicas need in their own namespace: one Lease, to choose who drives."""
+    return [_rule(_LEASES, "leases", "get", "create", "update")]
+
+
+def scheduling() -> list[Object]:
+    """What gang admission looks at: the nodes. The pods of everybody are in ``driving`` already."""
+    return [_rule(_CORE, "nodes", *_FEED)]
+
+
+def inline(*, volcano: bool = False) -> list[Object]:
+    """What a program needs that submits a job in a namespace and drives it there: Airflow's worker, ``tf-dist run``."""
+    submitting = [_rule(_KUBEFLOW, "tfjobs", "create")]
+    if volcano:
+        submitting.append(_rule(_VOLCANO, "jobs", "create"))
+    return [
+        *submitting,
+        *driving(volcano=volcano),
+        _rule(_CORE, "pods/log", "get"),
+        _rule(_CORE, "events", *_FEED),
+        _rule(_LEASES, "leases", "get", "list", "create", "update", "delete"),
+    ]
+
+
+def editing(*, volcano: bool = False) -> list[Object]:
+    """What who may edit a namespace may do with its jobs."""
+    all_verbs = (*_SEE, "create", "update", "patch", "delete", "deletecollection")
+    rules = [
+        _rule(_KUBEFLOW, "tfjobs", *all_verbs),
+        _rule(_KUBEFLOW, "tfjobs/scale", "get", "update", "patch"),
+        _rule(_KUBEFLOW, "tfjobs/status", "get"),
+    ]
+    return [*rules, _rule(_VOLCANO, "jobs", *all_verbs), _rule(_VOLCANO, "jobs/status", "get")] if volcano else rules
+
+
+def viewing(*, volcano: bool = False) -> list[Object]:
+    """What who may look into a namespace sees of its jobs."""
+    rules = [_rule(_KUBEFLOW, "tfjobs", *_SEE), _rule(_KUBEFLOW, "tfjobs/status tfjobs/scale", "get")]
+    return [*rules, _rule(_VOLCANO, "jobs", *_SEE), _rule(_VOLCANO, "jobs/status", "get")] if volcano else rules
+
+
+def node() -> list[Object]:
+    """What ``tf-dist node`` needs to be a node: as much as a kubelet, and to ask who may read its pods' logs."""
+    return [
+        _rule(_CORE, "nodes", *_SEE, "create", "patch", "delete"),
+        _rule(_CORE, "nodes/status", "patch"),
+        _rule(_CORE, "pods", *_FEED, "delete"),
+        _rule(_CORE, "pods/status", "patch"),
+        _rule(_CORE, "secrets configmaps persistentvolumeclaims persistentvolumes", "get"),
+        _rule(_CORE, "services", *_FEED),
+        _rule(_CORE, "events", "create"),
+        {**_rule(_CORE, "namespaces", "get"), "resourceNames": ["kube-system"]},  # its uid is the cluster's identity
+        _rule("authentication.k8s.io", "tokenreviews", "create"),
+        _rule("authorization.k8s.io", "subjectaccessreviews", "create"),
+    ]
+
+
+def heartbeat() -> list[Object]:
+    """What ``tf-dist node`` needs in the namespace of the nodes' leases."""
+    return [_rule(_LEASES, "leases", "get", "create", "update", "delete")]

@@ -1,0 +1,41 @@
+"""What may be said about an installation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from tf_dist import __version__
+
+IMAGE: Final = f"tf-dist:{__version__}"
+"""No registry: whoever builds the image knows where they put it."""
+
+
+class Budgets(StrEnum):
+    """Which version of PodDisruptionBudget the cluster serves: v1 from Kubernetes 1.21 on, v1beta1 before 1.25."""
+
+    V1 = "policy/v1"
+    V1BETA1 = "policy/v1beta1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What to install, and where.
+
+    ``into``: the controller's namespace; ``namespaces``: the only ones whose jobs it drives (none: all of them, and it
+    sees nodes); ``drivers``: namespaces in which programs without a controller drive jobs; ``left_out``: definitions
+    that are somebody else's in this cluster, by their names.
+    """
+
+    into: str = "tf-dist-system"
+    image: str = IMAGE
+    replicas: int = 2
+    namespaces: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    controller: bool = True
+    only_definitions: bool = False
+    service_monitor: bool = False
+    volcano_jobs: bool = False
+    budgets: Budgets = Budgets.V1
+    left_out: frozenset[str] = field(default_factory=frozenset)
