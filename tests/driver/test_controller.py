@@ -1,0 +1,294 @@
+"""Replicas of the controller: one drives, the others are ready to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.driver.harness import tfjob
+from tests.waiting import until
+from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, TFJOBS, Cluster
+from tf_dist.cluster.http import ApiServer, kubeconfig
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.core import names
+from tf_dist.core.claims import driver_of
+from tf_dist.driver.controller import Controller, ControllerSettings, lease_name
+from tf_dist.driver.lease import LeaseRef
+from tf_dist.errors import ClusterError, Unavailable
+
+LEASE = LeaseRef("default", "tf-dist-controller")
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryCluster]:
+    """A cluster with room, and with the Lease that `tf-dist install` puts there."""
+    with MemoryCluster() as memory:
+        room = {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "500"}}
+        node = memory.create(NODES, None, {"metadata": {"name": "n1"}})
+        memory.replace(NODES, None, "n1", {**node, "status": room}, subresource="status")
+        memory.create(LEASES, LEASE.namespace, {"metadata": {"name": LEASE.name}})
+        yield memory
+
+
+def settings(**more: Any) -> ControllerSettings:
+    return ControllerSettings(**{"metrics_port": 0, "workers": 2, "duration": 2.0, "renew_every": 0.4, **more})
+
+
+def ask(controller: Controller | int, path: str) -> tuple[int, str]:
+    port = controller if isinstance(controller, int) else controller.port
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def driven(cluster: Cluster, name: str) -> bool:
+    """Whether all pods of the job are there."""
+    return len(cluster.list(PODS, None, labels=f"{names.JOB_NAME}={name}").items) == 3
+
+
+def drivers(cluster: Cluster, name: str) -> str:
+    return driver_of(cluster.get(TFJOBS, "default", name))
+
+
+def test_it_drives_and_says_how_it_is(memory: MemoryCluster) -> None:
+    with Controller(memory, settings()) as controller:
+        memory.create(TFJOBS, "default", tfjob())
+        until(lambda: driven(memory, "mnist"), 60)
+        assert drivers(memory, "mnist") == str(LEASE)
+        until(lambda: ask(controller, "/readyz") == (200, "ok\n"), 60)
+        assert ask(controller, "/healthz") == (200, "ok\n")
+        until(lambda: "tf_dist_leading 1.0" in ask(controller, "/metrics")[1], 60)
+        text = ask(controller, "/metrics")[1]
+        assert 'tf_dist_actions_total{kind="Create",result="ok"}' in text
+        assert 'tf_dist_heartbeats_total{result="ok"}' in text
+        assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == controller.tenure.identity
+    assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
+
+
+def test_the_next_one_goes_on_where_the_last_one_stopped(memory: MemoryCluster) -> None:
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(Controller(memory, settings())) for _ in range(2))
+        until(lambda: all(ask(replica, "/readyz")[0] == 200 for replica in (one, two)), 60)
+        memory.create(TFJOBS, "default", tfjob("first"))
+        until(lambda: driven(memory, "first"), 60)
+        until(lambda: leading(one, two) is not None, 60)
+        leader = leading(one, two) or one
+        standby = two if leader is one else one
+        leader.stop()
+        assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] != leader.tenure.identity
+        memory.create(TFJOBS, "default", tfjob("second"))
+        until(lambda: driven(memory, "second"), 60)
+        assert standby.tenure.epoch > 0
+        memory.patch(TFJOBS, "default", "first", {"spec": {"runPolicy": {"suspend": True}}})
+        until(lambda: not driven(memory, "first"), 60)
+        assert drivers(memory, "first") == str(LEASE), "no write per job when another replica takes over"
+
+
+def leading(*replicas: Controller) -> Controller | None:
+    return next((replica for replica in replicas if replica.tenure.valid()), None)
+
+
+class Cut:
+    """A replica's way to the cluster, which can be cut for Leases; counts its writes."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        self._inner = inner
+        self.cut = False
+        self.writes = 0
+
+    def __getattr__(self, verb: str) -> Any:
+        call = getattr(self._inner, verb)
+
+        def called(resource: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.cut and resource is LEASES:
+                raise Unavailable("no way to the server")
+            if verb in ("create", "replace", "patch", "delete") and resource is not LEASES:
+                self.writes += 1
+            return call(resource, *args, **kwargs)
+
+        return called if verb not in ("addresses", "logs") else call
+
+
+def test_who_cannot_renew_stops_driving_and_stands_by(memory: MemoryCluster) -> None:
+    wire = Cut(memory)
+    with Controller(wire, settings()) as one:  # type: ignore[arg-type]  # by __getattr__
+        memory.create(TFJOBS, "default", tfjob("first"))
+        until(lambda: driven(memory, "first"), 60)
+        wire.cut = True
+        until(lambda: not one.tenure.valid(), 60)
+        with Controller(memory, settings()) as two:
+            until(two.tenure.valid, 60)
+            before = wire.writes
+            memory.create(TFJOBS, "default", tfjob("second"))
+            until(lambda: driven(memory, "second"), 60)
+            assert wire.writes == before
+            assert ask(one, "/readyz")[0] == 200, "a stand-by is ready"
+            wire.cut = False
+        until(one.tenure.valid, 60)
+        memory.create(TFJOBS, "default", tfjob("third"))
+        until(lambda: driven(memory, "third"), 60)
+
+
+def test_it_takes_over_the_jobs_of_a_dead_driver_and_no_others(memory: MemoryCluster) -> None:
+    for name, seconds in (("dead", 1), ("alive", 3600)):
+        body = {"metadata": {"name": name}, "spec": {"holderIdentity": name, "leaseDurationSeconds": seconds}}
+        memory.create(LEASES, "default", body)
+        job = tfjob(f"of-{name}")
+        job["metadata"]["annotations"] = {names.DRIVER: f"default/{name}"}
+        memory.create(TFJOBS, "default", job)
+    with Controller(memory, settings()):
+        until(lambda: driven(memory, "of-dead"), 60)
+        assert drivers(memory, "of-dead") == str(LEASE)
+        assert drivers(memory, "of-alive") == "default/alive"
+        assert not driven(memory, "of-alive")
+
+
+def test_replicas_of_some_namespaces_leave_the_others_alone(memory: MemoryCluster) -> None:
+    for namespace in ("team-a", "team-b", "team-c"):
+        memory.create(NAMESPACES, None, {"metadata": {"name": namespace}})
+        job = tfjob(namespace)
+        job["metadata"]["namespace"] = namespace
+        memory.create(TFJOBS, namespace, job)
+    chosen = ("team-a", "team-b")
+    memory.create(LEASES, "default", {"metadata": {"name": lease_name(chosen)}})
+    with Controller(memory, settings(namespaces=chosen)):
+        until(lambda: driven(memory, "team-a") and driven(memory, "team-b"), 60)
+        assert driver_of(memory.get(TFJOBS, "team-c", "team-c")) == ""
+
+
+def test_each_set_of_namespaces_has_its_lease() -> None:
+    assert lease_name(()) == "tf-dist-controller"
+    assert lease_name(("a",)) == "tf-dist-controller-a"
+    assert lease_name(("b", "a")) == lease_name(("a", "b", "a"))
+    assert len({lease_name(one) for one in [(), ("a",), ("b",), ("a", "b"), ("a", "b", "c")]}) == 5
+
+
+def test_a_port_that_is_taken_leaves_nothing_behind(memory: MemoryCluster) -> None:
+    with Controller(memory, settings()) as one, pytest.raises(ClusterError, match="cannot serve metrics"):
+        Controller(memory, settings(metrics_port=one.port)).start()
+
+
+def test_what_cannot_be_listed_is_said(memory: MemoryCluster) -> None:
+    with Controller(Blind(memory), settings()) as controller:  # type: ignore[arg-type]  # by __getattr__
+        until(lambda: "no way to list nodes" in ask(controller, "/readyz")[1], 60)
+        assert ask(controller, "/readyz")[0] == 503
+        assert ask(controller, "/healthz")[0] == 200, "to start it anew would not help"
+
+
+class Blind:
+    """A cluster that cannot list nodes beyond the first."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        self._inner = inner
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._inner, verb)
+
+    def list(self, resource: Any, *args: Any, **kwargs: Any) -> Any:
+        if resource is NODES and kwargs.get("limit") != 1:
+            raise Unavailable("no way to list nodes")
+        return self._inner.list(resource, *args, **kwargs)
+
+
+# As a process
+
+
+class Process:
+    """``tf-dist controller``, and what it logs."""
+
+    def __init__(self, kubeconfig: Path, log: Path, *arguments: str) -> None:
+        self.log = log
+        argv = [sys.executable, "-m", "tf_dist", "controller", "--metrics-port", "0", "--log-format", "json"]
+        with log.open("wb") as output:
+            self.child = subprocess.Popen(
+                [*argv, "--kubeconfig", str(kubeconfig), *arguments],
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                env={key: value for key, value in os.environ.items() if key != "KUBECONFIG"},
+            )
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.child.kill()
+        self.child.wait()
+
+    def port(self) -> int:
+        until(lambda: self._port() is not None, 60)
+        return self._port() or 0
+
+    def _port(self) -> int | None:
+        assert self.child.poll() is None, self.log.read_text()
+        found = re.search(r"metrics on port (\d+)", self.log.read_text())
+        return int(found[1]) if found else None
+
+    def leads(self) -> bool:
+        return "tf_dist_leading 1.0" in ask(self.port(), "/metrics")[1]
+
+    def ready(self) -> bool:
+        return ask(self.port(), "/readyz")[0] == 200
+
+    def created(self) -> int:
+        """How many pods it has made."""
+        text = ask(self.port(), "/metrics")[1]
+        return sum(
+            int(float(n)) for n in re.findall(r'calls_total{code="201",resource="pods",verb="create"} (\S+)', text)
+        )
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.child.send_signal(number)
+        return self.child.wait(60)
+
+
+@pytest.fixture
+def served(memory: MemoryCluster, tmp_path: Path) -> Iterator[Path]:
+    """The kubeconfig of that cluster over HTTP."""
+    with ApiServer(memory) as server:
+        file = tmp_path / "kubeconfig"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(kubeconfig(server.app.url, server.token)))
+        yield file
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_gives_the_lease_back(
+    memory: MemoryCluster, served: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    with Process(served, tmp_path / "log") as process:
+        memory.create(TFJOBS, "default", tfjob())
+        until(lambda: driven(memory, "mnist"), 60)
+        assert ask(process.port(), "/healthz") == (200, "ok\n")
+        until(lambda: process.created() == 3, 60)
+        assert process.end(number) == 0, process.log.read_text()
+    assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
+    records = [json.loads(line) for line in process.log.read_text().splitlines()]
+    assert all({"time", "level", "logger", "message"} <= set(record) for record in records)
+
+
+def test_what_is_wrong_with_the_cluster_is_said_in_a_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tf_dist", "controller", "--kubeconfig", str(tmp_path / "none")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert str(tmp_path / "none") in done.stderr

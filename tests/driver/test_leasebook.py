@@ -1,0 +1,184 @@
+"""Which other drivers are dead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.driver.lease_world import SHARED, Fault, Sim
+from tests.waiting import until
+from tf_dist.cluster.api import LEASES
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.core import names
+from tf_dist.core.times import format_micro_time
+from tf_dist.driver import lease
+from tf_dist.driver.lease import LeaseRef
+from tf_dist.driver.lease_mandate import LeaseMandate
+from tf_dist.driver.leasebook import LeaseBook, sweep
+from tf_dist.driver.tenure import Tenure
+from tf_dist.errors import Forbidden
+
+ONE, TWO = LeaseRef("default", "tf-dist-run-1"), LeaseRef("default", "tf-dist-run-2")
+
+
+@pytest.fixture
+def sim() -> Sim:
+    return Sim()
+
+
+def test_one_that_dies_is_stale_within_twenty_seconds_and_one_that_lives_never(sim: Sim) -> None:
+    dying, _ = sim.hold(ONE, "one", shared=False), sim.hold(TWO, "two", shared=False)
+    book = sim.watch(ONE, TWO)
+    sim.run(100)
+    assert book.stale() == frozenset()
+    sim.tenures[dying].dead = True
+    sim.run(20)
+    assert book.stale() == {str(ONE)}
+    sim.run(600)
+    assert book.stale() == {str(ONE)}
+    assert book.unknown() == frozenset()
+
+
+def test_that_it_is_dead_is_written_down_for_all(sim: Sim) -> None:
+    dying = sim.hold(ONE, "one", shared=False)
+    book = sim.watch(ONE)
+    sim.run(1)
+    sim.tenures[dying].dead = True
+    sim.run(20)
+    stored = sim.memory.get(LEASES, *ONE)
+    assert stored["metadata"]["annotations"] == {lease.BROKEN_BY: "watcher"}
+    assert stored["spec"]["holderIdentity"] == ""
+    version = stored["metadata"]["resourceVersion"]
+    other = sim.watch(ONE)
+    sim.run(0.1)
+    assert other.stale() == book.stale() == {str(ONE)}, "the next one need not wait"
+    sim.run(60)
+    assert sim.memory.get(LEASES, *ONE)["metadata"]["resourceVersion"] == version, "once"
+
+
+def test_one_that_ended_well_is_stale_after_a_while(sim: Sim) -> None:
+    """It deleted its Lease; but so might somebody else have."""
+    tenure = sim.hold(ONE, "one", shared=False)
+    book = sim.watch(ONE)
+    sim.run(5)
+    sim.tenures[tenure].dead = True
+    tenure.stop()
+    sim.run(14)
+    assert book.stale() == frozenset()
+    sim.run(6)
+    assert book.stale() == {str(ONE)}
+
+
+def test_a_verdict_is_good_for_a_few_seconds_only(sim: Sim) -> None:
+    book = sim.watch(ONE)
+    sim.run(20)
+    assert book.stale() == {str(ONE)}
+    sim.books[book].due = sim.now + 60
+    sim.run(lease.VERDICT + 1)
+    assert book.stale() == frozenset()
+
+
+def test_without_an_answer_nobody_is_dead(sim: Sim) -> None:
+    book = sim.watch(ONE)
+    sim.books[book].faults.extend([Fault(lost="request")] * 100)
+    sim.run(150)
+    assert book.stale() == frozenset()
+
+
+def test_what_is_not_asked_for_is_not_looked_at(sim: Sim) -> None:
+    book = sim.watch(ONE)
+    sim.run(20)
+    book.watch_refs(["embedded", str(TWO)])
+    assert book.stale() == frozenset()
+    sim.run(20)
+    assert book.stale() == {str(TWO)}
+
+
+class Granting:
+    """Lets some verbs through and counts all."""
+
+    def __init__(self, inner: MemoryCluster, *granted: str) -> None:
+        self._inner = inner
+        self._granted = granted
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, verb: str) -> Any:
+        self.calls[verb] += 1
+        if verb not in self._granted:
+            raise Forbidden(f"may not {verb} leases")
+        return getattr(self._inner, verb)
+
+
+@pytest.mark.parametrize("granted", [(), ("get",), ("get", "list")])
+def test_one_that_we_may_not_read_or_break_is_unknown(sim: Sim, granted: tuple[str, ...]) -> None:
+    held = {"holderIdentity": "somebody", "leaseDurationSeconds": 15}
+    sim.memory.create(LEASES, ONE.namespace, {"metadata": {"name": ONE.name}, "spec": held})
+    clock = [0.0]
+    book = LeaseBook(Granting(sim.memory, *granted), "me", monotonic=lambda: clock[0])  # type: ignore[arg-type]
+    book.watch_refs([str(ONE)])
+    for _ in range(100):
+        clock[0] += book.look()
+    assert book.stale() == frozenset()
+    assert book.unknown() == {str(ONE)}
+
+
+def test_many_of_one_namespace_are_listed(sim: Sim) -> None:
+    owners = [sim.hold(LeaseRef("default", f"run-{n}"), f"o{n}", shared=False) for n in range(6)]
+    sim.run(1)
+    cluster, clock = Granting(sim.memory, "get", "list", "replace"), [0.0]
+    book = LeaseBook(cluster, "me", monotonic=lambda: clock[0])  # type: ignore[arg-type]
+    # One without our label: that a list does not show it says nothing.
+    sim.memory.create(LEASES, "default", {"metadata": {"name": "bare"}, "spec": {"holderIdentity": "x"}})
+    book.watch_refs([*(str(owner.ref) for owner in owners), "default/bare"])
+    book.look()
+    assert cluster.calls == {"list": 1, "get": 1}
+    sim.tenures[owners[0]].dead = True
+    for _ in range(12):
+        sim.run(2)
+        clock[0] += 2
+        book.look()
+    assert book.stale() == {"default/run-0", "default/bare"}
+
+
+def test_a_sweep_deletes_what_dead_programs_left_behind() -> None:
+    now = 1_800_000_000.0
+    with MemoryCluster() as memory:
+        for name, label, age in [("old", "inline", 90_000), ("young", "inline", 80_000), ("other", "controller", 9e5)]:
+            body = {
+                "metadata": {"name": name, "labels": {names.DRIVER: label}},
+                "spec": {"renewTime": format_micro_time(now - age)},
+            }
+            memory.create(LEASES, "default", body)
+        memory.create(LEASES, "default", {"metadata": {"name": "blank", "labels": {names.DRIVER: "inline"}}})
+        assert sweep(memory, None, clock=lambda: now) == 1
+        left = [stored["metadata"]["name"] for stored in memory.list(LEASES).items]
+        assert sorted(left) == ["blank", "other", "young"]
+
+
+def test_a_mandate_is_a_tenure_and_the_state_of_the_others() -> None:
+    with MemoryCluster() as memory:
+        memory.create(LEASES, SHARED.namespace, {"metadata": {"name": SHARED.name}})
+        dead = lease.broken({"metadata": {"name": ONE.name}}, "somebody")
+        memory.create(LEASES, ONE.namespace, dead)
+        tenure = Tenure(memory, SHARED, "me", shared=True)
+        chores: list[str] = []
+        mandate = LeaseMandate(tenure, LeaseBook(memory, "me"), chores=lambda: chores.append("done"))
+        rung: list[tuple[bool, bool]] = []
+        mandate.listen(lambda: rung.append((mandate.valid(), str(ONE) in mandate.stale())))
+        assert (mandate.ref, mandate.takes_over, mandate.valid(), mandate.epoch) == (str(SHARED), True, False, 0)
+        tenure.start()
+        mandate.start()
+        try:
+            until(mandate.valid, 60)
+            until(lambda: bool(rung), 60)
+            assert mandate.epoch == 1
+            mandate.watch_refs([str(ONE), mandate.ref])
+            until(lambda: mandate.stale() == {str(ONE)}, 60)
+            until(lambda: (True, True) in rung, 60)
+            until(lambda: chores == ["done"], 60)
+        finally:
+            mandate.stop()
+            tenure.stop()
+        assert not mandate.valid()

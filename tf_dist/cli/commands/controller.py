@@ -1,0 +1,84 @@
+"""``tf-dist controller``: drives the jobs of a cluster until it is asked to stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tf_dist.cli import options
+
+if TYPE_CHECKING:
+    from tf_dist.cluster.kube import KubeContext
+    from tf_dist.driver.controller import ControllerSettings
+
+_Namespaces = Annotated[
+    list[str] | None,
+    typer.Option("--namespace", "-n", metavar="NS", help="Drive the jobs of this namespace only (may be repeated)."),
+]
+_LeaseNamespace = Annotated[
+    str, typer.Option("--lease-namespace", metavar="NS", help="Where its lease is (default: the context's namespace).")
+]
+_Port = Annotated[
+    int,
+    typer.Option("--metrics-port", min=0, max=65535, help="Serves /metrics, /healthz and /readyz (0: any free port)."),
+]
+_Workers = Annotated[int, typer.Option("--workers", min=1, max=256, help="How many jobs are acted for at a time.")]
+_Volcano = Annotated[
+    bool, typer.Option("--volcano-jobs", help="Drive Volcano's Jobs, too; not beside Volcano's own controller.")
+]
+
+
+def controller(
+    namespace: _Namespaces = None,
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    lease_namespace: _LeaseNamespace = "",
+    metrics_port: _Port = 8080,
+    log_format: Annotated[
+        options.TextFormat, typer.Option("--log-format", help="json or text.")
+    ] = options.TextFormat.TEXT,
+    workers: _Workers = 16,
+    volcano_jobs: _Volcano = False,
+) -> None:
+    """Drive the jobs of a cluster: start their pods, restart what may be restarted, and say how they end.
+
+    Run as many replicas as you like: one drives, the others follow the cluster and take over within 20 seconds when it
+    dies. Ctrl-C or SIGTERM ends it and lets the next one go on at once; jobs and pods stay as they are.
+    """
+    from tf_dist.cluster.kube import load
+    from tf_dist.driver import json_logs
+    from tf_dist.driver.controller import ControllerSettings
+
+    json_logs.configure(json_logs.LogFormat(log_format.value))
+    # Not the lasting local cluster, though it may be up: that one drives its jobs itself.
+    place = load(kubeconfig or None, context or None)
+    settings = ControllerSettings(
+        namespaces=tuple(namespace or ()),
+        lease_namespace=lease_namespace or place.namespace,
+        metrics_port=metrics_port,
+        workers=workers,
+        volcano_jobs=volcano_jobs,
+    )
+    _run(place, settings)
+
+
+def _run(place: KubeContext, settings: ControllerSettings) -> None:
+    """Until a signal asks to stop."""
+    import threading
+
+    from tf_dist.cli.running.signals import Signals
+    from tf_dist.driver.controller import Controller
+    from tf_dist.driver.metrics import PrometheusRecorder
+
+    recorder = PrometheusRecorder()
+    stopping = threading.Event()
+    with (
+        Signals() as signals,
+        place.cluster(connections=settings.workers + 8, called=recorder.called) as cluster,
+        # A heartbeat comes again by itself, and must not wait behind anything.
+        place.cluster(connections=4, retries=0, called=recorder.called) as leases,
+        Controller(cluster, settings, recorder=recorder, lease_cluster=leases),
+    ):
+        signals.listen(lambda _: stopping.set())
+        stopping.wait()

@@ -1,0 +1,168 @@
+"""The controller: drivers that stand in line for one Lease, with their probes and metrics, until they are asked to end.
+
+Who does not hold the Lease follows the cluster all the same, so that it decides at once when its turn comes. A replica
+that loses the Lease goes on as a stand-by. (Controllers built on client-go end themselves then, because nothing else
+keeps their work back; here every write asks whether the Lease is still ours, and a warm cache is worth keeping.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Self
+
+from tf_dist.cluster.api import Cluster
+from tf_dist.core.names import short_hash
+from tf_dist.driver import lease
+from tf_dist.driver.health import Answer, HealthServer, healthy
+from tf_dist.driver.lease import LeaseRef
+from tf_dist.driver.lease_mandate import LeaseMandate
+from tf_dist.driver.leasebook import LeaseBook, sweep
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.metrics import CONTENT_TYPE, PrometheusRecorder
+from tf_dist.driver.settings import DriverSettings
+from tf_dist.driver.tenure import Tenure
+
+_LOG = logging.getLogger(__name__)
+NAME: Final = "tf-dist-controller"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """What a controller may be told.
+
+    ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is.
+    ``metrics_port``: for probes and metrics (0: any free one). ``workers`` and ``volcano_jobs``: see
+    ``DriverSettings``. ``duration``: seconds after which the next replica takes over from one that died;
+    ``renew_every``: seconds between renewals. ``identity``: this replica's name in the Lease ("": made up).
+    """
+
+    namespaces: tuple[str, ...] = ()
+    lease_namespace: str = "default"
+    metrics_port: int = 8080
+    workers: int = 16
+    volcano_jobs: bool = False
+    duration: float = lease.DURATION
+    renew_every: float = lease.RENEW_EVERY
+    identity: str = ""
+
+
+def lease_name(namespaces: tuple[str, ...]) -> str:
+    """The Lease of the replicas that drive these namespaces (none: all).
+
+    Replicas that drive the same share one. Others have their own, since they could not stand in for each other; that
+    no job has two drivers is seen to by each job's claim.
+    """
+    match sorted(set(namespaces)):
+        case []:
+            return NAME
+        case [only]:
+            return f"{NAME}-{only}"
+        case several:
+            return f"{NAME}-{short_hash(*several, length=10)}"
+
+
+class Controller:
+    """Drives a cluster's jobs while it holds the Lease. Use it as a context manager, or ``start`` and ``stop``.
+
+    ``cluster``: for the drivers; ``lease_cluster``: for Leases, so that a heartbeat never waits behind other requests
+    (None: the same). ``recorder``: see ``PrometheusRecorder``; give its ``called`` to the clients.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ControllerSettings,
+        *,
+        recorder: PrometheusRecorder | None = None,
+        lease_cluster: Cluster | None = None,
+    ) -> None:
+        self.recorder = recorder or PrometheusRecorder()
+        self._settings = settings
+        self._leases = lease_cluster or cluster
+        ref = LeaseRef(settings.lease_namespace, lease_name(settings.namespaces))
+        self.tenure = Tenure(
+            self._leases,
+            ref,
+            settings.identity,
+            shared=True,
+            duration=settings.duration,
+            renew_every=settings.renew_every,
+            recorder=self.recorder,
+        )
+        spaces: tuple[str | None, ...] = tuple(sorted(set(settings.namespaces))) or (None,)
+        self._pairs = [self._pair(cluster, namespace) for namespace in spaces]
+        self._health = HealthServer(self._pages(), port=settings.metrics_port)
+        self._stack = ExitStack()
+
+    def _pair(self, cluster: Cluster, namespace: str | None) -> tuple[LeaseMandate, Driver]:
+        """A driver of one namespace, or of all, and its mandate."""
+        book = LeaseBook(self._leases, self.tenure.identity)
+        mandate = LeaseMandate(self.tenure, book, chores=partial(sweep, self._leases, namespace))
+        settings = DriverSettings(
+            namespace=namespace,
+            workers=self._settings.workers,
+            volcano_jobs=self._settings.volcano_jobs,
+            component=NAME,
+        )
+        return mandate, Driver(cluster, settings=settings, recorder=self.recorder, mandate=mandate)
+
+    @property
+    def port(self) -> int:
+        """Where probes and metrics are served."""
+        return self._health.port
+
+    # Its life
+
+    def start(self) -> Self:
+        """Begin to follow the cluster and to stand for the Lease. ClusterError when the port is taken."""
+        with ExitStack() as stack:
+            self._health.start()
+            stack.callback(self._health.stop)
+            # The Lease is given back when no driver can act any more.
+            stack.callback(self.tenure.stop)
+            for mandate, driver in self._pairs:
+                mandate.start()
+                stack.callback(mandate.stop)
+                driver.start()
+                stack.callback(driver.stop)
+            self.tenure.start()
+            self._stack = stack.pop_all()
+        _LOG.info(
+            "%s stands for lease %s; probes and metrics on port %d", self.tenure.identity, self.tenure.ref, self.port
+        )
+        return self
+
+    def stop(self) -> None:
+        """End the drivers after what they are in the middle of, then give the Lease back; jobs go on as they are."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # What probes ask
+
+    def _pages(self) -> dict[str, Callable[[], Answer]]:
+        return {
+            "/healthz": lambda: healthy(self.unhealthy()),
+            "/readyz": lambda: healthy(self.unready()),
+            "/metrics": lambda: Answer(200, self.recorder.exposition(), CONTENT_TYPE),
+        }
+
+    def unhealthy(self) -> str:
+        """Why this process should be started anew; "" while it should not."""
+        ages = [driver.pulse.age() for _, driver in self._pairs if not driver.pulse.alive()]
+        return f"the driver has not come round for {max(ages):.0f} s" if ages else ""
+
+    def unready(self) -> str:
+        """What is missing before this replica could drive; "" for nothing. A stand-by is ready."""
+        if all(driver.synced() for _, driver in self._pairs):
+            return ""
+        problems = [problem for _, driver in self._pairs for problem in driver.caches.problems()]
+        return "not everything has been listed yet" + (f": {'; '.join(problems)}" if problems else "")

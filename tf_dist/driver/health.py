@@ -1,0 +1,194 @@
+"""A small HTTP server for probes and metrics: /healthz, /readyz, /metrics.
+
+Whoever can reach it may be careless or hostile: connections are few, each has a few seconds, and when there are too
+many the oldest one goes, so that the kubelet's probe always gets through.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, Final, NamedTuple, Self
+
+from tf_dist.errors import ClusterError
+
+_LOG = logging.getLogger(__name__)
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+class Answer(NamedTuple):
+    """What a page says. ``code``: 200, or 503 with the reason in ``body``."""
+
+    code: int
+    body: bytes
+    content_type: str = _TEXT
+
+
+def healthy(problem: str) -> Answer:
+    """200 where there is no problem, else 503 that names it."""
+    return Answer(503, f"{problem}\n".encode()) if problem else Answer(200, b"ok\n")
+
+
+class HealthServer:
+    """Serves ``pages`` (path → what makes its answer) at ``host`` ("": everywhere) and ``port`` (0: any free one).
+
+    ``most``: connections at a time; ``seconds``: how long one may take. ``port`` is the real one after ``start``.
+    """
+
+    def __init__(
+        self,
+        pages: dict[str, Callable[[], Answer]],
+        *,
+        host: str = "",
+        port: int = 0,
+        most: int = 16,
+        seconds: float = 5.0,
+    ) -> None:
+        self._pages = pages
+        self._host = host
+        self.port = port
+        self._most = most
+        self._seconds = seconds
+        self._listener: _Listener | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> Self:
+        """Listen; ClusterError when the port is taken."""
+        try:
+            self._listener = _Listener((self._host, self.port), self._pages, self._most, self._seconds)
+        except OSError as error:
+            raise ClusterError(
+                f"cannot serve metrics on port {self.port}: {error.strerror}",
+                hint="use another port (--metrics-port), or 0 for any free one",
+            ) from error
+        self.port = self._listener.server_port
+        self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.1,), name="health", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Break every connection, and wait for the threads."""
+        if self._listener is None or self._thread is None:
+            return
+        self._listener.shutdown()
+        self._thread.join()
+        self._listener.end()
+        self._listener = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+class _Listener(HTTPServer):
+    """Accepts connections and knows them all, oldest first."""
+
+    allow_reuse_address = True
+    request_queue_size = 64
+
+    def __init__(
+        self, address: tuple[str, int], pages: dict[str, Callable[[], Answer]], most: int, seconds: float
+    ) -> None:
+        self.pages = pages
+        self._most = most
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._deadlines: dict[socket.socket, float] = {}
+        self._threads: set[threading.Thread] = set()
+        if not address[0] and socket.has_dualstack_ipv6():
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Bind, and do not look our own name up: that may take half a minute without a name server."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for a connection; the oldest one makes way for it if there are too many."""
+        thread = threading.Thread(target=self._serve, args=(request, client_address), name="health-call", daemon=True)
+        with self._lock:
+            self._deadlines[request] = time.monotonic() + self._seconds
+            self._threads.add(thread)
+            while len(self._deadlines) > self._most:
+                self._break(next(iter(self._deadlines)))
+        thread.start()
+
+    def service_actions(self) -> None:
+        """Several times a second: who has had his time goes."""
+        now = time.monotonic()
+        with self._lock:
+            for sock in [sock for sock, deadline in self._deadlines.items() if now >= deadline]:
+                self._break(sock)
+
+    def _break(self, sock: socket.socket) -> None:
+        """End the connection under its thread, which then ends by itself."""
+        del self._deadlines[sock]
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self, request: socket.socket, client_address: Any) -> None:
+        try:
+            request.settimeout(self._seconds)
+            self.finish_request(request, client_address)
+        except OSError:
+            pass  # the client's business
+        except Exception:
+            _LOG.exception("a probe could not be answered")
+        finally:
+            with self._lock:
+                self._deadlines.pop(request, None)
+            self.shutdown_request(request)
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def end(self) -> None:
+        """Break every connection and wait for its thread."""
+        with self._lock:
+            threads = list(self._threads)
+            for sock in list(self._deadlines):
+                self._break(sock)
+        for thread in threads:
+            thread.join(timeout=5)
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request, then the connection ends: a probe comes once in ten seconds."""
+
+    server: _Listener
+    protocol_version = "HTTP/1.0"
+    server_version = "tf-dist"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer a probe."""
+        self._answer(send_body=True)
+
+    def do_HEAD(self) -> None:
+        """Answer a probe, without its text."""
+        self._answer(send_body=False)
+
+    def _answer(self, *, send_body: bool) -> None:
+        page = self.server.pages.get(self.path.partition("?")[0])
+        answer = page() if page else Answer(404, b"/healthz, /readyz or /metrics\n")
+        self.send_response(answer.code)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        if send_body:
+            self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: probes would fill the log."""

@@ -1,0 +1,176 @@
+"""Leases as values: what a stored Lease says, what is written into it, and how long it has looked the same.
+
+How two drivers never act at once, whatever clocks and networks do:
+
+- A holder counts its tenure from before it sent the renewal that the server accepted, and ends it early by a margin.
+- Whoever else believes a holder dead has seen its Lease unchanged for the Lease's own duration, by its own monotonic
+  clock, counted from after it first saw that version. No two clocks are ever compared.
+- Being dead is written down: the next holder writes its name, or whoever takes jobs over *breaks* the Lease. Both
+  writes carry the resourceVersion that was watched, so a renewal that is still under way fails.
+- That a Lease is broken, or absent, is believed for ``VERDICT`` seconds after it was asked for. Who acquires such a
+  Lease waits ``SETTLE`` seconds before it acts: by then nobody goes on believing it.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from tf_dist.cluster.api import Object
+from tf_dist.core import names
+from tf_dist.core.times import format_micro_time
+
+DURATION: Final = 15.0
+RENEW_EVERY: Final = 5.0
+VERDICT: Final = 5.0
+# Longer than a verdict by a fourth, for clocks that do not run at the same speed.
+SETTLE: Final = 6.25
+BROKEN_BY: Final = names.ANNOTATION_PREFIX + "broken-by"
+INLINE: Final = "inline"
+CONTROLLER: Final = "controller"
+
+
+# Seconds that go on while the machine sleeps: on Linux time.monotonic stops then, and a laptop that wakes up would be
+# sure of a Lease that it lost hours ago. (CLOCK_MONOTONIC is the one that goes on on macOS.)
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
+def steady() -> float:
+    """Seconds that only go forward, also while the machine sleeps or this process is stopped."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+class LeaseRef(NamedTuple):
+    """Where a Lease is, and how a job names the driver that holds it: ``namespace/name``."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> LeaseRef | None:
+        """The reference that a driver's name is; None for a driver without a Lease."""
+        namespace, slash, name = text.partition("/")
+        return cls(namespace, name) if slash and namespace and name and "/" not in name else None
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def own_identity() -> str:
+    """A name for this process that no other has: its machine, and a random part."""
+    return f"{socket.gethostname()}_{uuid.uuid4()}"
+
+
+def own_ref(namespace: str) -> LeaseRef:
+    """A place for a Lease of this process's own, which nobody has used before."""
+    return LeaseRef(namespace, f"tf-dist-{uuid.uuid4().hex[:12]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a stored Lease says. ``holder`` "": nobody. ``duration``: seconds that it holds unrenewed."""
+
+    holder: str
+    duration: float
+    broken: bool
+
+    @classmethod
+    def of(cls, stored: Object) -> Terms:
+        """Read a Lease, whoever wrote it."""
+        spec = stored.get("spec") or {}
+        seconds = spec.get("leaseDurationSeconds")
+        broken = BROKEN_BY in (stored["metadata"].get("annotations") or {})
+        return cls(spec.get("holderIdentity") or "", float(seconds) if seconds else DURATION, broken)
+
+
+def fresh(ref: LeaseRef, identity: str, duration: float, now: float, labels: Mapping[str, str]) -> Object:
+    """A Lease that ``identity`` creates for itself. ``now``: epoch seconds, shown to people and compared by nobody."""
+    spec = {**_held(identity, duration, now), "leaseTransitions": 0}
+    return {"metadata": {"namespace": ref.namespace, "name": ref.name, "labels": dict(labels)}, "spec": spec}
+
+
+def acquired(stored: Object, identity: str, duration: float, now: float) -> Object:
+    """The Lease as ``identity`` takes it over."""
+    spec = stored.get("spec") or {}
+    transitions = (spec.get("leaseTransitions") or 0) + 1
+    return _with(stored, {**spec, **_held(identity, duration, now), "leaseTransitions": transitions}, broken_by=None)
+
+
+def renewed(stored: Object, duration: float, now: float) -> Object:
+    """The Lease as its holder renews it."""
+    spec = {**stored["spec"], "leaseDurationSeconds": _seconds(duration), "renewTime": format_micro_time(now)}
+    return {**stored, "spec": spec}
+
+
+def released(stored: Object, now: float) -> Object:
+    """The Lease as its holder gives it back: the next may take it at once."""
+    return {**stored, "spec": {**stored["spec"], "holderIdentity": "", "renewTime": format_micro_time(now)}}
+
+
+def broken(stored: Object, by: str) -> Object:
+    """The Lease as ``by`` takes it away from a holder that is dead, or from nobody."""
+    return _with(stored, {**(stored.get("spec") or {}), "holderIdentity": ""}, broken_by=by)
+
+
+def _held(identity: str, duration: float, now: float) -> dict[str, Any]:
+    moment = format_micro_time(now)
+    return {
+        "holderIdentity": identity,
+        "leaseDurationSeconds": _seconds(duration),
+        "acquireTime": moment,
+        "renewTime": moment,
+    }
+
+
+def _seconds(duration: float) -> int:
+    """Whole seconds, never fewer than the holder counts on."""
+    return max(1, math.ceil(duration))
+
+
+def _with(stored: Object, spec: Object, *, broken_by: str | None) -> Object:
+    metadata = stored["metadata"]
+    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != BROKEN_BY}
+    if broken_by is not None:
+        annotations[BROKEN_BY] = broken_by
+    return {**stored, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
+
+
+class Observation:
+    """How long a Lease has looked the same to us, in seconds of a monotonic clock. Absence is a look, too.
+
+    Only what lies between two looks counts, from the answer of the first. An absent Lease has no version that would
+    tell that it came and went in between, so it must be looked at closely: a gap of half a duration starts anew.
+    ``duration``: that of a Lease which is absent from the beginning.
+    """
+
+    def __init__(self, duration: float = DURATION) -> None:
+        self.duration = duration
+        self._gap = duration / 2
+        self._version: tuple[str, str] | None = None
+        self._since = math.inf
+        self._last = -math.inf
+
+    def note(self, stored: Object | None, received: float) -> None:
+        """What a look brought (None: there is none), and when its answer came."""
+        version = None
+        if stored is not None:
+            version = (stored["metadata"].get("uid", ""), stored["metadata"].get("resourceVersion", ""))
+            self.duration = Terms.of(stored).duration
+        same = self._since != math.inf and version == self._version
+        closely = version is not None or received - self._last <= self._gap
+        if not (same and closely):
+            self._version, self._since = version, received
+        self._last = received
+
+    def age(self, now: float) -> float:
+        """For how long it has looked the same, at ``now``; 0 before the first look."""
+        return max(now - self._since, 0.0)
+
+    def expired(self, now: float) -> bool:
+        """Whether it has looked the same for the Lease's own duration (the last known one, where it is absent)."""
+        return self.age(now) >= self.duration

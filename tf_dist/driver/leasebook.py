@@ -1,0 +1,168 @@
+"""What is known of the Leases of other drivers: which of them are dead, so that their jobs may be taken over."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from tf_dist.cluster.api import LEASES, Cluster, Object
+from tf_dist.core import names
+from tf_dist.core.times import parse_time
+from tf_dist.driver import lease
+from tf_dist.driver.lease import LeaseRef, Observation, Terms
+from tf_dist.errors import ClusterError, Conflict, Forbidden, NotFound
+
+_LOG = logging.getLogger(__name__)
+LOOK_EVERY: Final = 2.0
+# From so many Leases of one namespace on, one list is cheaper than a GET each.
+_LIST_FROM: Final = 4
+_DAY: Final = 86_400.0
+
+
+class _Entry:
+    """One driver's Lease: how long it has looked the same, and until when we may say that it is dead."""
+
+    def __init__(self) -> None:
+        self.seen = Observation()
+        self.due = -math.inf
+        self.stale_until = -math.inf
+        self.unknown = False
+
+
+class LeaseBook:
+    """Watches the Leases of other drivers. ``me`` is who breaks a dead one, for people who look at it.
+
+    A driver is stale when its Lease was unchanged for the Lease's duration *and* we have broken it (see
+    ``tf_dist.driver.lease``), when another has broken it, or when it was absent for a whole duration: a driver creates
+    its Lease before its first job, so absence means that it ended, or that its Lease was deleted under it, and then it
+    has a duration to notice. A Lease that we may not read or break is never stale, but unknown.
+    """
+
+    def __init__(self, cluster: Cluster, me: str, *, monotonic: Callable[[], float] = lease.steady) -> None:
+        self._cluster = cluster
+        self._me = me
+        self._monotonic = monotonic
+        self._entries: dict[LeaseRef, _Entry] = {}
+        self._lock = threading.Lock()
+
+    def watch_refs(self, refs: Collection[str]) -> None:
+        """These drivers are asked for from now on, and no others. Those without a Lease are passed over."""
+        wanted = {ref for text in refs if (ref := LeaseRef.parse(text)) is not None}
+        with self._lock:
+            if wanted != self._entries.keys():
+                self._entries = {ref: self._entries.get(ref) or _Entry() for ref in wanted}
+
+    def stale(self) -> frozenset[str]:
+        """The drivers that are dead for sure at this moment. A verdict is good for a few seconds only: ask again."""
+        now = self._monotonic()
+        return self._those(lambda entry: now < entry.stale_until)
+
+    def unknown(self) -> frozenset[str]:
+        """The drivers of which nothing can be known: we may not read their Leases, or not break them."""
+        return self._those(lambda entry: entry.unknown)
+
+    def _those(self, condition: Callable[[_Entry], bool]) -> frozenset[str]:
+        with self._lock:
+            return frozenset(str(ref) for ref, entry in self._entries.items() if condition(entry))
+
+    def look(self) -> float:
+        """Look at each Lease that is due; seconds until the next is. Not for two threads at once.
+
+        Due is one whose last look is ``LOOK_EVERY`` seconds old, or whose time is over.
+        """
+        now = self._monotonic()
+        with self._lock:
+            due = {ref: entry for ref, entry in self._entries.items() if now >= entry.due}
+        spaces: dict[str, list[LeaseRef]] = {}
+        for ref in due:
+            spaces.setdefault(ref.namespace, []).append(ref)
+        try:
+            for namespace, refs in spaces.items():
+                sent = self._monotonic()
+                listed = self._list(namespace) if len(refs) >= _LIST_FROM else {}
+                for ref in refs:
+                    self._judge(ref, due[ref], listed.get(ref.name), sent)
+        except ClusterError as error:
+            # The others would fail, too; no verdict outlives its time.
+            _LOG.debug("cannot look at leases: %s", error)
+            return LOOK_EVERY
+        now = self._monotonic()
+        return max(min((entry.due - now for entry in due.values()), default=LOOK_EVERY), 0.0)
+
+    def _list(self, namespace: str) -> dict[str, Object]:
+        """The drivers' Leases of a namespace by name, as far as they carry our label and we may list them."""
+        try:
+            found = self._cluster.list(LEASES, namespace, labels=names.DRIVER).items
+        except (Forbidden, NotFound):
+            return {}
+        return {stored["metadata"]["name"]: stored for stored in found}
+
+    def _judge(self, ref: LeaseRef, entry: _Entry, listed: Object | None, sent: float) -> None:
+        try:
+            if listed is None:
+                sent = self._monotonic()
+            stored = listed or self._get(ref)
+            received = self._monotonic()
+            entry.seen.note(stored, received)
+            rest = entry.seen.duration - entry.seen.age(received)
+            entry.due = received + (min(rest, LOOK_EVERY) if rest > 0 else LOOK_EVERY)
+            entry.stale_until = sent + lease.VERDICT if self._is_stale(ref, entry, stored, sent) else -math.inf
+            entry.unknown = False
+        except Forbidden as error:
+            if not entry.unknown:
+                _LOG.warning("cannot tell whether driver %s lives: %s", ref, error)
+            entry.due = self._monotonic() + LOOK_EVERY
+            entry.unknown = True
+
+    def _is_stale(self, ref: LeaseRef, entry: _Entry, stored: Object | None, sent: float) -> bool:
+        if stored is None:
+            return entry.seen.expired(sent)
+        terms = Terms.of(stored)
+        if terms.broken and not terms.holder:
+            return True
+        return entry.seen.expired(self._monotonic()) and self._break(ref, stored)
+
+    def _break(self, ref: LeaseRef, stored: Object) -> bool:
+        """Take the Lease away from its dead holder; False when somebody was faster."""
+        try:
+            self._cluster.replace(LEASES, *ref, lease.broken(stored, self._me))
+        except (Conflict, NotFound):
+            return False
+        _LOG.warning("driver %s is dead: its lease was not renewed", ref)
+        return True
+
+    def _get(self, ref: LeaseRef) -> Object | None:
+        try:
+            return self._cluster.get(LEASES, *ref)
+        except NotFound:
+            return None
+
+
+def sweep(cluster: Cluster, namespace: str | None, *, clock: Callable[[], float] = time.time) -> int:
+    """Delete the Leases of inline drivers that nobody has renewed for a day; how many. Those of killed ones stay else.
+
+    ``namespace`` None: of all. ClusterError when they may not be listed or deleted. A day is more than clocks differ,
+    and a driver that lives notices the loss and makes its Lease anew.
+    """
+    listed = cluster.list(LEASES, namespace, labels=f"{names.DRIVER}={lease.INLINE}").items
+    return sum(_delete(cluster, stored) for stored in _old(listed, clock() - _DAY))
+
+
+def _old(listed: Iterable[Object], before: float) -> Iterable[Object]:
+    for stored in listed:
+        renewed = parse_time((stored.get("spec") or {}).get("renewTime"))
+        if renewed is not None and renewed < before:
+            yield stored
+
+
+def _delete(cluster: Cluster, stored: Object) -> bool:
+    metadata = stored["metadata"]
+    try:
+        cluster.delete(LEASES, metadata["namespace"], metadata["name"], uid=metadata["uid"])
+    except (NotFound, Conflict):
+        return False
+    return True
