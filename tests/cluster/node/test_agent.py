@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.node.bench import Bench, MakeBench, make_pod, processes_with, py, sh, until
-from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS, SECRETS, LogOptions
+from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, LogOptions
 from tf_dist.cluster.node.settings import Backoff, NetworkMode
 from tf_dist.errors import NotFound, Rejected
 
@@ -281,7 +281,7 @@ def test_the_node_says_what_it_offers(benches: MakeBench) -> None:
     node = bench.cluster.get(NODES, None, "local")
     assert (node["status"]["allocatable"]["cpu"], node["status"]["allocatable"]["nvidia.com/gpu"]) == ("32", "4")
     assert node["metadata"]["labels"]["kubernetes.io/hostname"] == "local"
-    assert node["status"]["conditions"][0]["status"] == "True"
+    assert {item["type"]: item["status"] for item in node["status"]["conditions"]}["Ready"] == "True"
 
 
 def test_nothing_is_written_while_nothing_happens(bench: Bench) -> None:
@@ -312,3 +312,48 @@ def test_logs_are_kept_on_request(benches: MakeBench, tmp_path: Path) -> None:
 def test_unknown_pods_have_no_log(bench: Bench) -> None:
     with pytest.raises(NotFound):
         bench.agent.logs("default", "nobody")
+
+
+def test_draining_ends_every_pod_as_it_asks_for_and_says_so(bench: Bench) -> None:
+    bench.create(sh("polite", "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"))
+    bench.create(sh("again", "trap 'exit 1' TERM; echo up; while :; do sleep 0.05; done", restartPolicy="Always"))
+    for name in ("polite", "again"):
+        bench.says(name, "up")
+    assert bench.agent.drain(threading.Event())
+    assert bench.status("polite")["phase"] == "Succeeded"
+    again = bench.status("again")
+    assert (again["phase"], again["reason"]) == ("Failed", "NodeShutdown")
+    assert again["containerStatuses"][0]["restartCount"] == 0
+    assert bench.cluster.get(NODES, None, "local")["spec"]["unschedulable"]
+    bench.create(sh("late", "true"))  # bound by a scheduler that did not know yet
+    assert bench.over("late")["reason"] == "NodeShutdown"
+
+
+def test_draining_can_be_hurried(shared: Bench) -> None:
+    shared.create(sh("rude", "trap '' TERM; echo up; sleep 1000", terminationGracePeriodSeconds=1000))
+    shared.says("rude", "up")
+    hurry = threading.Event()
+    hurry.set()
+    assert not shared.agent.drain(hurry)
+
+
+def test_a_problem_is_told_by_one_event(bench: Bench) -> None:
+    env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "a"}}}]
+    bench.create(sh("one", "echo $A", container={"env": env}))
+    uid = bench.pod("one")["metadata"]["uid"]
+    events = until(lambda: bench.cluster.list(EVENTS, "default", fields=f"involvedObject.uid={uid}").items)
+    bench.agent._bell.ring(uid)
+    bench.cluster.create(CONFIG_MAPS, "default", {"metadata": {"name": "late"}, "data": {"a": "here"}})
+    bench.over("one")
+    assert bench.cluster.list(EVENTS, "default", fields=f"involvedObject.uid={uid}").items == events
+    assert (events[0]["type"], events[0]["reason"]) == ("Warning", "CreateContainerConfigError")
+    assert 'configmap "late" not found' in events[0]["message"]
+
+
+def test_a_token_that_is_left_out_is_told_and_fails_nothing(isolated: Bench, tmp_path: Path) -> None:
+    token = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+    mount = {"volumeMounts": [{"name": "token", "mountPath": str(tmp_path)}]}
+    isolated.run(sh("one", f"ls {tmp_path}", volumes=[token], container=mount))
+    assert isolated.log("one") == ""
+    (event,) = until(lambda: isolated.cluster.list(EVENTS, "default").items)
+    assert (event["reason"], event["involvedObject"]["name"]) == ("TokenLeftOut", "one")

@@ -255,3 +255,31 @@ def test_shared_mode_refuses_what_it_cannot_mount() -> None:
 def test_the_service_account_token_is_left_out() -> None:
     mount = {"name": "kube-api-access", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
     assert plan(volumeMounts=[mount]).mounts == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ({"hostPath": {"path": "/data", "type": "Directory"}}, HostPath("/data", "Directory")),
+        ({"local": {"path": "/data"}}, HostPath("/data")),
+    ],
+)
+def test_a_bound_claim_is_the_volume_it_is_bound_to(source: Object, expected: HostPath) -> None:
+    objects = {
+        ("PersistentVolumeClaim", "c"): {"spec": {"volumeName": "pv"}},
+        ("PersistentVolume", "pv"): {"spec": source},
+    }
+    found = around(find=lambda kind, name: objects.get((kind, name)))
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
+    assert plan_volume(POD, volume, found) == expected
+
+
+def test_a_claim_bound_to_what_cannot_be_mounted_is_refused() -> None:
+    objects = {
+        ("PersistentVolumeClaim", "c"): {"spec": {"volumeName": "pv"}},
+        ("PersistentVolume", "pv"): {"spec": {"nfs": {"server": "far", "path": "/"}}},
+    }
+    found = around(find=lambda kind, name: objects.get((kind, name)))
+    with pytest.raises(PodProblem, match="claim c is bound to pv") as caught:
+        plan_volume(POD, {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, found)
+    assert caught.value.permanent

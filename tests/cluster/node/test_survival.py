@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -23,10 +24,13 @@ from tests.cluster.node.bench import (
     why_no_way_out,
     why_not_isolated,
 )
+from tf_dist.cluster.api import LEASES, NAMESPACES, NODES
 from tf_dist.cluster.memory.cluster import MemoryCluster
 from tf_dist.cluster.memory.durable import SqliteJournal
 from tf_dist.cluster.node import folders
 from tf_dist.cluster.node.agent import NodeAgent
+from tf_dist.cluster.node.claim import NameTaken
+from tf_dist.cluster.node.presence import AGENT_ANNOTATION, LEASE_NAMESPACE
 from tf_dist.cluster.node.runtime import members
 from tf_dist.cluster.node.settings import NetworkMode
 
@@ -35,6 +39,7 @@ MODES = pytest.mark.parametrize("mode", [NetworkMode.ISOLATED, NetworkMode.SHARE
 AGENT = """
 import signal, sys
 from pathlib import Path
+from threading import Event
 from tests.cluster.node.bench import Bench, settings, sh
 from tf_dist.cluster.memory.cluster import MemoryCluster
 from tf_dist.cluster.memory.durable import SqliteJournal
@@ -302,3 +307,77 @@ def test_folders_of_the_living_are_not_swept(tmp_path: Path) -> None:
     assert folders.sweep(tmp_path) == [one.path]
     assert two.path.exists()
     two.release()
+
+
+@MODES
+def test_pods_of_a_lasting_node_end_when_no_agent_comes_back(
+    benches: MakeBench, mode: NetworkMode, tmp_path: Path
+) -> None:
+    (tmp_path / "word").touch()
+    bench = benches(network=mode, ephemeral=False, orphan_limit=0.5)
+    bench.create(sh("one", f"exec tail -F {tmp_path}/word"))
+    until(lambda: processes_with(f"tail\0-F\0{tmp_path}/word"))
+    supervisor = bench.agent.supervisor_pid
+    bench.agent.stop(kill=False)
+    until(lambda: not processes_with(f"tail\0-F\0{tmp_path}/word"))
+    until(lambda: not alive(supervisor))
+    assert not (tmp_path / "state" / "pods").exists()
+
+
+def test_an_agent_that_comes_back_in_time_keeps_its_pods(benches: MakeBench, tmp_path: Path) -> None:
+    bench = benches(network=NetworkMode.SHARED, ephemeral=False, orphan_limit=5.0)
+    bench.create(sh("one", "sleep 1000"))
+    bench.running("one")
+    supervisor = bench.agent.supervisor_pid
+    bench.agent.stop(kill=False)
+    changed = settings(tmp_path, network=NetworkMode.SHARED, ephemeral=False)
+    with NodeAgent(bench.cluster, settings=changed) as again:
+        assert again.supervisor_pid == supervisor
+        quiet = Event()
+        quiet.wait(5.5)  # longer than an orphan is left alone: nothing else can show that it is none
+        assert alive(supervisor)
+        assert bench.container("one")["restartCount"] == 0
+        assert "running" in bench.container("one")["state"]
+
+
+def test_folders_know_their_agent_and_are_discarded_when_nobody_uses_them(tmp_path: Path) -> None:
+    folder = folders.take(tmp_path / "state")
+    assert folder is not None
+    mine = folders.identity(folder.path)
+    assert folders.identity(folder.path) == mine
+    folder.release()
+    folders.discard(folder.path)
+    assert not folder.path.exists()
+    folders.discard(folder.path)  # nothing there: nothing to do
+
+
+def test_discarding_spares_the_volumes_of_claims(tmp_path: Path) -> None:
+    folder = folders.take(tmp_path / "state")
+    assert folder is not None
+    for name in ("volumes", "pods"):
+        (folder.path / name).mkdir()
+    folder.release()
+    folders.discard(folder.path)
+    assert (folder.path / "volumes").is_dir()
+    assert not (folder.path / "pods").exists()
+
+
+def test_an_agent_whose_name_was_taken_lets_go_of_it(tmp_path: Path) -> None:
+    with MemoryCluster() as cluster:
+        cluster.create(NAMESPACES, None, {"metadata": {"name": LEASE_NAMESPACE}})
+        changed = settings(tmp_path, network=NetworkMode.SHARED, ephemeral=False, heartbeat=0.2)
+        ended = Event()
+        with NodeAgent(cluster, settings=changed) as agent:
+            agent.on_end = ended.set
+            bench = Bench(cluster, agent)
+            (tmp_path / "word").touch()
+            bench.create(sh("one", f"exec tail -F {tmp_path}/word"))
+            until(lambda: processes_with(f"tail\0-F\0{tmp_path}/word"))
+            taken = {"metadata": {"annotations": {AGENT_ANNOTATION: "another"}}}
+            cluster.patch(LEASES, LEASE_NAMESPACE, "local", taken)
+            assert ended.wait(30)
+            assert isinstance(agent.failure, NameTaken)
+        agent.retire(keep_node=False)
+        assert not processes_with(f"tail\0-F\0{tmp_path}/word")
+        assert cluster.get(NODES, None, "local")  # both are the other agent's now
+        assert cluster.get(LEASES, LEASE_NAMESPACE, "local")

@@ -8,27 +8,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tf_dist.cluster.api import ALL_LINES, PODS, SERVICES, Cluster, LogOptions, Object, PatchType, Stream
-from tf_dist.cluster.node import machine
+from tf_dist.cluster.api import ALL_LINES, NODES, PODS, SERVICES, Cluster, LogOptions, Object, Stream
+from tf_dist.cluster.node import folders, machine
+from tf_dist.cluster.node.claim import NameTaken
 from tf_dist.cluster.node.client import Supervisor
-from tf_dist.cluster.node.devices import Devices
-from tf_dist.cluster.node.facts import Decision, DeleteObject
-from tf_dist.cluster.node.hosts import entries, hosts_file
 from tf_dist.cluster.node.house import House
-from tf_dist.cluster.node.lifecycle import OVER, decide
 from tf_dist.cluster.node.mirror import Mirror
-from tf_dist.cluster.node.network import Addresses
+from tf_dist.cluster.node.podkeeper import PodKeeper
 from tf_dist.cluster.node.podlogs import open_log
-from tf_dist.cluster.node.probes import Readiness
-from tf_dist.cluster.node.problems import PodProblem
+from tf_dist.cluster.node.presence import NODE_LABEL
 from tf_dist.cluster.node.registration import Registration
 from tf_dist.cluster.node.settings import NetworkDescription, NetworkMode, NodeSettings
 from tf_dist.cluster.node.work import Bell
-from tf_dist.cluster.node.workload import Workload
-from tf_dist.errors import ClusterError, Conflict, NotFound
+from tf_dist.errors import ClusterError, NotFound
 
 _log = logging.getLogger(__name__)
 _RETRY = 1.0  # seconds until a refused write is tried again
+_FAREWELL = 20.0  # seconds to tell the cluster that the last process has ended
 
 
 class NodeAgent:
@@ -45,49 +41,88 @@ class NodeAgent:
         self._clock = clock
         self._bell = Bell()
         self._supervisor = Supervisor(self._bell.ring, self._lost)
-        self._host_ip = machine.host_ip()
+        self._host_ip = self._settings.address or machine.host_ip()
         self._house = House(self._settings, self._supervisor, self._host_ip)
         self._pods = Mirror(cluster, PODS, self._bell.ring, fields=f"spec.nodeName={self._settings.name}")
         self._services = Mirror(cluster, SERVICES, lambda uid: self._bell.ring(""))
-        self._addresses = Addresses()
-        self._devices = Devices(machine.gpus())
-        self._workloads: dict[str, Workload] = {}
-        self._registration = Registration(cluster, self._settings, self._host_ip)
+        self._itself = Mirror(cluster, NODES, self._node_changed, fields=f"metadata.name={self._settings.name}")
+        self._kubelets = Mirror(cluster, NODES, lambda uid: self._bell.ring(""), labels=f"!{NODE_LABEL}")
+        self._keeper = PodKeeper(cluster, self._pods, self._supervisor, self._house, self._bell, self._settings, clock)
+        self._registration: Registration | None = None
+        self._closed = False  # to new pods
+        self._empty = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="node-agent", daemon=True)
-        self._shown: object = None
         self._supervisor_lost = False
+        self.failure: NameTaken | None = None
+        """Why the agent has given up, and wants to be stopped. ``on_end`` is called when it does."""
+        self.on_end: Callable[[], None] = lambda: None
         self.network = NetworkDescription(NetworkMode.SHARED, "not started")
 
     # Life
 
-    def start(self) -> None:
+    def start(self, stopping: threading.Event | None = None) -> None:
         """Take or find the state folder, start the supervisor, register the node, begin to work.
 
-        Unavailable when the mode asked for is not possible or the folder is in use; ClusterError from registering.
+        Unavailable when the mode asked for is not possible, the folder is in use, or ``stopping`` was set meanwhile;
+        NameTaken when another agent runs a node of this name; ClusterError from registering.
         """
         try:
-            self._start()
-        except BaseException:
-            self.stop(kill=self._settings.ephemeral)
+            self._start(stopping)
+        except BaseException as error:
+            # A predecessor's pods go on if perhaps only the cluster cannot be reached.
+            empty = self._settings.ephemeral or not self._supervisor.uids() or isinstance(error, NameTaken)
+            self.stop(kill=empty)
+            if empty:
+                self.retire(keep_node=True)
             raise
 
-    def _start(self) -> None:
+    def _start(self, stopping: threading.Event | None) -> None:
         self._house.build()
         self.network = self._house.network
-        self._registration.register(f"{self.network.mode}: {self.network.reason}", self._clock())
+        if self._settings.taints is None:
+            self._kubelets.start()
+        self._registration = registration = Registration(
+            self._cluster,
+            self._settings,
+            self._host_ip,
+            identity="" if self._settings.ephemeral else folders.identity(self.state_dir),
+            among_processes=lambda: self._kubelets.synced() and not self._kubelets.all(),
+        )
+        registration.register(f"{self.network.mode}: {self.network.reason}", self._clock(), stopping)
+        if not self._settings.ephemeral:
+            self._itself.start()
         self._pods.start()
         if self.network.mode == NetworkMode.ISOLATED:
             self._services.start()
         self._thread.start()
 
+    def drain(self, hurry: threading.Event) -> bool:
+        """Take no more pods, and end all there are as each one says; whether the cluster knows all of them ended.
+
+        ``hurry`` cuts it short; so does a cluster that cannot be told.
+        """
+        self._keeper.leaving = True
+        for uid in ("", *(pod["metadata"]["uid"] for pod in self._pods.all())):
+            self._bell.ring(uid)
+        quiet = time.monotonic()
+        while not self._empty.wait(0.1) and not hurry.is_set() and time.monotonic() - quiet < _FAREWELL:
+            if self._supervisor.busy():
+                quiet = time.monotonic()
+        return self._empty.is_set() and self.failure is None
+
     def stop(self, *, kill: bool = True) -> None:
         """End. ``kill`` ends every pod, too; without it a lasting (not ephemeral) node goes on for the next agent."""
         self._bell.close()
-        for thread in (self._pods, self._services):
+        for thread in (self._pods, self._services, self._itself, self._kubelets):
             thread.stop()
         if self._thread.ident is not None:
             self._thread.join()
         self._house.leave(kill=kill)
+
+    def retire(self, *, keep_node: bool) -> None:
+        """After ``stop``: take the Node (or only its heartbeat) away. Not when another agent has the name."""
+        if self._registration is not None and self.failure is None:
+            self._registration.retire(keep_node=keep_node)
 
     def __enter__(self) -> NodeAgent:
         self.start()
@@ -95,6 +130,11 @@ class NodeAgent:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+
+    @property
+    def settled(self) -> bool:
+        """Whether it came as far as having a folder and a supervisor."""
+        return self._registration is not None
 
     @property
     def state_dir(self) -> Path:
@@ -110,17 +150,17 @@ class NodeAgent:
         self._supervisor_lost = True
         self._bell.ring("")
 
+    def _node_changed(self, uid: str) -> None:
+        if self._registration is not None and self._itself.get(uid) is None:
+            self._registration.deleted(uid)
+            self._bell.ring("")
+
     def _replace_supervisor(self) -> None:
         """A new supervisor for the one that ended: its pods ended with it, and ``decide`` says what follows."""
         self._supervisor_lost = False
         _log.warning("the node's supervisor ended; starting another")
-        if self._house.rebuild():
-            self._workloads.clear()
+        self._keeper.rehouse(from_nothing=self._house.rebuild())
         self.network = self._house.network
-        for workload in self._workloads.values():
-            workload.home, workload.stopping = self._house.home, False
-        for pod in self._pods.all():
-            self._bell.ring(pod["metadata"]["uid"])
 
     # Logs
 
@@ -129,153 +169,60 @@ class NodeAgent:
         found = next((item for item in self._pods.all() if _named(item, namespace, pod)), None)
         if found is None:
             raise NotFound(f'pods "{pod}" not found on node {self._settings.name}')
-        workload = self._workload(found)
+        workload = self._keeper.workload(found)
         return open_log(found, workload, self._supervisor, options, self._clock())
 
     # Work
 
     def _loop(self) -> None:
-        self._pods.synced.wait()
-        for uid in self._supervisor.uids():  # of a predecessor
-            self._devices.restore(uid, (self._supervisor.record(uid) or {}).get("devices") or {})
-            self._bell.ring(uid)
+        while not self._pods.wait_synced(_RETRY):
+            if self._bell.closed:
+                return
+        self._keeper.restore()
         while (due := self._bell.wait()) is not None:
             self._pass(due)
 
     def _pass(self, due: set[str]) -> None:
         try:
-            if self._supervisor_lost:
-                self._replace_supervisor()
-            self._registration.beat(self._clock())
-            self._show_hosts()
+            self._look_after_node()
+        except NameTaken as error:
+            self._give_up(error)
+            return
         except (ClusterError, OSError) as error:
             _log.warning("node %s: %s", self._settings.name, error)
             self._bell.ring_in("", _RETRY)
         self._bell.ring_in("", self._settings.heartbeat)
         for uid in due - {""}:
-            self._guarded(uid)
+            self._keep(uid)
+        if self._closed and self._keeper.vacated():
+            self._empty.set()
 
-    def _guarded(self, uid: str) -> None:
-        try:
-            self._sync(uid)
-        except (NotFound, Conflict):
-            return  # the watch will tell
-        except ClusterError as error:
-            _log.info("pod %s: %s; trying again", uid, error)
+    def _keep(self, uid: str) -> None:
+        assert self._registration is not None
+        if self._registration.valid():
+            self._keeper.sync(uid)
+        else:  # the name may be another agent's by now; the next heartbeat tells
             self._bell.ring_in(uid, _RETRY)
-        except Exception:
-            _log.exception("pod %s", uid)
-            self._bell.ring_in(uid, 10 * _RETRY)
 
-    def _sync(self, uid: str) -> None:
-        pod = self._pods.get(uid)
-        if pod is None:
-            self._forget(uid)
-            return
-        workload, now = self._workload(pod), self._clock()
-        record = self._supervisor.record(uid)
-        if _wants_plan(pod):
-            self._prepare(workload, pod, now)
-        facts = workload.facts(pod, record)
-        decision = decide(pod, facts, now, self._settings.backoff)
-        pod = self._show(pod, decision.status)
-        self._act(workload, pod, decision)
-        if workload.problem is not None and not workload.problem.permanent:
-            self._bell.ring_in(uid, max(workload.retry_at - now, 0.0))
-        for at in (decision.wake_at, workload.probe(self._supervisor, pod, facts, now)):
-            if at is not None:
-                self._bell.ring_in(uid, max(at - now, 0.0))
+    def _look_after_node(self) -> None:
+        assert self._registration is not None
+        if self._supervisor_lost:
+            self._replace_supervisor()
+        if self._keeper.leaving and not self._closed:
+            self._registration.leave(self._clock())
+            self._closed = True
+        self._registration.beat(self._clock())
+        if self.network.mode == NetworkMode.ISOLATED:
+            self._keeper.neighbours.show(self._pods.all(), self._services.all(), self._keeper.workload)
 
-    def _act(self, workload: Workload, pod: Object, decision: Decision) -> None:
-        for action in decision.actions:
-            if isinstance(action, DeleteObject):
-                self._delete(workload, pod)
-                continue
-            workload.order(action, self._supervisor, pod)
-            if workload.problem is not None:
-                self._bell.ring(workload.uid)
-                return
-
-    def _prepare(self, workload: Workload, pod: Object, now: float) -> None:
-        workload.prepare(self._cluster, pod, now)
-        if workload.plans is None:
-            return
-        devices = self._devices.assign(workload.uid, workload.plans.values())
-        if devices is None:
-            text = "too few free GPUs on this machine"
-            workload.problem = PodProblem("UnexpectedAdmissionError", text, permanent=True)
-        else:
-            workload.devices = devices
-
-    def _show(self, pod: Object, status: Object) -> Object:
-        """Write the status if it says something new; the pod as it is then."""
-        before = pod.get("status") or {}
-        if status == before:
-            return pod
-        body = {"status": {key: None for key in before if key not in status} | status}
-        metadata = pod["metadata"]
-        written = self._cluster.patch(
-            PODS, metadata["namespace"], metadata["name"], body, kind=PatchType.MERGE, subresource="status"
-        )
-        self._pods.put(written)
-        self._bell.ring(metadata["uid"])
-        return written
-
-    def _delete(self, workload: Workload, pod: Object) -> None:
-        if workload.deleted:
-            return
-        self._cluster.delete(PODS, workload.namespace, workload.name, uid=workload.uid, grace_period=0)
-        workload.deleted = True
-        workload.purge()
-
-    def _forget(self, uid: str) -> None:
-        """A pod whose object is gone: nothing of it may stay."""
-        if self._supervisor.record(uid) is not None:
-            self._supervisor.remove(uid)
-            return
-        workload = self._workloads.pop(uid, None)
-        self._devices.release(uid)
-        if workload is not None:
-            workload.purge()
-
-    def _workload(self, pod: Object) -> Workload:
-        metadata = pod["metadata"]
-        workload = self._workloads.get(metadata["uid"])
-        if workload is None:
-            workload = Workload(metadata["uid"], metadata["namespace"], metadata["name"], self._house.home)
-            workload.ip = self._address(pod)
-            workload.readiness = Readiness(lambda: self._bell.ring(metadata["uid"]))
-            self._workloads[metadata["uid"]] = workload
-        return workload
-
-    def _address(self, pod: Object) -> str:
-        if self.network.mode == NetworkMode.SHARED:
-            return "127.0.0.1"
-        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-        known = (pod.get("status") or {}).get("podIP")
-        return self._addresses.keep(namespace, name, known) if known else self._addresses.of(namespace, name)
-
-    def _show_hosts(self) -> None:
-        """Tell every live pod the names it can reach, when they have changed."""
-        if self.network.mode == NetworkMode.SHARED:
-            return
-        pods = [pod for pod in self._pods.all() if (pod.get("status") or {}).get("phase") not in OVER]
-        services = self._services.all()
-        state = ({pod["metadata"]["uid"] for pod in pods}, [item["metadata"]["resourceVersion"] for item in services])
-        if state == self._shown:
-            return
-        self._shown = state
-        addresses = {pod["metadata"]["uid"]: self._workload(pod).ip for pod in pods}
-        found = entries(pods, services, addresses)
-        for pod in pods:
-            workload = self._workload(pod)
-            workload.show_hosts(hosts_file(pod, workload.ip, found), self._supervisor)
+    def _give_up(self, error: NameTaken) -> None:
+        """Another agent has the name, and the pods with it: here nothing may be done for them any more."""
+        _log.error("%s", error)
+        self.failure = error
+        self._bell.close()
+        self._empty.set()
+        self.on_end()
 
 
 def _named(pod: Object, namespace: str, name: str) -> bool:
     return bool(pod["metadata"]["namespace"] == namespace and pod["metadata"]["name"] == name)
-
-
-def _wants_plan(pod: Object) -> bool:
-    over = (pod.get("status") or {}).get("phase") in OVER
-    return not over and not pod["metadata"].get("deletionTimestamp")

@@ -49,11 +49,13 @@ class Supervisor:
 
     # Life
 
-    def launch(self, folder: Folder, *, ephemeral: bool, network: NetworkMode, log_limit: int) -> NetworkDescription:
+    def launch(
+        self, folder: Folder, *, ephemeral: bool, network: NetworkMode, log_limit: int, orphan_limit: float = 0.0
+    ) -> NetworkDescription:
         """Start a supervisor; ``auto`` falls back to shared. Unavailable says why there can be none."""
         reason = "isolated mode needs Linux"
         for mode in modes_to_try(network):
-            connection, refusal = self._spawn(folder, mode, ephemeral, log_limit)
+            connection, refusal = self._spawn(folder, mode, ephemeral, log_limit, orphan_limit)
             if connection is not None:
                 self._attend(connection)
                 why = reason if mode == NetworkMode.SHARED else ""
@@ -100,11 +102,18 @@ class Supervisor:
             self._process = None
 
     def _spawn(
-        self, folder: Folder, mode: NetworkMode, ephemeral: bool, log_limit: int
+        self, folder: Folder, mode: NetworkMode, ephemeral: bool, log_limit: int, orphan_limit: float
     ) -> tuple[socket.socket | None, str]:
         ours, theirs = socket.socketpair()
         config = Config(
-            str(folder.path), mode, ephemeral, os.getpid(), theirs.fileno(), folder.lock_fd, log_limit=log_limit
+            str(folder.path),
+            mode,
+            ephemeral,
+            os.getpid(),
+            theirs.fileno(),
+            folder.lock_fd,
+            log_limit=log_limit,
+            orphan_limit=orphan_limit,
         )
         # What it starts carries the mark, to be swept whatever happens; the shims of shared mode clean up themselves.
         environ = {**os.environ, **(folder.marks if mode == NetworkMode.ISOLATED else {})}
@@ -198,6 +207,12 @@ class Supervisor:
         """The pods that it has."""
         with self._lock:
             return list(self._records)
+
+    def busy(self) -> bool:
+        """Whether any container runs."""
+        with self._lock:
+            runs = [run for record in self._records.values() for run in record["containers"]]
+        return any(run["state"] != "exited" for run in runs)
 
     # Orders
 

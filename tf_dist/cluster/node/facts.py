@@ -65,6 +65,7 @@ class Facts:
     runs: Mapping[str, Run] = field(default_factory=dict)
     problem: PodProblem | None = None
     stopping: bool = False  # a stop of everything was already ordered
+    leaving: bool = False  # the node is ending: what runs is stopped, what does not run never will
     ready: Mapping[str, bool] = field(default_factory=dict)  # containers with a readiness probe, and its verdict
 
     @property

@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from tf_dist.errors import Unavailable
 
 MARK = "TF_DIST_NODE"
 _PREFIX = "run-"
+_IDENTITY = "agent"
+_LETTING_GO = 5.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,51 @@ def take(path: Path) -> Folder | None:
     _bury(path)
     (path / "mark").write_text(secrets.token_hex(8))
     return Folder(path, fd)
+
+
+def identity(path: Path) -> str:
+    """What tells the agents of this folder, one after the other, from the agents of all others."""
+    file = path / _IDENTITY
+    with contextlib.suppress(FileNotFoundError):
+        if known := file.read_text():
+            return known
+    made = secrets.token_hex(16)
+    scratch = file.with_name(f".{_IDENTITY}.new")
+    scratch.write_text(made)
+    scratch.replace(file)
+    return made
+
+
+def discard(path: Path) -> None:
+    """Remove a folder that nobody uses any more; the volumes of persistent claims in it stay."""
+    try:
+        fd = os.open(path / "lock", os.O_RDWR)
+    except OSError:
+        return  # it never was one
+    try:
+        if not _locked(fd):
+            return  # the next agent is there already
+        _bury(path)
+        if (path / "volumes").exists():
+            shutil.rmtree(path / "pods", ignore_errors=True)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    """Take the lock: a supervisor that was told to end lets go of it a moment later."""
+    end = time.monotonic() + _LETTING_GO
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
 
 
 def sweep(parent: Path) -> list[Path]:

@@ -78,7 +78,11 @@ class House:
     def _launch(self, folder: folders.Folder) -> None:
         settings = self._settings
         self.network = self._supervisor.launch(
-            folder, ephemeral=settings.ephemeral, network=settings.network, log_limit=settings.log_limit
+            folder,
+            ephemeral=settings.ephemeral,
+            network=settings.network,
+            log_limit=settings.log_limit,
+            orphan_limit=settings.orphan_limit,
         )
 
     def _describe_home(self) -> None:

@@ -29,6 +29,8 @@ from tf_dist.core.times import parse_time
 
 OVER = ("Succeeded", "Failed")
 _DEADLINE = "DeadlineExceeded"
+_SHUTDOWN = "NodeShutdown"
+_SHUTDOWN_MESSAGE = "the node that the pod ran on was shut down"
 
 
 def decide(pod: Object, facts: Facts, now: float, backoff: Backoff) -> Decision:
@@ -42,6 +44,8 @@ def decide(pod: Object, facts: Facts, now: float, backoff: Backoff) -> Decision:
     verdict = _failure(pod, facts, runs, now)
     if verdict is not None:
         return _clean_up(pod, facts, runs, now, verdict)
+    if facts.leaving:
+        return _vacate(pod, facts, runs, now)
     return _progress(pod, facts, runs, now, backoff)
 
 
@@ -66,6 +70,18 @@ def _leave(pod: Object, facts: Facts, runs: Mapping[str, Run], now: float) -> De
     if not facts.sandbox:
         actions = (DeleteObject(),)
     return Decision(make_status(pod, facts, runs, Verdict(phase), now), actions)
+
+
+def _vacate(pod: Object, facts: Facts, runs: Mapping[str, Run], now: float) -> Decision:
+    """The node is ending: stop the pod, and only when it has stopped call it failed, for whoever then replaces it."""
+    phase = (pod.get("status") or {}).get("phase") or "Pending"
+    if facts.alive:
+        actions = () if facts.stopping else (StopAll(grace_of(pod)),)
+        return Decision(make_status(pod, facts, runs, Verdict(phase), now), actions)
+    names = [item["name"] for item in pod["spec"]["containers"]]
+    if pod["spec"].get("restartPolicy") != "Always" and all(name in runs and runs[name].code == 0 for name in names):
+        return _clean_up(pod, facts, runs, now, Verdict("Succeeded"))
+    return _clean_up(pod, facts, runs, now, Verdict("Failed", _SHUTDOWN, _SHUTDOWN_MESSAGE))
 
 
 def _clean_up(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -46,6 +47,9 @@ class LogStream:
     def close(self) -> None:
         """End it; the reader's next step stops."""
         self._closed.set()
+        with contextlib.suppress(ValueError):  # it is being read in another thread, which lets go of the files itself
+            self._lines.close()
+            self._files.close()
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +57,7 @@ class LogStream:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _begin(self) -> Iterator[bytes]:
+    def _begin(self) -> Generator[bytes, None, None]:
         try:
             if self._options.tail is not None:
                 yield from deque(self._chosen(self._files.present()), maxlen=self._options.tail)

@@ -1,4 +1,4 @@
-"""What this machine offers, and the Node object that says so."""
+"""What this machine is and offers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pathlib import Path
 from tf_dist import __version__
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.node.podspec import GPU
-from tf_dist.core.times import format_micro_time, format_time
 
 _PASSED = (
     "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
@@ -76,45 +75,21 @@ def label_safe(text: str) -> str:
     return re.sub(r"[^-A-Za-z0-9_.]", "-", text)[:63].strip("-_.")
 
 
-def node_object(name: str) -> Object:
-    """The Node without its status."""
-    system = {"darwin": "darwin"}.get(sys.platform, "linux")
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    labels = {
-        "kubernetes.io/hostname": label_safe(name),
-        "kubernetes.io/os": system,
-        "kubernetes.io/arch": machine,
-        "tf-dist.dev/node": "local",
-    }
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {}}
-
-
-def node_status(offers: Mapping[str, str], address: str, description: str, now: float, before: Object) -> Object:
-    """The Node's status: what it offers, and that it is well."""
-    known = {item["type"]: item for item in before.get("conditions") or []}
-    since = known.get("Ready", {})
-    changed = since.get("lastTransitionTime") if since.get("status") == "True" else None
-    ready = {
-        "type": "Ready",
-        "status": "True",
-        "reason": "KubeletReady",
-        "message": description,
-        "lastHeartbeatTime": format_time(now),
-        "lastTransitionTime": changed or format_time(now),
-    }
+def labels(name: str) -> dict[str, str]:
+    """The labels that every node carries, in the words of Kubernetes."""
     return {
-        "capacity": dict(offers),
-        "allocatable": dict(offers),
-        "conditions": [ready],
-        "addresses": [
-            {"type": "InternalIP", "address": address},
-            {"type": "Hostname", "address": socket.gethostname()},
-        ],
-        "nodeInfo": _info(),
+        "kubernetes.io/hostname": label_safe(name),
+        "kubernetes.io/os": platform.system().lower(),
+        "kubernetes.io/arch": _architecture(),
     }
 
 
-def _info() -> Object:
+def _architecture() -> str:
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+def info() -> Object:
+    """The Node's ``nodeInfo``."""
     return {
         "machineID": "",
         "systemUUID": "",
@@ -125,11 +100,5 @@ def _info() -> Object:
         "kubeletVersion": f"v1.31.0-tf-dist.{__version__}",
         "kubeProxyVersion": "",
         "operatingSystem": platform.system().lower(),
-        "architecture": platform.machine(),
+        "architecture": _architecture(),
     }
-
-
-def lease_object(name: str, now: float, seconds: int) -> Object:
-    """The node's heartbeat."""
-    spec = {"holderIdentity": name, "leaseDurationSeconds": seconds, "renewTime": format_micro_time(now)}
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec}

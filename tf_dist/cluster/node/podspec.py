@@ -26,7 +26,8 @@ _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a plan needs to know beside the pod. ``find(kind, name)`` looks a ConfigMap or Secret up (None: missing)."""
+    """What a plan needs to know beside the pod. ``find(kind, name)`` looks a ConfigMap, a Secret, a
+    PersistentVolumeClaim or a PersistentVolume up (None: missing)."""
 
     find: Callable[[str, str], Object | None]
     exists: Callable[[str], bool]

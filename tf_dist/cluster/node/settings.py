@@ -55,7 +55,7 @@ class NodeSettings:
     """Everything a node agent needs to know beside its cluster."""
 
     name: str = "local"
-    """The node's name: a DNS label."""
+    """The node's name: a DNS subdomain."""
     state_dir: Path = field(default_factory=default_state_dir)
     """Sockets, logs and volumes of running pods. ``ephemeral`` nodes each make a folder of their own inside it."""
     data_dir: Path | None = None
@@ -72,6 +72,8 @@ class NodeSettings:
     """Added to every container's environment, below what the pod says."""
     ephemeral: bool = True
     """True: pods and state folder end with this process, however it ends. False: they wait for the next agent."""
+    orphan_limit: float = 0.0
+    """Seconds that pods of a lasting node go on without an agent; 0: until one comes."""
     keep_logs_dir: Path | None = None
     """Write logs here and keep them when pods go; None: logs go with their pod. Relative: inside the state folder."""
     backoff: Backoff = field(default_factory=Backoff)
@@ -80,3 +82,11 @@ class NodeSettings:
     """Bytes after which a container's log file is rotated; one older file is kept."""
     heartbeat: float = 10.0
     """Seconds between renewals of the node's lease."""
+    address: str = ""
+    """The machine's address, as others reach it; "": that of the default route."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the Node beside those that every node has."""
+    taints: tuple[Mapping[str, str], ...] | None = ()
+    """Taints of the Node. None: ``presence.PROCESSES`` unless all nodes of the cluster run pods as processes."""
+    log_port: int = 0
+    """Where logs are served to the API server, as the Node says; 0: nowhere."""

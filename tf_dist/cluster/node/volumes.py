@@ -35,6 +35,7 @@ class HostPath:
 
     path: str
     kind: str = ""
+    readonly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,7 @@ def plan_volume(pod: Object, volume: Object, around: Surroundings) -> Volume:
     if "hostPath" in volume:
         return HostPath(volume["hostPath"]["path"], volume["hostPath"].get("type") or "")
     if "persistentVolumeClaim" in volume:
-        claim = volume["persistentVolumeClaim"]
-        return Claim(claim["claimName"], bool(claim.get("readOnly")))
+        return _claim(volume["name"], volume["persistentVolumeClaim"], around)
     if "emptyDir" in volume:
         return Scratch(_memory_options(volume["emptyDir"] or {}))
     if "projected" in volume:
@@ -71,6 +71,31 @@ def plan_volume(pod: Object, volume: Object, around: Surroundings) -> Volume:
             permanent=True,
         )
     return Files(_files(pod, volume, 0o644, around))
+
+
+def wants_token(volume: Object) -> bool:
+    """Whether a volume shall hold a service account's token, which is left out here."""
+    return any("serviceAccountToken" in source for source in (volume.get("projected") or {}).get("sources") or [])
+
+
+def _claim(name: str, source: Object, around: Surroundings) -> Volume:
+    """A claim is a folder of the node's own, unless a real cluster has bound it to a volume: then it is that one."""
+    readonly = bool(source.get("readOnly"))
+    claim = around.find("PersistentVolumeClaim", source["claimName"])
+    bound = ((claim or {}).get("spec") or {}).get("volumeName")
+    if not bound:
+        return Claim(source["claimName"], readonly)
+    spec = (around.find("PersistentVolume", bound) or {}).get("spec") or {}
+    if "hostPath" in spec:
+        return HostPath(spec["hostPath"]["path"], spec["hostPath"].get("type") or "", readonly)
+    if "local" in spec:
+        return HostPath(spec["local"]["path"], "", readonly)
+    raise PodProblem(
+        "CreateContainerConfigError",
+        f"volume {name}: claim {source['claimName']} is bound to {bound}, which cannot be mounted on a local node",
+        hint="use a claim that is bound to a hostPath or local volume of this machine",
+        permanent=True,
+    )
 
 
 def _memory_options(empty: Object) -> str:
@@ -217,7 +242,7 @@ def _placed(mount: Mount, volumes: Mapping[str, Volume], paths: Mapping[str, Pat
     if volume is None:
         raise PodProblem("CreateContainerConfigError", f"volumeMounts: no volume {mount.volume}", permanent=True)
     source = _inside(paths[mount.volume], mount.sub_path)
-    readonly = mount.readonly or isinstance(volume, Files) or (isinstance(volume, Claim) and volume.readonly)
+    readonly = mount.readonly or isinstance(volume, Files) or (isinstance(volume, Claim | HostPath) and volume.readonly)
     return PlacedMount(str(source), mount.target, readonly, not isinstance(volume, HostPath))
 
 

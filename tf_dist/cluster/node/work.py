@@ -8,14 +8,14 @@ import time
 
 
 class Bell:
-    """Keys rung by any thread, each waiting once; one thread takes them."""
+    """Keys rung by any thread, each waiting once; one thread takes them until it is ``closed``."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._due: set[str] = set()
         self._later: list[tuple[float, str]] = []
         self._planned: dict[str, float] = {}
-        self._closed = False
+        self.closed = False
 
     def ring(self, key: str) -> None:
         """Look at ``key`` now."""
@@ -35,7 +35,7 @@ class Bell:
     def wait(self) -> set[str] | None:
         """The keys that are due, as soon as there is one; None when closed."""
         with self._condition:
-            while not self._closed:
+            while not self.closed:
                 self._collect()
                 if self._due:
                     due, self._due = self._due, set()
@@ -46,7 +46,7 @@ class Bell:
     def close(self) -> None:
         """End ``wait`` for good."""
         with self._condition:
-            self._closed = True
+            self.closed = True
             self._condition.notify_all()
 
     def _collect(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tf_dist.cluster.api import CONFIG_MAPS, SECRETS, Cluster, Object
+from tf_dist.cluster.api import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, SECRETS, Cluster, Object, Resource
 from tf_dist.cluster.node import machine
 from tf_dist.cluster.node.client import Supervisor
 from tf_dist.cluster.node.facts import CreateSandbox, Facts, RemoveSandbox, Run, Start, StopAll, run_from_record
@@ -18,9 +18,15 @@ from tf_dist.cluster.node.podspec import ContainerPlan, Surroundings, hostname, 
 from tf_dist.cluster.node.probes import Readiness
 from tf_dist.cluster.node.problems import PodProblem
 from tf_dist.cluster.node.settings import NetworkMode, NodeSettings
-from tf_dist.cluster.node.volumes import Scratch, Volume, Volumes, place_mounts, plan_volume, refuse_mounts
+from tf_dist.cluster.node.volumes import Scratch, Volume, Volumes, place_mounts, plan_volume, refuse_mounts, wants_token
 from tf_dist.errors import ClusterError, NotFound
 
+_KINDS = {
+    "ConfigMap": CONFIG_MAPS,
+    "Secret": SECRETS,
+    "PersistentVolumeClaim": PERSISTENT_VOLUME_CLAIMS,
+    "PersistentVolume": Resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False),
+}
 _RETRY = 2.0  # seconds until something that was missing is looked for again
 
 
@@ -55,6 +61,8 @@ class Workload:
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     paths: Mapping[str, Path] = field(default_factory=dict)
     problem: PodProblem | None = None
+    told: str = ""
+    notes: list[PodProblem] = field(default_factory=list)
     retry_at: float = 0.0
     stopping: bool = False
     deleted: bool = False
@@ -125,6 +133,11 @@ class Workload:
         volumes = {
             item["name"]: plan_volume(pod, item, around) for item in spec.get("volumes") or [] if item["name"] in used
         }
+        self.notes = [
+            PodProblem("TokenLeftOut", f"volume {item['name']} holds no service account token on this node")
+            for item in spec.get("volumes") or []
+            if item["name"] in used and wants_token(item)
+        ]
         if self.home.mode == NetworkMode.SHARED:
             for plan in plans:
                 refuse_mounts(plan, volumes, self.home.why_shared)
@@ -135,8 +148,9 @@ class Workload:
 
     def _surroundings(self, cluster: Cluster) -> Surroundings:
         def find(kind: str, name: str) -> Object | None:
+            resource = _KINDS[kind]
             try:
-                return cluster.get(SECRETS if kind == "Secret" else CONFIG_MAPS, self.namespace, name)
+                return cluster.get(resource, self.namespace if resource.namespaced else None, name)
             except NotFound:
                 return None
 

@@ -31,6 +31,8 @@ class Supervisor:
         self._agent: socket.socket | None = None
         self._lines = Lines()
         self._out = bytearray()
+        self._agents = 0
+        self._orphaned = False
         self._seen = 0  # the agent's latest order: reports that are older than it must not undo what it expects
         self._listener = self._listen()
 
@@ -88,6 +90,7 @@ class Supervisor:
     def _attend(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._agent, self._lines = connection, Lines()
+        self._agents += 1
         self._out.clear()
         self._seen = 0
         self._loop.watch(connection.fileno(), self._hear)
@@ -116,6 +119,15 @@ class Supervisor:
         self._agent.close()
         self._agent = None
         if self._config.ephemeral:
+            self.end()
+        elif self._config.orphan_limit:
+            agents = self._agents
+            self._loop.later(self._config.orphan_limit, lambda: self._abandoned(agents))
+
+    def _abandoned(self, agents: int) -> None:
+        """Nobody came back: by now the cluster has replaced these pods elsewhere."""
+        if self._agent is None and self._agents == agents:
+            self._orphaned = True
             self.end()
 
     def _obey(self, message: Message) -> None:
@@ -166,6 +178,8 @@ class Supervisor:
             shutil.rmtree(self._config.folder, ignore_errors=True)
             with contextlib.suppress(OSError):  # the last one also takes the folder above
                 os.rmdir(os.path.dirname(self._config.folder))
+        elif self._orphaned:
+            shutil.rmtree("pods", ignore_errors=True)
         if self._agent is not None:
             self._agent.close()
 

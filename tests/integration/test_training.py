@@ -1,0 +1,142 @@
+"""Real training on a real control plane: API server, scheduler, node agent, driver, TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.node.bench import processes_with
+from tests.integration.conftest import ROOT, NodeProcess
+from tests.waiting import until
+from tf_dist.cluster.api import PODS, TFJOBS, Cluster
+from tf_dist.cluster.rest import RestCluster
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.settings import DriverSettings
+from tf_dist.errors import ClusterError
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        importlib.util.find_spec("tensorflow") is None,
+        reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
+    ),
+]
+
+SCRIPT = ROOT / "examples" / "digits" / "train.py"
+
+
+@pytest.fixture
+def driven(real: RestCluster, namespace: str) -> Iterator[None]:
+    driver = Driver(real, settings=DriverSettings(namespace=namespace))
+    driver.start()
+    yield
+    driver.stop()
+
+
+def submit(cluster: Cluster, namespace: str, node: NodeProcess, folder: Path, steps: int) -> None:
+    """The digits example, for this node, its models in ``folder``, its pods kept for their logs."""
+    job: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "digits" / "tfjob.yaml").read_text())
+    job["spec"]["runPolicy"]["cleanPodPolicy"] = "Running"
+    for replica in job["spec"]["tfReplicaSpecs"].values():
+        spec = replica["template"]["spec"]
+        spec["nodeSelector"] = {"kubernetes.io/hostname": node.name}
+        spec["tolerations"] = [{"key": "tf-dist.dev/processes", "operator": "Exists"}]
+        spec["containers"][0]["command"] = ["python", str(SCRIPT)]
+    worker = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    worker["containers"][0]["args"] = [f"--model-dir={folder}", f"--steps={steps}"]
+    worker["containers"][0]["volumeMounts"] = [{"name": "model", "mountPath": str(folder)}]
+    worker["volumes"] = [{"name": "model", "hostPath": {"path": str(folder), "type": "DirectoryOrCreate"}}]
+    cluster.create(TFJOBS, namespace, job)
+
+
+def phase(cluster: Cluster, namespace: str) -> str:
+    return str(cluster.get(TFJOBS, namespace, "digits").get("status", {}).get("tfDist", {}).get("phase", ""))
+
+
+def over(cluster: Cluster, namespace: str) -> None:
+    until(lambda: phase(cluster, namespace) in ("Completed", "Failed"), 400, every=0.5)
+    status = cluster.get(TFJOBS, namespace, "digits")["status"]
+    assert status["tfDist"]["phase"] == "Completed", status
+
+
+def log(cluster: Cluster, namespace: str, pod: str) -> str:
+    try:
+        with cluster.logs(namespace, pod) as lines:
+            return b"".join(lines).decode()
+    except ClusterError:
+        return ""
+
+
+def steps_done(cluster: Cluster, namespace: str) -> int:
+    found = re.findall(r"step=(\d+)", log(cluster, namespace, "digits-worker-0"))
+    return max(map(int, found), default=0)
+
+
+def workers(cluster: Cluster, namespace: str) -> dict[str, str]:
+    found = cluster.list(PODS, namespace, labels="tf-dist.dev/replica-type=worker").items
+    return {item["metadata"]["name"]: item["metadata"]["uid"] for item in found}
+
+
+def mounts_below(folder: Path) -> list[str]:
+    return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(folder) in line]
+
+
+@pytest.mark.usefixtures("driven")
+def test_a_job_trains_to_its_end_and_leaves_nothing(
+    real: RestCluster, namespace: str, node: NodeProcess, kubeconfig: str, tmp_path: Path
+) -> None:
+    node.start()
+    submit(real, namespace, node, tmp_path / "model", 600)
+    over(real, namespace)
+
+    pods = real.list(PODS, namespace).items
+    assert {pod["spec"]["nodeName"] for pod in pods} == {node.name}
+    assert "accuracy=" in log(real, namespace, "digits-worker-0")
+    if kubectl := shutil.which("kubectl"):
+        shown = subprocess.run(
+            [kubectl, "logs", "--namespace", namespace, "digits-worker-0", "--tail=3"],
+            capture_output=True, text=True, check=True, env={**os.environ, "KUBECONFIG": kubeconfig},
+        )  # fmt: skip
+        assert "accuracy=" in shown.stdout
+        assert len(shown.stdout.splitlines()) == 3
+
+    real.delete(TFJOBS, namespace, "digits")
+    until(lambda: not real.list(PODS, namespace).items, 90)
+    until(lambda: not os.listdir(node.state / "pods"), 30)
+    assert not processes_with(str(SCRIPT))
+    assert node.end() == 0
+    assert not node.state.exists()
+    assert not processes_with(str(node.state))
+    assert not mounts_below(tmp_path)
+
+
+@pytest.mark.usefixtures("driven")
+def test_a_killed_agent_comes_back_to_its_pods(
+    real: RestCluster, namespace: str, node: NodeProcess, tmp_path: Path
+) -> None:
+    node.start()
+    submit(real, namespace, node, tmp_path / "model", 6000)
+    until(lambda: steps_done(real, namespace) >= 300, 240, every=0.5)
+    before = workers(real, namespace)
+    assert len(before) == 2
+
+    node.end(number=signal.SIGKILL)
+    node.start()
+    over(real, namespace)
+
+    assert workers(real, namespace) == before  # nobody was replaced
+    status = real.get(TFJOBS, namespace, "digits")["status"]["tfDist"]
+    assert not status.get("restarts")
+    assert not status.get("containerRestarts")

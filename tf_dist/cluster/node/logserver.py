@@ -1,0 +1,217 @@
+"""The node's HTTPS server: ``kubectl logs`` by way of the API server, and ``/healthz``. Nothing else is served."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Protocol
+
+from tf_dist.cluster.api import LogOptions, Stream
+from tf_dist.cluster.http.hangups import Hangups
+from tf_dist.cluster.node.callers import Gate
+from tf_dist.cluster.node.logrequests import LogRequest, read_request
+from tf_dist.errors import ClusterError, Unavailable
+
+_log = logging.getLogger(__name__)
+_PATIENCE = 10.0  # seconds for a handshake and a request
+_MOST = 128  # connections at a time
+
+
+class LogSource(Protocol):
+    """What has logs: ``NodeAgent``."""
+
+    def logs(self, namespace: str, pod: str, options: LogOptions) -> Stream[bytes]:
+        """As ``Cluster.logs``."""
+
+
+class LogServer:
+    """Serves the logs of ``source`` at ``address`` (an IP of this machine), at ``port`` (0: a free one).
+
+    ``gate`` decides who may read; None serves everybody who can connect. Set ``source`` once there is one.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        context: ssl.SSLContext,
+        gate: Gate | None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.source: LogSource | None = None
+        self.gate = gate
+        self.clock = clock
+        try:
+            self._listener = _Listener((address, port), context, self)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot serve logs at {address}:{port}: {error.strerror}",
+                hint="--log-port and --address choose others",
+            ) from error
+        self.port: int = self._listener.server_port
+        self.hangups = Hangups()
+        self._thread = threading.Thread(
+            target=self._listener.serve_forever, args=(0.05,), name="node-log-server", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every connection and all threads. A second time it does nothing."""
+        if not self._thread.is_alive():
+            return
+        self._listener.shutdown()
+        self._thread.join()
+        self._listener.end_connections()
+        self._listener.server_close()
+        self.hangups.stop()
+
+
+class _Listener(ThreadingHTTPServer):
+    """Accepts connections, not too many, and knows them all so that they can be ended."""
+
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext, owner: LogServer) -> None:
+        self.owner = owner
+        self._context = context
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, threading.Thread] = {}
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for the connection; none when there are too many already."""
+        request.settimeout(_PATIENCE)
+        request.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        secure = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        thread = threading.Thread(
+            target=self.process_request_thread, args=(secure, client_address), name="node-log-reader", daemon=True
+        )
+        with self._lock:
+            full = len(self._open) >= _MOST
+            if not full:
+                self._open[secure] = thread
+        if full:
+            secure.close()
+        else:
+            thread.start()
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve one request. The handshake is made here: a caller that is slow at it delays nobody."""
+        try:
+            with suppress(OSError, ValueError), request:
+                request.do_handshake()
+                self.finish_request(request, client_address)
+                _hang_up(request)
+        finally:
+            with self._lock:
+                self._open.pop(request, None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that breaks is the caller's business."""
+
+    def end_connections(self) -> None:
+        """Break every connection and wait for its thread."""
+        with self._lock:
+            connections = list(self._open.items())
+        for sock, _ in connections:
+            _hang_up(sock)
+        for _, thread in connections:
+            thread.join(timeout=5)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request; the connection ends with it."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = 64 * 1024
+    server_version = "tf-dist"
+    sys_version = ""
+    server: _Listener
+    connection: ssl.SSLSocket
+
+    def do_GET(self) -> None:
+        """Answer."""
+        self.close_connection = True
+        owner = self.server.owner
+        if self.path.partition("?")[0] == "/healthz":
+            self._text(200, "ok")
+            return
+        try:
+            if owner.gate is not None:
+                owner.gate.admit(self.connection.getpeercert(), self.headers.get("Authorization", ""))
+            request = read_request(self.path, owner.clock())
+            if owner.source is None:
+                raise Unavailable("the node is starting")
+            lines = owner.source.logs(request.namespace, request.pod, request.options)
+        except ClusterError as error:
+            self._text(error.code or 503, str(error))
+        except Exception:
+            _log.exception("a log could not be served")
+            self._text(500, "the node has failed; see its own log")
+        else:
+            self._stream(lines, request)
+
+    def _stream(self, lines: Stream[bytes], request: LogRequest) -> None:
+        self.connection.settimeout(None)  # whoever follows a log may pause; keep-alive tells when it is gone
+        plain = socket.socket(fileno=_duplicate(self.connection))
+        hangups = self.server.owner.hangups
+        with lines, plain:
+            hangups.watch(plain, lines.close)
+            try:
+                self._head(200, [("Transfer-Encoding", "chunked")])
+                for part in _limited(lines, request.limit):
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+                    if request.options.follow:
+                        self.wfile.flush()
+                self.wfile.write(b"0\r\n\r\n")
+                self.wfile.flush()
+            finally:
+                hangups.forget(plain)
+
+    def _text(self, code: int, text: str) -> None:
+        body = text.encode()
+        self._head(code, [("Content-Length", str(len(body)))])
+        self.wfile.write(body)
+
+    def _head(self, code: int, headers: list[tuple[str, str]]) -> None:
+        self.send_response_only(code)
+        for name, value in (("Content-Type", "text/plain"), ("Connection", "close"), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing goes to stderr."""
+
+
+def _hang_up(sock: socket.socket) -> None:
+    """End a connection under the feet of whoever uses it (without TLS's own farewell, which would disturb them)."""
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _duplicate(sock: socket.socket) -> int:
+    """The connection below TLS: that it can be read means that the caller has gone, who has nothing more to say."""
+    return os.dup(sock.fileno())
+
+
+def _limited(lines: Iterable[bytes], limit: int | None) -> Iterator[bytes]:
+    left = limit
+    for text in lines:
+        part = text if left is None else text[:left]
+        if part:
+            yield part
+        if left is not None:
+            left -= len(part)
+            if left <= 0:
+                return
