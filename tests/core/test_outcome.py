@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.builders import START, v1_job
-from tf_dist.core.outcome import WAITS, Outcome, never, outcome, state_word
-from tf_dist.core.status import Admission, Failure, Phase, Status
+from tf_dist.core.outcome import WAITS, Outcome, never, outcome
+from tf_dist.core.status import Admission, Failure, Phase, Status, state_word
 
 
 def failed(reason: str, **failure: object) -> Status:

@@ -13,7 +13,7 @@ from tf_dist.core.gang.model import Admit
 from tf_dist.core.invalid import invalid_status
 from tf_dist.core.model import Action, Job, Rule
 from tf_dist.core.report import ready_text, report
-from tf_dist.core.status import Admission, Counts, Phase, Status
+from tf_dist.core.status import Admission, Counts, Phase, Status, state_word
 from tf_dist.core.status_codec import dump_status
 from tf_dist.errors import InvalidJob, Problem
 
@@ -161,7 +161,13 @@ def test_v1alpha1_phases_and_states(phase: Phase, expected: tuple[str, str]) -> 
 def test_every_phase_has_words_in_every_dialect(make: Any, phase: Phase) -> None:
     status = Status(phase=phase, reason="why", message="because", since=START)
     told = report(make(), status, {}, START)
-    assert told["tfDist"] == {**dump_status(status), "ready": ready_text(make(), status)}
+    job = make()
+    shown = {
+        "state": state_word(status),
+        "ready": ready_text(job, status),
+        "selector": f"tf-dist.dev/job-uid={job.uid},tf-dist.dev/replica-type=worker",
+    }
+    assert told["tfDist"] == {**dump_status(status), **shown}
 
 
 def test_v1alpha1_lists_the_states_of_each_replica_set() -> None:

@@ -65,8 +65,6 @@ DRIVING = """
     tfjobs/finalizers.kubeflow.org: update
     pods: get list watch create delete
     services: get list watch create delete
-    configmaps: list watch
-    networkpolicies.networking.k8s.io: list watch
     events: create patch
 """
 CONTROLLER = table(DRIVING + "leases.coordination.k8s.io: get list update delete\n nodes: list watch")
@@ -327,8 +325,8 @@ def test_volcanos_plugins_need_what_the_role_has_then(
         jobs.batch.volcano.sh: get list watch create patch delete
         jobs/status.batch.volcano.sh: update
         jobs/finalizers.batch.volcano.sh: update
-        configmaps: get create patch delete
-        networkpolicies.networking.k8s.io: get create delete
+        configmaps: get list watch create patch delete
+        networkpolicies.networking.k8s.io: get list watch create delete
     """
     assert granted(kubectl, "tf-dist-driver", volcano, volcano) == INLINE | table(more)
     account = as_account("tf-dist-driver", volcano)

@@ -24,8 +24,8 @@ from tf_dist.cluster.http import ApiServer, kubeconfig
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.core import names
 from tf_dist.core.claims import driver_of
-from tf_dist.driver.controller import Controller, ControllerSettings, lease_name
-from tf_dist.driver.lease import LeaseRef
+from tf_dist.driver.controller import Controller, ControllerSettings
+from tf_dist.driver.lease import LeaseRef, controller_name
 from tf_dist.errors import ClusterError, Unavailable
 
 LEASE = LeaseRef("default", "tf-dist-controller")
@@ -165,17 +165,17 @@ def test_replicas_of_some_namespaces_leave_the_others_alone(memory: MemoryCluste
         job["metadata"]["namespace"] = namespace
         memory.create(TFJOBS, namespace, job)
     chosen = ("team-a", "team-b")
-    memory.create(LEASES, "default", {"metadata": {"name": lease_name(chosen)}})
+    memory.create(LEASES, "default", {"metadata": {"name": controller_name(chosen)}})
     with Controller(memory, settings(namespaces=chosen)):
         until(lambda: driven(memory, "team-a") and driven(memory, "team-b"), 60)
         assert driver_of(memory.get(TFJOBS, "team-c", "team-c")) == ""
 
 
 def test_each_set_of_namespaces_has_its_lease() -> None:
-    assert lease_name(()) == "tf-dist-controller"
-    assert lease_name(("a",)) == "tf-dist-controller-a"
-    assert lease_name(("b", "a")) == lease_name(("a", "b", "a"))
-    assert len({lease_name(one) for one in [(), ("a",), ("b",), ("a", "b"), ("a", "b", "c")]}) == 5
+    assert controller_name(()) == "tf-dist-controller"
+    assert controller_name(("a",)) == "tf-dist-controller-a"
+    assert controller_name(("b", "a")) == controller_name(("a", "b", "a"))
+    assert len({controller_name(one) for one in [(), ("a",), ("b",), ("a", "b"), ("a", "b", "c")]}) == 5
 
 
 def test_a_port_that_is_taken_leaves_nothing_behind(memory: MemoryCluster) -> None:

@@ -83,7 +83,9 @@ def _first(situation: Situation) -> Status | None:
 def _remember(job: Job, status: Status, facts: Facts) -> Status:
     """Fold what is seen now into the memory, so that what goes missing later is missed."""
     sizes = {spec.type: spec.replicas for spec in job.replica_specs}
-    known = status.seen | facts.current.keys() if status.phase in LIVE else status.seen
+    # A pod that was on its way out when it came in sight (scaled away, and wanted again) is nobody's loss.
+    staying = {replica for replica, pod in facts.current.items() if not pod.deleting}
+    known = status.seen | staying if status.phase in LIVE else status.seen
     seen = frozenset(replica for replica in known if replica.index < sizes.get(replica.type, 0))
     counts = facts.counts if status.phase in LIVE else _kept_failures(status.counts, facts.counts)
     return replace(status, seen=seen, succeeded=facts.succeeded, counts=counts)

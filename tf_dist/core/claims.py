@@ -12,7 +12,6 @@ from typing import Any
 from tf_dist.core import names
 from tf_dist.core.model import Document
 from tf_dist.core.status_codec import FIELD, stored_status
-from tf_dist.core.status_codec import FIELD, stored_status
 
 
 def driver_of(stored: Document) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tf_dist.core.conditions import failed_condition
 from tf_dist.core.model import Document
-from tf_dist.core.status import LIVE, Phase, Status
+from tf_dist.core.status import LIVE, Phase, Status, state_word
 from tf_dist.core.status_codec import FIELD, dump_status, load_status, stored_status
 from tf_dist.core.times import format_time, round_time
 from tf_dist.errors import InvalidJob
@@ -28,7 +28,7 @@ def invalid_status(document: Document, problem: InvalidJob, now: float) -> dict[
     message = f"the spec is invalid: {'; '.join(map(str, problem.problems))}"[:_MOST_CHARACTERS]
     now = round_time(now)
     status = replace(before, created=before.created or now).to(Phase.FAILED, now, REASON, message)
-    return {**_shown(document, status, now), FIELD: {**dump_status(status), "ready": ""}}
+    return {**_shown(document, status, now), FIELD: {**dump_status(status), "state": state_word(status), "ready": ""}}
 
 
 def _shown(document: Document, status: Status, now: float) -> dict[str, Any]:

@@ -35,17 +35,6 @@ def outcome(job: Job, status: Status) -> Outcome:
     return Outcome.EVICTED if evicted else Outcome.FAILED
 
 
-def state_word(status: Status) -> str:
-    """The state in one word, as a list of jobs shows it."""
-    if status.phase in STOPPED and status.reason == "Suspended":
-        return "Suspended" if status.phase is Phase.ABORTED else "Suspending"
-    if status.phase is Phase.COMPLETED:
-        return "Succeeded"
-    if status.phase is Phase.PENDING and status.admission is None and status.reason:
-        return "Waiting"
-    return status.phase.value
-
-
 _SUCCEEDED: Final = frozenset({Phase.COMPLETED})
 _FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATED})
 

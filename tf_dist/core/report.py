@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tf_dist.core import names
 from tf_dist.core.conditions import conditions
 from tf_dist.core.model import Dialect, Document, Job, ReplicaSpec, Role
-from tf_dist.core.status import NO_PODS, Counts, Phase, Status
+from tf_dist.core.status import NO_PODS, Counts, Phase, Status, state_word
 from tf_dist.core.status_codec import FIELD, dump_status
 from tf_dist.core.times import format_time
 
@@ -19,8 +20,17 @@ Report = dict[str, Any]
 
 def report(job: Job, status: Status, stored: Document, now: float) -> Report:
     """The raw status to store, given the one stored before (conditions keep their history)."""
-    memory = {**dump_status(status), "ready": ready_text(job, status)}
-    return {**_REPORTS[job.dialect](job, status, stored, now), FIELD: memory}
+    return {**_REPORTS[job.dialect](job, status, stored, now), FIELD: {**dump_status(status), **_shown(job, status)}}
+
+
+def _shown(job: Job, status: Status) -> Report:
+    """What columns and autoscalers read; ``load_status`` does not."""
+    selector = {names.JOB_UID: job.uid, names.REPLICA_TYPE: Role.WORKER.value}
+    return {
+        "state": state_word(status),
+        "ready": ready_text(job, status),
+        "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
+    }
 
 
 def ready_text(job: Job, status: Status) -> str:

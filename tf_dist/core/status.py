@@ -180,3 +180,14 @@ class Status:
     def total_restarts(self) -> int:
         """Restarts spent so far, those in living pods not included."""
         return sum(self.restarts.values()) + self.container_restarts
+
+
+def state_word(status: Status) -> str:
+    """The state in one word, as a list of jobs shows it."""
+    if status.phase in STOPPED and status.reason == "Suspended":
+        return "Suspended" if status.phase is Phase.ABORTED else "Suspending"
+    if status.phase is Phase.COMPLETED:
+        return "Succeeded"
+    if status.phase is Phase.PENDING and status.admission is None and status.reason:
+        return "Waiting"
+    return status.phase.value

@@ -133,8 +133,22 @@ class Applier:
     def _delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
         try:
             self._cluster.delete(resource, namespace, name, uid=uid)
-        except (NotFound, Conflict):
-            _LOG.debug("%s %s/%s is gone already", resource.kind, namespace, name)
-            self._caches.gone(resource, namespace, name, uid)
+        except NotFound:
+            self._gone(resource, namespace, name, uid)
+        except Conflict:
+            if self._is_there(resource, namespace, name, uid):
+                raise
+            self._gone(resource, namespace, name, uid)
         else:
             self._caches.deleted(resource, namespace, name, uid, self._clock())
+
+    def _is_there(self, resource: Resource, namespace: str, name: str, uid: str) -> bool:
+        """Whether a refused deletion was about this very object: the fence is not the only reason for a conflict."""
+        try:
+            return bool(self._cluster.get(resource, namespace, name)["metadata"]["uid"] == uid)
+        except NotFound:
+            return False
+
+    def _gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        _LOG.debug("%s %s/%s is gone already", resource.kind, namespace, name)
+        self._caches.gone(resource, namespace, name, uid)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from tf_dist.cluster.api import NODES, PODS, TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import NODES, PODS, SERVICES, TFJOBS, Cluster, Object, Resource
 from tf_dist.cluster.reflector import Reflector
 from tf_dist.core import names
 from tf_dist.core.times import format_time
@@ -55,7 +55,7 @@ class Caches:
         self.knows_room = self._may_list(NODES) and self._may_list(PODS)
         namespace = self._settings.namespace
         kinds = {kind: self._reflector(kind, self._job_changed(kind), slim.job) for kind in self._job_kinds()}
-        for kind in OWNED_KINDS:
+        for kind in self._owned_kinds():
             changed = self._owned_changed
             kinds[kind] = self._reflector(kind, changed, slim.owned, namespace, labels=names.JOB_UID, index=job_uid)
         whose = None if self.knows_room else namespace
@@ -67,6 +67,10 @@ class Caches:
 
     def _job_kinds(self) -> tuple[Resource, ...]:
         return JOB_KINDS if self._settings.volcano_jobs else (TFJOBS,)
+
+    def _owned_kinds(self) -> tuple[Resource, ...]:
+        """Only Volcano's plugins make more than services."""
+        return OWNED_KINDS if self._settings.volcano_jobs else (SERVICES,)
 
     def _may_list(self, kind: Resource) -> bool:
         try:
@@ -162,7 +166,7 @@ class Caches:
         """What else a job owns, by kind and name."""
         return {
             (kind.kind, stored["metadata"]["name"]): stored
-            for kind in OWNED_KINDS
+            for kind in self._owned_kinds()
             for stored in self._reflectors[kind].cache.group(uid)
         }
 

@@ -7,15 +7,15 @@ keeps their work back; here every write asks whether the Lease is still ours, an
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Self
+from typing import Self
 
 from tf_dist.cluster.api import Cluster
-from tf_dist.core.names import short_hash
 from tf_dist.driver import lease
 from tf_dist.driver.health import Answer, HealthServer, healthy
 from tf_dist.driver.lease import LeaseRef
@@ -27,7 +27,6 @@ from tf_dist.driver.settings import DriverSettings
 from tf_dist.driver.tenure import Tenure
 
 _LOG = logging.getLogger(__name__)
-NAME: Final = "tf-dist-controller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +49,11 @@ class ControllerSettings:
     identity: str = ""
 
 
-def lease_name(namespaces: tuple[str, ...]) -> str:
-    """The Lease of the replicas that drive these namespaces (none: all).
-
-    Replicas that drive the same share one. Others have their own, since they could not stand in for each other; that
-    no job has two drivers is seen to by each job's claim.
+def collect_rarely() -> None:
+    """For a process that is a controller and nothing else: its caches are many objects that live long and form no
+    cycles, and Python's collector, as it is set, takes half of a cold start to go through them again and again.
     """
-    match sorted(set(namespaces)):
-        case []:
-            return NAME
-        case [only]:
-            return f"{NAME}-{only}"
-        case several:
-            return f"{NAME}-{short_hash(*several, length=10)}"
+    gc.set_threshold(100_000, 20, 100)
 
 
 class Controller:
@@ -83,7 +74,7 @@ class Controller:
         self.recorder = recorder or PrometheusRecorder()
         self._settings = settings
         self._leases = lease_cluster or cluster
-        ref = LeaseRef(settings.lease_namespace, lease_name(settings.namespaces))
+        ref = LeaseRef(settings.lease_namespace, lease.controller_name(settings.namespaces))
         self.tenure = Tenure(
             self._leases,
             ref,
@@ -106,7 +97,7 @@ class Controller:
             namespace=namespace,
             workers=self._settings.workers,
             volcano_jobs=self._settings.volcano_jobs,
-            component=NAME,
+            component=lease.CONTROLLER_NAME,
         )
         return mandate, Driver(cluster, settings=settings, recorder=self.recorder, mandate=mandate)
 

@@ -45,6 +45,24 @@ def steady() -> float:
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
+CONTROLLER_NAME: Final = "tf-dist-controller"
+
+
+def controller_name(namespaces: tuple[str, ...]) -> str:
+    """The Lease of the replicas that drive these namespaces (none: all).
+
+    Replicas that drive the same share one. Others have their own, since they could not stand in for each other; that
+    no job has two drivers is seen to by each job's claim.
+    """
+    match sorted(set(namespaces)):
+        case []:
+            return CONTROLLER_NAME
+        case [only]:
+            return f"{CONTROLLER_NAME}-{only}"
+        case several:
+            return f"{CONTROLLER_NAME}-{names.short_hash(*several, length=10)}"
+
+
 class LeaseRef(NamedTuple):
     """Where a Lease is, and how a job names the driver that holds it: ``namespace/name``."""
 

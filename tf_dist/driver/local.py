@@ -80,7 +80,7 @@ def status(state_dir: Path | None = None) -> LocalEndpoint | None:
 
 def client(endpoint: LocalEndpoint) -> RestCluster:
     """A client of a daemon."""
-    return RestCluster(endpoint.url, headers={"Authorization": f"Bearer {endpoint.token}"})
+    return RestCluster(endpoint.url, token=endpoint.token)
 
 
 def connect(state_dir: Path | None = None) -> Cluster:

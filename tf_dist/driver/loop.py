@@ -195,8 +195,11 @@ class Driver:
         chosen = {ref for ref in due or () if self._drives(self._ledger.get(ref))}
         if everything:
             self._recorder.driving(len(chosen))
-        chosen.update(self._admit(chosen))
-        return sum(self._dispatch(ref) for ref in sorted(chosen, key=str))
+        admitted = self._admit(chosen)
+        # Whoever waits for an answer has it first.
+        order = [*admitted, *sorted(chosen.difference(admitted), key=str)]
+        self._recorder.queue_depth(len(order))
+        return sum(self._dispatch(ref) for ref in order)
 
     def _read(self, everything: bool) -> None:
         """Take in what changed."""
@@ -237,9 +240,10 @@ class Driver:
             return []
         self._room = False
         heard = self._admission.decide(known for known in self._ledger.values() if self._counts(known))
-        return [
-            ref for ref in waiting if (known := self._ledger.get(ref)) and known.uid in heard and self._drives(known)
-        ]
+        return sorted(
+            (ref for ref in waiting if (known := self._ledger.get(ref)) and known.uid in heard and self._drives(known)),
+            key=str,
+        )
 
     def _counts(self, known: Known) -> bool:
         """A job that nobody drives must not stand in the way of one that somebody does."""
@@ -272,6 +276,7 @@ class Driver:
                 self._busy.discard(ref)
                 again = ref in self._again
                 self._again.discard(ref)
+                self._recorder.queue_depth(len(self._busy))
             if again:
                 self._queue.add(ref)
 

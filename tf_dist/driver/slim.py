@@ -26,17 +26,26 @@ _POD_STATUS: Final = (
     "initContainerStatuses",
 )
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
+_MOST_SHARED: Final = 10_000
+_SHARED: dict[str, list[Object]] = {}
 _CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime")
 
 
 def pod(stored: Object) -> Object:
     """A pod without what no decision looks at: commands, environments, volumes, managed fields."""
     spec, status = stored.get("spec") or {}, stored.get("status") or {}
-    kept: Object = {"containers": [_part(one, _CONTAINER) for one in spec.get("containers") or ()]}
+    kept: Object = {"containers": _shared([_part(one, _CONTAINER) for one in spec.get("containers") or ()])}
     if spec.get("initContainers"):
         kept["initContainers"] = [_part(one, _CONTAINER) for one in spec["initContainers"]]
     kept |= _part(spec, ("nodeName", "overhead"))
     return {"metadata": _part(stored["metadata"], _METADATA), "spec": kept, "status": _part(status, _POD_STATUS)}
+
+
+def _shared(containers: list[Object]) -> list[Object]:
+    """One list for all pods that ask for the same: thousands of pods have a handful of them."""
+    if len(_SHARED) > _MOST_SHARED:
+        _SHARED.clear()
+    return _SHARED.setdefault(repr(containers), containers)
 
 
 def node(stored: Object) -> Object:

@@ -68,9 +68,10 @@ def _run(place: KubeContext, settings: ControllerSettings) -> None:
     import threading
 
     from tf_dist.cli.running.signals import Signals
-    from tf_dist.driver.controller import Controller
+    from tf_dist.driver.controller import Controller, collect_rarely
     from tf_dist.driver.metrics import PrometheusRecorder
 
+    collect_rarely()
     recorder = PrometheusRecorder()
     stopping = threading.Event()
     with (

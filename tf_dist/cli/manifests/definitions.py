@@ -30,7 +30,7 @@ def tfjobs() -> Object:
     ``dialects.read`` goes by the layout of the spec.
     """
     columns = [
-        _column("State", ".status.tfDist.phase"),
+        _column("State", ".status.tfDist.state"),
         _column("Ready", ".status.tfDist.ready"),
         _column("Reason", ".status.tfDist.reason"),
         _AGE,

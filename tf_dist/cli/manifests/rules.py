@@ -37,10 +37,7 @@ def _jobs(group: str, plural: str) -> list[Object]:
 
 
 def driving(*, volcano: bool = False) -> list[Object]:
-    """What any driver needs in a namespace whose jobs it drives.
-
-    Only Volcano's plugins need more than pods and services, but a driver looks for what they made.
-    """
+    """What any driver needs in a namespace whose jobs it drives. Only Volcano's plugins need more than pods."""
     rules = [
         *_jobs(_KUBEFLOW, "tfjobs"),
         _rule(_CORE, "pods", *_OWN),
@@ -49,8 +46,8 @@ def driving(*, volcano: bool = False) -> list[Object]:
     ]
     if volcano:
         rules += _jobs(_VOLCANO, "jobs")
-    rules.append(_rule(_CORE, "configmaps", *((*_OWN, "patch") if volcano else _FEED)))
-    rules.append(_rule(_NETWORK, "networkpolicies", *(_OWN if volcano else _FEED)))
+        rules.append(_rule(_CORE, "configmaps", *_OWN, "patch"))
+        rules.append(_rule(_NETWORK, "networkpolicies", *_OWN))
     return rules
 
 

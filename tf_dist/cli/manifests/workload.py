@@ -6,6 +6,7 @@ from typing import Final
 
 from tf_dist.cli.manifests.names import CONTROLLER, SELECTOR, Object, metadata
 from tf_dist.cli.manifests.settings import Settings
+from tf_dist.driver.lease import controller_name
 
 _PORT: Final = 8080
 _USER: Final = 65532
@@ -22,9 +23,18 @@ def namespace(settings: Settings) -> list[Object]:
 
 
 def workload(settings: Settings) -> list[Object]:
-    """The Deployment with its disruption budget and the service that its metrics are read from."""
+    """The Deployment with its Lease, its disruption budget and the service that its metrics are read from."""
     monitor = [_service_monitor(settings)] if settings.service_monitor else []
-    return [_deployment(settings), _budget(settings), _service(settings), *monitor]
+    return [_lease(settings), _deployment(settings), _budget(settings), _service(settings), *monitor]
+
+
+def _lease(settings: Settings) -> Object:
+    """The Lease that the replicas stand for, with nothing in it, so that a second apply leaves it alone.
+
+    One that has never been held can be taken at once; one that is missing may have been deleted under its holder.
+    """
+    name = controller_name(settings.namespaces)
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata(name, settings.into)}
 
 
 def _deployment(settings: Settings) -> Object:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tf_dist.core import names
 from tf_dist.core.gang.demand import added, members, parsed, requests, subtracted
-from tf_dist.core.gang.model import Gang, Node, Snapshot
+from tf_dist.core.gang.model import Gang, Node, Resources, Snapshot
 from tf_dist.core.model import Job
 from tf_dist.core.status import LIVE, Status
 
@@ -36,7 +37,8 @@ def snapshot(
             by_node.setdefault(node, []).append(pod)
             _count(pod, placed)
     gangs = (_gang(claim, placed.get(claim.job.uid, {})) for claim in claims if claim.status.phase in LIVE)
-    usable = (_node(node, by_node.get(node["metadata"]["name"], ())) for node in nodes if _takes_pods(node))
+    asked = _Requests()
+    usable = (_node(node, asked.of(by_node.get(node["metadata"]["name"], ()))) for node in nodes if _takes_pods(node))
     return Snapshot(gangs=tuple(gangs), nodes=tuple(usable))
 
 
@@ -68,11 +70,37 @@ def _takes_pods(node: Mapping[str, Any]) -> bool:
     return ready == "True" and not (node.get("spec") or {}).get("unschedulable")
 
 
-def _node(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Node:
+class _Requests:
+    """Adds up what pods request; pods that share their list of containers, as most do, are read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Resources] = {}
+
+    def of(self, pods: Iterable[Mapping[str, Any]]) -> Resources:
+        """What these pods request together."""
+        counts: Counter[int] = Counter()
+        alone: list[Resources] = []
+        for pod in pods:
+            spec = pod.get("spec") or {}
+            if "initContainers" in spec or "overhead" in spec or "containers" not in spec:
+                alone.append(requests(spec))
+                continue
+            # The snapshot's pods hold their lists as long as this lives: no other can have the same id.
+            shape = id(spec["containers"])
+            if shape not in self._known:
+                self._known[shape] = requests(spec)
+            counts[shape] += 1
+        return added((*alone, *(_times(self._known[shape], count) for shape, count in counts.items())))
+
+
+def _times(resources: Resources, count: int) -> Resources:
+    return {resource: value * count for resource, value in resources.items()}
+
+
+def _node(node: Mapping[str, Any], used: Resources) -> Node:
     status = node.get("status") or {}
     stated = status.get("allocatable") or status.get("capacity") or {}
     allocatable = parsed(stated)
-    used = added(requests(pod.get("spec") or {}) for pod in pods)
     return Node(
         name=node["metadata"]["name"],
         allocatable=allocatable,
