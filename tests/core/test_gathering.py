@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tests.core.builders import replicas, v1_job
-from tests.core.world import World
+from tests.core.world import WAIT, World
 from tf_dist.core import names
-from tf_dist.core.actions import WriteStatus
+from tf_dist.core.actions import Emit, WriteStatus
 from tf_dist.core.claims import driver_of
+from tf_dist.core.gang.model import Admit
 from tf_dist.core.model import ReplicaId, SuccessRule
 from tf_dist.core.observed import Observed
 from tf_dist.core.reconcile import REPORT_EVERY, REPORT_SOON, reconcile
@@ -127,3 +128,33 @@ def test_the_memory_is_found_in_the_annotation_where_the_status_was_pruned() -> 
 def test_an_annotation_that_is_no_memory_counts_as_none(text: str) -> None:
     broken = {"metadata": {"annotations": {names.MEMORY: text}}, "status": {}}
     assert load_status(stored_status(broken)).phase is Phase.PENDING
+
+
+def told(world: World) -> list[str]:
+    """The events of what happens next."""
+    found = []
+    while True:
+        plan = world.look()
+        found += [action.reason for action in plan.actions if isinstance(action, Emit)]
+        if not world.step():
+            return found
+
+
+def test_people_are_told_what_they_would_not_expect() -> None:
+    world = World(v1_job(success=(SuccessRule(type="worker"),)))
+    assert told(world) == []
+    for pod in list(world.pods.values()):
+        world.run(pod)
+    assert told(world) == []
+    pod = world.pod("worker-1")
+    assert pod is not None
+    world.end(pod, 137)
+    assert told(world) == ["PodFailed"]
+
+
+def test_people_are_told_that_a_gang_waits_and_that_it_waits_no_longer() -> None:
+    world = World(v1_job())
+    world.verdict = WAIT
+    assert told(world) == [WAIT.reason]
+    world.verdict = Admit()
+    assert told(world) == ["Admitted"]

@@ -22,7 +22,7 @@ from tests.core.builders import (
     volcano_job,
 )
 from tests.core.world import WAIT, World
-from tf_dist.core.actions import Create, Delete, DeleteJob, Emit, WriteStatus
+from tf_dist.core.actions import Create, Delete, DeleteJob, WriteStatus
 from tf_dist.core.gang.model import Admit
 from tf_dist.core.model import (
     Action,
@@ -97,7 +97,7 @@ def test_the_status_is_written_before_everything_that_depends_on_it() -> None:
     plan = reconcile(v1_job(), observed(v1_job()))
     kinds = [type(action) for action in plan.actions]
     assert kinds[0] is WriteStatus
-    assert kinds == [WriteStatus] + [Create] * 6 + [Emit]
+    assert kinds == [WriteStatus] + [Create] * 6
     bodies = [action.body["kind"] for action in plan.actions if isinstance(action, Create)]
     assert bodies == ["Service"] * 3 + ["Pod"] * 3
 

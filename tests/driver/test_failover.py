@@ -20,7 +20,7 @@ from tf_dist.cluster.memory.resources import CRDS
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.core import names
 from tf_dist.core.claims import driver_of
-from tf_dist.driver.controller import lease_name
+from tf_dist.driver.lease import controller_name
 from tf_dist.errors import AlreadyExists, NotFound
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -57,7 +57,7 @@ class Scene:
         stack.callback(real.delete, NAMESPACES, None, self.namespace)
         wait_for(real, SERVICE_ACCOUNTS, self.namespace, "default", lambda account: account is not None)
         self._make_room()
-        real.create(LEASES, self.namespace, {"metadata": {"name": lease_name((self.namespace,))}})
+        real.create(LEASES, self.namespace, {"metadata": {"name": controller_name((self.namespace,))}})
 
     def _make_room(self) -> None:
         """A node that no kubelet serves; that nothing may run there is the scheduler's business."""
@@ -83,7 +83,7 @@ class Scene:
         return len(self.real.list(PODS, self.namespace, labels=f"{names.JOB_NAME}={name}").items)
 
     def holder(self) -> str:
-        spec = self.real.get(LEASES, self.namespace, lease_name((self.namespace,))).get("spec") or {}
+        spec = self.real.get(LEASES, self.namespace, controller_name((self.namespace,))).get("spec") or {}
         return str(spec.get("holderIdentity") or "")
 
 
@@ -106,7 +106,7 @@ def test_the_jobs_of_a_killed_controller_are_driven_again(scene: Scene) -> None:
     assert two.leads()
     for name in ("first", "second"):
         driver = driver_of(scene.real.get(TFJOBS, scene.namespace, name))
-        assert driver == f"{scene.namespace}/{lease_name((scene.namespace,))}"
+        assert driver == f"{scene.namespace}/{controller_name((scene.namespace,))}"
     assert scene.pods("first") == 3
 
 

@@ -30,6 +30,9 @@ from tf_dist.core.times import round_time
 _WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED})
 
 
+_EXPECTED: Final = frozenset({"JobCreated", "PodsPending", "JobRunning"})
+_WAITED_FOR_NOTHING: Final = frozenset({"", "JobCreated", "Resumed"})
+
 # Seconds from one write of a status to the next, when only numbers differ, and when replicas are done besides.
 REPORT_EVERY: Final = 10.0
 REPORT_SOON: Final = 1.0
@@ -53,11 +56,18 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         report_at = None
         actions.append(WriteStatus(report(job, after, observed.stored_status, observed.now)))
     actions += converge(job, after, facts, observed)
-    if (after.reason, after.attempts) != (before.reason, before.attempts):
+    if _is_news(before, after):
         actions.append(Emit("Warning" if after.phase in _WARNINGS else "Normal", after.reason, after.message))
     if _expired(job, after, observed.now):
         return Plan(after, (*actions, DeleteJob()))
     return Plan(after, tuple(actions), _earliest(_wake_at(job, after, facts, observed), report_at))
+
+
+def _is_news(before: Status, after: Status) -> bool:
+    """Whether people are told by an event: what one expects of a job, its conditions say."""
+    if (after.reason, after.attempts) == (before.reason, before.attempts) or after.reason in _EXPECTED:
+        return False
+    return after.reason != "Admitted" or before.reason not in _WAITED_FOR_NOTHING
 
 
 def _driven_by(status: Status, driver: str) -> Status:
