@@ -1,6 +1,6 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint check bench clean
+.PHONY: help install demo test lint check bench soak clean
 
 # The first Python of the machine that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -19,7 +19,7 @@ help: ## What can be made
 install: .venv/installed ## Make .venv with everything in it
 
 demo: .venv/installed ## Train a digit classifier with 1 parameter server and 2 workers
-	$(BIN)/tf-dist run examples/digits/tfjob.yaml
+	$(BIN)/tf-dist run --embedded examples/digits/tfjob.yaml
 
 test: .venv/installed ## Run the tests
 	$(BIN)/pytest
@@ -34,6 +34,9 @@ check: lint test ## All that has to pass
 
 bench: .venv/installed ## Measure; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks
+
+soak: .venv/installed ## Tell 50,000 stories of faults; takes hours
+	TF_DIST_FAULT_RUNS=50000 $(BIN)/pytest -q tests/faults/test_machine.py
 
 clean: ## Remove what was made
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -21,7 +21,7 @@ def _commands(program: str) -> list[tuple[str, ...]]:
     found = set()
     for page in PAGES:
         for line in re.findall(rf"^(?:\$ )?({program} .*)$", page.read_text(), flags=re.MULTILINE):
-            found.add(tuple(shlex.split(line, comments=True)))
+            found.add(tuple(shlex.split(line.partition(" | ")[0], comments=True)))
     return sorted(found)
 
 

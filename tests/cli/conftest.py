@@ -21,6 +21,13 @@ PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 PATIENCE = 30.0
 
 
+def surroundings(folder: Path, scratch: str) -> dict[str, str]:
+    """The environment of a program, without what may lead to another cluster or change the output."""
+    left_out = ("TF_DIST", "NO_COLOR", "KUBECONFIG", "KUBERNETES_SERVICE")
+    found = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
+    return found | {"HOME": str(folder), "TMPDIR": scratch, "TF_DIST_HOME": f"{scratch}/home"}
+
+
 @dataclass
 class Program:
     """Runs ``tf-dist`` in ``folder``. ``token`` marks the processes of the jobs that it starts."""
@@ -96,8 +103,7 @@ class Program:
 def tf_dist(tmp_path: Path) -> Iterator[Program]:
     # The node's sockets live below TMPDIR, and the path of a socket may have 107 characters only.
     scratch = tempfile.mkdtemp(prefix="td-")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("TF_DIST", "NO_COLOR"))}
-    env |= {"TMPDIR": scratch, "TF_DIST_HOME": str(Path(scratch) / "home"), "PYTHONUNBUFFERED": "1"}
+    env = surroundings(tmp_path, scratch) | {"PYTHONUNBUFFERED": "1"}
     try:
         yield Program(tmp_path, env)
     finally:
@@ -108,8 +114,8 @@ def tf_dist(tmp_path: Path) -> Iterator[Program]:
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """The program with a local cluster that is up."""
     scratch = tempfile.mkdtemp(prefix="td-")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("TF_DIST", "NO_COLOR"))}
-    program = Program(tmp_path_factory.mktemp("local"), env | {"TMPDIR": scratch, "TF_DIST_HOME": f"{scratch}/home"})
+    folder = tmp_path_factory.mktemp("local")
+    program = Program(folder, surroundings(folder, scratch))
     try:
         assert program("local", "up").returncode == 0
         yield program

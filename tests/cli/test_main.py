@@ -62,7 +62,7 @@ def test_without_a_cluster(tf_dist: Program, arguments: list[str]) -> None:
     tf_dist.write("job.yaml", tf_dist.job())
     found = tf_dist(*arguments)
     assert found.returncode == 75
-    assert "no local cluster is running" in found.stderr
+    assert "no cluster is at hand" in found.stderr
     assert "tf-dist local up" in found.stderr
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from tf_dist.cluster.api import TFJOBS, Cluster, Object, Resource, WatchEvent
+from tf_dist.cli.manifests import definitions
+from tf_dist.cluster.api import Cluster, Object, Resource, WatchEvent
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.errors import NotFound
 
@@ -140,27 +141,8 @@ def cluster_of_kubeconfig(path: str) -> RestCluster:
 
 
 def tf_job_definition() -> Object:
-    """The least CustomResourceDefinition that serves TFJobs on a real API server."""
-
-    def version(name: str, *, storage: bool) -> Object:
-        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        return {
-            "name": name,
-            "served": True,
-            "storage": storage,
-            "schema": {"openAPIV3Schema": schema},
-            "subresources": {"status": {}},
-        }
-
-    return {
-        "metadata": {"name": "tfjobs.kubeflow.org"},
-        "spec": {
-            "group": "kubeflow.org",
-            "scope": "Namespaced",
-            "names": {"kind": TFJOBS.kind, "plural": TFJOBS.plural, "singular": "tfjob"},
-            "versions": [version("v1", storage=True), version("v1alpha1", storage=False)],
-        },
-    }
+    """The CustomResourceDefinition that tf-dist installs."""
+    return definitions.tfjobs()
 
 
 def real_kubeconfig() -> str:

@@ -224,10 +224,10 @@ def test_status_and_spec_are_written_apart(cluster: Cluster, namespace: str) -> 
     cluster.patch(TFJOBS, namespace, "a", {"spec": {"x": 2}, "status": {"phase": "Running"}}, subresource="status")
     now = cluster.get(TFJOBS, namespace, "a")
     assert (now["spec"]["x"], now["status"]) == (1, {"phase": "Running"})
-    cluster.replace(TFJOBS, namespace, "a", {**now, "spec": {"x": 3}, "status": {"phase": "Lost"}})
+    cluster.replace(TFJOBS, namespace, "a", {**now, "spec": {**now["spec"], "x": 3}, "status": {"phase": "Lost"}})
     now = cluster.get(TFJOBS, namespace, "a")
     assert (now["spec"]["x"], now["status"]) == (3, {"phase": "Running"})
-    replaced = {**now, "spec": {"x": 4}, "status": {"phase": "Done"}}
+    replaced = {**now, "spec": {**now["spec"], "x": 4}, "status": {"phase": "Done"}}
     cluster.replace(TFJOBS, namespace, "a", replaced, subresource="status")
     now = cluster.get(TFJOBS, namespace, "a")
     assert (now["spec"]["x"], now["status"]) == (3, {"phase": "Done"})

@@ -1,17 +1,34 @@
-"""RestCluster against servers that misbehave: every failure is one of our errors, and none is repeated."""
+"""RestCluster against servers that misbehave: every failure is one of our errors; what is repeated, and what never."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import threading
+import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from tf_dist.cluster.api import CONFIG_MAPS, PODS
-from tf_dist.cluster.refusals import BadRequest, Invalid, MethodNotAllowed, TooLarge, UnsupportedMedia
+from tests.waiting import until
+from tf_dist.cluster import rest_connection
+from tf_dist.cluster.api import CONFIG_MAPS, PODS, TFJOBS
+from tf_dist.cluster.credentials import Grant, Renewed
+from tf_dist.cluster.http import ApiServer
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.cluster.refusals import (
+    BadRequest,
+    Invalid,
+    MethodNotAllowed,
+    PerhapsOurs,
+    TooLarge,
+    Unauthorized,
+    UnsupportedMedia,
+)
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.errors import (
     AlreadyExists,
@@ -27,10 +44,14 @@ from tf_dist.errors import (
 
 
 @contextmanager
-def saying(*replies: bytes) -> Iterator[tuple[RestCluster, list[bytes]]]:
-    """A client of a server that answers one connection each with these bytes; and the requests it got."""
+def saying(*replies: bytes, **options: Any) -> Iterator[tuple[RestCluster, list[bytes]]]:
+    """A client of a server that answers one connection each with these bytes; and the requests it got.
+
+    The client repeats nothing unless ``options`` say so, and never waits before it does.
+    """
     requests: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
 
         def serve() -> None:
             for reply in replies:
@@ -41,9 +62,11 @@ def saying(*replies: bytes) -> Iterator[tuple[RestCluster, list[bytes]]]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with RestCluster(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with RestCluster(url, **{"retries": 0, "sleep": lambda _: None, **options}) as client:
             yield client, requests
-        thread.join(30)
+        thread.join(90)
+        assert not thread.is_alive(), "the client made fewer requests than the test has answers"
 
 
 def reply(code: int, body: object, *headers: str) -> bytes:
@@ -96,7 +119,7 @@ def test_a_forbidden_verb_is_named() -> None:
     with saying(failure(403)) as (client, _), pytest.raises(Forbidden) as raised:
         client.patch(PODS, "default", "a", {}, subresource="status")
     assert "patch pods/status" in str(raised.value)
-    assert "patch pods/status" in raised.value.hint
+    assert "--verb=patch --resource=pods/status -n default" in raised.value.hint
 
 
 def test_the_servers_wish_to_wait_is_kept() -> None:
@@ -108,8 +131,119 @@ def test_the_servers_wish_to_wait_is_kept() -> None:
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    with RestCluster(url) as client, pytest.raises(Unavailable, match="refused"):
+    with RestCluster(url, retries=0) as client, pytest.raises(Unavailable, match="refused") as raised:
         client.list(PODS)
+    assert raised.value.code == 0
+
+
+MADE = reply(201, {"kind": "ConfigMap", "metadata": {"name": "a"}})
+
+
+def create(client: RestCluster) -> dict[str, Any]:
+    return client.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}})
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        failure(429),
+        failure(500),
+        failure(502),
+        failure(503),
+        failure(504),
+        reply(502, b"<html>bad gateway</html>"),
+        b"",
+        b"HTTP/1.1 201 X\r\nContent-Length: 30\r\n\r\n{",
+        b"nonsense\r\n\r\n",
+    ],
+)
+def test_what_another_try_may_mend_is_tried_again(fault: bytes) -> None:
+    pauses: list[float] = []
+    with saying(fault, fault, MADE, retries=2, sleep=pauses.append) as (client, requests):
+        assert create(client)["metadata"]["name"] == "a"
+    assert len(requests) == 3
+    assert [0 < pause <= 5 for pause in pauses] == [True, True]
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 410, 413, 415, 418, 422, 501])
+def test_the_servers_last_word_is_not(code: int) -> None:
+    with saying(failure(code), retries=3) as (client, requests), pytest.raises(ClusterError):
+        create(client)
+    assert len(requests) == 1
+
+
+def test_the_number_of_tries_is_bounded() -> None:
+    with saying(*[failure(503)] * 4, retries=3) as (client, requests), pytest.raises(Unavailable, match="no"):
+        create(client)
+    assert len(requests) == 4
+
+
+def test_a_pause_that_the_server_asks_for_is_made() -> None:
+    pauses: list[float] = []
+    busy = reply(429, {"kind": "Status"}, "Retry-After: 4")
+    with saying(busy, MADE, retries=1, sleep=pauses.append) as (client, _):
+        create(client)
+    assert 4 <= pauses[0] <= 5
+
+
+def test_a_pause_that_is_too_long_is_the_callers_to_make() -> None:
+    busy = reply(429, {"kind": "Status"}, "Retry-After: 60")
+    with saying(busy, retries=3) as (client, requests), pytest.raises(Throttled) as raised:
+        create(client)
+    assert (len(requests), raised.value.after) == (1, 60)
+
+
+def test_closing_ends_a_pause() -> None:
+    failed = threading.Event()
+    with saying(reply(429, {"kind": "Status"}, "Retry-After: 10"), retries=1, sleep=None) as (client, requests):
+
+        def ask() -> None:
+            with pytest.raises(Throttled):
+                create(client)
+            failed.set()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        until(lambda: bool(requests), 30)
+        client.close()
+        thread.join(60)
+    assert failed.is_set()
+    assert len(requests) == 1
+
+
+TAKEN = failure(409, "AlreadyExists")
+
+
+def test_a_name_may_be_taken_by_the_try_whose_answer_was_lost() -> None:
+    for fault in (b"", failure(504)):
+        with saying(fault, TAKEN, retries=1) as (client, _), pytest.raises(PerhapsOurs):
+            create(client)
+    for answers in ([TAKEN], [failure(429), TAKEN]):
+        with saying(*answers, retries=1) as (client, _), pytest.raises(AlreadyExists) as raised:
+            create(client)
+        assert type(raised.value) is AlreadyExists
+
+
+def test_opening_a_stream_is_tried_once() -> None:
+    with saying(failure(503), retries=3) as (client, requests), pytest.raises(Unavailable):
+        client.watch(PODS)
+    assert len(requests) == 1
+
+
+def test_every_request_is_told_of() -> None:
+    told: list[tuple[str, str, int]] = []
+    watched = reply(200, b"")
+
+    def called(verb: str, plural: str, code: int, seconds: float) -> None:
+        assert seconds >= 0
+        told.append((verb, plural, code))
+
+    with saying(b"", failure(409), watched, retries=1, called=called) as (client, _):
+        with pytest.raises(Conflict):
+            client.patch(TFJOBS, "default", "a", {}, subresource="status")
+        with client.watch(PODS) as events:
+            assert list(events) == []
+    assert told == [("patch", "tfjobs/status", 0), ("patch", "tfjobs/status", 409), ("watch", "pods", 200)]
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -145,10 +279,158 @@ def test_a_broken_stream_is_unavailable(end: bytes) -> None:
             next(events)
 
 
-def test_headers_may_be_renewed() -> None:
-    tokens = iter(["one", "two"])
-    empty = reply(200, {"kind": "PodList", "metadata": {}, "items": None})
-    with saying(empty, empty) as (client, requests):
-        client._headers = lambda: {"Authorization": f"Bearer {next(tokens)}"}
+EMPTY = reply(200, {"kind": "PodList", "metadata": {}, "items": None})
+
+
+class Tokens:
+    """A source of credentials that has these tokens to give, and then the last for ever."""
+
+    def __init__(self, *tokens: str, seconds: float | None = None) -> None:
+        self._tokens = list(tokens)
+        self._seconds = seconds
+
+    def __call__(self) -> Grant:
+        token = self._tokens.pop(0) if len(self._tokens) > 1 else self._tokens[0]
+        return Grant({"Authorization": f"Bearer {token}"}, seconds=self._seconds)
+
+
+def tokens_in(requests: list[bytes]) -> list[str]:
+    lines = (line for text in requests for line in text.decode().split("\r\n"))
+    return [line.removeprefix("Authorization: Bearer ") for line in lines if line.startswith("Authorization")]
+
+
+def test_a_token_that_is_refused_is_renewed_once() -> None:
+    with saying(failure(401), EMPTY, EMPTY, credentials=Renewed(Tokens("old", "new"))) as (client, requests):
         assert client.list(PODS).items == client.list(PODS).items == []
-    assert [b"Bearer one" in requests[0], b"Bearer two" in requests[1]] == [True, True]
+    assert tokens_in(requests) == ["old", "new", "new"]
+
+
+def test_a_stream_renews_it_too() -> None:
+    with saying(failure(401), reply(200, EVENT), credentials=Renewed(Tokens("old", "new"))) as (client, requests):
+        assert [event.type for event in client.watch(PODS)] == ["ADDED"]
+    assert tokens_in(requests) == ["old", "new"]
+
+
+def test_a_new_token_that_is_refused_is_the_end() -> None:
+    two = (failure(401), failure(401))
+    source = Renewed(Tokens("old", "new", "newer"))
+    with saying(*two, credentials=source, retries=3) as (client, requests), pytest.raises(Unauthorized, match="pods"):
+        client.list(PODS)
+    assert tokens_in(requests) == ["old", "new"]
+
+
+def test_the_same_token_is_not_sent_again() -> None:
+    source = Renewed(Tokens("only"))
+    with saying(failure(401), credentials=source) as (client, requests), pytest.raises(Unauthorized):
+        client.list(PODS)
+    assert tokens_in(requests) == ["only"]
+
+
+def test_a_token_is_renewed_when_it_is_over() -> None:
+    now = [0.0]
+    source = Renewed(Tokens("one", "two", seconds=10), clock=lambda: now[0])
+    with saying(EMPTY, EMPTY, EMPTY, credentials=source) as (client, requests):
+        for moment in (0.0, 9.0, 10.0):
+            now[0] = moment
+            client.list(PODS)
+    assert tokens_in(requests) == ["one", "one", "two"]
+
+
+def test_of_many_refused_at_once_one_renews() -> None:
+    asked = []
+    grants = [Grant({"Authorization": str(number)}) for number in range(2)]
+
+    def source() -> Grant:
+        asked.append(None)
+        return grants[min(len(asked), 2) - 1]
+
+    credentials = Renewed(source)
+    rejected = credentials.headers()
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(lambda _: credentials.renew(rejected), range(8)))
+    assert (credentials.headers(), len(asked)) == (grants[1].headers, 2)
+
+
+def test_a_token_of_several_lines_is_refused_unseen() -> None:
+    with RestCluster("http://127.0.0.1:9", token="se\ncret", retries=0) as client:
+        for call in (client.list, client.watch):
+            with pytest.raises(BadRequest, match="credentials") as raised:
+                call(PODS)
+            assert "cret" not in str(raised.value)
+
+
+SMALL = json.dumps({"kind": "ConfigMap"}).encode()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(200, SMALL),
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + reply(200, SMALL),
+        b"HTTP/1.0 200 OK\r\n\r\n" + SMALL,
+        CHUNKED + chunk(SMALL[:5]) + chunk(SMALL[5:]) + b"0\r\nTrailer: x\r\n\r\n",
+        CHUNKED + b"%x;note=1\r\n%b\r\n" % (len(SMALL), SMALL) + b"0\r\n\r\n",
+        reply(200, gzip.compress(SMALL), "Content-Encoding: gzip"),
+        reply(200, zlib.compress(SMALL), "Content-Encoding: deflate"),
+    ],
+)
+def test_an_answer_may_come_in_any_form_and_pieces(answer: bytes) -> None:
+    sock, server = socket.socketpair()
+    with sock, server:
+
+        def serve() -> None:
+            for byte in answer:
+                server.sendall(bytes([byte]))
+            server.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        found = rest_connection.answer(sock)
+        thread.join(30)
+    assert (found.status, found.data) == (200, SMALL)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc",
+        b"HTTP/1.1 20",
+        b"HTTP/1.1 abc\r\n\r\n",
+        CHUNKED + b"zz\r\n",
+        CHUNKED + b"-5\r\nabcde",
+        CHUNKED + chunk(SMALL)[:-2] + b"xx",
+        CHUNKED + chunk(SMALL),
+        reply(200, SMALL, "Content-Encoding: gzip"),
+        reply(200, SMALL, "Content-Encoding: br"),
+    ],
+)
+def test_an_answer_that_is_none_is_no_answer(answer: bytes) -> None:
+    with saying(answer) as (client, _), pytest.raises(Unavailable) as raised:
+        client.get(CONFIG_MAPS, "default", "a")
+    assert "0x" not in str(raised.value)
+
+
+def test_one_connection_serves_many_requests(server: ApiServer) -> None:
+    with RestCluster(server.app.url, token=server.token) as client:
+        for number in range(5):
+            client.create(CONFIG_MAPS, "default", {"metadata": {"name": f"a{number}"}})
+        assert len(client.list(CONFIG_MAPS, "default").items) == 5
+        with client.watch(CONFIG_MAPS, "default") as events:
+            assert next(events).type == "ADDED"
+        assert client._caller._pool.num_connections == 1
+
+
+def test_bytes_beyond_an_answer_end_its_connection() -> None:
+    with saying(reply(200, SMALL).replace(b"Connection: close\r\n", b"") + b"HTTP/1.1 200 OK", EMPTY) as (client, _):
+        client.get(CONFIG_MAPS, "default", "a")
+        assert client.list(PODS).items == []
+
+
+def test_a_large_list(server: ApiServer, memory: MemoryCluster) -> None:
+    text = "x" * 100_000
+    for number in range(40):
+        memory.create(CONFIG_MAPS, "default", {"metadata": {"name": f"a{number}"}, "data": {"text": text}})
+    with RestCluster(server.app.url, token=server.token) as client:
+        found = client.list(CONFIG_MAPS, "default").items
+    assert [item["data"]["text"] == text for item in found] == [True] * 40

@@ -10,13 +10,16 @@ import typer
 from tf_dist import __version__
 from tf_dist.cli import output
 from tf_dist.cli.commands import (
+    controller,
     convert,
     delete,
     describe,
     explain,
     get,
+    install,
     local,
     logs,
+    node,
     plan,
     run,
     submit,
@@ -53,6 +56,9 @@ for _name, _command, _panel in (
     ("delete", delete.delete, _ON_JOBS),
 ):
     app.command(_name, rich_help_panel=_panel)(_command)
+app.command("controller", rich_help_panel=_CLUSTERS)(controller.controller)
+app.command("install", rich_help_panel=_CLUSTERS)(install.install)
+app.command("node", rich_help_panel=_CLUSTERS)(node.node)
 app.add_typer(local.app, name="local", rich_help_panel=_CLUSTERS)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from tf_dist.cli.lasting_logs import LastingLog
 from tf_dist.cluster.api import Cluster, LogOptions, Object, Stream
 from tf_dist.core import names
 from tf_dist.core.model import Job, ReplicaId
@@ -45,7 +46,8 @@ def opener(cluster: Cluster, options: LogOptions) -> Opener:
 
     def open_log(pod: Object, instance: Instance) -> Stream[bytes]:
         metadata = pod["metadata"]
-        return cluster.logs(metadata["namespace"], metadata["name"], replace(options, container=instance.container))
+        wanted = replace(options, container=instance.container)
+        return LastingLog(cluster, metadata["namespace"], metadata["name"], wanted)
 
     return open_log
 

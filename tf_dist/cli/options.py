@@ -44,7 +44,11 @@ File = Annotated[str, typer.Argument(help="A YAML file; - is standard input.", m
 Files = Annotated[list[str], typer.Argument(help="YAML files; - is standard input.", metavar="FILE…")]
 Name = Annotated[str, typer.Argument(help="A job: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME")]
 Names = Annotated[list[str], typer.Argument(help="Jobs: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME…")]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the job is.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="Where the job is.")]
+Target = Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="Where to, if the file does not say.")]
+Kubeconfig = Annotated[str, typer.Option("--kubeconfig", metavar="FILE", help="The cluster of this kubeconfig.")]
+Context = Annotated[str, typer.Option("--context", metavar="NAME", help="The cluster of this context.")]
+Local = Annotated[bool, typer.Option("--local", help="The cluster that tf-dist local up keeps on this machine.")]
 Plain = Annotated[
     bool, typer.Option("--plain", callback=_make_plain, help="Plain text even on a terminal (also: NO_COLOR).")
 ]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from tf_dist.cli import output
 from tf_dist.cli.jobs import StoredJob
+from tf_dist.cli.patience import PASSING, Patience
 from tf_dist.cluster.api import Cluster
-from tf_dist.core.outcome import WAITS, Outcome, never, outcome, state_word
+from tf_dist.core.outcome import WAITS, Outcome, never, outcome
+from tf_dist.core.status import state_word
 from tf_dist.errors import Gone, InvalidJob, JobEvicted, JobFailed, NotFound, Unavailable
 
 _LONGEST_WATCH: Final = 290.0
+_BORNE: Final = 120.0  # seconds without an answer
 
 
 class NotYet(Unavailable):
@@ -30,8 +34,15 @@ def wait_for(cluster: Cluster, jobs: Sequence[StoredJob], goal: str, timeout: fl
 
 
 def _wait(cluster: Cluster, job: StoredJob, goal: str, deadline: float | None) -> StoredJob | None:
+    limit = _BORNE if deadline is None else min(_BORNE, max(0.0, deadline - time.monotonic()))
+    patience, watches = Patience(limit), Patience(math.inf)
     while True:
-        current, version = _look(cluster, job)
+        try:
+            current, version = _look(cluster, job)
+        except PASSING as error:
+            patience.failed(error)
+            continue
+        patience.succeeded()
         status = current.status if current else None
         if WAITS[goal](status):
             return current
@@ -41,7 +52,11 @@ def _wait(cluster: Cluster, job: StoredJob, goal: str, deadline: float | None) -
         if left <= 0:
             state = state_word(status) if status else "gone"
             raise NotYet(f"{job.shown} is not {goal} yet, it is {state}", hint=f"tf-dist explain {job.shown} says why")
-        _until_change(cluster, job, version, min(left, _LONGEST_WATCH))
+        try:
+            _until_change(cluster, job, version, min(left, _LONGEST_WATCH))
+            watches.succeeded()
+        except PASSING as error:
+            watches.failed(error)  # the look that follows tells whether anybody answers
 
 
 def _look(cluster: Cluster, job: StoredJob) -> tuple[StoredJob | None, str]:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from tf_dist.cli.following import Ended, Instance, LogLine
 from tf_dist.cli.jobs import StoredJob
+from tf_dist.cli.patience import PASSING, Patience
 from tf_dist.cluster.api import PODS, Cluster, Object, Resource, Stream, WatchEvent
 from tf_dist.errors import ClusterError, Gone
 
@@ -42,7 +43,10 @@ Item = LogLine | Ended | Listed | Changed | Signalled | ClusterError
 
 
 class Watcher:
-    """Tells of every change of some objects, in a thread, until closed; lists again when it lost the thread."""
+    """Tells of every change of some objects, in a thread, until closed; lists again when it lost the thread.
+
+    A cluster that is away for a moment is borne with; any other error ends up in the mailbox.
+    """
 
     def __init__(self, cluster: Cluster, resource: Resource, namespace: str, put: Any, **selectors: str) -> None:
         self._cluster = cluster
@@ -52,6 +56,7 @@ class Watcher:
         self._selectors = selectors
         self._stream: Stream[WatchEvent] | None = None
         self._closed = threading.Event()
+        self._patience = Patience(sleep=self._closed.wait)
         self._thread = threading.Thread(target=self._run, name=f"watch-{resource.plural}", daemon=True)
         self._thread.start()
 
@@ -64,8 +69,12 @@ class Watcher:
     def _run(self) -> None:
         try:
             while not self._closed.is_set():
-                with suppress(Gone):
+                try:
                     self._watch()
+                except Gone:
+                    continue
+                except PASSING as error:
+                    self._patience.failed(error)
         except ClusterError as error:
             if not self._closed.is_set():
                 self._put(error)
@@ -73,11 +82,13 @@ class Watcher:
     def _watch(self) -> None:
         listed = self._cluster.list(self._resource, self._namespace, **self._selectors)  # type: ignore[arg-type]
         self._put(Listed(self._resource, listed.items))
+        self._patience.answered()
         since = listed.resource_version
         while not self._closed.is_set():
             with self._cluster.watch(self._resource, self._namespace, since=since, **self._selectors) as stream:  # type: ignore[arg-type]
                 self._stream = stream
                 for event in stream:
+                    self._patience.succeeded()
                     since = str(event.object["metadata"].get("resourceVersion") or since)
                     if event.type != "BOOKMARK":
                         self._put(Changed(self._resource, event.type, event.object))

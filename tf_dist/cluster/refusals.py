@@ -1,10 +1,10 @@
-"""The ways in which an API server calls a request wrong: children of Rejected that know their HTTP status."""
+"""The ways in which an API server refuses a request, finer than our error tree: children of its classes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tf_dist.errors import Forbidden, Problem, Rejected
+from tf_dist.errors import AlreadyExists, Forbidden, NotFound, Problem, Rejected
 
 
 class BadRequest(Rejected):
@@ -17,6 +17,18 @@ class Unauthorized(Forbidden):
     """The request carries no valid token (401)."""
 
     code = 401
+
+
+class QuotaExceeded(Forbidden):
+    """The namespace's quota has no room for the object now (403); it may have later."""
+
+
+class NotServed(NotFound):
+    """The API server does not serve this kind (404): its definition is not installed."""
+
+
+class PerhapsOurs(AlreadyExists):
+    """The object is there, and may be the one asked for: the answer to an earlier try was lost (409)."""
 
 
 class MethodNotAllowed(Rejected):

@@ -1,6 +1,8 @@
 """Any Kubernetes API server as a Cluster: raw JSON over one pool of connections.
 
-Every call has a timeout. A failed write is not repeated here: whether it happened is for the caller to find out.
+Every call has a timeout. What fails for want of an answer, or by the server's own fault, is tried again (see
+``retries``); so a write may have happened although its error says that it could not: the object's version, its uid or
+its name tell. Opening a stream is tried once: whoever follows one has pauses of its own.
 """
 
 from __future__ import annotations
@@ -10,54 +12,54 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-import urllib3
-
 from tf_dist.cluster import rest_wire
 from tf_dist.cluster.api import ALL_LINES, PODS, LogOptions, Object, ObjectList, PatchType, Resource, Stream, WatchEvent
-from tf_dist.cluster.rest_streams import Lines, WatchLines, parsed, reason
-from tf_dist.cluster.status import error_of
-from tf_dist.errors import Unavailable
-
-_CONNECT, _READ = 5.0, 30.0
-# A server that sends bookmarks speaks about once a minute; a watch that is silent for longer is looked at anew.
-_STALL = 90.0
-_Headers = Mapping[str, str]
+from tf_dist.cluster.asked import Asked
+from tf_dist.cluster.credentials import Credentials, fixed
+from tf_dist.cluster.rest_calls import CONNECT, READ, Called, Caller, Request, Route
+from tf_dist.cluster.rest_streams import Lines, WatchLines
+from tf_dist.cluster.retries import Retries
 
 
 class RestCluster:
     """The nine verbs over HTTP(S). Thread-safe.
 
-    ``headers`` are sent with every request (give a function if a token must be renewed); ``ssl_context`` overrides
-    ``ca_file``, ``cert_file`` and ``key_file``; ``connections`` is how many are kept open.
+    ``credentials`` go with every request (``token``: a fixed one); ``ssl_context`` overrides ``ca_file``,
+    ``cert_file`` and ``key_file``; ``server_name`` is what the server's certificate says if it is not the URL's host;
+    ``proxy`` a URL; ``connections`` how many are kept open. ``retries``: how often a request is repeated (0: never),
+    with ``sleep`` between. A watch that is silent for ``stall`` seconds ends: servers that send bookmarks speak about
+    once a minute. ``called`` is told of every request.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        headers: _Headers | Callable[[], _Headers] | None = None,
+        credentials: Credentials | None = None,
         token: str = "",
         ssl_context: ssl.SSLContext | None = None,
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
+        server_name: str = "",
+        proxy: str = "",
         connections: int = 16,
+        retries: int = 3,
+        stall: float = 90.0,
+        called: Called | None = None,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
-        self._url = url.rstrip("/")
-        fixed = dict(headers or {}) if not callable(headers) else {}
-        if token:
-            fixed["Authorization"] = f"Bearer {token}"
-        self._headers = headers if callable(headers) else lambda: fixed
-        secure: dict[str, Any] = {}
-        if url.startswith("https:"):
-            secure = {"ssl_context": ssl_context or rest_wire.context(ca_file, cert_file, key_file)}
-        self._pool = urllib3.PoolManager(
-            maxsize=connections, block=False, retries=False, socket_options=rest_wire.socket_options(), **secure
-        )
+        if credentials is None:
+            credentials = fixed({"Authorization": f"Bearer {token}"} if token else {})
+        if ssl_context is None and url.startswith("https:"):
+            ssl_context = rest_wire.context(ca_file, cert_file, key_file)
+        route = Route(url.rstrip("/"), ssl_context, server_name, proxy, connections)
+        self._stall = stall
+        self._caller = Caller(route, credentials, Retries(most=retries), called=called, sleep=sleep)
 
     def close(self) -> None:
-        """Close the idle connections."""
-        self._pool.clear()
+        """Close the idle connections, and let nobody wait for another try."""
+        self._caller.close()
 
     def __enter__(self) -> Self:
         return self
@@ -81,7 +83,8 @@ class RestCluster:
         query = rest_wire.query(
             labelSelector=labels, fieldSelector=fields, limit=limit or "", **{"continue": continue_}
         )
-        found = self._call("GET", "list", resource, rest_wire.collection(resource, namespace), query)
+        path = rest_wire.collection(resource, namespace) + query
+        found = self._call("GET", path, Asked("list", resource, "", namespace or ""))
         own = {"apiVersion": resource.api_version, "kind": resource.kind}
         # The items of a core list carry no type of their own.
         items = [obj if "kind" in obj else {**own, **obj} for obj in found.get("items") or ()]
@@ -90,7 +93,9 @@ class RestCluster:
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         """One object; NotFound."""
-        return self._call("GET", "get", resource, rest_wire.place(resource, namespace, name))
+        return self._call(
+            "GET", rest_wire.place(resource, namespace, name), Asked("get", resource, "", namespace or "")
+        )
 
     def watch(
         self,
@@ -111,10 +116,9 @@ class RestCluster:
             fieldSelector=fields,
             timeoutSeconds=max(1, math.ceil(timeout)),
         )
-        asked = rest_wire.asked("watch", resource)
-        response = self._send(
-            "GET", rest_wire.collection(resource, namespace), query, asked, stream=min(_STALL, timeout + _CONNECT)
-        )
+        asked = Asked("watch", resource, "", namespace or "")
+        request = Request("GET", rest_wire.collection(resource, namespace) + query, asked)
+        response = self._caller.stream(request, min(self._stall, timeout + CONNECT))
         return WatchLines(Lines(response, asked, silence_ends=True), asked)
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
@@ -127,9 +131,9 @@ class RestCluster:
             timestamps=rest_wire.flag(options.timestamps),
             previous=rest_wire.flag(options.previous),
         )
-        path = rest_wire.place(PODS, namespace, pod, "log")
-        response = self._send("GET", path, query, "get pods/log", stream=None if options.follow else _READ)
-        return Lines(response, "get pods/log")
+        asked = Asked("get", PODS, "log", namespace)
+        request = Request("GET", rest_wire.place(PODS, namespace, pod, "log") + query, asked)
+        return Lines(self._caller.stream(request, None if options.follow else READ), asked)
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
         """Nothing: cluster DNS works here."""
@@ -141,7 +145,8 @@ class RestCluster:
         """The created object; AlreadyExists, Rejected, Forbidden."""
         typed = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         space = namespace or (body.get("metadata") or {}).get("namespace")
-        return self._call("POST", "create", resource, rest_wire.collection(resource, space), body=typed)
+        asked = Asked("create", resource, "", space or "")
+        return self._call("POST", rest_wire.collection(resource, space), asked, body=typed)
 
     def replace(
         self, resource: Resource, namespace: str | None, name: str, body: Object, *, subresource: str = ""
@@ -149,7 +154,7 @@ class RestCluster:
         """The object after it was replaced; Conflict, NotFound, Rejected."""
         typed = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         path = rest_wire.place(resource, namespace, name, subresource)
-        return self._call("PUT", "update", resource, path, body=typed, subresource=subresource)
+        return self._call("PUT", path, Asked("update", resource, subresource, namespace or ""), body=typed)
 
     def patch(
         self,
@@ -163,7 +168,8 @@ class RestCluster:
     ) -> Object:
         """The patched object; NotFound, Conflict, Rejected."""
         path = rest_wire.place(resource, namespace, name, subresource)
-        return self._call("PATCH", "patch", resource, path, body=body, media=str(kind), subresource=subresource)
+        asked = Asked("patch", resource, subresource, namespace or "")
+        return self._call("PATCH", path, asked, body=body, media=kind.value)
 
     def delete(
         self,
@@ -181,58 +187,19 @@ class RestCluster:
             options["gracePeriodSeconds"] = grace_period
         if uid:
             options["preconditions"] = {"uid": uid}
-        self._call("DELETE", "delete", resource, rest_wire.place(resource, namespace, name), body=options)
+        path = rest_wire.place(resource, namespace, name)
+        self._call("DELETE", path, Asked("delete", resource, "", namespace or ""), body=options)
 
     # Requests
 
     def _call(
         self,
         method: str,
-        verb: str,
-        resource: Resource,
         path: str,
-        query: str = "",
+        asked: Asked,
         *,
         body: Any = None,
         media: str = "application/json",
-        subresource: str = "",
     ) -> Object:
-        asked = rest_wire.asked(verb, resource, subresource)
         data = None if body is None else rest_wire.encoded(body)
-        response = self._send(method, path, query, asked, data=data, media=media)
-        return rest_wire.decoded(response.data, asked)
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: str,
-        asked: str,
-        *,
-        data: bytes | None = None,
-        media: str = "",
-        stream: float | None = -1,
-    ) -> urllib3.BaseHTTPResponse:
-        """The reply to a request, read whole unless ``stream`` is a read timeout (None: none) of its own."""
-        headers = {"Accept": "application/json", **self._headers()}
-        if data is not None:
-            headers["Content-Type"] = media
-        whole = stream == -1
-        try:
-            response = self._pool.request(
-                method,
-                f"{self._url}{path}{query}",
-                body=data,
-                headers=headers,
-                timeout=urllib3.Timeout(connect=_CONNECT, read=_READ if whole else stream),
-                preload_content=whole,
-                redirect=False,
-            )
-            if response.status < 300:
-                return response
-            body = response.data
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unavailable(f"{asked}: no answer from {self._url}: {reason(error)}") from error
-        raise error_of(
-            response.status, parsed(body), request=asked, retry_after=response.headers.get("Retry-After", "")
-        )
+        return rest_wire.decoded(self._caller.whole(Request(method, path, asked, data, media)), asked)

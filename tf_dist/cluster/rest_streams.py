@@ -10,6 +10,7 @@ from typing import Any, Self
 import urllib3
 
 from tf_dist.cluster.api import WatchEvent
+from tf_dist.cluster.asked import Asked
 from tf_dist.cluster.status import error_of
 from tf_dist.errors import Unavailable
 
@@ -37,7 +38,7 @@ class Lines:
     A read that times out ends it quietly if ``silence_ends``, else it raises Unavailable as a broken one does.
     """
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, asked: str, *, silence_ends: bool = False) -> None:
+    def __init__(self, response: urllib3.BaseHTTPResponse, asked: Asked, *, silence_ends: bool = False) -> None:
         self._response = response
         self._asked = asked
         self._silence_ends = silence_ends
@@ -96,7 +97,7 @@ class Lines:
 class WatchLines:
     """The events of a watch. An ERROR event is raised: Gone, most often."""
 
-    def __init__(self, lines: Lines, asked: str) -> None:
+    def __init__(self, lines: Lines, asked: Asked) -> None:
         self._lines = lines
         self._asked = asked
 
@@ -109,7 +110,7 @@ class WatchLines:
             if event["type"] == "ERROR":
                 self.close()
                 status = event["object"]
-                raise error_of(int(status.get("code") or 500), status, request=self._asked)
+                raise error_of(int(status.get("code") or 500), status, asked=self._asked)
             return WatchEvent(str(event["type"]), event["object"])
         raise StopIteration
 

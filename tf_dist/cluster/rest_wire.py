@@ -6,13 +6,18 @@ import json
 import socket
 import ssl
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+import urllib3
 
 from tf_dist.cluster.api import Object, Resource
+from tf_dist.cluster.asked import Asked
 from tf_dist.cluster.refusals import BadRequest
+from tf_dist.cluster.rest_connection import PlainPool, SecurePool
 from tf_dist.cluster.rest_streams import parsed
-from tf_dist.errors import Unavailable
+from tf_dist.errors import ClusterError, Unavailable
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _KEEP_ALIVE: tuple[tuple[str, int], ...] = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
@@ -23,6 +28,36 @@ def socket_options() -> list[tuple[int, int, int]]:
         if hasattr(socket, name):
             options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
     return options
+
+
+def pool(
+    url: str, tls: ssl.SSLContext | None, server_name: str, proxy: str, connections: int
+) -> urllib3.HTTPConnectionPool:
+    """The connections to one server, at most ``connections`` kept open; ClusterError for a proxy that cannot be."""
+    settings: dict[str, Any] = {"maxsize": connections, "block": False, "socket_options": socket_options()}
+    if url.startswith("https:"):
+        settings["ssl_context"] = tls
+        if server_name:
+            settings["server_hostname"] = server_name
+    manager = _manager(proxy, settings)
+    manager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
+    return manager.connection_from_url(url)
+
+
+def _manager(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
+    if not proxy:
+        return urllib3.PoolManager(**settings)
+    found = urlsplit(proxy)
+    if found.scheme.startswith("socks"):
+        try:
+            from urllib3.contrib.socks import SOCKSProxyManager
+        except ImportError as error:
+            raise ClusterError(f"the proxy {found.hostname} needs a package", hint="pip install PySocks") from error
+        return SOCKSProxyManager(proxy, **settings)
+    if found.scheme not in ("http", "https") or not found.hostname:
+        raise ClusterError(f"{found.scheme}://{found.hostname} is no proxy", hint="write http://HOST:PORT")
+    login = f"{unquote(found.username)}:{unquote(found.password or '')}" if found.username else None
+    return urllib3.ProxyManager(proxy, proxy_headers=urllib3.make_headers(proxy_basic_auth=login), **settings)
 
 
 def context(ca_file: str | None, cert_file: str | None, key_file: str | None) -> ssl.SSLContext:
@@ -51,12 +86,6 @@ def _part(text: str) -> str:
     return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
 
 
-def asked(verb: str, resource: Resource, subresource: str = "") -> str:
-    """What to grant: ``patch tfjobs/status.kubeflow.org``."""
-    plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
-    return f"{verb} {plural}.{resource.group}" if resource.group else f"{verb} {plural}"
-
-
 def query(**values: str | int) -> str:
     """A query string of what is not empty, with its question mark."""
     given = {name: value for name, value in values.items() if value != ""}
@@ -71,12 +100,12 @@ def flag(value: bool) -> str:
 def encoded(body: Any) -> bytes:
     """A body's bytes; BadRequest."""
     try:
-        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+        return _ENCODER.encode(body).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from error
 
 
-def decoded(data: bytes, asked: str) -> Object:
+def decoded(data: bytes, asked: Asked) -> Object:
     """The object in an answer; Unavailable when a proxy or a login page answered instead."""
     found = parsed(data)
     if isinstance(found, dict) and "kind" in found:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_dist import errors
-from tf_dist.cluster import refusals
+from tf_dist.cluster import grants, refusals
 from tf_dist.cluster.api import Object
+from tf_dist.cluster.asked import Asked
 from tf_dist.errors import ClusterError, Problem
 
 _REASONS: tuple[tuple[type[ClusterError], str], ...] = (
@@ -70,14 +71,14 @@ def _cause(problem: Problem) -> Object:
     return {"reason": reason, "message": text, "field": problem.path}
 
 
-def error_of(code: int, status: Any, *, request: str, retry_after: str = "") -> ClusterError:
-    """The error that a reply says: its HTTP code, its body if that is a Status; ``request`` names verb and place."""
+def error_of(code: int, status: Any, *, asked: Asked, retry_after: str = "") -> ClusterError:
+    """The error that a reply says: its HTTP code, its body if that is a Status."""
     body: Mapping[str, Any] = status if isinstance(status, Mapping) else {}
     message = str(body.get("message") or f"the server answered {code}")
     if code in (401, 403):
-        return _denied(code, message, request)
+        return _denied(code, message, asked)
     if code == 404:
-        return errors.NotFound(message)
+        return _absent(message, asked)
     if code == 409:
         return (errors.AlreadyExists if body.get("reason") == "AlreadyExists" else errors.Conflict)(message)
     if code == 410:
@@ -86,13 +87,33 @@ def error_of(code: int, status: Any, *, request: str, retry_after: str = "") -> 
         return errors.Throttled(message, after=_seconds(retry_after, body))
     if 400 <= code < 500:
         return _refusal(code, message, body)
-    return errors.Unavailable(f"{request}: {message}")
+    failure = errors.Unavailable(f"{asked}: {message}")
+    failure.code = code
+    return failure
 
 
-def _denied(code: int, message: str, request: str) -> errors.Forbidden:
+def _denied(code: int, message: str, asked: Asked) -> errors.Forbidden:
+    if code == 401 and asked.subresource == "log" and message != "Unauthorized":
+        hint = "the node asks the API server who it is: its --kubelet-client-certificate must be one that nodes trust"
+        return errors.Forbidden(f"{asked}: the node keeps the log back: {message}", hint=hint)
     if code == 401:
-        return refusals.Unauthorized(f"{request}: {message}", hint="check the token or certificate in the kubeconfig")
-    return errors.Forbidden(f"{request}: {message}", hint=f"grant this with RBAC: {request}")
+        return refusals.Unauthorized(
+            f"{asked}: {message}", hint="the server does not know us: log in again, or mend the kubeconfig's user"
+        )
+    if "exceeded quota" in message:
+        hint = (
+            f"kubectl describe resourcequota -n {asked.namespace} shows what is used, and by how much it is too little"
+        )
+        return refusals.QuotaExceeded(f"{asked}: {message}", hint=hint)
+    return errors.Forbidden(f"{asked}: {message}", hint=grants.hint(asked, message))
+
+
+def _absent(message: str, asked: Asked) -> errors.NotFound:
+    # An absent object is named; for an absent kind the server has these two sentences.
+    if message.startswith("404 page not found") or "could not find the requested resource" in message:
+        what = f"the cluster does not serve {asked.resource.plural} of {asked.resource.api_version}"
+        return refusals.NotServed(f"{asked}: {what}")
+    return errors.NotFound(message)
 
 
 def _refusal(code: int, message: str, body: Mapping[str, Any]) -> errors.Rejected:

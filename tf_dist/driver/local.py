@@ -72,15 +72,16 @@ def status(state_dir: Path | None = None) -> LocalEndpoint | None:
         found = json.loads((folder / ENDPOINT).read_text())
         endpoint = LocalEndpoint(**found, state_dir=folder)
         os.kill(endpoint.pid, 0)
-        client(endpoint).get(NAMESPACES, None, "default")
+        with client(endpoint, retries=0) as cluster:
+            cluster.get(NAMESPACES, None, "default")
     except (OSError, ValueError, TypeError, ClusterError):
         return None
     return endpoint
 
 
-def client(endpoint: LocalEndpoint) -> RestCluster:
-    """A client of a daemon."""
-    return RestCluster(endpoint.url, token=endpoint.token)
+def client(endpoint: LocalEndpoint, *, retries: int = 3) -> RestCluster:
+    """A client of a daemon; ``retries`` as of ``RestCluster``."""
+    return RestCluster(endpoint.url, token=endpoint.token, retries=retries)
 
 
 def connect(state_dir: Path | None = None) -> Cluster:

@@ -11,7 +11,10 @@ from tf_dist.cli import options, output
 
 def delete(
     jobs: options.Names,
-    namespace: options.Namespace = "default",
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until their last pod is gone.")] = False,
     timeout: options.Timeout = "",
     ignore_missing: Annotated[bool, typer.Option("--ignore-not-found", help="No error if there is none.")] = False,
@@ -24,7 +27,8 @@ def delete(
     from tf_dist.errors import NotFound
 
     limit = seconds(timeout)
-    cluster = connect()
+    connection = connect(kubeconfig, context, local=local)
+    cluster, namespace = connection.cluster, namespace or connection.namespace
     found = []
     for name in jobs:
         try:
@@ -32,6 +36,7 @@ def delete(
         except NotFound:
             if not ignore_missing:
                 raise
+    connection.announce(namespace)
     for job in found:
         # In the foreground the job itself goes last, so that its end is the end of everything.
         propagation = "Foreground" if wait else "Background"

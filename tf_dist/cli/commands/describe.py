@@ -19,7 +19,10 @@ _MOST_EVENTS = 20
 
 def describe(
     name: options.Name,
-    namespace: options.Namespace = "default",
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
     plain: options.Plain = False,
 ) -> None:
@@ -28,7 +31,8 @@ def describe(
     from tf_dist.cli.jobs import events_of, find, pods_of, views
     from tf_dist.errors import InvalidJob
 
-    cluster = connect()
+    connection = connect(kubeconfig, context, local=local)
+    cluster, namespace = connection.cluster, namespace or connection.namespace
     job = find(cluster, name, namespace)
     raw = pods_of(cluster, job)
     events = events_of(cluster, job, raw)
@@ -82,7 +86,7 @@ def _spec(job: StoredJob) -> None:
 
 def _status(job: StoredJob) -> None:
     from tf_dist.cli.texts import duration
-    from tf_dist.core.outcome import state_word
+    from tf_dist.core.status import state_word
     from tf_dist.core.times import format_time
 
     status = job.status

@@ -12,7 +12,10 @@ from tf_dist.cli import options, output
 
 def explain(
     name: options.Name,
-    namespace: options.Namespace = "default",
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
     plain: options.Plain = False,
 ) -> None:
@@ -21,10 +24,11 @@ def explain(
     from tf_dist.cli.findings import show
     from tf_dist.cli.jobs import find, now, pods_of, views
     from tf_dist.core.diagnose import Category, Diagnosis, Level, diagnose
-    from tf_dist.core.outcome import state_word
+    from tf_dist.core.status import state_word
     from tf_dist.errors import InvalidJob
 
-    cluster = connect()
+    connection = connect(kubeconfig, context, local=local)
+    cluster, namespace = connection.cluster, namespace or connection.namespace
     job = find(cluster, name, namespace)
     try:
         found = diagnose(job.job, job.status, views(job.job, pods_of(cluster, job)), now())

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 def get(
     name: Annotated[str, typer.Argument(help="One job: NAME, tfjob/NAME or vcjob/NAME.", metavar="[NAME]")] = "",
-    namespace: options.Namespace = "default",
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of every namespace.")] = False,
     form: Annotated[options.ListFormat, typer.Option("--output", "-o", help="table, wide, name, yaml or json.")] = (
         options.ListFormat.TABLE
@@ -27,7 +30,8 @@ def get(
     from tf_dist.cli.connect import connect
     from tf_dist.cli.jobs import find, list_jobs
 
-    cluster = connect()
+    connection = connect(kubeconfig, context, local=local)
+    cluster, namespace = connection.cluster, namespace or connection.namespace
     where = None if everywhere else namespace
     jobs = [find(cluster, name, namespace)] if name else list_jobs(cluster, where)
     _show(jobs, form, everywhere=everywhere, one=bool(name))
@@ -84,7 +88,7 @@ def row(job: StoredJob, wide: bool) -> list[str]:
     """The cells of a job in a list."""
     from tf_dist.cli.jobs import now
     from tf_dist.cli.texts import age
-    from tf_dist.core.outcome import state_word
+    from tf_dist.core.status import state_word
     from tf_dist.core.times import parse_time
 
     status = job.status

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 def logs(
     name: options.Name,
-    namespace: options.Namespace = "default",
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has finished.")] = False,
     replica: Annotated[
         list[str] | None, typer.Option("--replica", "-r", metavar="REPLICA", help="Only this one: worker-1, or ps.")
@@ -45,7 +48,8 @@ def logs(
         timestamps=timestamps or not follow,
         previous=previous,
     )
-    cluster = connect()
+    connection = connect(kubeconfig, context, local=local)
+    cluster, namespace = connection.cluster, namespace or connection.namespace
     job = find(cluster, name, namespace)
     chosen = _chosen(job, replica or [])
     if follow:

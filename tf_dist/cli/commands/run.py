@@ -1,7 +1,8 @@
-"""``tf-dist run``: one job on this machine, from start to end, with nothing left behind."""
+"""``tf-dist run``: one job, on this machine or on a cluster, from start to end, with nothing left behind."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,18 +11,23 @@ import typer
 from tf_dist.cli import options
 
 if TYPE_CHECKING:
-    from tf_dist.cli.bundle import Bundle, Entry
+    from tf_dist.cli.bundle import Entry
     from tf_dist.cli.running.session import Result
-    from tf_dist.cli.running.signals import Signals
-    from tf_dist.cluster.api import Cluster
-    from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings
+    from tf_dist.driver.embedded import EmbeddedSettings
 
 
 def run(
     file: options.File,
+    namespace: options.Target = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
+    embedded: Annotated[bool, typer.Option("--embedded", help="On this machine alone, even inside a pod.")] = False,
     changes: options.Set = None,
     timeout: options.Timeout = "",
-    keep: Annotated[bool, typer.Option("--keep", help="Keep logs and volumes, and say where.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep logs and volumes (on a cluster: the job), and say where.")
+    ] = False,
     network: options.Network = "auto",
     node: options.Node = "",
     entrypoint: options.Entrypoint = None,
@@ -33,7 +39,10 @@ def run(
     ),
     plain: options.Plain = False,
 ) -> None:
-    """Run a job on this machine and show it: state, progress and logs of every replica, and a summary at the end.
+    """Run a job and show it: state, progress and logs of every replica, and a summary at the end.
+
+    On this machine, unless a cluster is named (or this is a pod of one): then the job is created there, driven from
+    here, and deleted at the end.
 
     Ctrl-C stops it: pods get their grace period, a second one kills them at once. Nothing is left behind.
     Exits with 0 when the job succeeded, 1 when it failed or took longer than --timeout, 2 when it can never run here,
@@ -41,70 +50,99 @@ def run(
     """
     from tf_dist.cli import arguments
     from tf_dist.cli.bundle import load, one_job
-    from tf_dist.driver.embedded import EmbeddedSettings
+    from tf_dist.cli.commands.submit import Spaces
+    from tf_dist.cli.connect import connect
+    from tf_dist.cli.running.order import Order
 
     limit = arguments.seconds(timeout)
-    mode, capacity = arguments.network_mode(network), arguments.resources(node)
-    images = arguments.entrypoints(entrypoint or ())
+    machine = Machine(network, node, tuple(entrypoint or ()), workdir)
+    elsewhere = _elsewhere(kubeconfig, context, local=local, embedded=embedded)
+    if elsewhere:
+        machine.refuse()
+    settings = None if elsewhere else machine.settings(file)
     bundle = load([file], changes or ())
     entry = one_job(bundle)
     _refuse_suspended(entry)
-    kept = _folder(entry) if keep else None
-    settings = EmbeddedSettings(
-        data_dir=kept,
-        keep_logs_dir=kept / "logs" if kept else Path("logs"),
-        workdir=_workdir(workdir, file),
-        network=mode,
-        capacity=capacity,
-        entrypoints=images,
-        serve=False,
+    connection = None if settings else connect(kubeconfig, context, local=local)
+    order = Order(
+        entry=entry,
+        companions=bundle.companions,
+        spaces=Spaces(namespace, connection.namespace if connection else "default"),
+        timeout=limit,
+        data_wanted=form is options.TextFormat.JSON,
     )
-    result = _run(entry, bundle, settings, limit, data_wanted=form is options.TextFormat.JSON)
+    kept = ""
+    if connection is not None:
+        from tf_dist.cli.running import remote
+
+        result = remote.run(order, connection, keep=keep)
+        if keep:
+            kept = f"{connection.name}, namespace {order.namespace}"
+    elif settings is not None:
+        from tf_dist.cli.running import embedded as here
+
+        if keep:
+            kept = _folder(entry)
+            settings = replace(settings, data_dir=Path(kept), keep_logs_dir=Path(kept) / "logs")
+        result = here.run(order, settings)
     raise typer.Exit(_summarise(result, form, kept))
 
 
-def _run(entry: Entry, bundle: Bundle, settings: EmbeddedSettings, limit: float | None, *, data_wanted: bool) -> Result:
-    from tf_dist.cli.running.preflight import check
-    from tf_dist.cli.running.signals import Signals
-    from tf_dist.driver.embedded import EmbeddedCluster
+def _elsewhere(kubeconfig: str, context: str, *, local: bool, embedded: bool) -> bool:
+    """Whether the run is on a cluster: one that was named, or the one that we are in."""
+    from tf_dist.errors import InvalidJob, Problem
 
-    with Signals() as signals, EmbeddedCluster(settings) as embedded:
-        check(entry, bundle.companions, settings, embedded.network)
-        return _session(entry, bundle, embedded, signals, limit, data_wanted=data_wanted)
+    named = "--kubeconfig" if kubeconfig else "--context" if context else "--local" if local else ""
+    if embedded and named:
+        raise InvalidJob([Problem("--embedded", f"{named} names a cluster", "leave one of them out")])
+    if embedded or named:
+        return bool(named)
+    from tf_dist.cluster.kube import in_cluster
 
-
-def _session(
-    entry: Entry, bundle: Bundle, embedded: EmbeddedCluster, signals: Signals, limit: float | None, *, data_wanted: bool
-) -> Result:
-    from contextlib import closing
-
-    from tf_dist.cli.commands.submit import create_companion, create_job
-    from tf_dist.cli.running.session import Session
-    from tf_dist.cli.running.views import view_of
-
-    cluster = embedded.cluster
-    logs = embedded.node.state_dir / (embedded.settings.keep_logs_dir or "")
-    _make_namespace(cluster, entry.job.key.namespace)
-    for written in bundle.companions:
-        namespace = (written.content["metadata"]).get("namespace") or "default"
-        _make_namespace(cluster, namespace)
-        create_companion(cluster, written, namespace)
-    with closing(view_of(entry.job, data_wanted=data_wanted)) as view:
-        job = create_job(cluster, entry, workdir="")
-        return Session(cluster, job, view, signals, logs=logs, timeout=limit).run()
+    return in_cluster() is not None
 
 
-def _make_namespace(cluster: Cluster, name: str) -> None:
-    from tf_dist.cluster.api import NAMESPACES
-    from tf_dist.errors import AlreadyExists
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the command line says of this machine, for a run on it."""
 
-    try:
-        cluster.create(NAMESPACES, None, {"metadata": {"name": name}})
-    except AlreadyExists:
-        return
+    network: str
+    node: str
+    entrypoints: tuple[str, ...]
+    workdir: str
+
+    def refuse(self) -> None:
+        """InvalidJob if anything is said, though the run is elsewhere."""
+        from tf_dist.errors import InvalidJob, Problem
+
+        options = {
+            "--network": self.network != "auto",
+            "--node": self.node,
+            "--entrypoint": self.entrypoints,
+            "--workdir": self.workdir,
+        }
+        problems = [
+            Problem(name, "this is for runs on this machine only", "") for name, said in options.items() if said
+        ]
+        if problems:
+            raise InvalidJob(problems)
+
+    def settings(self, file: str) -> EmbeddedSettings:
+        """The cluster to start for a file; InvalidJob."""
+        from tf_dist.cli import arguments
+        from tf_dist.driver.embedded import EmbeddedSettings
+
+        return EmbeddedSettings(
+            keep_logs_dir=Path("logs"),
+            workdir=_workdir(self.workdir, file),
+            network=arguments.network_mode(self.network),
+            capacity=arguments.resources(self.node),
+            entrypoints=arguments.entrypoints(self.entrypoints),
+            serve=False,
+        )
 
 
-def _summarise(result: Result, form: options.TextFormat, kept: Path | None) -> int:
+def _summarise(result: Result, form: options.TextFormat, kept: str) -> int:
     from tf_dist.cli import output
     from tf_dist.cli.running.summary import code_of, report, show_summary
 
@@ -138,8 +176,8 @@ def _refuse_suspended(entry: Entry) -> None:
         raise InvalidFiles([FileProblem(written.file, written.number, written.line(""), problem)])
 
 
-def _folder(entry: Entry) -> Path:
+def _folder(entry: Entry) -> str:
     """A fresh folder that stays."""
     import tempfile
 
-    return Path(tempfile.mkdtemp(prefix=f"tf-dist-{entry.job.key.name}-"))
+    return tempfile.mkdtemp(prefix=f"tf-dist-{entry.job.key.name}-")

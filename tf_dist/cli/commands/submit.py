@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,7 +22,10 @@ WORKDIR: Final = "tf-dist.dev/workdir"
 
 def submit(
     files: options.Files,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where to, if the file does not say.")] = "",
+    namespace: options.Target = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
     changes: options.Set = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until every job has finished.")] = False,
     timeout: options.Timeout = "",
@@ -35,11 +40,16 @@ def submit(
     from tf_dist.cli.waiting import wait_for
 
     bundle, limit = require(load(files, changes or ())), seconds(timeout)
-    cluster = connect()
-    for written in bundle.companions:
-        create_companion(cluster, written, namespace or _namespace(written))
+    connection = connect(kubeconfig, context, local=local)
+    cluster, spaces = connection.cluster, Spaces(namespace, connection.namespace)
+    jobs = [(entry, spaces.of(entry.written)) for entry in bundle.jobs]
+    companions = [(written, spaces.of(written)) for written in bundle.companions]
+    connection.announce(", ".join(sorted({where for _, where in (*jobs, *companions)})))
+    for written, where in companions:
+        create_companion(cluster, written, where)
         output.line(f"{written.content['kind'].lower()}/{written.content['metadata']['name']} created")
-    created = [create_job(cluster, entry, namespace) for entry in bundle.jobs]
+    # Of which folder a file is tells a node on this machine something, and nobody else.
+    created = [create_job(cluster, entry, where, workdir=None if connection.here else "") for entry, where in jobs]
     for job in created:
         output.line(f"{job.shown} submitted")
     output.flush()
@@ -47,14 +57,32 @@ def submit(
         wait_for(cluster, created, "finished", limit)
 
 
-def _namespace(written: Written) -> str:
-    return str((written.content.get("metadata") or {}).get("namespace") or "default")
+@dataclass(frozen=True, slots=True)
+class Spaces:
+    """Where the documents of files go: ``asked`` for on the command line, else ``usual``."""
+
+    asked: str
+    usual: str
+
+    def of(self, written: Written) -> str:
+        """The namespace of a document; InvalidFiles if it says another one than was asked for."""
+        from tf_dist.cli.bundle import InvalidFiles
+        from tf_dist.cli.yaml_files import FileProblem
+        from tf_dist.errors import Problem
+
+        own = str((written.content.get("metadata") or {}).get("namespace") or "")
+        if own and self.asked and own != self.asked:
+            path = "metadata.namespace"
+            problem = Problem(path, f"the file says {own}, --namespace says {self.asked}", "leave one of them out")
+            raise InvalidFiles([FileProblem(written.file, written.number, written.line(path), problem)])
+        return own or self.asked or self.usual
 
 
 def create_companion(cluster: Cluster, written: Written, namespace: str) -> None:
     """Create an object that a job needs; one that is there already is brought up to date."""
+    from tf_dist.cli.jobs import no_namespace
     from tf_dist.cluster import api
-    from tf_dist.errors import AlreadyExists
+    from tf_dist.errors import AlreadyExists, NotFound
 
     kinds = (api.CONFIG_MAPS, api.SECRETS, api.PERSISTENT_VOLUME_CLAIMS, api.SERVICES)
     resource = next(kind for kind in kinds if kind.kind == written.content["kind"])
@@ -63,38 +91,65 @@ def create_companion(cluster: Cluster, written: Written, namespace: str) -> None
         cluster.create(resource, namespace, body)
     except AlreadyExists:
         cluster.patch(resource, namespace, body["metadata"]["name"], body)
+    except NotFound as error:
+        raise no_namespace(error, namespace) from error
 
 
-def create_job(cluster: Cluster, entry: Entry, namespace: str = "", *, workdir: str | None = None) -> StoredJob:
-    """Create a job; AlreadyExists says how to go on. ``workdir`` None is the file's folder, "" the cluster's own."""
-    from tf_dist.cli.jobs import StoredJob
+def create_job(
+    cluster: Cluster,
+    entry: Entry,
+    namespace: str,
+    *,
+    workdir: str | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> StoredJob:
+    """Create a job; AlreadyExists, NotServed and NotFound say how to go on.
+
+    ``workdir`` None is the file's folder, "" the cluster's own; ``annotations`` come on top of the job's.
+    """
+    from tf_dist.cli.jobs import StoredJob, no_namespace, not_installed
     from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS
+    from tf_dist.cluster.refusals import NotServed, PerhapsOurs
     from tf_dist.core.model import Dialect
-    from tf_dist.errors import AlreadyExists
+    from tf_dist.errors import AlreadyExists, NotFound
 
     resource = {
         Dialect.TFJOB_V1: TFJOBS,
         Dialect.TFJOB_V1ALPHA1: TFJOBS_V1ALPHA1,
         Dialect.VOLCANO: VOLCANO_JOBS,
     }[entry.job.dialect]
-    where = namespace or entry.job.key.namespace
+    document = _document(entry, namespace, workdir, annotations or {})
     try:
-        stored = cluster.create(resource, where, _document(entry, where, workdir))
+        return StoredJob(resource, cluster.create(resource, namespace, document))
     except AlreadyExists as error:
         name = entry.job.key.name
+        if isinstance(error, PerhapsOurs):
+            stored = cluster.get(resource, namespace, name)
+            if _says(stored.get("spec"), document.get("spec")):
+                return StoredJob(resource, stored)
         raise AlreadyExists(
-            f"there is a job {name} in namespace {where} already",
+            f"there is a job {name} in namespace {namespace} already",
             hint=f"tf-dist delete {name} --wait, or give this one another name: --set metadata.name={name}-2",
         ) from error
-    return StoredJob(resource, stored)
+    except NotServed as error:
+        raise not_installed(resource) from error
+    except NotFound as error:
+        raise no_namespace(error, namespace) from error
 
 
-def _document(entry: Entry, namespace: str, workdir: str | None) -> dict[str, Any]:
+def _says(stored: Any, sent: Any) -> bool:
+    """Whether a stored object says all that was sent; the server may have added what it takes for granted."""
+    if isinstance(sent, Mapping):
+        return isinstance(stored, Mapping) and all(_says(stored.get(key), value) for key, value in sent.items())
+    return bool(stored == sent)
+
+
+def _document(entry: Entry, namespace: str, workdir: str | None, more: Mapping[str, str]) -> dict[str, Any]:
     document = entry.document
-    metadata = {**document["metadata"], "namespace": namespace}
     folder = _folder(entry.written.file) if workdir is None else workdir
-    if folder:
-        metadata["annotations"] = {WORKDIR: folder, **(metadata.get("annotations") or {})}
+    own = document["metadata"].get("annotations") or {}
+    annotations = {**({WORKDIR: folder} if folder else {}), **own, **more}
+    metadata = {**document["metadata"], "namespace": namespace, **({"annotations": annotations} if annotations else {})}
     return {**document, "metadata": metadata}
 
 

@@ -7,28 +7,45 @@ from typing import TYPE_CHECKING, Any
 from tf_dist.cli import options, output
 
 if TYPE_CHECKING:
+    from tf_dist.cli.connect import Connection
     from tf_dist.cli.jobs import StoredJob
 
 
-def suspend(jobs: options.Names, namespace: options.Namespace = "default") -> None:
+def suspend(
+    jobs: options.Names,
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
+) -> None:
     """Stop the pods of jobs and give their place back; resume starts them again. Costs none of their restarts."""
-    _set(jobs, namespace, suspended=True)
-
-
-def resume(jobs: options.Names, namespace: options.Namespace = "default") -> None:
-    """Let suspended jobs, and jobs that a policy aborted, start again."""
-    _set(jobs, namespace, suspended=False)
-
-
-def _set(jobs: list[str], namespace: str, *, suspended: bool) -> None:
     from tf_dist.cli.connect import connect
+
+    _set(jobs, namespace, connect(kubeconfig, context, local=local), suspended=True)
+
+
+def resume(
+    jobs: options.Names,
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
+) -> None:
+    """Let suspended jobs, and jobs that a policy aborted, start again."""
+    from tf_dist.cli.connect import connect
+
+    _set(jobs, namespace, connect(kubeconfig, context, local=local), suspended=False)
+
+
+def _set(jobs: list[str], namespace: str, connection: Connection, *, suspended: bool) -> None:
     from tf_dist.cli.jobs import find
     from tf_dist.core.dialects import suspend_patch
 
-    cluster = connect()
+    cluster, namespace = connection.cluster, namespace or connection.namespace
     found = [find(cluster, name, namespace) for name in jobs]
     for job in found:
         _refuse_finished(job)
+    connection.announce(namespace)
     for job in found:
         patch: dict[str, Any] = suspend_patch(job.stored, suspended)
         if not suspended:
@@ -38,7 +55,7 @@ def _set(jobs: list[str], namespace: str, *, suspended: bool) -> None:
 
 
 def _refuse_finished(job: StoredJob) -> None:
-    from tf_dist.core.outcome import state_word
+    from tf_dist.core.status import state_word
     from tf_dist.errors import InvalidJob, Problem
 
     if job.status.finished:

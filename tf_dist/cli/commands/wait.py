@@ -17,7 +17,10 @@ def wait(
             "--for", metavar="STATE", help="succeeded, failed, finished, running, admitted, suspended or deleted."
         ),
     ] = "finished",
-    namespace: options.Namespace = "default",
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
     timeout: options.Timeout = "",
 ) -> None:
     """Wait until jobs have come to a state. Exits at once with 1 if one can never come there, with 75 if not in time.
@@ -31,7 +34,8 @@ def wait(
     from tf_dist.errors import NotFound
 
     state, limit = _state(goal), seconds(timeout)
-    cluster = connect()
+    connection = connect(kubeconfig, context, local=local)
+    cluster, namespace = connection.cluster, namespace or connection.namespace
     found = []
     for name in jobs:
         try:

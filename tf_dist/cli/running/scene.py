@@ -10,10 +10,9 @@ from tf_dist.cli.jobs import views
 from tf_dist.cluster.api import Object
 from tf_dist.core.model import Job, ReplicaId
 from tf_dist.core.observed import PodView
-from tf_dist.core.outcome import state_word
 from tf_dist.core.progress import Progress, combined
 from tf_dist.core.replica_view import ReplicaState, leaders_first, replica_states
-from tf_dist.core.status import Status
+from tf_dist.core.status import Status, state_word
 
 NOTHING = Progress()
 

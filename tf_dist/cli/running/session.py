@@ -7,17 +7,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Final
 
-from tf_dist.cli.following import Following, Instance, LogLine
+from tf_dist.cli.following import Ended, Following, LogLine, Opener
 from tf_dist.cli.jobs import StoredJob, now
 from tf_dist.cli.running.scene import Scene
 from tf_dist.cli.running.signals import Signals
 from tf_dist.cli.running.views import View
 from tf_dist.cli.watching import Item, JobWatch, Signalled, pods_in
-from tf_dist.cluster.api import Cluster, LogOptions, Object, Stream
-from tf_dist.cluster.node.logs import LogStream
+from tf_dist.cluster.api import Cluster
 from tf_dist.core.diagnose import Category, Level, diagnose
 from tf_dist.core.gang.model import NEVER
 from tf_dist.core.outcome import Outcome, outcome
@@ -46,14 +44,28 @@ class Result:
     signal: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a session deals with the place where its job runs.
+
+    ``open_log``: how logs are read there. ``gives_up``: the place will never grow, so that a job too large for it is
+    given up. ``keep``: the job stays there when the session ends. ``second``: what a second signal does.
+    """
+
+    open_log: Callable[[JobWatch], Opener]
+    gives_up: bool = True
+    keep: bool = False
+    second: str = "once more to kill them at once"
+
+
 class Session:
-    """``logs``: where the node keeps them; ``timeout``: seconds after which the run is given up (None: never)."""
+    """``timeout``: seconds after which the run is given up (None: never)."""
 
     def __init__(
-        self, cluster: Cluster, job: StoredJob, view: View, signals: Signals, *, logs: Path, timeout: float | None
+        self, cluster: Cluster, job: StoredJob, view: View, signals: Signals, manner: Manner, *, timeout: float | None
     ) -> None:
         self._cluster = cluster
-        self._logs = logs
+        self._manner = manner
         self._job = job
         self._view = view
         self._signals = signals
@@ -69,7 +81,7 @@ class Session:
         """Show the job until it has ended or was brought to an end."""
         with JobWatch(self._cluster, self._job) as watch:
             self._signals.listen(lambda number: watch.put(Signalled(number)))
-            following = Following(self._job.job, self._opener(watch), watch.put)
+            following = Following(self._job.job, self._manner.open_log(watch), watch.put)
             try:
                 end = self._until_end(watch, following)
                 seconds, self._decided = time.monotonic() - self._started, True
@@ -86,10 +98,13 @@ class Session:
                 return End.SIGNAL
             if watch.job is None or outcome(self._scene.job, self._scene.status) is not Outcome.OPEN:
                 return End.FINISHED
-            if self._scene.status.reason in NEVER and self._scene.status.admission is None:
+            if self._manner.gives_up and self._never_fits():
                 return End.NEVER_FITS
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 return End.TIMEOUT
+
+    def _never_fits(self) -> bool:
+        return self._scene.status.reason in NEVER and self._scene.status.admission is None
 
     def _patience(self) -> float | None:
         """How long to wait for something to happen."""
@@ -103,7 +118,7 @@ class Session:
         lines = [item for item in batch if isinstance(item, LogLine)]
         for pod in pods_in(batch):
             following.notice(pod)
-        self._note_signals(batch)
+        self._note(batch)
         scene = self._scene.with_lines(lines, time.monotonic())
         if watch.job is not None and len(lines) < len(batch) and not self._decided:
             scene = scene.with_objects(watch.job.status, list(watch.pods.values()))
@@ -112,11 +127,15 @@ class Session:
         self._warn(scene)
         return bool(batch)
 
-    def _note_signals(self, batch: list[Item]) -> None:
+    def _note(self, batch: list[Item]) -> None:
         for item in batch:
-            if isinstance(item, Signalled):
-                self._signal = self._signal or item.number
-                self._signal_count += 1
+            match item:
+                case Signalled():
+                    self._signal = self._signal or item.number
+                    self._signal_count += 1
+                case Ended() if item.problem and item.problem not in self._warned:
+                    self._warned.add(item.problem)
+                    self._view.say(f"no more lines of {item.instance.container}: {item.problem}", "yellow")
 
     def _warn(self, scene: Scene) -> None:
         """Say once what keeps a replica from starting: nobody else is there who would see to it."""
@@ -126,10 +145,11 @@ class Session:
                 self._view.say(": ".join(filter(None, (one.summary, one.detail, one.resolution))), "yellow")
 
     def _announce(self, end: End) -> None:
-        if end is End.SIGNAL:
-            self._view.say("stopping: pods get their grace period to end in; once more to kill them at once", "yellow")
-        elif end is End.TIMEOUT:
-            self._view.say("the time is over: stopping", "yellow")
+        why = {End.SIGNAL: "stopping", End.TIMEOUT: "the time is over: stopping"}.get(end)
+        if why and self._manner.keep:
+            self._view.say(f"{why} to look on; the job stays where it is", "yellow")
+        elif why:
+            self._view.say(f"{why}: pods get their grace period to end in; {self._manner.second}", "yellow")
 
     def _stop(self, watch: JobWatch, following: Following, longest: float | None) -> None:
         """Delete the job, wait until its pods have ended in their own time, read their last lines.
@@ -137,6 +157,11 @@ class Session:
         Another signal cuts that short.
         """
         before = self._signal_count
+        if longest is not None or self._manner.keep:
+            # On a cluster the logs of a job go with it.
+            self._read_out(watch, following, before)
+        if self._manner.keep:
+            return
         with suppress(NotFound):
             self._cluster.delete(self._job.resource, self._job.namespace, self._job.name, uid=self._job.uid)
         until = None if longest is None else time.monotonic() + longest
@@ -147,21 +172,14 @@ class Session:
         self._drain(watch, following, before)
 
     def _drain(self, watch: JobWatch, following: Following, before: int) -> None:
+        """The last lines, and whatever else has come."""
+        self._read_out(watch, following, before)
+        while self._step(watch, following, 0) and self._signal_count == before:
+            pass
+
+    def _read_out(self, watch: JobWatch, following: Following, before: int) -> None:
         """The last lines of what has ended: however many they are, but not for ever if none comes."""
         until = time.monotonic() + _DRAIN
         while following.pending(watch.ended) and self._signal_count == before and time.monotonic() < until:
             if self._step(watch, following, max(0.0, until - time.monotonic())):
                 until = time.monotonic() + _DRAIN
-        while self._step(watch, following, 0) and self._signal_count == before:
-            pass
-
-    def _opener(self, watch: JobWatch) -> Callable[[Object, Instance], Stream[bytes]]:
-        """Logs from their files: a pod may be gone before one has asked for its log, the file stays."""
-
-        def open_log(pod: Object, instance: Instance) -> Stream[bytes]:
-            metadata = pod["metadata"]
-            folder = self._logs / metadata["namespace"] / metadata["name"] / instance.pod_uid / instance.container
-            file = folder / f"{instance.number}.log"
-            return LogStream(file, LogOptions(follow=True), lambda: not watch.ended(instance))
-
-        return open_log

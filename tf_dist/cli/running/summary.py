@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final
 
 from tf_dist.cli import exits, output
@@ -63,8 +62,8 @@ def findings(result: Result) -> tuple[Diagnosis, ...]:
     return diagnose(scene.job, scene.status, scene.pods, now())
 
 
-def show_summary(result: Result, kept: Path | None) -> None:
-    """The summary for people."""
+def show_summary(result: Result, kept: str) -> None:
+    """The summary for people; ``kept``: where what was kept is, if anything was."""
     scene, code = result.scene, code_of(result)
     style = "green bold" if code == exits.DONE else "red bold"
     output.line()
@@ -75,7 +74,7 @@ def show_summary(result: Result, kept: Path | None) -> None:
     _fact("checkpoint", progress.checkpoint)
     _fact("duration", duration(result.seconds))
     _fact("restarts", _restarts(scene))
-    _fact("kept in", str(kept or ""))
+    _fact("kept in", kept)
     show(findings(result))
 
 
@@ -98,7 +97,7 @@ def restarts_by_cause(scene: Scene) -> dict[str, int]:
     return {**scene.status.restarts, **({"container restarted in its pod": inside} if inside else {})}
 
 
-def report(result: Result, kept: Path | None) -> dict[str, Any]:
+def report(result: Result, kept: str) -> dict[str, Any]:
     """The summary for programs."""
     scene, progress = result.scene, result.scene.result
     replicas = [
@@ -120,5 +119,5 @@ def report(result: Result, kept: Path | None) -> dict[str, Any]:
         "restarts": restarts_by_cause(scene),
         "replicas": replicas,
         "findings": [asdict(one) for one in findings(result)],
-        "kept": str(kept) if kept else None,
+        "kept": kept or None,
     }

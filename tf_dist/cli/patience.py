@@ -1,0 +1,44 @@
+"""Bearing with a cluster that is away for a moment: what watches it goes on, unless that lasts too long."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tf_dist.errors import ClusterError, Throttled, Unavailable
+
+PASSING: Final = (Unavailable, Throttled)
+"""Errors that pass by themselves."""
+_FIRST: Final = 0.2
+_LONGEST: Final = 5.0
+
+
+class Patience:
+    """Pauses after failures in a row, doubling to a few seconds; ``limit``: seconds of them that are borne in all."""
+
+    def __init__(self, limit: float = 120.0, *, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._limit = limit
+        self._sleep = sleep
+        self._since: float | None = None
+        self._failures = 0
+
+    def failed(self, error: ClusterError) -> None:
+        """Return after a pause; raise ``error`` when it has gone on for too long."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if now - self._since > self._limit:
+            raise error
+        pause = min(_LONGEST, _FIRST * 2.0**self._failures) * random.uniform(0.5, 1.0)
+        wish = error.after if isinstance(error, Throttled) and error.after else 0.0
+        self._failures = min(self._failures + 1, 16)
+        self._sleep(max(pause, min(wish, self._limit)))
+
+    def answered(self) -> None:
+        """It is there, whether or not it will stay: the time counts anew, the next pause is no shorter."""
+        self._since = None
+
+    def succeeded(self) -> None:
+        """It is there, and does what was asked."""
+        self._since, self._failures = None, 0

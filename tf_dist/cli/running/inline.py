@@ -1,0 +1,62 @@
+"""Driving one job from here: a Lease of this process's own, and a driver that acts under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from tf_dist.cli.connect import Connection
+from tf_dist.cli.jobs import no_namespace
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
+from tf_dist.core import names
+from tf_dist.core.model import Dialect, JobKey
+from tf_dist.driver.lease import own_ref
+from tf_dist.driver.lease_mandate import LeaseMandate
+from tf_dist.driver.leasebook import LeaseBook
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.refs import JobRef
+from tf_dist.driver.settings import DriverSettings
+from tf_dist.driver.tenure import Tenure
+from tf_dist.errors import Forbidden, NotFound, Rejected, Unavailable
+
+_PATIENCE: Final = 30.0  # seconds for the first heartbeat
+
+
+@contextmanager
+def inline_driver(connection: Connection, dialect: Dialect, key: JobKey) -> Iterator[Mapping[str, str]]:
+    """Drive a job, that is still to be created, for as long as this lasts; the annotations that make it ours.
+
+    The Lease is there before the job, so that nobody takes a job for abandoned that is only young, and it goes last.
+    Nothing is driven where the cluster sees to its jobs itself. ClusterError when there can be no Lease.
+    """
+    if connection.place is None:
+        yield {}
+        return
+    ref = JobRef(VOLCANO_JOBS if dialect is Dialect.VOLCANO else TFJOBS, key.namespace, key.name)
+    with ExitStack() as stack:
+        # A heartbeat comes again by itself, and must not wait behind anything.
+        leases = stack.enter_context(connection.place.cluster(connections=2, retries=0))
+        tenure = Tenure(leases, own_ref(key.namespace), shared=False)
+        stack.callback(tenure.stop)
+        mandate = LeaseMandate(tenure, LeaseBook(leases, tenure.identity), takes_over=False)
+        stack.callback(mandate.stop)
+        driver = Driver(connection.cluster, settings=DriverSettings(namespace=key.namespace, only=ref), mandate=mandate)
+        _begin(tenure)
+        mandate.start()
+        stack.callback(driver.stop)
+        driver.start()
+        yield {names.DRIVER: mandate.ref}
+
+
+def _begin(tenure: Tenure) -> None:
+    """Have the Lease before anything else; ClusterError at once when we may not, or there is no place for it."""
+    tenure.step()
+    match tenure.problem:
+        case NotFound() as error:
+            raise no_namespace(error, tenure.ref.namespace)
+        case Forbidden() | Rejected() as error:
+            raise error
+    tenure.start()
+    if not tenure.wait(_PATIENCE):
+        raise tenure.problem or Unavailable(f"lease {tenure.ref} cannot be had", hint="try again")

@@ -1,0 +1,69 @@
+"""A run on a cluster: the job is there, its driver and whoever looks on are here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Final
+
+from tf_dist.cli import output
+from tf_dist.cli.commands.submit import create_job
+from tf_dist.cli.connect import Connection
+from tf_dist.cli.following import opener
+from tf_dist.cli.running.inline import inline_driver
+from tf_dist.cli.running.order import Order
+from tf_dist.cli.running.session import Manner, Result, Session
+from tf_dist.cli.running.signals import Signals
+from tf_dist.cli.running.views import View, view_of
+from tf_dist.cluster.api import LogOptions
+from tf_dist.core.model import JobKey
+from tf_dist.errors import ClusterError
+
+_FOLLOW: Final = LogOptions(follow=True)
+
+
+def run(order: Order, connection: Connection, *, keep: bool) -> Result:
+    """Run it to its end, and take the job away again unless ``keep``. ClusterError when the cluster does not let us."""
+    cluster, entry, namespace = connection.cluster, order.entry, order.namespace
+    connection.announce(namespace)
+    manner = Manner(
+        open_log=lambda _: opener(cluster, _FOLLOW),
+        gives_up=False,
+        keep=keep,
+        second="once more to leave without waiting for them",
+    )
+    order.create_companions(cluster)
+    key = JobKey(namespace, entry.job.key.name)
+    with (
+        Signals() as signals,
+        closing(view_of(entry.job, data_wanted=order.data_wanted)) as view,
+        _said_by(view),
+        inline_driver(connection, entry.job.dialect, key) as annotations,
+    ):
+        workdir = None if connection.here else ""
+        job = create_job(cluster, entry, namespace, workdir=workdir, annotations=annotations)
+        try:
+            return Session(cluster, job, view, signals, manner, timeout=order.timeout).run()
+        except ClusterError:
+            output.warning(
+                f"{job.shown} may still be in {connection.name}", f"tf-dist delete {job.shown} -n {namespace}"
+            )
+            raise
+
+
+@contextmanager
+def _said_by(view: View) -> Iterator[None]:
+    """What the driver warns of is shown where everything is shown."""
+
+    class Saying(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with suppress(output.ReaderGone):
+                view.say(record.getMessage(), "yellow")
+
+    handler, logger = Saying(logging.WARNING), logging.getLogger("tf_dist")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

@@ -1,0 +1,177 @@
+"""Requests on their way: one pool of connections, credentials, repeats, and an error of ours for every failure."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import urllib3
+
+from tf_dist import __version__
+from tf_dist.cluster import rest_wire
+from tf_dist.cluster.asked import Asked
+from tf_dist.cluster.credentials import Credentials
+from tf_dist.cluster.refusals import BadRequest, PerhapsOurs, Unauthorized
+from tf_dist.cluster.rest_streams import parsed, reason
+from tf_dist.cluster.retries import Retries
+from tf_dist.cluster.status import error_of
+from tf_dist.errors import AlreadyExists, ClusterError, Throttled, Unavailable
+
+CONNECT: Final = 5.0
+READ: Final = 30.0
+_WHOLE: Final = urllib3.Timeout(connect=CONNECT, read=READ)
+_ONCE: Final = urllib3.Retry(False, redirect=False)
+_HEADERS: Final = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": f"tf-dist/{__version__}",
+    "Content-Type": "application/json",
+}
+
+Called = Callable[[str, str, int, float], None]
+"""Is told of every finished request: RBAC verb, plural (``tfjobs/status``), HTTP code (0: no answer), seconds."""
+
+
+class Request(NamedTuple):
+    """A request; ``path`` with its query."""
+
+    method: str
+    path: str
+    asked: Asked
+    body: bytes | None = None
+    media: str = "application/json"
+
+
+class Route(NamedTuple):
+    """How to reach a server. ``server_name``: what its certificate says, if not the URL's host; ``proxy``: a URL."""
+
+    url: str
+    tls: ssl.SSLContext | None = None
+    server_name: str = ""
+    proxy: str = ""
+    connections: int = 16
+
+
+class Caller:
+    """Sends requests. Thread-safe; ``close`` ends a pause between two tries at once."""
+
+    def __init__(
+        self,
+        route: Route,
+        credentials: Credentials,
+        retries: Retries,
+        *,
+        called: Called | None = None,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        self._route = route
+        self._credentials = credentials
+        self._retries = retries
+        self._called = called
+        self._closed = threading.Event()
+        self._sleep = sleep or self._closed.wait
+        self._lock = threading.Lock()
+        self._pool = rest_wire.pool(route.url, route.tls, route.server_name, route.proxy, route.connections)
+        url = urlsplit(route.url)
+        # A proxy is told the whole URL, unless it only passes on what is encrypted.
+        self._headers = _HEADERS | {"Host": url.netloc.rpartition("@")[2]}
+        self._base = route.url if route.proxy and url.scheme == "http" else url.path.rstrip("/")
+
+    def close(self) -> None:
+        """Close the idle connections; whoever waits for another try gets the error of the last."""
+        self._closed.set()
+        self._pool.close()
+
+    def whole(self, request: Request) -> bytes:
+        """The body of the answer, after as many tries as it takes and is worth."""
+        started, doubtful = time.monotonic(), False
+        for tries in itertools.count(1):
+            try:
+                return self._known(request, _WHOLE, whole=True).data or b""
+            except AlreadyExists as error:
+                if not doubtful:
+                    raise
+                raise PerhapsOurs(str(error), hint=error.hint) from error
+            except ClusterError as error:
+                elapsed = time.monotonic() - started
+                pause = self._retries.pause(error.code, error, tries=tries, elapsed=elapsed, dice=random.random())
+                if pause is None or self._closed.is_set():
+                    raise
+                # Whatever went wrong but a refusal to begin may have gone wrong after the server had acted.
+                doubtful = doubtful or not isinstance(error, Throttled)
+                self._sleep(pause)
+                if self._closed.is_set():
+                    raise
+        raise AssertionError("unreachable")
+
+    def stream(self, request: Request, read: float | None) -> urllib3.BaseHTTPResponse:
+        """An answer to be read as it comes, each read within ``read`` seconds (None: no limit). Tried once."""
+        return self._known(request, urllib3.Timeout(connect=CONNECT, read=read), whole=False)
+
+    def _known(self, request: Request, timeout: urllib3.Timeout, *, whole: bool) -> urllib3.BaseHTTPResponse:
+        """One try; a second one with new credentials if the server did not know us and there are any."""
+        headers = self._credentials.headers()
+        try:
+            return self._once(request, headers, timeout, whole=whole)
+        except Unauthorized:
+            if not self._credentials.renew(headers):
+                raise
+        # Connections that are open go by the client certificate that they were opened with.
+        self._reconnect()
+        return self._once(request, self._credentials.headers(), timeout, whole=whole)
+
+    def _once(self, request: Request, own: Any, timeout: urllib3.Timeout, *, whole: bool) -> urllib3.BaseHTTPResponse:
+        headers = {**self._headers, **own}
+        if request.body is None:
+            del headers["Content-Type"]
+        else:
+            headers["Content-Type"] = request.media
+        code, started = 0, time.monotonic()
+        try:
+            response = self._pool.urlopen(
+                request.method,
+                self._base + request.path,
+                body=request.body,
+                headers=headers,
+                timeout=timeout,
+                retries=_ONCE,
+                redirect=False,
+                assert_same_host=False,
+                preload_content=whole,
+            )
+            if response.status < 300:
+                code = response.status
+                return response
+            body = response.data or b""
+            code = response.status
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._no_answer(request.asked, error) from error
+        except ValueError:
+            # Its own text would show the header, and with it the token.
+            raise BadRequest(f"{request.asked}: the credentials hold characters that a header may not have") from None
+        finally:
+            if self._called is not None:
+                self._called(request.asked.verb, request.asked.plural, code, time.monotonic() - started)
+        wish = response.headers.get("Retry-After", "")
+        raise error_of(response.status, parsed(body), asked=request.asked, retry_after=wish)
+
+    def _no_answer(self, asked: Asked, error: Exception) -> Unavailable:
+        hint = ""
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            hint = "the kubeconfig's certificate-authority is not the one that this server's certificate is from"
+        failure = Unavailable(f"{asked}: no answer from {self._route.url}: {reason(error)}", hint=hint)
+        failure.code = 0
+        return failure
+
+    def _reconnect(self) -> None:
+        route = self._route
+        with self._lock:
+            before = self._pool
+            self._pool = rest_wire.pool(route.url, route.tls, route.server_name, route.proxy, route.connections)
+        before.close()

@@ -1,0 +1,232 @@
+"""Connections that answer in one piece at a third of the cost: one send, one pass over the head, no message objects.
+
+They are urllib3's own connections, in its own pool; TLS, proxies and the choice of a live one are its business. What
+is to be read as it comes (a watch, a log) takes its ordinary way.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import zlib
+from collections.abc import Mapping
+from http.client import BadStatusLine, HTTPException, IncompleteRead, LineTooLong, RemoteDisconnected
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+_CHUNK: Final = 64 * 1024
+_LARGE_CHUNK: Final = 1024 * 1024
+_LONGEST_HEAD: Final = 256 * 1024
+_LONGEST_ANSWER: Final = 120.0  # seconds: a server that sends a byte now and then never runs into a read timeout
+
+
+class Answer(NamedTuple):
+    """A whole answer; names of headers in lower case. ``last``: the connection cannot be used again."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+    last: bool
+
+
+def answer(sock: socket.socket) -> Answer:
+    """Read an answer to its end. Whatever is wrong with it raises HTTPException or OSError."""
+    incoming = _Incoming(sock)
+    while True:
+        version, status, headers = _head(incoming.until(b"\r\n\r\n"))
+        if status >= 200:  # what comes before is only news of the final one
+            break
+    last = version == b"HTTP/1.0" or "close" in headers.get("connection", "").lower()
+    if status in (204, 304):
+        data = b""
+    elif "chunked" in headers.get("transfer-encoding", "").lower():
+        data = _chunks(incoming)
+    elif (length := headers.get("content-length")) is not None:
+        if not (length.isascii() and length.isdecimal()):
+            raise HTTPException(f"a body of {length!r} bytes")
+        data = incoming.exactly(int(length))
+    else:
+        data, last = incoming.rest(), True
+    return Answer(status, headers, _plain(data, headers.get("content-encoding", "")), last or incoming.left)
+
+
+def _head(text: bytes) -> tuple[bytes, int, dict[str, str]]:
+    first, *lines = text.split(b"\r\n")
+    version, _, rest = first.partition(b" ")
+    code = rest[:3]
+    if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():
+        raise BadStatusLine(first[:80].decode("latin-1"))
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(b":")
+        headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
+    return version, int(code), headers
+
+
+def _chunks(incoming: _Incoming) -> bytes:
+    found = []
+    while True:
+        size = incoming.until(b"\r\n").partition(b";")[0].strip()
+        try:
+            length = int(size, 16)
+        except ValueError:
+            raise HTTPException(f"a chunk of {size[:20]!r} bytes") from None
+        if length <= 0:
+            break
+        found.append(incoming.exactly(length))
+        if incoming.exactly(2) != b"\r\n":
+            raise HTTPException("a chunk that does not end where it said")
+    while incoming.until(b"\r\n"):  # trailers
+        pass
+    return b"".join(found)
+
+
+def _plain(data: bytes, encoding: str) -> bytes:
+    """A body that a proxy has packed though nobody had asked it to."""
+    if encoding in ("", "identity"):
+        return data
+    if encoding not in ("gzip", "deflate"):
+        raise HTTPException(f"a body packed as {encoding!r}")
+    try:
+        return zlib.decompress(data, zlib.MAX_WBITS | 32)
+    except zlib.error as error:
+        raise HTTPException(f"a body that cannot be unpacked: {error}") from error
+
+
+class _Incoming:
+    """What comes from a socket, in the pieces one wants."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._held = b""
+        self._any = False
+        self._deadline = time.monotonic() + _LONGEST_ANSWER
+
+    @property
+    def left(self) -> bool:
+        """Whether more has come than was read: bytes that belong to no answer."""
+        return bool(self._held)
+
+    def _more(self, missing: int = 0) -> bytes:
+        if time.monotonic() > self._deadline:
+            raise TimeoutError(f"the answer takes longer than {_LONGEST_ANSWER:g} s")
+        found = self._sock.recv(min(max(_CHUNK, missing), _LARGE_CHUNK))
+        self._any = self._any or bool(found)
+        return found
+
+    def until(self, end: bytes) -> bytes:
+        """Everything before ``end``, which is read, too."""
+        while (at := self._held.find(end)) < 0:
+            if len(self._held) > _LONGEST_HEAD:
+                raise LineTooLong("header")
+            found = self._more()
+            if not found:
+                if not self._any:
+                    raise RemoteDisconnected("Remote end closed connection without response")
+                raise IncompleteRead(self._held)
+            self._held += found
+        text, self._held = self._held[:at], self._held[at + len(end) :]
+        return text
+
+    def exactly(self, count: int) -> bytes:
+        """So many bytes."""
+        if count <= len(self._held):
+            data, self._held = self._held[:count], self._held[count:]
+            return data
+        pieces, missing = [self._held], count - len(self._held)
+        self._held = b""
+        while missing > 0:
+            found = self._more(missing)
+            if not found:
+                raise IncompleteRead(b"", missing)
+            pieces.append(found[:missing])
+            self._held = found[missing:]
+            missing -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def rest(self) -> bytes:
+        """Everything until the server hangs up."""
+        pieces, self._held = [self._held], b""
+        while found := self._more():
+            pieces.append(found)
+        return b"".join(pieces)
+
+
+if TYPE_CHECKING:
+    _Base = HTTPConnection
+else:
+    _Base = object
+
+
+class _Whole(_Base):
+    """What is asked for with ``preload_content`` goes out as one piece, and comes back as one."""
+
+    _asked_whole = False
+
+    def request(  # type: ignore[override]
+        self,
+        method: str,
+        url: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        preload_content: bool = True,
+        **options: Any,
+    ) -> None:
+        self._asked_whole = preload_content
+        if not preload_content:
+            super().request(method, url, body, headers, preload_content=False, **options)
+            return
+        lines = [f"{method} {url} HTTP/1.1"]
+        for name, value in (headers or {}).items():
+            if "\n" in value or "\r" in value:
+                raise ValueError(f"the value of header {name} has several lines")
+            lines.append(f"{name}: {value}")
+        if body is not None or method not in ("GET", "HEAD"):
+            lines.append(f"Content-Length: {len(body or b'')}")
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        if self.sock is None:
+            self.connect()
+        self.sock.settimeout(self.timeout)
+        self.sock.sendall(head + body if body else head)
+
+    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
+        if not self._asked_whole:
+            return super().getresponse()
+        self._asked_whole = False
+        self.sock.settimeout(self.timeout)
+        found = answer(self.sock)
+        if found.last:
+            self.close()
+        wish = found.headers.get("retry-after")
+        return urllib3.HTTPResponse(
+            body=found.data,
+            headers={"Retry-After": wish} if wish else {},
+            status=found.status,
+            preload_content=False,
+        )
+
+
+class _Plain(_Whole, HTTPConnection):
+    pass
+
+
+class _Secure(_Whole, HTTPSConnection):
+    def connect(self) -> None:
+        super().connect()
+        # Where nothing is verified the kubeconfig says so, and urllib3 need not warn at every request.
+        self.is_verified = True
+
+
+class PlainPool(urllib3.HTTPConnectionPool):
+    """Connections without TLS."""
+
+    ConnectionCls = _Plain
+
+
+class SecurePool(urllib3.HTTPSConnectionPool):
+    """Connections with TLS."""
+
+    ConnectionCls = _Secure

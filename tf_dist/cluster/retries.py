@@ -1,0 +1,39 @@
+"""Which failed requests are worth repeating, and after how long a pause: pure arithmetic, no clock and no dice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tf_dist.errors import ClusterError, Throttled
+
+REPEATED: Final = frozenset({0, 429, 500, 502, 503, 504})
+"""Codes (0: no answer) that another try may mend. Every other answer is the server's last word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How a request is repeated: at most ``most`` times, and not once ``budget`` seconds have gone by.
+
+    Pauses double from ``first`` to ``longest`` seconds. A server may ask for a longer one, but not for more than
+    ``patience`` seconds: then whoever asked is told, and has better things to do than to wait here.
+    """
+
+    most: int = 3
+    first: float = 0.2
+    longest: float = 5.0
+    patience: float = 10.0
+    budget: float = 60.0
+
+    def pause(self, code: int, error: ClusterError, *, tries: int, elapsed: float, dice: float) -> float | None:
+        """Seconds before the next try after ``tries`` of them in ``elapsed`` seconds; None: give up.
+
+        ``dice`` in 0..1 spreads clients that failed together: up to a half less, or a quarter more of what was asked.
+        """
+        if code not in REPEATED or tries > self.most or elapsed >= self.budget:
+            return None
+        own = min(self.longest, self.first * 2.0 ** min(tries - 1, 16)) * (0.5 + dice / 2)
+        asked = error.after if isinstance(error, Throttled) else None
+        if asked is None:
+            return own
+        return None if asked > self.patience else max(own, asked * (1 + dice / 4))
