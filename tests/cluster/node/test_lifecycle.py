@@ -21,6 +21,7 @@ from tf_dist.cluster.node.facts import (
 from tf_dist.cluster.node.lifecycle import decide
 from tf_dist.cluster.node.problems import PodProblem
 from tf_dist.cluster.node.settings import Backoff
+from tf_dist.core import names
 from tf_dist.core.times import format_time
 
 NOW = 1_000_000.0
@@ -157,6 +158,16 @@ def test_problems() -> None:
     lasting = ask(pod(), sandbox="", problem=PodProblem("ErrX", "never", hint="do", permanent=True))
     assert (lasting.status["phase"], lasting.status["reason"]) == ("Failed", "ErrX")
     assert lasting.status["message"] == "never (do)"
+
+
+def test_a_pod_that_would_be_made_anew_at_once_waits_with_its_problem() -> None:
+    """A ReplicaSet replaces a failed pod immediately: hundreds a minute, for a problem that stays."""
+    problem = PodProblem("ErrImageEntrypoint", "no command", permanent=True, container="c")
+    waiting = ask(pod("Always"), sandbox="", problem=problem)
+    assert (waiting.status["phase"], waiting.actions) == ("Pending", ())
+    assert state(waiting)["waiting"]["reason"] == "ErrImageEntrypoint"
+    replica = pod("Always", metadata={"labels": {names.JOB_UID: "j"}})
+    assert ask(replica, sandbox="", problem=problem).status["phase"] == "Failed"
 
 
 @pytest.mark.parametrize(("policy", "phase"), [("Never", "Failed"), ("OnFailure", "Running"), ("Always", "Running")])

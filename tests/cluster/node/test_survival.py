@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -297,6 +300,27 @@ def test_a_replaced_supervisor_has_a_way_out_again(benches: MakeBench) -> None:
     until(lambda: bench.agent.supervisor_pid != before)
     assert until(lambda: slirps(bench.agent.supervisor_pid))
     until(lambda: not slirps(before))
+
+
+def test_a_folder_is_made_though_others_end_and_take_the_empty_parent_away(tmp_path: Path) -> None:
+    parent, stopped = tmp_path / "parent", threading.Event()
+
+    def take_away() -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+
+    rival = threading.Thread(target=take_away)
+    rival.start()
+    try:
+        for _ in range(200):
+            folder = folders.temporary(parent)
+            assert folder.path.exists()
+            folder.release()
+            shutil.rmtree(folder.path)
+    finally:
+        stopped.set()
+        rival.join()
 
 
 def test_folders_of_the_living_are_not_swept(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tf_dist.errors import Unavailable
 
 MARK = "TF_DIST_NODE"
 _PREFIX = "run-"
+_ATTEMPTS = 100
 _IDENTITY = "agent"
 _LETTING_GO = 5.0  # seconds
 
@@ -56,14 +57,15 @@ def private(path: Path) -> Path:
 
 def temporary(parent: Path) -> Folder:
     """A new folder in ``parent``, after sweeping those whose owners are dead."""
-    with _exclusive(parent):
-        sweep(parent)
+    for _ in range(_ATTEMPTS):
         path = parent / f"{_PREFIX}{secrets.token_hex(4)}"
-        path.mkdir(mode=0o700)
-        folder = take(path)
-    if folder is None:
-        raise Unavailable(f"cannot lock {path}")
-    return folder
+        # A supervisor that ends takes an empty parent with it, whenever that is.
+        with contextlib.suppress(FileNotFoundError), _exclusive(parent):
+            sweep(parent)
+            path.mkdir(mode=0o700)
+            if (folder := take(path)) is not None:
+                return folder
+    raise Unavailable(f"cannot make and lock a folder in {parent}", hint="name another state_dir")
 
 
 def take(path: Path) -> Folder | None:

@@ -25,6 +25,7 @@ from tf_dist.cluster.node.facts import (
 )
 from tf_dist.cluster.node.settings import Backoff
 from tf_dist.cluster.node.status import Verdict, make_status
+from tf_dist.core import names
 from tf_dist.core.times import parse_time
 
 OVER = ("Succeeded", "Failed")
@@ -102,7 +103,7 @@ def _clean_up(
 
 def _failure(pod: Object, facts: Facts, runs: Mapping[str, Run], now: float) -> Verdict | None:
     """Why the pod as a whole has failed, apart from what its containers did."""
-    if facts.problem is not None and facts.problem.permanent:
+    if facts.problem is not None and facts.problem.permanent and not _made_anew(pod):
         return Verdict("Failed", facts.problem.reason, facts.problem.text)
     if facts.sandbox == "broken" and not runs:
         return Verdict("Failed", "FailedCreatePodSandBox", facts.message)
@@ -110,6 +111,12 @@ def _failure(pod: Object, facts: Facts, runs: Mapping[str, Run], now: float) -> 
     if deadline is not None and now >= deadline:
         return Verdict("Failed", _DEADLINE, "Pod was active on the node longer than the specified deadline")
     return None
+
+
+def _made_anew(pod: Object) -> bool:
+    """Whether somebody (a ReplicaSet) would make another pod at once, and again: such a pod waits, as with a kubelet."""
+    labels = pod["metadata"].get("labels") or {}
+    return pod["spec"].get("restartPolicy", "Always") == "Always" and names.JOB_UID not in labels
 
 
 def _deadline(pod: Object) -> float | None:
