@@ -1,0 +1,266 @@
+"""An API server made of bytes: answers one request after the other as a script says, and misbehaves exactly as told."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Self
+from urllib.parse import parse_qsl
+
+from tf_dist.cluster.api import Object
+
+_REASONS = {403: "Forbidden", 404: "NotFound", 410: "Expired", 429: "TooManyRequests"}
+_RESET = struct.pack("ii", 1, 0)
+
+
+class End(Enum):
+    """How a stream ends."""
+
+    CLEAN = "the server says that it is over"
+    CUT = "the connection closes without that"
+    RESET = "the connection breaks"
+    HOLD = "never: nothing more comes"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list of objects, or a page of one."""
+
+    items: tuple[Object, ...]
+    version: int
+    token: str = ""
+
+    def send(self, connection: Connection) -> None:
+        metadata = {"resourceVersion": str(self.version), "continue": self.token}
+        connection.reply(200, {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": list(self.items)})
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A Status with an error code."""
+
+    code: int
+    retry_after: int | None = None
+
+    def send(self, connection: Connection) -> None:
+        status = {"kind": "Status", "code": self.code, "reason": _REASONS.get(self.code, ""), "message": "as scripted"}
+        extra = () if self.retry_after is None else (f"Retry-After: {self.retry_after}",)
+        connection.reply(self.code, status, *extra)
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """No answer at all: the connection is half open."""
+
+    def send(self, connection: Connection) -> None:
+        connection.hold()
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """A watch: its events (``bytes`` are sent as they are), then its end, but not before ``when``."""
+
+    events: tuple[Object | bytes, ...]
+    end: End = End.HOLD
+    when: threading.Event | None = None
+
+    def send(self, connection: Connection) -> None:
+        connection.raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for event in self.events:
+            data = event if isinstance(event, bytes) else json.dumps(event).encode() + b"\n"
+            connection.raw(b"%x\r\n%b\r\n" % (len(data), data))
+        if self.when is not None:
+            self.when.wait(60)
+        match self.end:
+            case End.CLEAN:
+                connection.raw(b"0\r\n\r\n")
+            case End.CUT:
+                connection.close()
+            case End.RESET:
+                connection.reset()
+            case End.HOLD:
+                connection.hold()
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """An answer that is given when somebody allows it."""
+
+    answer: Listing | Refusal
+    when: threading.Event
+
+    def send(self, connection: Connection) -> None:
+        self.when.wait(60)
+        self.answer.send(connection)
+
+
+Answer = Listing | Refusal | Silence | Events | Late
+
+
+def watched(*events: Object | bytes, end: End = End.HOLD, when: threading.Event | None = None) -> Events:
+    """A watch that says these events, and then ends so (a reset overtakes what was not read yet: say ``when``)."""
+    return Events(events, end, when)
+
+
+def listed(version: int, *items: Object, token: str = "") -> Listing:
+    """A list at a version."""
+    return Listing(items, version, token)
+
+
+def event(type_: str, obj: Object) -> Object:
+    """A line of a watch."""
+    return {"type": type_, "object": obj}
+
+
+def bookmark(version: int) -> Object:
+    """Nothing has changed up to this version."""
+    return event("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
+
+
+def gone() -> Object:
+    """The version that the watch began at is too old."""
+    return event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that came: when by the monotonic clock, what, and with which query."""
+
+    at: float
+    path: str
+    query: dict[str, str]
+
+    def __str__(self) -> str:
+        """``list``, ``list +token`` (a further page), or ``watch 7`` (from version 7)."""
+        if "watch" in self.query:
+            return f"watch {self.query.get('resourceVersion', '')}".rstrip()
+        return f"list +{self.query['continue']}" if "continue" in self.query else "list"
+
+
+class Connection:
+    """One connection of the server, as an answer may use it."""
+
+    def __init__(self, sock: socket.socket, ended: threading.Event) -> None:
+        self._sock = sock
+        self._ended = ended
+        self.open = True
+
+    def reply(self, code: int, body: Any, *headers: str) -> None:
+        """A whole answer; the connection stays open."""
+        data = json.dumps(body).encode()
+        head = "".join(f"{header}\r\n" for header in (f"Content-Length: {len(data)}", *headers))
+        self.raw(f"HTTP/1.1 {code} X\r\nContent-Type: application/json\r\n{head}\r\n".encode() + data)
+
+    def raw(self, data: bytes) -> None:
+        """These very bytes."""
+        self._sock.sendall(data)
+
+    def hold(self) -> None:
+        """Say nothing more until the server ends or the client hangs up."""
+        self.open = False
+        with suppress(OSError):
+            # What a client could still say is its hanging up; the end of the server shuts the socket down.
+            while not self._ended.is_set() and self._sock.recv(4096):
+                pass
+
+    def close(self) -> None:
+        """Hang up."""
+        self.open = False
+
+    def reset(self) -> None:
+        """Break the connection: the client's next read fails."""
+        self.open = False
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+
+@dataclass(eq=False)
+class FlakyServer:
+    """Gives the answers of ``script`` to the requests in the order of their coming.
+
+    When the script is over, ``last`` says what each further request gets; without it they get 500 and count as
+    ``unexpected``.
+    """
+
+    script: list[Answer]
+    last: Callable[[Asked], Answer] | None = None
+    asked: list[Asked] = field(default_factory=list)
+    unexpected: list[Asked] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._sockets: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._acceptor = threading.Thread(target=self._accept, name="flaky-accept")
+        self._acceptor.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        # Closing a socket does not wake a thread that waits in accept; a connection does.
+        with suppress(OSError), socket.create_connection(self._listener.getsockname()):
+            pass
+        self._acceptor.join()
+        self._listener.close()
+        with self._lock:
+            for sock in self._sockets:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            sock, _ = self._listener.accept()
+            with self._lock:
+                if self._ended.is_set():
+                    sock.close()
+                    return
+                self._sockets.add(sock)
+            thread = threading.Thread(target=self._serve, args=(sock,), name="flaky-connection")
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        connection = Connection(sock, self._ended)
+        with suppress(OSError), sock.makefile("rb") as reader:
+            while connection.open and (asked := _request(reader)):
+                self._next(asked).send(connection)
+        with self._lock:
+            self._sockets.discard(sock)
+            sock.close()
+
+    def _next(self, asked: Asked) -> Answer:
+        with self._lock:
+            self.asked.append(asked)
+            if self.script:
+                return self.script.pop(0)
+            if self.last is None:
+                self.unexpected.append(asked)
+                return Refusal(500)
+        return self.last(asked)
+
+    def said(self) -> list[str]:
+        """The requests so far, in short."""
+        with self._lock:
+            return [str(asked) for asked in self.asked]
+
+
+def _request(reader: Any) -> Asked | None:
+    """The next request of a connection (without a body: only reads come here); None at its end."""
+    line = reader.readline().decode()
+    while reader.readline().strip():
+        pass
+    if not line:
+        return None
+    path, _, query = line.split(" ")[1].partition("?")
+    return Asked(time.monotonic(), path, dict(parse_qsl(query)))

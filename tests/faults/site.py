@@ -1,0 +1,203 @@
+"""The cluster that drivers work on: its store, true time, the hands of kubelets and users, and what truly happened."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.driver.harness import START, running, tfjob
+from tf_dist.cluster.api import NAMESPACES, NODES, PODS, TFJOBS, Object
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.core import names
+from tf_dist.core.dialects.shape import SERVICES_ANNOTATION
+from tf_dist.core.status_codec import FIELD
+from tf_dist.errors import ClusterError, NotFound
+
+TEAM = "team"
+OVER = ("Succeeded", "Failed")
+
+
+@dataclass
+class Truth:
+    """What became of a job's pods, as the hands that did it know. ``bad``: pods that failed or were taken away."""
+
+    bad: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    succeeded: set[str] = field(default_factory=set)
+    ended: tuple[str, str] | None = None
+
+
+class Site:
+    """One cluster with a node. ``seconds`` is true time, which only goes forward."""
+
+    def __init__(self, cpu: str = "16") -> None:
+        self.seconds = 0.0
+        self.memory = MemoryCluster(clock=lambda: START + self.seconds)
+        self.truth: dict[str, Truth] = defaultdict(Truth)
+        self.limits: dict[str, int | None] = {}
+        self.log: list[str] = []
+        allocatable = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
+        node: Object = {"metadata": {"name": "n1"}, "status": {"allocatable": allocatable}}
+        self.memory.create(NODES, None, node)
+        self.memory.replace(NODES, None, "n1", {**self.memory.get(NODES, None, "n1"), **node}, subresource="status")
+        self.memory.create(NAMESPACES, None, {"metadata": {"name": TEAM}})
+
+    # What is there
+
+    def pods(self) -> list[Object]:
+        return sorted(self.memory.list(PODS, TEAM).items, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def jobs(self) -> list[Object]:
+        return self.memory.list(TFJOBS, TEAM).items
+
+    def note(self, text: str) -> None:
+        """Something happened: told when a rule is broken."""
+        self.log.append(f"{self.seconds:6.1f} {text}")
+
+    def pod(self, which: int) -> Object | None:
+        pods = self.pods()
+        return pods[which % len(pods)] if pods else None
+
+    def again(self, pod: Object) -> Object:
+        """The pod as it is now."""
+        return self.memory.get(PODS, TEAM, name(pod))
+
+    # The kubelet and the scheduler
+
+    def run(self, pod: Object) -> None:
+        """Start a pod that waits."""
+        if phase(pod) == "Pending" and not deleting(pod):
+            self._set_status(pod, running())
+
+    def run_all(self) -> None:
+        for pod in self.pods():
+            self.run(pod)
+
+    def end(self, pod: Object, code: int) -> None:
+        """Its container exits."""
+        if phase(pod) != "Running":
+            return
+        self.note(f"{name(pod)} {label(pod, names.ATTEMPT)} ends with {code}{' deleting' if deleting(pod) else ''}")
+        state = {"terminated": {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}}
+        status = {"phase": "Failed" if code else "Succeeded"}
+        self._set_status(pod, {**status, "containerStatuses": [{"name": "tensorflow", "state": state}]})
+        truth = self.truth[owner_uid(pod)]
+        if deleting(pod):
+            return
+        if code:
+            truth.bad.add(uid(pod))
+            truth.failed.add(uid(pod))
+        else:
+            truth.succeeded.add(replica(pod))
+
+    def bury(self) -> None:
+        """Every pod that was asked to go has stopped."""
+        for pod in self.pods():
+            if deleting(pod):
+                self.note(f"{name(pod)} {label(pod, names.ATTEMPT)} has stopped")
+                self._remove(pod)
+
+    def evict(self, pod: Object) -> None:
+        """The pod is gone from one moment to the next."""
+        self._taken(pod)
+        self._remove(pod)
+
+    def delete_pod(self, pod: Object) -> None:
+        """Somebody deletes it, with its grace period."""
+        self._taken(pod)
+        with suppress(ClusterError):
+            self.memory.delete(PODS, TEAM, name(pod))
+
+    def _taken(self, pod: Object) -> None:
+        self.note(f"{name(pod)} {label(pod, names.ATTEMPT)} is taken{' deleting' if deleting(pod) else ''}")
+        if not deleting(pod):
+            self.truth[owner_uid(pod)].bad.add(uid(pod))
+
+    def _remove(self, pod: Object) -> None:
+        with suppress(NotFound):
+            self.memory.delete(PODS, TEAM, name(pod), grace_period=0)
+
+    def _set_status(self, pod: Object, status: Object) -> None:
+        if not pod["spec"].get("nodeName"):
+            pod = self.memory.bind(TEAM, name(pod), "n1")
+        self.memory.replace(PODS, TEAM, name(pod), {**pod, "status": status}, subresource="status")
+
+    # Users
+
+    def submit(self, called: str, *, policy: str, dynamic: bool, per_job: bool, **fields: Any) -> None:
+        """Submit a job, unless one of that name is there or there is no place for it."""
+        document = tfjob(called, **fields)
+        document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = policy
+        document["metadata"]["namespace"] = TEAM
+        document["spec"]["enableDynamicWorker"] = dynamic
+        if per_job:
+            document["metadata"]["annotations"] = {SERVICES_ANNOTATION: "per-job"}
+        with suppress(ClusterError):
+            stored = self.memory.create(TFJOBS, TEAM, document)
+            self.limits[uid(stored)] = fields.get("backoffLimit")
+
+    def patch_job(self, called: str, spec: Object) -> None:
+        with suppress(NotFound):
+            self.memory.patch(TFJOBS, TEAM, called, {"spec": spec})
+            self.note(f"{called} becomes {spec}")
+
+    def scale(self, called: str, workers: int) -> None:
+        """Only an elastic job may be scaled."""
+        with suppress(NotFound):
+            if self.memory.get(TFJOBS, TEAM, called)["spec"].get("enableDynamicWorker"):
+                self.patch_job(called, {"tfReplicaSpecs": {"Worker": {"replicas": workers}}})
+
+    def delete_job(self, called: str) -> None:
+        with suppress(NotFound):
+            self.memory.delete(TFJOBS, TEAM, called)
+
+    def delete_namespace(self) -> None:
+        with suppress(ClusterError):
+            self.memory.delete(NAMESPACES, None, TEAM)
+
+    def make_namespace(self) -> None:
+        """Make it again, if it is gone."""
+        with suppress(ClusterError):
+            self.memory.create(NAMESPACES, None, {"metadata": {"name": TEAM}})
+
+
+def name(obj: Object) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def uid(obj: Object) -> str:
+    return str(obj["metadata"]["uid"])
+
+
+def deleting(obj: Object) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def phase(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("phase", "Pending"))
+
+
+def alive(pods: list[Object]) -> Iterator[Object]:
+    """The pods that have not ended."""
+    return (pod for pod in pods if phase(pod) not in OVER)
+
+
+def label(pod: Object, key: str) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(key, ""))
+
+
+def owner_uid(pod: Object) -> str:
+    return label(pod, names.JOB_UID)
+
+
+def replica(pod: Object) -> str:
+    return f"{label(pod, names.REPLICA_TYPE)}-{label(pod, names.REPLICA_INDEX)}"
+
+
+def memory_of(job: Object) -> Object:
+    """What a job remembers."""
+    memory: Object = (job.get("status") or {}).get(FIELD) or {}
+    return memory

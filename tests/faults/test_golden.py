@@ -1,0 +1,230 @@
+"""What a job costs an API server: every write of its life, one by one, and nothing when nothing happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.driver.harness import World, tfjob
+from tests.faults import recorder
+from tests.faults.recorder import RecordingApp
+from tests.waiting import until
+from tf_dist.cluster.api import PODS, SERVICES, TFJOBS, Object
+from tf_dist.cluster.rest import RestCluster
+from tf_dist.core.dialects.shape import SERVICES_ANNOTATION
+from tf_dist.core.model import ServiceStyle
+from tf_dist.driver.loop import Driver
+
+SECONDS = 30
+
+
+class Recorded(World):
+    """A world whose driver follows the cluster over HTTP; what it asks is written down."""
+
+    def __init__(self, client: RestCluster, world: World, app: RecordingApp) -> None:
+        self.clock, self.memory, self.cluster, self.app = world.clock, world.memory, client, app
+        self.driver = Driver(client, clock=self.clock)
+        self.driver.caches.start()
+        until(self.driver.synced, SECONDS)
+        self.started = len(app.calls)
+
+    def settle(self, most: int = 50) -> int:
+        """Passes until the driver has seen everything and has nothing left to do."""
+        for count in range(most):
+            until(self._caught_up, SECONDS, every=0.002)
+            if self.driver.step() == 0 and self._caught_up():
+                return count
+        raise AssertionError(self.describe())
+
+    def _caught_up(self) -> bool:
+        caches = self.driver.caches
+        seen = {
+            TFJOBS: [stored for _, stored in caches.jobs()],
+            PODS: caches.all_pods(),
+            SERVICES: [one for _, job in caches.jobs() for one in caches.objects(job["metadata"]["uid"]).values()],
+        }
+        return all(_versions(self.memory.list(kind).items) == _versions(known) for kind, known in seen.items())
+
+    def later(self, seconds: float = 60.0) -> None:
+        """Time goes by, with a pass for whatever was due."""
+        self.clock.now += seconds
+        self.settle()
+
+
+def _versions(objects: list[Object]) -> set[tuple[str, str, bool]]:
+    return {
+        (o["metadata"]["uid"], o["metadata"]["resourceVersion"], "deletionTimestamp" in o["metadata"]) for o in objects
+    }
+
+
+@contextmanager
+def recorded(**fields: Any) -> Iterator[Recorded]:
+    world = World(**fields)
+    with (
+        recorder.recording(world.memory) as (server, app),
+        RestCluster(server.app.url, token=server.token) as client,
+    ):
+        made = Recorded(client, world, app)
+        try:
+            yield made
+        finally:
+            made.driver.stop()
+
+
+@pytest.fixture
+def world() -> Iterator[Recorded]:
+    with recorded() as world:
+        yield world
+
+
+def one_service(document: Object) -> Object:
+    """The job with one headless service, instead of one a replica."""
+    document["metadata"]["annotations"] = {SERVICES_ANNOTATION: str(ServiceStyle.PER_JOB)}
+    return document
+
+
+def begin(world: Recorded, **fields: Any) -> dict[str, list[str]]:
+    world.submit(one_service(tfjob(workers=3, **fields)))
+    world.settle()
+    chapters = {"submitted": world.app.take()}
+    world.run_pods()
+    world.settle()
+    return {**chapters, "all pods run": world.app.take()}
+
+
+def test_success(world: Recorded) -> None:
+    chapters = begin(world)
+    for name in ("mnist-worker-1", "mnist-worker-2", "mnist-worker-0"):
+        world.end_pod(name, 0)
+    world.settle()
+    chapters["the workers succeed"] = world.app.take()
+    world.bury()
+    world.settle()
+    chapters["the parameter server has stopped"] = world.app.take()
+    recorder.compare("success", chapters)
+
+
+def test_failure_and_restart(world: Recorded) -> None:
+    chapters = begin(world, backoffLimit=1)
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    world.bury()
+    world.later()
+    chapters["worker 1 is killed"] = world.app.take()
+    world.run_pods()
+    world.later()
+    chapters["its new pod runs"] = world.app.take()
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    world.bury()
+    world.later()
+    chapters["it is killed again, and no restart is left"] = world.app.take()
+    recorder.compare("failure", chapters)
+
+
+def scale(world: Recorded, count: int) -> None:
+    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": count}}}})
+    world.settle()
+    world.bury()
+    world.settle()
+    world.run_pods()
+    world.later()
+
+
+def test_scaling(world: Recorded) -> None:
+    document = one_service(tfjob(workers=3))
+    document["spec"]["enableDynamicWorker"] = True
+    world.submit(document)
+    world.settle()
+    world.run_pods()
+    world.later()
+    chapters = {"three workers run": world.app.take()}
+    scale(world, 5)
+    chapters["five workers"] = world.app.take()
+    scale(world, 2)
+    chapters["two workers"] = world.app.take()
+    assert sorted(world.pods()) == ["mnist-ps-0", "mnist-worker-0", "mnist-worker-1"]
+    recorder.compare("scaling", chapters)
+
+
+def test_suspension(world: Recorded) -> None:
+    chapters = begin(world)
+    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": True}}})
+    world.settle()
+    chapters["suspended"] = world.app.take()
+    world.bury()
+    world.later()
+    chapters["its pods have stopped"] = world.app.take()
+    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": False}}})
+    world.settle()
+    world.run_pods()
+    world.later()
+    chapters["resumed"] = world.app.take()
+    recorder.compare("suspension", chapters)
+
+
+def test_deletion(world: Recorded) -> None:
+    begin(world)
+    world.app.take()
+    world.memory.delete(TFJOBS, "default", "mnist")
+    world.settle()
+    world.bury()
+    world.later()
+    assert world.app.take() == []
+    assert world.pods() == {}
+    assert world.memory.list(SERVICES).items == []
+
+
+def test_after_the_start_nothing_is_read(world: Recorded) -> None:
+    begin(world)
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    world.bury()
+    world.later()
+    world.run_pods()
+    world.later()
+    world.evict("mnist-worker-2")
+    world.later()
+    world.run_pods()
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    assert world.status()["phase"] == "Completed"
+    reads = [call for call in world.app.calls[world.started :] if call.verb in ("get", "list")]
+    assert reads == []
+
+
+def test_an_idle_job_costs_nothing(world: Recorded) -> None:
+    begin(world)
+    world.later()
+    world.app.calls.clear()
+    for _ in range(100):
+        world.clock.now += 300  # the time between two looks at everything
+        assert world.driver.step() == 0
+    assert world.app.calls == []
+
+
+def test_a_job_of_eight_pods_costs_its_pods_and_seven_more() -> None:
+    with recorded(cpu="16") as world:
+        world.cluster.create(TFJOBS, "default", one_service(tfjob(workers=7, cleanPodPolicy="None")))
+        world.settle()
+        # The kubelets start and end them one after the other, and the driver looks each time.
+        for name in sorted(world.pods()):
+            world.clock.now += 0.1
+            world.run_pods(name)
+            world.settle()
+        world.clock.now += 3600
+        for name in sorted((pod for pod in world.pods() if "worker" in pod), reverse=True):
+            world.clock.now += 0.1
+            world.end_pod(name, 0)
+            world.settle()
+        world.bury()
+        world.settle()
+        assert world.status()["phase"] == "Completed"
+        writes = world.app.take()
+        assert len(writes) <= 8 + 7, "\n".join(writes)
+        recorder.compare("eight_pods", {"from submit to success": writes})
