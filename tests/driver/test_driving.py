@@ -17,7 +17,7 @@ from tf_dist.core.claims import driver_of
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.settings import DriverSettings
-from tf_dist.errors import Forbidden
+from tf_dist.errors import Conflict, Forbidden
 
 ME, OTHER = "default/me", "default/other"
 
@@ -316,3 +316,30 @@ def test_pods_made_by_the_driver_before_are_found_when_a_job_is_taken_over(world
         assert {pod["metadata"]["labels"][names.ATTEMPT] for pod in world.pods().values()} == {"1.0.0"}
     finally:
         driver.stop()
+
+
+def test_a_deletion_that_the_server_refuses_is_not_taken_for_done(world: World) -> None:
+    """A conflict may say that another object has the name by now, or anything else."""
+
+    class Refusing(Counting):
+        refusals = 2
+
+        def delete(self, resource: Resource, *args: Any, **kwargs: Any) -> None:
+            if self.refusals:
+                self.refusals -= 1
+                raise Conflict("try again")
+            self.inner.delete(resource, *args, **kwargs)
+
+    driver = Driver(Refusing(world.memory), clock=world.clock)  # type: ignore[arg-type]
+    world.submit(tfjob())
+    settle(driver)
+    world.run_pods()
+    settle(driver)
+    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": True}}})
+    driver.step()
+    assert world.status()["phase"] == "Aborting"
+    driver.step()
+    settle(driver)
+    assert all("deletionTimestamp" in pod["metadata"] for pod in world.pods().values())
+    assert len(world.pods()) == 3
+    assert world.status()["phase"] == "Aborting"

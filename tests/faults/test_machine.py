@@ -514,7 +514,7 @@ def test_whatever_happens_every_job_keeps_the_rules_and_gets_there(server: ApiSe
             max_examples=RUNS,
             stateful_step_count=STEPS,
             deadline=None,
-            derandomize=RUNS <= 60,
+            derandomize=RUNS <= 2000,
             # Threads make a story differ a little each time, so the search for a shorter one takes its time: if wished.
             phases=(Phase.generate, Phase.shrink) if os.environ.get("TF_DIST_FAULT_SHRINK") else (Phase.generate,),
             database=None,

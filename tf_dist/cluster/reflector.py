@@ -139,10 +139,14 @@ class Reflector:
         """Begin."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End it and its thread; what is cached stays."""
+    def end(self) -> None:
+        """Begin to end: who stops several has each wait for the network at the same time."""
         self._stopped.set()
         self._stir()
+
+    def stop(self) -> None:
+        """End it and its thread; what is cached stays."""
+        self.end()
         if self._thread.is_alive():
             self._thread.join()
 

@@ -110,6 +110,8 @@ class Caches:
     def stop(self) -> None:
         """End the threads."""
         for reflector in self._reflectors.values():
+            reflector.end()
+        for reflector in self._reflectors.values():
             reflector.stop()
 
     def refresh(self) -> None:

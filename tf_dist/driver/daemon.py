@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import secrets
-import signal
 import sys
 import threading
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 from tf_dist.cluster.node.settings import NetworkMode
 from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings, dump
 from tf_dist.driver.local import ENDPOINT, KUBECONFIG
+from tf_dist.driver.signals import Signals
 from tf_dist.errors import TFDistError
 
 
@@ -27,12 +27,11 @@ def main(argument: str) -> int:
     """Run until a signal asks to stop; 1 when the cluster cannot start."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopping.set())
     settings = json.loads(argument)
     folder = Path(settings["state_dir"])
     try:
-        with EmbeddedCluster(_settings(settings, folder)) as cluster:
+        with Signals(patience=0) as signals, EmbeddedCluster(_settings(settings, folder)) as cluster:
+            signals.listen(lambda _: stopping.set())
             _publish(cluster, folder)
             try:
                 stopping.wait()

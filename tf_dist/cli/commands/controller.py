@@ -67,9 +67,9 @@ def _run(place: KubeContext, settings: ControllerSettings) -> None:
     """Until a signal asks to stop."""
     import threading
 
-    from tf_dist.cli.running.signals import Signals
     from tf_dist.driver.controller import Controller, collect_rarely
     from tf_dist.driver.metrics import PrometheusRecorder
+    from tf_dist.driver.signals import Signals
 
     collect_rarely()
     recorder = PrometheusRecorder()

@@ -98,8 +98,8 @@ def _run(
     *,
     keep_node: bool,
 ) -> None:
-    from tf_dist.cli.running.signals import Signals
     from tf_dist.cluster.node.service import NodeService
+    from tf_dist.driver.signals import Signals
 
     with _connect(kubeconfig, context) as cluster:
         folder = Path(state_dir).absolute() if state_dir else _default_state_dir(cluster, settings.name)

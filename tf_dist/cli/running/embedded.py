@@ -10,12 +10,12 @@ from tf_dist.cli.following import Instance, Opener
 from tf_dist.cli.running.order import Order
 from tf_dist.cli.running.preflight import check
 from tf_dist.cli.running.session import Manner, Result, Session
-from tf_dist.cli.running.signals import Signals
 from tf_dist.cli.running.views import view_of
 from tf_dist.cli.watching import JobWatch
 from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
 from tf_dist.cluster.node.logs import LogStream
 from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings
+from tf_dist.driver.signals import Signals
 from tf_dist.errors import AlreadyExists
 
 

@@ -14,10 +14,10 @@ from tf_dist.cli.following import opener
 from tf_dist.cli.running.inline import inline_driver
 from tf_dist.cli.running.order import Order
 from tf_dist.cli.running.session import Manner, Result, Session
-from tf_dist.cli.running.signals import Signals
 from tf_dist.cli.running.views import View, view_of
 from tf_dist.cluster.api import LogOptions
 from tf_dist.core.model import JobKey
+from tf_dist.driver.signals import Signals
 from tf_dist.errors import ClusterError
 
 _FOLLOW: Final = LogOptions(follow=True)

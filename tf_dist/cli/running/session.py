@@ -12,13 +12,13 @@ from typing import Final
 from tf_dist.cli.following import Ended, Following, LogLine, Opener
 from tf_dist.cli.jobs import StoredJob, now
 from tf_dist.cli.running.scene import Scene
-from tf_dist.cli.running.signals import Signals
 from tf_dist.cli.running.views import View
 from tf_dist.cli.watching import Item, JobWatch, Signalled, pods_in
 from tf_dist.cluster.api import Cluster
 from tf_dist.core.diagnose import Category, Level, diagnose
 from tf_dist.core.gang.model import NEVER
 from tf_dist.core.outcome import Outcome, outcome
+from tf_dist.driver.signals import Signals
 from tf_dist.errors import NotFound
 
 _DRAIN: Final = 5.0  # seconds without a line after which the log of a container that has ended is given up

@@ -114,7 +114,7 @@ def _failure(pod: Object, facts: Facts, runs: Mapping[str, Run], now: float) -> 
 
 
 def _made_anew(pod: Object) -> bool:
-    """Whether somebody (a ReplicaSet) would make another pod at once, and again: such a pod waits, as with a kubelet."""
+    """Whether somebody (a ReplicaSet) would make another pod at once: such a pod waits, as with a kubelet."""
     labels = pod["metadata"].get("labels") or {}
     return pod["spec"].get("restartPolicy", "Always") == "Always" and names.JOB_UID not in labels
 

@@ -19,9 +19,13 @@ _PATIENCE: Final = 3
 
 
 class Signals:
-    """While it is entered, signals are told to ``listener``; one that came before it listened is told of then."""
+    """While it is entered, signals are told to ``listener``; one that came before it listened is told of then.
 
-    def __init__(self) -> None:
+    ``patience``: with which signal the process ends as it is (0: with none).
+    """
+
+    def __init__(self, *, patience: int = _PATIENCE) -> None:
+        self._patience = patience
         self._received: list[int] = []
         self._listener: Callable[[int], None] | None = None
         self._before: dict[int, Any] = {}
@@ -61,7 +65,7 @@ class Signals:
     def _tell(self, number: int) -> None:
         with self._lock:
             self._received.append(number)
-            if len(self._received) >= _PATIENCE:
+            if len(self._received) == self._patience:
                 os._exit(128 + number)  # the node ends its pods when its agent is gone, however it went
             if self._listener is not None:
                 self._listener(number)
