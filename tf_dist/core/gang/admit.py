@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from typing import Final
 
 from tf_dist.core.gang import fit
 from tf_dist.core.gang.demand import added, subtracted
@@ -18,16 +19,15 @@ from tf_dist.core.model import JobKey
 from tf_dist.core.quantity import format_quantity
 
 Room = dict[str, Resources]
+_NONE: Final = Decimal(0)
 
 
 def admit(snapshot: Snapshot) -> dict[str, Verdict]:
     """The verdict on every gang, by its uid; those already admitted keep their place."""
     nodes = _Nodes.of(snapshot.nodes)
-    free: Room = {node.name: node.free for node in snapshot.nodes}
-    verdicts: dict[str, Verdict] = {}
-    for gang in (gang for gang in snapshot.gangs if gang.admitted):
-        verdicts[gang.uid] = Admit()
-        free = _reserve(gang, nodes, free)
+    admitted = [gang for gang in snapshot.gangs if gang.admitted]
+    verdicts: dict[str, Verdict] = {gang.uid: Admit() for gang in admitted}
+    free = _reserve(admitted, nodes, {node.name: node.free for node in snapshot.nodes})
     ahead: list[JobKey] = []
     for gang in sorted((g for g in snapshot.gangs if not g.admitted), key=lambda g: (g.created_at, g.key, g.uid)):
         verdict, free = _judge(gang, nodes, free, ahead)
@@ -43,6 +43,7 @@ class _Nodes:
 
     all: tuple[Node, ...]
     scale: Mapping[str, float]
+    allowed: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, nodes: tuple[Node, ...]) -> _Nodes:
@@ -52,6 +53,13 @@ class _Nodes:
     @property
     def empty(self) -> Room:
         return {node.name: node.allocatable for node in self.all}
+
+    def open_to(self, member: Member) -> tuple[str, ...]:
+        """The nodes that a member's pods may go to. Most gangs constrain nothing, and then this is asked once."""
+        key = repr(member.constraints)
+        if key not in self.allowed:
+            self.allowed[key] = tuple(node.name for node in self.all if _may_go(member, node))
+        return self.allowed[key]
 
     def share(self, resources: Resources) -> float:
         return sum(float(value) * self.scale.get(resource, 0.0) for resource, value in resources.items())
@@ -95,10 +103,18 @@ def _pack_in_order(order: list[Member], nodes: _Nodes, free: Room) -> Room | Mem
     return room
 
 
-def _reserve(gang: Gang, nodes: _Nodes, free: Room) -> Room:
-    """The room left beside a gang that has its place; where a part of it does not fit now, the rest still counts."""
+def _reserve(gangs: Iterable[Gang], nodes: _Nodes, free: Room) -> Room:
+    """The room left beside gangs that have their place; where a part of one does not fit now, the rest still counts.
+
+    Pods that ask for the same are placed together, whichever gang they are of: after a rush there are thousands.
+    """
+    shapes: dict[tuple[object, ...], Member] = {}
+    for member in (member for gang in gangs for member in gang.members):
+        shape = (repr(member.constraints), *sorted(member.requests.items()))
+        known = shapes.get(shape)
+        shapes[shape] = replace(known, count=known.count + member.count) if known else member
     room = dict(free)
-    for member in gang.members:
+    for member in sorted(shapes.values(), key=lambda m: nodes.share(m.requests), reverse=True):
         with suppress(fit.Unreadable):  # edited since: its pods that are still to come will never be placed
             _place(member, nodes, room)
     return room
@@ -110,18 +126,24 @@ def _place(member: Member, nodes: _Nodes, room: Room) -> int:
     What is left stays in large pieces, and pods that need no GPU go where there is none.
     """
     placed = 0
-    allowed = (node.name for node in nodes.all if _may_go(member, node))
-    for name in sorted(allowed, key=lambda name: (nodes.share(room[name]), name)):
-        while placed < member.count and _fits(member.requests, room[name]):
-            room[name] = subtracted(room[name], member.requests)
-            placed += 1
+    for name in sorted(nodes.open_to(member), key=lambda name: (nodes.share(room[name]), name)):
+        count = min(member.count - placed, _how_many(member.requests, room[name], member.count))
+        if count:
+            taken = {resource: value * count for resource, value in member.requests.items()}
+            room[name] = subtracted(room[name], taken)
+            placed += count
         if placed == member.count:
             break
     return placed
 
 
-def _fits(needed: Resources, room: Resources) -> bool:
-    return all(room.get(resource, Decimal(0)) >= value for resource, value in needed.items() if value > 0)
+def _how_many(needed: Resources, room: Resources, most: int) -> int:
+    """How many pods that each need so much have room, up to ``most``."""
+    for resource, value in needed.items():
+        there = room.get(resource, _NONE)
+        if value > 0 and value * most > there:
+            most = max(0, int(there // value))
+    return most
 
 
 def _may_go(member: Member, node: Node) -> bool:
