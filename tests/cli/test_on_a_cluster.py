@@ -336,3 +336,21 @@ def test_a_run_without_the_right_to_a_lease_says_so(tf_dist: Program) -> None:
         found = tf_dist("run", "job.yaml", "--kubeconfig", kubeconfig(tf_dist.folder / "config", url))
     assert found.returncode == 2
     assert "--resource=leases.coordination.k8s.io -n default" in found.stderr
+
+
+def test_a_volcano_job_is_left_to_volcano(tf_dist: Program) -> None:
+    task = {"name": "worker", "replicas": 1, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
+    metadata = {"name": "vc", "namespace": "default"}
+    document = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": {"tasks": [task]},
+    }
+    tf_dist.write("job.yaml", document)
+    definition = {"kind": "CustomResourceDefinition", "metadata": {"name": "jobs.batch.volcano.sh"}, "spec": {}}
+    with refusing({"customresourcedefinitions": (200, definition)}) as url:
+        found = tf_dist("run", "job.yaml", "--kubeconfig", kubeconfig(tf_dist.folder / "config", url))
+    assert found.returncode == 2
+    assert "Job vc is Volcano's to drive" in found.stderr
+    assert "tf-dist submit" in found.stderr

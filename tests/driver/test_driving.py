@@ -232,6 +232,20 @@ def test_without_the_right_to_see_nodes_a_gang_is_admitted_and_other_pods_are_no
     assert len(world.pods()) == 51
 
 
+def test_a_driver_of_the_whole_cluster_does_not_go_on_without_seeing_its_nodes(world: World) -> None:
+    class Blind(Counting):
+        def list(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+            if resource == NODES:
+                raise Forbidden("may not list nodes")
+            return self.inner.list(resource, *args, **kwargs)
+
+    world.submit(tfjob(workers=50))
+    driver = Driver(Blind(world.memory), clock=world.clock)  # type: ignore[arg-type]
+    with pytest.raises(Forbidden):
+        driver.step()
+    assert world.pods() == {}
+
+
 # Followed, not listed
 
 

@@ -66,6 +66,19 @@ def _told(there: Object) -> Iterator[Difference]:
     )
 
 
+def leave_to_volcano(cluster: Cluster, name: str) -> None:
+    """Rejected when a Job would be driven here beside Volcano's controller. Who may not look is not stopped."""
+    try:
+        there = _definition(cluster, VOLCANO_JOBS)
+    except Forbidden:
+        return
+    if there is not None and not is_ours(there):
+        raise Rejected(
+            f"Job {name} is Volcano's to drive: the cluster has its definition {VOLCANO_JOBS}",
+            hint="hand it over: tf-dist submit; or make it a TFJob: tf-dist convert FILE --to kubeflow.org/v1",
+        )
+
+
 def _refuse_volcano(cluster: Cluster) -> None:
     there = _definition(cluster, VOLCANO_JOBS)
     if there is None or is_ours(there):

@@ -14,7 +14,7 @@ from tf_dist.core.model import Document
 from tf_dist.core.status_codec import FIELD
 from tf_dist.driver.caches import Caches
 from tf_dist.driver.events import EventWriter
-from tf_dist.driver.mandate import Mandate, NotDriving
+from tf_dist.driver.mandate import NotDriving
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
@@ -28,7 +28,7 @@ class NameTaken(ClusterError):
 
 
 class Applier:
-    """Executes plans against a cluster, as long as the mandate holds; the caches learn what came of it.
+    """Executes plans against a cluster, as long as ``may_act`` says so; the caches learn what came of it.
 
     ``clock``: epoch seconds.
     """
@@ -40,14 +40,14 @@ class Applier:
         *,
         clock: Callable[[], float],
         events: EventWriter,
-        mandate: Mandate,
+        may_act: Callable[[], bool],
         recorder: Recorder,
     ) -> None:
         self._cluster = cluster
         self._caches = caches
         self._clock = clock
         self._events = events
-        self._mandate = mandate
+        self._may_act = may_act
         self._recorder = recorder
         # Kinds whose definition does not keep the memory in the status.
         self._pruning: set[Resource] = set()
@@ -61,8 +61,8 @@ class Applier:
         """
         for action in plan.actions:
             # Between two writes this process may have slept for an hour.
-            if not self._mandate.valid():
-                raise NotDriving(f"{ref}: another driver may have taken over")
+            if not self._may_act():
+                raise NotDriving(f"{ref}: no longer driven from here")
             try:
                 self._execute(ref, stored, action)
             except Exception as error:

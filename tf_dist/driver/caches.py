@@ -73,9 +73,12 @@ class Caches:
         return OWNED_KINDS if self._settings.volcano_jobs else (SERVICES,)
 
     def _may_list(self, kind: Resource) -> bool:
+        """Forbidden is an answer for the driver of one namespace. One of all must see nodes: it would overfill them."""
         try:
             self._cluster.list(kind, None, limit=1)
         except Forbidden:
+            if self._settings.namespace is None:
+                raise
             return False
         return True
 

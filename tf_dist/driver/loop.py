@@ -70,7 +70,7 @@ class Driver:
             self.caches,
             clock=clock,
             events=self._events,
-            mandate=self._mandate,
+            may_act=self._may_act,
             recorder=self._recorder,
         )
         self._steward = Steward(
@@ -163,6 +163,10 @@ class Driver:
         if self._room and self._ledger.waiting():
             return min(longest, max(0.0, self._admission_due - time.monotonic()))
         return longest
+
+    def _may_act(self) -> bool:
+        """Asked before every write: a job of a thousand pods must not hold back who wants to stop."""
+        return self._mandate.valid() and not self._stopped.is_set()
 
     # What rings
 
@@ -284,6 +288,7 @@ class Driver:
         """One job's pass. Whatever goes wrong with it stays with it."""
         known = self._know(ref)
         if known is None or not self._drives(known):
+            self._queue.succeeded(ref)
             return 0
         begun = time.perf_counter()
         with about(str(ref)):

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from tf_dist.cli.connect import Connection
+from tf_dist.cli.installing import leave_to_volcano
 from tf_dist.cli.jobs import no_namespace
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.core import names
@@ -33,6 +34,8 @@ def inline_driver(connection: Connection, dialect: Dialect, key: JobKey) -> Iter
     if connection.place is None:
         yield {}
         return
+    if dialect is Dialect.VOLCANO:
+        leave_to_volcano(connection.cluster, key.name)
     ref = JobRef(VOLCANO_JOBS if dialect is Dialect.VOLCANO else TFJOBS, key.namespace, key.name)
     with ExitStack() as stack:
         # A heartbeat comes again by itself, and must not wait behind anything.
