@@ -434,3 +434,10 @@ def test_a_large_list(server: ApiServer, memory: MemoryCluster) -> None:
     with RestCluster(server.app.url, token=server.token) as client:
         found = client.list(CONFIG_MAPS, "default").items
     assert [item["data"]["text"] == text for item in found] == [True] * 40
+
+
+def test_a_server_may_keep_silent_for_no_longer_than_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with RestCluster(url, timeout=0.2, retries=0) as cluster, pytest.raises(Unavailable, match=r"timeout=0\.2"):
+            cluster.list(PODS)

@@ -45,6 +45,7 @@ class KubeContext:
         *,
         retries: int = 3,
         stall: float = 90.0,
+        timeout: float = 30.0,
         connections: int = 16,
         called: Callable[[str, str, int, float], None] | None = None,
     ) -> RestCluster:
@@ -61,6 +62,7 @@ class KubeContext:
             proxy=proxy_of(self.server, str(self.trust.get("proxy-url") or "")),
             retries=retries,
             stall=stall,
+            timeout=timeout,
             connections=connections,
             called=called,
         )

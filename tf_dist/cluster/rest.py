@@ -28,7 +28,7 @@ class RestCluster:
     ``cert_file`` and ``key_file``; ``server_name`` is what the server's certificate says if it is not the URL's host;
     ``proxy`` a URL; ``connections`` how many are kept open. ``retries``: how often a request is repeated (0: never),
     with ``sleep`` between. A watch that is silent for ``stall`` seconds ends: servers that send bookmarks speak about
-    once a minute. ``called`` is told of every request.
+    once a minute. ``timeout``: seconds that any other answer may keep silent. ``called`` is told of every request.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class RestCluster:
         connections: int = 16,
         retries: int = 3,
         stall: float = 90.0,
+        timeout: float = READ,
         called: Called | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
@@ -55,7 +56,7 @@ class RestCluster:
             ssl_context = rest_wire.context(ca_file, cert_file, key_file)
         route = Route(url.rstrip("/"), ssl_context, server_name, proxy, connections)
         self._stall = stall
-        self._caller = Caller(route, credentials, Retries(most=retries), called=called, sleep=sleep)
+        self._caller = Caller(route, credentials, Retries(most=retries), read=timeout, called=called, sleep=sleep)
 
     def close(self) -> None:
         """Close the idle connections, and let nobody wait for another try."""

@@ -25,7 +25,6 @@ from tf_dist.errors import AlreadyExists, ClusterError, Throttled, Unavailable
 
 CONNECT: Final = 5.0
 READ: Final = 30.0
-_WHOLE: Final = urllib3.Timeout(connect=CONNECT, read=READ)
 _ONCE: Final = urllib3.Retry(False, redirect=False)
 _HEADERS: Final = {
     "Accept": "application/json",
@@ -59,7 +58,7 @@ class Route(NamedTuple):
 
 
 class Caller:
-    """Sends requests. Thread-safe; ``close`` ends a pause between two tries at once."""
+    """Sends requests. Thread-safe; ``close`` ends a pause between two tries at once. ``read``: see ``RestCluster``."""
 
     def __init__(
         self,
@@ -67,12 +66,14 @@ class Caller:
         credentials: Credentials,
         retries: Retries,
         *,
+        read: float = READ,
         called: Called | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         self._route = route
         self._credentials = credentials
         self._retries = retries
+        self._whole = urllib3.Timeout(connect=min(CONNECT, read), read=read)
         self._called = called
         self._closed = threading.Event()
         self._sleep = sleep or self._closed.wait
@@ -93,7 +94,7 @@ class Caller:
         started, doubtful = time.monotonic(), False
         for tries in itertools.count(1):
             try:
-                return self._known(request, _WHOLE, whole=True).data or b""
+                return self._known(request, self._whole, whole=True).data or b""
             except AlreadyExists as error:
                 if not doubtful:
                     raise

@@ -45,6 +45,9 @@ def steady() -> float:
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
+TIMEOUT: Final = 5.0
+"""Seconds that a request about a Lease may take: one that hangs longer would cost the tenure."""
+
 CONTROLLER_NAME: Final = "tf-dist-controller"
 
 

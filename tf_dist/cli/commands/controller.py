@@ -68,6 +68,7 @@ def _run(place: KubeContext, settings: ControllerSettings) -> None:
     import threading
 
     from tf_dist.driver.controller import Controller, collect_rarely
+    from tf_dist.driver.lease import TIMEOUT
     from tf_dist.driver.metrics import PrometheusRecorder
     from tf_dist.driver.signals import Signals
 
@@ -78,7 +79,7 @@ def _run(place: KubeContext, settings: ControllerSettings) -> None:
         Signals() as signals,
         place.cluster(connections=settings.workers + 8, called=recorder.called) as cluster,
         # A heartbeat comes again by itself, and must not wait behind anything.
-        place.cluster(connections=4, retries=0, called=recorder.called) as leases,
+        place.cluster(connections=4, retries=0, timeout=TIMEOUT, called=recorder.called) as leases,
         Controller(cluster, settings, recorder=recorder, lease_cluster=leases),
     ):
         signals.listen(lambda _: stopping.set())

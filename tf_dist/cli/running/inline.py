@@ -12,7 +12,7 @@ from tf_dist.cli.jobs import no_namespace
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.core import names
 from tf_dist.core.model import Dialect, JobKey
-from tf_dist.driver.lease import own_ref
+from tf_dist.driver.lease import TIMEOUT, own_ref
 from tf_dist.driver.lease_mandate import LeaseMandate
 from tf_dist.driver.leasebook import LeaseBook
 from tf_dist.driver.loop import Driver
@@ -39,7 +39,7 @@ def inline_driver(connection: Connection, dialect: Dialect, key: JobKey) -> Iter
     ref = JobRef(VOLCANO_JOBS if dialect is Dialect.VOLCANO else TFJOBS, key.namespace, key.name)
     with ExitStack() as stack:
         # A heartbeat comes again by itself, and must not wait behind anything.
-        leases = stack.enter_context(connection.place.cluster(connections=2, retries=0))
+        leases = stack.enter_context(connection.place.cluster(connections=2, retries=0, timeout=TIMEOUT))
         tenure = Tenure(leases, own_ref(key.namespace), shared=False)
         stack.callback(tenure.stop)
         mandate = LeaseMandate(tenure, LeaseBook(leases, tenure.identity), takes_over=False)
