@@ -55,6 +55,19 @@ def test_a_list_takes_what_it_lacks_unless_that_is_newer() -> None:
     assert [(change.old is not None, change.new is not None) for change in changes] == [(True, False), (False, True)]
 
 
+def test_a_server_that_was_set_back_is_believed() -> None:
+    cache = Cache()
+    cache.put(item("kept", 3))
+    cache.put(item("never-was", 9))
+    cache.put(item("changed", 8))
+    cache.replace([item("kept", 3), item("changed", 2)], 4, set_back=True)
+    assert {one["metadata"]["name"]: one for one in cache.items()} == {
+        "kept": item("kept", 3),
+        "changed": item("changed", 2),
+    }
+    assert cache.put_answer(item("changed", 5)) is not None
+
+
 def test_an_expected_deletion_shows_until_news_comes() -> None:
     cache = Cache()
     cache.put(item("a", 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -110,11 +111,14 @@ class Cache:
             self._set(key, old, new)
             return Change(old, new)
 
-    def replace(self, listed: Iterable[Object], version: int) -> list[Change]:
-        """Take over a list of everything, made at ``version``: what it lacks is gone, unless newer."""
+    def replace(self, listed: Iterable[Object], version: int, *, set_back: bool = False) -> list[Change]:
+        """Take over a list of everything, made at ``version``: what it lacks is gone, unless newer.
+
+        ``set_back``: the server has lost its latest changes (a backup was restored), and what is newer never was.
+        """
         with self._lock:
             present = {key_of(stored): stored for stored in listed}
-            changes = self._drop_lost(self._objects, present, version)
+            changes = self._drop_lost(self._objects, {} if set_back else present, math.inf if set_back else version)
             changes += [change for stored in present.values() if (change := self.put(stored)) is not None]
             self.followed = version
             return changes
@@ -126,7 +130,7 @@ class Cache:
             changes = self._drop_lost(self._groups.get(group, {}), present, version)
             return changes + [change for stored in present.values() if (change := self.put_answer(stored)) is not None]
 
-    def _drop_lost(self, known: Mapping[Key, Object], present: Mapping[Key, Object], version: int) -> list[Change]:
+    def _drop_lost(self, known: Mapping[Key, Object], present: Mapping[Key, Object], version: float) -> list[Change]:
         lost = [(key, old) for key, old in known.items() if key not in present and version_of(old) <= version]
         return [self._drop(key, old) for key, old in lost]
 

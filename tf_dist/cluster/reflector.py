@@ -202,7 +202,9 @@ class Reflector:
             with self._lock:
                 self._wanted = self._wanted or wanted
             raise
-        for change in self.cache.replace([self._keep(stored) for stored in listed], as_number(version)):
+        set_back = as_number(version) < as_number(self._version)
+        kept = [self._keep(stored) for stored in listed]
+        for change in self.cache.replace(kept, as_number(version), set_back=set_back):
             self._tell(change)
         self._version = self._resume = version
         self.problem = None
