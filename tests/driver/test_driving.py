@@ -142,6 +142,51 @@ def test_a_job_that_is_taken_over_goes_on_where_it_was(world: World) -> None:
     assert "restarts" not in status
 
 
+def test_what_a_driver_left_behind_of_a_finished_job_is_cleared_away(world: World) -> None:
+    """It died between the last status and the last deletion."""
+    world.submit(tfjob())
+    first = Hands(OTHER)
+    driver = driven(world, first)
+    settle(driver)
+    world.run_pods()
+    settle(driver)
+    world.end_pod("mnist-worker-0", 3)
+    first.left = 2  # the pass, and the status
+    driver.step()
+    assert world.status()["phase"] == "Failed"
+    assert not any("deletionTimestamp" in pod["metadata"] for pod in world.pods().values())
+    second = Hands()
+    heir = driven(world, second)
+    settle(heir)
+    assert second.watched == {OTHER}
+    second.dead = frozenset({OTHER})
+    settle(heir)
+    world.bury()
+    settle(heir)
+    assert list(world.pods()) == ["mnist-worker-0"]
+    settle(heir)
+    assert second.watched == set()
+
+
+def test_a_finished_job_of_a_dead_driver_goes_after_its_time_to_live(world: World) -> None:
+    world.submit(tfjob(ttlSecondsAfterFinished=10))
+    driver = driven(world, Hands(OTHER))
+    settle(driver)
+    world.run_pods()
+    world.end_pod("mnist-worker-0", 0)
+    settle(driver)
+    world.bury()
+    settle(driver)
+    second = Hands()
+    second.dead = frozenset({OTHER})
+    heir = driven(world, second)
+    heir.step()
+    assert second.watched == set()
+    world.clock.now += 11
+    heir.step()
+    assert world.memory.list(TFJOBS).items == []
+
+
 def test_two_drivers_that_want_the_same_job_do_not_both_get_it(world: World) -> None:
     world.submit(tfjob())
     first, second = driven(world, Hands(ME)), driven(world, Hands(OTHER))

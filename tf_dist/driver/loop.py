@@ -87,6 +87,8 @@ class Driver:
         self._dirty: set[JobRef] = set()
         self._busy: set[JobRef] = set()
         self._again: set[JobRef] = set()
+        # Jobs that are over and are not done with, and their drivers.
+        self._undone: dict[JobRef, str] = {}
         self._room = True
         self._everything = True
         self._stale: frozenset[str] = frozenset()
@@ -157,7 +159,7 @@ class Driver:
         return self.caches.wait_synced(_STANDBY)
 
     def _longest_wait(self) -> float:
-        others = self._ledger.drivers() - {self._mandate.ref}
+        others = self._undone or self._ledger.drivers() - {self._mandate.ref}
         # How other drivers fare nobody rings about.
         longest = _BLIND if others else _BEAT
         if self._room and self._ledger.waiting():
@@ -192,7 +194,7 @@ class Driver:
         now = self._clock()
         everything = due is None or self._everything or now >= self._all_due
         self._everything = False
-        self._read(everything)
+        self._read(everything, due or ())
         if self._others() or everything:
             self._all_due = now + self._settings.resync
             due, everything = self._ledger, True
@@ -205,18 +207,34 @@ class Driver:
         self._recorder.queue_depth(len(order))
         return sum(self._dispatch(ref) for ref in order)
 
-    def _read(self, everything: bool) -> None:
+    def _read(self, everything: bool, due: Iterable[JobRef]) -> None:
         """Take in what changed."""
         with self._lock:
             dirty, self._dirty = self._dirty, set()
+        dirty.update(due)
         if everything:
             dirty |= {*self._ledger, *(ref for ref, _ in self.caches.jobs())}
         for ref in dirty:
-            self._know(ref)
+            self._tend(ref, self._know(ref))
+
+    def _tend(self, ref: JobRef, known: Known | None) -> None:
+        """A job that is over may still have something to be done for it, and its driver may have died before that."""
+        self._undone.pop(ref, None)
+        if known is None or known.job is None or not known.status.finished or known.driver in ("", self._mandate.ref):
+            return
+        try:
+            plan = self._steward.plan(known)
+        except Exception:
+            _LOG.exception("%s: what it still needs cannot be told", ref)
+            return
+        if plan.actions:
+            self._undone[ref] = known.driver
+        elif plan.wake_at is not None:
+            self._queue.add(ref, plan.wake_at)
 
     def _others(self) -> bool:
         """Ask how the other drivers are; whether one has died since the last time."""
-        self._mandate.watch_refs(self._ledger.drivers() - {self._mandate.ref})
+        self._mandate.watch_refs({*self._ledger.drivers(), *self._undone.values()} - {self._mandate.ref})
         before, self._stale = self._stale, frozenset(self._mandate.stale())
         return not self._stale <= before
 

@@ -52,13 +52,14 @@ class Steward:
         if known.driver not in ("", self._mandate.ref) and not known.status.finished:
             _LOG.info("%s: its driver %s is gone; driven by %s now", ref, known.driver, self._mandate.ref)
             self._caches.confirm(ref, known.uid)
-        plan = self._plan(known, verdict)
+        plan = self.plan(known, verdict)
         self._applier.apply(ref, known.stored, plan)
         self._ledger.remember(ref, known, plan.status)
         self._record(known, plan.status)
         return plan
 
-    def _plan(self, known: Known, verdict: Verdict | None) -> Plan:
+    def plan(self, known: Known, verdict: Verdict | None = None) -> Plan:
+        """What would be done now; raises what keeps the job from being read."""
         now, stored, job = self._clock(), known.stored, known.job
         if isinstance(known.problem, InvalidJob):
             return _end_invalid(known, known.problem, self._caches.pods(known.uid), now)
