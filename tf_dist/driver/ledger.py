@@ -46,6 +46,10 @@ class Known:
         """Whether it has no place yet."""
         return self.job is not None and not self.status.finished and self.status.admission is None
 
+    def left_to(self, me: str) -> bool:
+        """Whether it is over, and another driver than ``me`` was its last."""
+        return self.job is not None and self.status.finished and self.driver not in ("", me)
+
     def makes_room(self, after: Known | None) -> bool:
         """Whether what it held, or its place in the line, is free now that it is ``after`` (None: gone)."""
         if after is None or after.status.finished:

@@ -36,8 +36,6 @@ _LOG = logging.getLogger(__name__)
 _BEAT: Final = 15.0
 _STANDBY: Final = 0.25
 _BLIND: Final = 1.0
-# While jobs come faster than admission decides, it rests this many times as long as it takes: the others go on.
-_ADMISSION_SHARE: Final = 4.0
 
 
 class Driver:
@@ -89,11 +87,10 @@ class Driver:
         self._again: set[JobRef] = set()
         # Jobs that are over and are not done with, and their drivers.
         self._undone: dict[JobRef, str] = {}
-        self._room = True
         self._everything = True
         self._stale: frozenset[str] = frozenset()
         self._epoch = self._mandate.epoch
-        self._all_due = self._admission_due = float("-inf")
+        self._all_due = float("-inf")
         self._stopped = threading.Event()
         self._pool: ThreadPoolExecutor | None = None
         self._thread: threading.Thread | None = None
@@ -162,9 +159,7 @@ class Driver:
         others = self._undone or self._ledger.drivers() - {self._mandate.ref}
         # How other drivers fare nobody rings about.
         longest = _BLIND if others else _BEAT
-        if self._room and self._ledger.waiting():
-            return min(longest, max(0.0, self._admission_due - time.monotonic()))
-        return longest
+        return min(longest, self._admission.rest()) if self._admission.wanted and self._ledger.waiting() else longest
 
     def _may_act(self) -> bool:
         """Asked before every write: a job of a thousand pods must not hold back who wants to stop."""
@@ -178,7 +173,7 @@ class Driver:
         self._queue.add(ref)
 
     def _ring_room(self) -> None:
-        self._room = True
+        self._admission.want()
         self._queue.wake()
 
     # A pass
@@ -220,7 +215,7 @@ class Driver:
     def _tend(self, ref: JobRef, known: Known | None) -> None:
         """A job that is over may still have something to be done for it, and its driver may have died before that."""
         self._undone.pop(ref, None)
-        if known is None or known.job is None or not known.status.finished or known.driver in ("", self._mandate.ref):
+        if known is None or not known.left_to(self._mandate.ref) or not self._mandate.takes_over:
             return
         try:
             plan = self._steward.plan(known)
@@ -256,11 +251,11 @@ class Driver:
     def _admit(self, chosen: set[JobRef]) -> list[JobRef]:
         """Have admission decide if it may come to another verdict; the jobs that have one to hear."""
         waiting = self._ledger.waiting()
-        self._room = self._room or not waiting.isdisjoint(chosen)
-        begun = time.monotonic()
-        if not waiting or not self._room or (self._pool is not None and begun < self._admission_due):
+        if not waiting.isdisjoint(chosen):
+            self._admission.want()
+        rests = self._pool is not None and self._admission.rest() > 0
+        if not waiting or rests or not self._admission.wanted:
             return []
-        self._room = False
         heard = self._admission.decide(known for known in self._ledger.values() if self._counts(known))
         return sorted(
             (ref for ref in waiting if (known := self._ledger.get(ref)) and known.uid in heard and self._drives(known)),
@@ -333,7 +328,6 @@ class Driver:
         except Exception as error:
             self._report(ref, known, error)
         self._admission.withdraw(known.uid)
-        self._room = True
         return None
 
     def _look_again(self, ref: JobRef, known: Known) -> None:
