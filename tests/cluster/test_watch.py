@@ -4,10 +4,49 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from tests.cluster.support import config_map
-from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS, WatchEvent
+from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS
 from tf_dist.cluster.memory import MemoryCluster
+
+Write = Callable[[MemoryCluster], object]
+
+
+@contextmanager
+def writing(cluster: MemoryCluster, writes: Iterator[Write]) -> Iterator[None]:
+    """A thread that writes until the block ends, however it ends."""
+    stop = threading.Event()
+
+    def write() -> None:
+        for one in writes:
+            if stop.is_set():
+                return
+            one(cluster)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+
+
+def _config_maps(most: int) -> Iterator[Write]:
+    """No more than the history keeps: a reader that falls behind that is told so, which is another test's business."""
+    for number in range(most):
+        yield partial(
+            lambda cluster, name: cluster.create(CONFIG_MAPS, "default", config_map(name)), name=f"c{number:06}"
+        )
+
+
+def _patches() -> Iterator[Write]:
+    for number in itertools.count():
+        patch = {"data": {"n": str(number)}}
+        yield partial(lambda cluster, patch: cluster.patch(CONFIG_MAPS, "default", "a", patch), patch=patch)
 
 
 def test_bookmarks_come_between_the_changes() -> None:
@@ -20,19 +59,9 @@ def test_bookmarks_come_between_the_changes() -> None:
 
 
 def test_a_watch_from_a_bookmark_misses_nothing() -> None:
-    with MemoryCluster(bookmark_every=0.001) as cluster:
-        stop = threading.Event()
-
-        def write() -> None:
-            for number in itertools.count():
-                if stop.is_set():
-                    return
-                cluster.create(CONFIG_MAPS, "default", config_map(f"c{number:06}"))
-
-        writer = threading.Thread(target=write)
-        since = cluster.list(CONFIG_MAPS).resource_version
+    with MemoryCluster(bookmark_every=0.001) as cluster, writing(cluster, _config_maps(5000)):
+        since = "0"
         seen: list[str] = []
-        writer.start()
         while len(seen) < 500:
             with cluster.watch(CONFIG_MAPS, since=since, timeout=0.01) as events:
                 for event in events:
@@ -40,30 +69,27 @@ def test_a_watch_from_a_bookmark_misses_nothing() -> None:
                     if event.type == "BOOKMARK":
                         break
                     seen.append(event.object["metadata"]["name"])
-        stop.set()
-        writer.join()
-        assert seen == [f"c{number:06}" for number in range(len(seen))]
+    assert seen == [f"c{number:06}" for number in range(len(seen))]
+
+
+def test_what_happened_before_the_end_is_told_to_a_late_reader() -> None:
+    with MemoryCluster() as cluster:
+        events = cluster.watch(CONFIG_MAPS, since=cluster.list(CONFIG_MAPS).resource_version, timeout=0)
+        cluster.create(CONFIG_MAPS, "default", config_map("a"))
+        cluster.create(CONFIG_MAPS, "default", config_map("b"))
+        cluster.delete(CONFIG_MAPS, "default", "a")
+        seen = list(events)
+        now = cluster.list(CONFIG_MAPS).resource_version
+    told = [(event.type, event.object["metadata"]["name"]) for event in seen[:-1]]
+    assert told == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+    assert (seen[-1].type, seen[-1].object["metadata"]["resourceVersion"]) == ("BOOKMARK", now)
 
 
 def test_a_busy_watch_ends_in_time() -> None:
     with MemoryCluster() as cluster:
-        stop = threading.Event()
-
-        def write() -> None:
-            cluster.create(CONFIG_MAPS, "default", config_map("a"))
-            for number in itertools.count():
-                if stop.is_set():
-                    return
-                cluster.patch(CONFIG_MAPS, "default", "a", {"data": {"n": str(number)}})
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        last: WatchEvent | None = None
-        for event in cluster.watch(CONFIG_MAPS, timeout=0.2):
-            last = event
-        stop.set()
-        writer.join()
-        assert last is not None
+        cluster.create(CONFIG_MAPS, "default", config_map("a"))
+        with writing(cluster, _patches()):
+            assert any(event.type == "MODIFIED" for event in cluster.watch(CONFIG_MAPS, timeout=0.2))
 
 
 def test_closing_the_cluster_ends_its_watches() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from queue import Empty
 from typing import Self
 
@@ -60,12 +61,13 @@ class WatchStream:
 
     def _wait(self) -> WatchEvent | None:
         left = min(self._ends, self._bookmark_at) - time.monotonic()
-        if left <= 0:
-            return self._bookmark_now()
-        try:
-            change = self._feed.queue.get(timeout=left)
-        except Empty:
-            return self._bookmark_now()
+        if left > 0:
+            with suppress(Empty):
+                return self._seen(self._feed.queue.get(timeout=left))
+        self._bookmark_now()
+        return None
+
+    def _seen(self, change: Change | None) -> WatchEvent | None:
         if change is None:
             self._ended()
             return None
@@ -77,14 +79,23 @@ class WatchStream:
         if self._feed.overflowed:
             raise Gone("this watch fell too far behind", hint="list again, then watch from there")
 
-    def _bookmark_now(self) -> WatchEvent | None:
+    def _bookmark_now(self) -> None:
         now = time.monotonic()
         self._last = now >= self._ends
         self._bookmark_at = now + self._every
+        if self._last:
+            self._take_rest()
         # Only when nothing waits in the queue is everything up to the store's version delivered.
         with self._store.lock:
             version = self._store.version if self._feed.queue.empty() else self._taken
-        return WatchEvent("BOOKMARK", self._bookmark(str(version))) if version else None
+        if version:
+            self._ready.append(WatchEvent("BOOKMARK", self._bookmark(str(version))))
+
+    def _take_rest(self) -> None:
+        """What had happened when the time was up is told, also to a reader who comes late."""
+        for _ in range(self._feed.queue.qsize()):
+            if event := self._seen(self._feed.queue.get_nowait()):
+                self._ready.append(event)
 
     def close(self) -> None:
         """End the stream: a reader that waits in another thread wakes up at once."""
