@@ -10,26 +10,24 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tf_dist.cluster.api import Cluster
-from tf_dist.core.actions import Emit, Plan
 from tf_dist.core.claims import may_drive
 from tf_dist.driver.admission import Admission
 from tf_dist.driver.apply import Applier
 from tf_dist.driver.caches import Caches
+from tf_dist.driver.crew import Crew
 from tf_dist.driver.events import EventWriter
-from tf_dist.driver.json_logs import about
 from tf_dist.driver.ledger import Known, Ledger
-from tf_dist.driver.mandate import Always, Mandate, NotDriving
+from tf_dist.driver.mandate import Always, Mandate
 from tf_dist.driver.pulse import Pulse
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.settings import DriverSettings
 from tf_dist.driver.steward import Steward
 from tf_dist.driver.workqueue import WorkQueue
-from tf_dist.errors import ClusterError, Conflict, NotFound, Throttled
+from tf_dist.errors import ClusterError
 
 _LOG = logging.getLogger(__name__)
 # Seconds: between two beats of the loop though nothing happens; while it may not drive; while it cannot see.
@@ -80,11 +78,19 @@ class Driver:
             mandate=self._mandate,
             recorder=self._recorder,
         )
+        self._crew = Crew(
+            self._steward,
+            self._admission,
+            self._queue,
+            self.caches,
+            self._events,
+            self._recorder,
+            mine=self._mine,
+            lost=self._look_at_all,
+        )
         self.pulse = Pulse()
         self._lock = threading.Lock()
         self._dirty: set[JobRef] = set()
-        self._busy: set[JobRef] = set()
-        self._again: set[JobRef] = set()
         # Jobs that are over and are not done with, and their drivers.
         self._undone: dict[JobRef, str] = {}
         self._everything = True
@@ -92,7 +98,6 @@ class Driver:
         self._epoch = self._mandate.epoch
         self._all_due = float("-inf")
         self._stopped = threading.Event()
-        self._pool: ThreadPoolExecutor | None = None
         self._thread: threading.Thread | None = None
 
     # Its life
@@ -100,7 +105,7 @@ class Driver:
     def start(self) -> None:
         """Follow the cluster and drive its jobs in threads until ``stop``."""
         self._mandate.listen(self.wake)
-        self._pool = ThreadPoolExecutor(max(1, self._settings.workers), thread_name_prefix="driver-worker")
+        self._crew.start(self._settings.workers)
         self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
         self._thread.start()
 
@@ -110,8 +115,7 @@ class Driver:
         self._queue.close()
         if self._thread is not None:
             self._thread.join()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._crew.stop()
         self.caches.stop()
 
     def wake(self) -> None:
@@ -200,7 +204,7 @@ class Driver:
         # Whoever waits for an answer has it first.
         order = [*admitted, *sorted(chosen.difference(admitted), key=str)]
         self._recorder.queue_depth(len(order))
-        return sum(self._dispatch(ref) for ref in order)
+        return sum(self._crew.dispatch(ref) for ref in order)
 
     def _read(self, everything: bool, due: Iterable[JobRef]) -> None:
         """Take in what changed."""
@@ -242,6 +246,13 @@ class Driver:
             self._ring_room()
         return after
 
+    def _mine(self, ref: JobRef) -> Known | None:
+        known = self._know(ref)
+        return known if self._drives(known) else None
+
+    def _look_at_all(self) -> None:
+        self._everything = True
+
     def _drives(self, known: Known | None) -> bool:
         """Whether this driver is the one for a job."""
         if known is None or self._settings.only not in (None, known.ref):
@@ -253,7 +264,7 @@ class Driver:
         waiting = self._ledger.waiting()
         if not waiting.isdisjoint(chosen):
             self._admission.want()
-        rests = self._pool is not None and self._admission.rest() > 0
+        rests = self._crew.started and self._admission.rest() > 0
         if not waiting or rests or not self._admission.wanted:
             return []
         heard = self._admission.decide(known for known in self._ledger.values() if self._counts(known))
@@ -267,81 +278,3 @@ class Driver:
         if not known.waits or self._drives(known):
             return True
         return bool(known.driver) and known.driver not in self._stale
-
-    # One job
-
-    def _dispatch(self, ref: JobRef) -> int:
-        """Have a job looked at, here or by a worker; one that is being looked at, after that."""
-        if self._pool is None:
-            return self._drive(ref)
-        with self._lock:
-            if ref in self._busy:
-                self._again.add(ref)
-                return 0
-            self._busy.add(ref)
-        self._pool.submit(self._work, ref)
-        return 0
-
-    def _work(self, ref: JobRef) -> None:
-        try:
-            self._drive(ref)
-        except Exception:
-            _LOG.exception("%s: its pass met a defect", ref)
-            self._queue.retry(ref)
-        finally:
-            with self._lock:
-                self._busy.discard(ref)
-                again = ref in self._again
-                self._again.discard(ref)
-                self._recorder.queue_depth(len(self._busy))
-            if again:
-                self._queue.add(ref)
-
-    def _drive(self, ref: JobRef) -> int:
-        """One job's pass. Whatever goes wrong with it stays with it."""
-        known = self._know(ref)
-        if known is None or not self._drives(known):
-            self._queue.succeeded(ref)
-            return 0
-        begun = time.perf_counter()
-        with about(str(ref)):
-            plan = self._pass(ref, known)
-        self._recorder.reconciled(time.perf_counter() - begun)
-        if plan is None:
-            return 1
-        self._queue.succeeded(ref)
-        if plan.wake_at is not None:
-            self._queue.add(ref, plan.wake_at)
-        return len(plan.actions)
-
-    def _pass(self, ref: JobRef, known: Known) -> Plan | None:
-        """None: it did not come to its end, and will be tried again."""
-        try:
-            return self._steward.drive(ref, known, self._admission.verdict(known.uid))
-        except NotDriving as error:
-            _LOG.info("%s", error)
-            self._everything = True
-        except (Conflict, NotFound) as error:
-            _LOG.debug("%s changed under us: %s", ref, error)
-            self._queue.retry(ref)
-            self._look_again(ref, known)
-        except Exception as error:
-            self._report(ref, known, error)
-        self._admission.withdraw(known.uid)
-        return None
-
-    def _look_again(self, ref: JobRef, known: Known) -> None:
-        """What was seen of a job is out of date: do not wait for the watch to say so."""
-        try:
-            self.caches.look_again(ref, known.uid)
-        except ClusterError as error:
-            _LOG.debug("%s: %s", ref, error)
-
-    def _report(self, ref: JobRef, known: Known, error: Exception) -> None:
-        pause = self._queue.retry(ref, error.after if isinstance(error, Throttled) else None)
-        expected = isinstance(error, ClusterError)
-        _LOG.warning("%s: %s; again in %.1f s", ref, error, pause, exc_info=None if expected else error)
-        hint = getattr(error, "hint", "")
-        what = str(error) if expected else f"{type(error).__name__}: {error}"
-        message = f"{what} ({hint})" if hint else what
-        self._events.emit(ref.resource, ref.namespace, known.stored, Emit("Warning", "ReconcileFailed", message))

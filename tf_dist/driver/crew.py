@@ -1,0 +1,148 @@
+"""Has single jobs looked at, here or by workers, each by one at a time. What goes wrong with one stays with it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from tf_dist.core.actions import Emit, Plan
+from tf_dist.driver.admission import Admission
+from tf_dist.driver.caches import Caches
+from tf_dist.driver.events import EventWriter
+from tf_dist.driver.json_logs import about
+from tf_dist.driver.ledger import Known
+from tf_dist.driver.mandate import NotDriving
+from tf_dist.driver.recorder import Recorder
+from tf_dist.driver.refs import JobRef
+from tf_dist.driver.steward import Steward
+from tf_dist.driver.workqueue import WorkQueue
+from tf_dist.errors import ClusterError, Conflict, NotFound, Throttled
+
+_LOG = logging.getLogger(__name__)
+
+
+class Crew:
+    """Carries out passes of jobs.
+
+    ``mine`` gives what is known of a job at this moment if this driver is the one for it; ``lost`` is called when the
+    mandate turns out to have ended. ``start`` brings in workers; before that, and without, a pass is made in the
+    caller's thread.
+    """
+
+    def __init__(
+        self,
+        steward: Steward,
+        admission: Admission,
+        queue: WorkQueue[JobRef],
+        caches: Caches,
+        events: EventWriter,
+        recorder: Recorder,
+        *,
+        mine: Callable[[JobRef], Known | None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._steward = steward
+        self._admission = admission
+        self._queue = queue
+        self._caches = caches
+        self._events = events
+        self._recorder = recorder
+        self._mine = mine
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._busy: set[JobRef] = set()
+        self._again: set[JobRef] = set()
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether there are workers."""
+        return self._pool is not None
+
+    def start(self, workers: int) -> None:
+        """Act for so many jobs at a time from now on."""
+        self._pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="driver-worker")
+
+    def stop(self) -> None:
+        """Wait for the passes that are under way; those that are not are given up."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def dispatch(self, ref: JobRef) -> int:
+        """Have a job looked at; one that is being looked at, after that. How many actions it took, if that is known."""
+        if self._pool is None:
+            return self._drive(ref)
+        with self._lock:
+            if ref in self._busy:
+                self._again.add(ref)
+                return 0
+            self._busy.add(ref)
+        self._pool.submit(self._work, ref)
+        return 0
+
+    def _work(self, ref: JobRef) -> None:
+        try:
+            self._drive(ref)
+        except Exception:
+            _LOG.exception("%s: its pass met a defect", ref)
+            self._queue.retry(ref)
+        finally:
+            with self._lock:
+                self._busy.discard(ref)
+                again = ref in self._again
+                self._again.discard(ref)
+                self._recorder.queue_depth(len(self._busy))
+            if again:
+                self._queue.add(ref)
+
+    def _drive(self, ref: JobRef) -> int:
+        """One job's pass. Whatever goes wrong with it stays with it."""
+        known = self._mine(ref)
+        if known is None:
+            self._queue.succeeded(ref)
+            return 0
+        begun = time.perf_counter()
+        with about(str(ref)):
+            plan = self._pass(ref, known)
+        self._recorder.reconciled(time.perf_counter() - begun)
+        if plan is None:
+            return 1
+        self._queue.succeeded(ref)
+        if plan.wake_at is not None:
+            self._queue.add(ref, plan.wake_at)
+        return len(plan.actions)
+
+    def _pass(self, ref: JobRef, known: Known) -> Plan | None:
+        """None: it did not come to its end, and will be tried again."""
+        try:
+            return self._steward.drive(ref, known, self._admission.verdict(known.uid))
+        except NotDriving as error:
+            _LOG.info("%s", error)
+            self._lost()
+        except (Conflict, NotFound) as error:
+            _LOG.debug("%s changed under us: %s", ref, error)
+            self._queue.retry(ref)
+            self._look_again(ref, known)
+        except Exception as error:
+            self._report(ref, known, error)
+        self._admission.withdraw(known.uid)
+        return None
+
+    def _look_again(self, ref: JobRef, known: Known) -> None:
+        """What was seen of a job is out of date: do not wait for the watch to say so."""
+        try:
+            self._caches.look_again(ref, known.uid)
+        except ClusterError as error:
+            _LOG.debug("%s: %s", ref, error)
+
+    def _report(self, ref: JobRef, known: Known, error: Exception) -> None:
+        pause = self._queue.retry(ref, error.after if isinstance(error, Throttled) else None)
+        expected = isinstance(error, ClusterError)
+        _LOG.warning("%s: %s; again in %.1f s", ref, error, pause, exc_info=None if expected else error)
+        hint = getattr(error, "hint", "")
+        what = str(error) if expected else f"{type(error).__name__}: {error}"
+        message = f"{what} ({hint})" if hint else what
+        self._events.emit(ref.resource, ref.namespace, known.stored, Emit("Warning", "ReconcileFailed", message))
