@@ -23,6 +23,7 @@ from tf_dist.driver.tenure import Tenure
 from tf_dist.errors import ClusterError
 
 SHARED = LeaseRef("default", "tf-dist-controller")
+ADMISSIONS = LeaseRef("default", "tf-dist-controller-admissions")
 Told = Callable[["Puppet", Passed], None]
 
 
@@ -79,7 +80,7 @@ class Puppet:
             self.wire,  # type: ignore[arg-type]
             clock=self.wall,
             mandate=self.mandate,
-            settings=DriverSettings(volcano_jobs=False),
+            settings=DriverSettings(volcano_jobs=False, admissions=ADMISSIONS if company is Company.REPLICAS else None),
         )
         self.dead = False
 
@@ -133,9 +134,8 @@ class Puppet:
             for reflector in driver.caches._reflectors.values():
                 reflector._pause = _short_pause
             driver.caches.start()
-        if driver._epoch != (epoch := self.mandate.epoch):
-            driver._epoch, driver._everything = epoch, True
-            driver.caches.relist()
+        if self.mandate.valid():
+            driver._take_up()
         if not driver.caches.wait_synced(0.02):
             return 0
         if not self.mandate.valid():

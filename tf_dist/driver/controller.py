@@ -98,6 +98,7 @@ class Controller:
             workers=self._settings.workers,
             volcano_jobs=self._settings.volcano_jobs,
             component=lease.CONTROLLER_NAME,
+            admissions=LeaseRef(self.tenure.ref.namespace, lease.admissions_name(self.tenure.ref.name, namespace)),
         )
         return mandate, Driver(cluster, settings=settings, recorder=self.recorder, mandate=mandate)
 

@@ -19,7 +19,7 @@ from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.steward import Steward
 from tf_dist.driver.workqueue import WorkQueue
-from tf_dist.errors import ClusterError, Conflict, NotFound, Throttled
+from tf_dist.errors import ClusterError, Conflict, NotFound, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Crew:
     def _pass(self, ref: JobRef, known: Known) -> Plan | None:
         """None: it did not come to its end, and will be tried again."""
         try:
-            return self._steward.drive(ref, known, self._admission.verdict(known.uid))
+            return self._steward.drive(ref, known, self._admission.verdict(known))
         except NotDriving as error:
             _LOG.info("%s", error)
             self._lost()
@@ -126,6 +126,10 @@ class Crew:
             _LOG.debug("%s changed under us: %s", ref, error)
             self._queue.retry(ref)
             self._look_again(ref, known)
+        except Unavailable as error:
+            # The server may yet do it: what the job was promised stays promised until one of the writes has come there.
+            self._report(ref, known, error)
+            return None
         except Exception as error:
             self._report(ref, known, error)
         self._admission.withdraw(known.uid)

@@ -66,6 +66,11 @@ def controller_name(namespaces: tuple[str, ...]) -> str:
             return f"{CONTROLLER_NAME}-{names.short_hash(*several, length=10)}"
 
 
+def admissions_name(controller: str, namespace: str | None) -> str:
+    """The Lease in which those replicas write down which jobs of a namespace (None: all) they are about to admit."""
+    return f"{controller}-admissions" if namespace is None else f"{controller}-admissions-{names.short_hash(namespace)}"
+
+
 class LeaseRef(NamedTuple):
     """Where a Lease is, and how a job names the driver that holds it: ``namespace/name``."""
 

@@ -42,6 +42,11 @@ class Known:
         return str(self.stored["metadata"]["uid"])
 
     @property
+    def version(self) -> str:
+        """The version of it that was seen."""
+        return str(self.stored["metadata"]["resourceVersion"])
+
+    @property
     def waits(self) -> bool:
         """Whether it has no place yet."""
         return self.job is not None and not self.status.finished and self.status.admission is None

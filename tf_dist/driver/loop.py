@@ -19,6 +19,7 @@ from tf_dist.driver.apply import Applier
 from tf_dist.driver.caches import Caches
 from tf_dist.driver.crew import Crew
 from tf_dist.driver.events import EventWriter
+from tf_dist.driver.intents import Alone, Intents, LeaseIntents
 from tf_dist.driver.ledger import Known, Ledger
 from tf_dist.driver.mandate import Always, Mandate
 from tf_dist.driver.pulse import Pulse
@@ -60,7 +61,7 @@ class Driver:
         self._events = EventWriter(cluster, clock, self._settings.component)
         self.caches = Caches(cluster, self._settings, rung=self._ring, room=self._ring_room, recorder=self._recorder)
         self._ledger = Ledger()
-        self._admission = Admission(self.caches, clock)
+        self._admission = Admission(self.caches, clock, intents=self._intents(cluster))
         applier = Applier(
             cluster,
             self.caches,
@@ -99,6 +100,12 @@ class Driver:
         self._all_due = float("-inf")
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def _intents(self, cluster: Cluster) -> Intents:
+        place = self._settings.admissions
+        if place is None:
+            return Alone()
+        return LeaseIntents(cluster, place, lambda ref, stored: self.caches.wrote(ref.resource, stored))
 
     # Its life
 
@@ -154,10 +161,18 @@ class Driver:
         """Whether the caches can be believed; begins to follow, and lists anew after the mandate was won anew."""
         if not self.caches.followed:
             self.caches.start()
-        if self._epoch != (epoch := self._mandate.epoch):
+        if self._mandate.valid():
+            self._take_up()
+        return self.caches.wait_synced(_STANDBY)
+
+    def _take_up(self) -> None:
+        """Begin under a mandate that was won anew: all that was seen before that is out of date."""
+        self.caches.prepare()
+        epoch = self._mandate.epoch
+        # Opened first: what is seen from then on is all that anybody before has given away.
+        if self._admission.open(epoch) or self._epoch != epoch:
             self._epoch, self._everything = epoch, True
             self.caches.relist()
-        return self.caches.wait_synced(_STANDBY)
 
     def _longest_wait(self) -> float:
         others = self._undone or self._ledger.drivers() - {self._mandate.ref}
@@ -187,9 +202,11 @@ class Driver:
 
         ClusterError when the cluster could not be listed; errors of single jobs are reported on them.
         """
-        self.caches.refresh()
         if not self._mandate.valid():
             return 0
+        if not self.caches.followed:
+            self._take_up()
+        self.caches.refresh()
         now = self._clock()
         everything = due is None or self._everything or now >= self._all_due
         self._everything = False

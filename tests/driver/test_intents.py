@@ -1,0 +1,247 @@
+"""Two arbiters never give the same room away, whichever of them sleeps, where, and for how long."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.driver.harness import World, tfjob
+from tests.driver.test_driving import Hands
+from tf_dist.cluster.api import LEASES, TFJOBS
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.driver.intents import ADMITTING, ROOM, LeaseIntents
+from tf_dist.driver.lease import LeaseRef
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.mandate import NotDriving
+from tf_dist.driver.refs import JobRef
+from tf_dist.driver.settings import DriverSettings
+from tf_dist.errors import ClusterError, Conflict
+
+PLACE = LeaseRef("default", "tf-dist-controller-admissions")
+WRITES = ("create", "replace", "patch", "delete")
+
+
+class Sleepy:
+    """A cluster in front of which a process falls asleep, once, just before one of its writes gets there."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        self._inner = inner
+        self.sleep: tuple[int, Callable[[], None]] | None = None
+
+    def __getattr__(self, verb: str) -> Any:
+        call = getattr(self._inner, verb)
+        if verb not in WRITES:
+            return call
+
+        def awake(*args: Any, **kwargs: Any) -> Any:
+            if self.sleep is not None:
+                left, meanwhile = self.sleep
+                self.sleep = (left - 1, meanwhile) if left else None
+                if not left:
+                    meanwhile()
+            return call(*args, **kwargs)
+
+        return awake
+
+
+class Process:
+    """A controller that believes in its mandate whatever happens: no clock and no Lease keeps it back."""
+
+    def __init__(self, world: World) -> None:
+        self.wire = Sleepy(world.memory)
+        self.mandate = Hands()
+        self.driver = Driver(
+            self.wire,  # type: ignore[arg-type]
+            clock=world.clock,
+            mandate=self.mandate,
+            settings=DriverSettings(admissions=PLACE),
+        )
+
+    def step(self) -> None:
+        try:
+            self.driver.step()
+        except ClusterError:
+            self.mandate.epoch += 1
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Process ``who`` acts, and before its ``write``-th write it sleeps while the other one takes ``steps``.
+
+    A job leaves before that if ``leaves``; one that comes before every other comes while it sleeps if ``comes``.
+    """
+
+    who: int
+    write: int
+    steps: int
+    leaves: bool
+    comes: bool
+
+
+TURNS = st.lists(
+    st.builds(Turn, st.integers(0, 1), st.integers(0, 6), st.integers(1, 3), st.booleans(), st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+def admitted(world: World) -> list[str]:
+    jobs = world.memory.list(TFJOBS).items
+    return [job["metadata"]["name"] for job in jobs if ((job.get("status") or {}).get("tfDist") or {}).get("admission")]
+
+
+def leave(world: World) -> None:
+    """The first job that has a place goes, and with it its pods."""
+    for name in admitted(world)[:1]:
+        world.memory.delete(TFJOBS, "default", name)
+        for pod in list(world.pods()):
+            if pod.startswith(f"{name}-"):
+                world.evict(pod)
+
+
+@given(TURNS)
+@settings(max_examples=150, deadline=None)
+def test_the_sum_of_what_is_given_never_exceeds_the_room(turns: list[Turn]) -> None:
+    world = World(cpu="4")  # one job at a time
+    processes = [Process(world), Process(world)]
+    for number in range(4):
+        world.submit(tfjob(f"m-{number}"))
+    for count, turn in enumerate(turns):
+        other = processes[1 - turn.who]
+
+        def meanwhile(count: int = count, turn: Turn = turn, other: Process = other) -> None:
+            if turn.comes:
+                world.submit(tfjob(f"{chr(ord('l') - count)}-{count}"))
+            for _ in range(turn.steps):
+                other.step()
+            assert len(admitted(world)) <= 1
+
+        if turn.leaves:
+            leave(world)
+        processes[turn.who].wire.sleep = (turn.write, meanwhile)
+        processes[turn.who].step()
+        assert len(admitted(world)) <= 1
+    processes[0].wire.sleep = None
+    for _ in range(4):
+        processes[0].step()
+    assert len(admitted(world)) == min(1, len(world.memory.list(TFJOBS).items))
+
+
+def test_a_place_in_the_air_never_arrives_once_the_next_arbiter_has_decided() -> None:
+    """The story that the list is for, told once in full."""
+    world = World(cpu="4")
+    slow, quick = Process(world), Process(world)
+    world.submit(tfjob("a"))
+    world.submit(tfjob("c"))
+    slow.step()
+    leave(world)
+
+    def meanwhile() -> None:
+        """A job comes that is to be first, and c is told what it was told before: nobody else writes into it."""
+        world.submit(tfjob("b"))
+        quick.step()
+
+    # The first write of its next pass names c in the list; the second, before which it sleeps, gives c its place.
+    slow.wire.sleep = (1, meanwhile)
+    slow.step()
+    assert admitted(world) == ["b"]
+
+
+@pytest.fixture
+def memory() -> MemoryCluster:
+    return MemoryCluster()
+
+
+def refs(*names: str) -> dict[str, JobRef]:
+    return {f"uid-{name}": JobRef(TFJOBS, "default", name) for name in names}
+
+
+def opened(memory: MemoryCluster, touched: list[str] | None = None) -> LeaseIntents:
+    names = [] if touched is None else touched
+    intents = LeaseIntents(memory, PLACE, lambda ref, _: names.append(ref.name))
+    assert intents.open(1)
+    return intents
+
+
+def listed(memory: MemoryCluster) -> list[str]:
+    annotations = memory.get(LEASES, *PLACE)["metadata"]["annotations"]
+    return [name for _, _, name, _ in json.loads(annotations[ADMITTING])]
+
+
+def test_it_is_opened_once_for_each_mandate(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    assert not intents.open(1)
+    assert intents.open(2)
+
+
+def test_what_is_settled_is_left_out_of_the_next_list(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    assert intents.declare(refs("a", "b")) == {"uid-a", "uid-b"}
+    assert listed(memory) == ["a", "b"]
+    intents.settle(["uid-a", "uid-nobody"])
+    assert intents.declared() == {"uid-b"}
+    intents.declare(refs("c"))
+    assert listed(memory) == ["b", "c"]
+
+
+def test_the_list_takes_no_more_than_an_object_holds(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    many = refs(*(f"{'x' * 50}-{number:04}" for number in range(ROOM + 7)))
+    written = intents.declare(many)
+    assert len(written) == ROOM
+    assert intents.declare(refs("late")) == frozenset()
+    intents.settle(written)
+    assert intents.declare({uid: ref for uid, ref in many.items() if uid not in written}) == many.keys() - written
+    assert len(listed(memory)) == 7
+
+
+def test_the_next_arbiter_touches_what_was_listed_and_shuts_the_last_one_out(memory: MemoryCluster) -> None:
+    stored = memory.create(TFJOBS, "default", tfjob("a"))
+    first = opened(memory)
+    first.declare({stored["metadata"]["uid"]: JobRef(TFJOBS, "default", "a"), **refs("gone")})
+    touched: list[str] = []
+    opened(memory, touched)
+    assert touched == ["a"]
+    assert listed(memory) == []
+    with pytest.raises(Conflict):
+        memory.replace(TFJOBS, "default", "a", {**stored, "status": {"late": "True"}}, subresource="status")
+    with pytest.raises(NotDriving):
+        first.declare(refs("b"))
+    assert listed(memory) == []
+
+
+def test_another_job_of_the_same_name_is_not_touched(memory: MemoryCluster) -> None:
+    opened(memory).declare(refs("a"))
+    before = memory.create(TFJOBS, "default", tfjob("a"))
+    opened(memory)
+    assert memory.get(TFJOBS, "default", "a") == before
+
+
+def test_a_list_that_nobody_can_read_names_nobody(memory: MemoryCluster) -> None:
+    body = {"metadata": {"namespace": "default", "name": PLACE.name, "annotations": {ADMITTING: "[[1]]"}}, "spec": {}}
+    memory.create(LEASES, "default", body)
+    opened(memory).declare(refs("a"))
+    assert listed(memory) == ["a"]
+
+
+def test_after_a_write_without_an_answer_it_is_opened_again(memory: MemoryCluster) -> None:
+    wire = Sleepy(memory)
+
+    def lost() -> None:
+        raise ClusterError("no answer")
+
+    intents = LeaseIntents(wire, PLACE, lambda *_: None)  # type: ignore[arg-type]
+    intents.open(1)
+    wire.sleep = (0, lost)
+    with pytest.raises(ClusterError):
+        intents.declare(refs("a"))
+    with pytest.raises(NotDriving):
+        intents.declare(refs("a"))
+    assert intents.open(1)
+    assert intents.declare(refs("a")) == {"uid-a"}

@@ -1,0 +1,178 @@
+"""Places about to be given away, written down before: what a dead arbiter had in the air, the next one finds.
+
+Admission decides on everything there is, but each verdict is written into a job of its own, and a process may sleep, or
+a request hang, between the two. Were a successor to decide meanwhile, both could give the same room away. Therefore:
+
+- Before the first verdict of a batch is written, its jobs are named in one object that all arbiters share (a Lease, for
+  that kind is at hand wherever there are drivers). The write carries the version that this arbiter saw last, so it
+  fails once a successor has *opened* the object.
+- Who opens it touches every job that is still named there. Either the verdict is in the job by then, and counts, or it
+  can never get there any more, since a status is only written over the version that it was decided on.
+
+So two arbiters never give away the same room, whatever sleeps and for how long, and no clock has a part in it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final, Protocol
+
+from tf_dist.cluster.api import LEASES, Cluster, Object
+from tf_dist.core import names
+from tf_dist.driver.lease import LeaseRef
+from tf_dist.driver.mandate import NotDriving
+from tf_dist.driver.refs import JOB_KINDS, JobRef
+from tf_dist.errors import AlreadyExists, Conflict, NotFound, Rejected
+
+ADMITTING: Final = names.ANNOTATION_PREFIX + "admitting"
+ARBITER: Final = names.ANNOTATION_PREFIX + "arbiter"
+FENCED: Final = names.ANNOTATION_PREFIX + "fenced"
+
+# So many jobs are named at a time: an object's annotations may take 256 KiB together.
+ROOM: Final = 500
+
+
+class Intents(Protocol):
+    """Where an arbiter says what it is about to do."""
+
+    def open(self, epoch: int) -> bool:
+        """Begin under a mandate won for the ``epoch``-th time; False: it had begun. ClusterError: give nothing away.
+
+        Only what is seen after this is all that was given away before.
+        """
+
+    def declare(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
+        """Write down as many of these jobs (by uid) as there is room for; those that may be given a place now.
+
+        NotDriving: another arbiter has come.
+        """
+
+    def settle(self, uids: Iterable[str]) -> None:
+        """These jobs have their verdict in writing, or will surely not get it."""
+
+    def declared(self) -> frozenset[str]:
+        """The jobs about which it is not settled."""
+
+
+class Alone:
+    """Of an arbiter that has no successor while it lives, and shares its end with the cluster."""
+
+    def open(self, epoch: int) -> bool:
+        """Nothing to do."""
+        return False
+
+    def declare(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
+        """All of them."""
+        return frozenset(jobs)
+
+    def settle(self, uids: Iterable[str]) -> None:
+        """Nothing to do."""
+
+    def declared(self) -> frozenset[str]:
+        """None."""
+        return frozenset()
+
+
+class LeaseIntents:
+    """Kept in annotations of the Lease ``ref``, that nobody holds. ``touched`` is given each job that was touched."""
+
+    def __init__(self, cluster: Cluster, ref: LeaseRef, touched: Callable[[JobRef, Object], None]) -> None:
+        self._cluster = cluster
+        self._ref = ref
+        self._touched = touched
+        self._stored: Object | None = None
+        self._epoch: int | None = None
+        self._jobs: dict[str, JobRef] = {}
+        self._settled: set[str] = set()
+        self._lock = threading.Lock()
+
+    def open(self, epoch: int) -> bool:
+        """Shut out whoever gave places away before, and make sure of what it had begun."""
+        if self._epoch == epoch and self._stored is not None:
+            return False
+        self._stored = None
+        stored = self._get()
+        left = _named(stored)
+        stored = self._write(stored, left, arbiter=uuid.uuid4().hex)
+        for uid, ref in left.items():
+            self._fence(uid, ref)
+        with self._lock:
+            self._jobs, self._settled = {}, set()
+        self._stored = self._write(stored, {})
+        self._epoch = epoch
+        return True
+
+    def declare(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
+        """Write down what is about to be given; what has been settled since is left out."""
+        with self._lock:
+            kept = {uid: ref for uid, ref in self._jobs.items() if uid not in self._settled}
+        new = dict(list(jobs.items())[: max(0, ROOM - len(kept))])
+        stored, self._stored = self._stored, None  # until the server has answered, nobody knows
+        if stored is None:
+            raise NotDriving("the list of intended admissions is not open")
+        # Also when all of them are listed already: that they still are shows in the answer.
+        self._stored = self._write(stored, kept | new)
+        with self._lock:
+            self._jobs = kept | new
+            self._settled -= new.keys()
+        return frozenset(new)
+
+    def settle(self, uids: Iterable[str]) -> None:
+        """Leave them out of the next list."""
+        with self._lock:
+            self._settled.update(uid for uid in uids if uid in self._jobs)
+
+    def declared(self) -> frozenset[str]:
+        """What the list names and is not settled."""
+        with self._lock:
+            return frozenset(self._jobs) - self._settled
+
+    def _get(self) -> Object:
+        try:
+            return self._cluster.get(LEASES, *self._ref)
+        except NotFound:
+            body = {"metadata": {"namespace": self._ref.namespace, "name": self._ref.name}, "spec": {}}
+            with suppress(AlreadyExists):
+                return self._cluster.create(LEASES, self._ref.namespace, body)
+            return self._cluster.get(LEASES, *self._ref)
+
+    def _write(self, stored: Object, jobs: Mapping[str, JobRef], arbiter: str = "") -> Object:
+        metadata = stored["metadata"]
+        annotations = {**(metadata.get("annotations") or {}), ADMITTING: _dumped(jobs)}
+        if arbiter:
+            annotations[ARBITER] = arbiter
+        try:
+            body = {**stored, "metadata": {**metadata, "annotations": annotations}}
+            return self._cluster.replace(LEASES, *self._ref, body)
+        except (Conflict, NotFound) as error:
+            raise NotDriving(f"somebody else admits jobs now ({self._ref})") from error
+
+    def _fence(self, uid: str, ref: JobRef) -> None:
+        patch = {"metadata": {"uid": uid, "annotations": {FENCED: uuid.uuid4().hex}}}
+        with suppress(NotFound):
+            try:
+                self._touched(ref, self._cluster.patch(ref.resource, ref.namespace, ref.name, patch))
+            except (Conflict, Rejected):
+                # Another job of that name may not be touched; one that may not be touched may get its place yet.
+                if self._cluster.get(ref.resource, ref.namespace, ref.name)["metadata"]["uid"] == uid:
+                    raise
+
+
+def _dumped(jobs: Mapping[str, JobRef]) -> str:
+    rows = [[ref.resource.plural, ref.namespace, ref.name, uid] for uid, ref in sorted(jobs.items())]
+    return json.dumps(rows, separators=(",", ":"))
+
+
+def _named(stored: Object) -> dict[str, JobRef]:
+    """The jobs named in a list; what nobody can read names none."""
+    kinds = {kind.plural: kind for kind in JOB_KINDS}
+    found: dict[str, JobRef] = {}
+    with suppress(KeyError, TypeError, ValueError):
+        for plural, namespace, name, uid in json.loads((stored["metadata"].get("annotations") or {})[ADMITTING]):
+            if plural in kinds:
+                found[uid] = JobRef(kinds[plural], namespace, name)
+    return found
