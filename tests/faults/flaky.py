@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Self
-from urllib.parse import parse_qsl
+from typing import Self
 
+from tests.faults import messages
+from tests.faults.listener import Listener, break_off
 from tf_dist.cluster.api import Object
-
-_REASONS = {403: "Forbidden", 404: "NotFound", 410: "Expired", 429: "TooManyRequests"}
-_RESET = struct.pack("ii", 1, 0)
 
 
 class End(Enum):
@@ -39,7 +35,8 @@ class Listing:
 
     def send(self, connection: Connection) -> None:
         metadata = {"resourceVersion": str(self.version), "continue": self.token}
-        connection.reply(200, {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": list(self.items)})
+        document = {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": list(self.items)}
+        connection.raw(messages.answer(200, document))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +47,7 @@ class Refusal:
     retry_after: int | None = None
 
     def send(self, connection: Connection) -> None:
-        status = {"kind": "Status", "code": self.code, "reason": _REASONS.get(self.code, ""), "message": "as scripted"}
-        extra = () if self.retry_after is None else (f"Retry-After: {self.retry_after}",)
-        connection.reply(self.code, status, *extra)
+        connection.raw(messages.refusal(self.code, "as scripted", self.retry_after))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +69,12 @@ class Events:
     def send(self, connection: Connection) -> None:
         connection.raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         for event in self.events:
-            data = event if isinstance(event, bytes) else json.dumps(event).encode() + b"\n"
-            connection.raw(b"%x\r\n%b\r\n" % (len(data), data))
+            connection.raw(messages.chunk(event if isinstance(event, bytes) else messages.line(event)))
         if self.when is not None:
             self.when.wait(60)
         match self.end:
             case End.CLEAN:
-                connection.raw(b"0\r\n\r\n")
+                connection.raw(messages.chunk(b""))
             case End.CUT:
                 connection.close()
             case End.RESET:
@@ -126,7 +120,7 @@ def bookmark(version: int) -> Object:
 
 def gone() -> Object:
     """The version that the watch began at is too old."""
-    return event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"})
+    return event("ERROR", messages.status(410, "too old resource version"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +146,6 @@ class Connection:
         self._ended = ended
         self.open = True
 
-    def reply(self, code: int, body: Any, *headers: str) -> None:
-        """A whole answer; the connection stays open."""
-        data = json.dumps(body).encode()
-        head = "".join(f"{header}\r\n" for header in (f"Content-Length: {len(data)}", *headers))
-        self.raw(f"HTTP/1.1 {code} X\r\nContent-Type: application/json\r\n{head}\r\n".encode() + data)
-
     def raw(self, data: bytes) -> None:
         """These very bytes."""
         self._sock.sendall(data)
@@ -177,7 +165,7 @@ class Connection:
     def reset(self) -> None:
         """Break the connection: the client's next read fails."""
         self.open = False
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        break_off(self._sock)
 
 
 @dataclass(eq=False)
@@ -195,49 +183,19 @@ class FlakyServer:
 
     def __enter__(self) -> Self:
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._sockets: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._acceptor = threading.Thread(target=self._accept, name="flaky-accept")
-        self._acceptor.start()
+        self._listener = Listener("flaky", self._serve)
+        self.url = self._listener.url
+        self._listener.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._ended.set()
-        # Closing a socket does not wake a thread that waits in accept; a connection does.
-        with suppress(OSError), socket.create_connection(self._listener.getsockname()):
-            pass
-        self._acceptor.join()
-        self._listener.close()
-        with self._lock:
-            for sock in self._sockets:
-                with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-
-    def _accept(self) -> None:
-        while True:
-            sock, _ = self._listener.accept()
-            with self._lock:
-                if self._ended.is_set():
-                    sock.close()
-                    return
-                self._sockets.add(sock)
-            thread = threading.Thread(target=self._serve, args=(sock,), name="flaky-connection")
-            self._threads.append(thread)
-            thread.start()
+        self._listener.end()
 
     def _serve(self, sock: socket.socket) -> None:
-        connection = Connection(sock, self._ended)
-        with suppress(OSError), sock.makefile("rb") as reader:
-            while connection.open and (asked := _request(reader)):
-                self._next(asked).send(connection)
-        with self._lock:
-            self._sockets.discard(sock)
-            sock.close()
+        connection, reader = Connection(sock, self._listener.ended), messages.Reader(sock)
+        with suppress(OSError):
+            while connection.open and (request := messages.Request.read(reader)):
+                self._next(Asked(time.monotonic(), request.path, request.query)).send(connection)
 
     def _next(self, asked: Asked) -> Answer:
         with self._lock:
@@ -253,14 +211,3 @@ class FlakyServer:
         """The requests so far, in short."""
         with self._lock:
             return [str(asked) for asked in self.asked]
-
-
-def _request(reader: Any) -> Asked | None:
-    """The next request of a connection (without a body: only reads come here); None at its end."""
-    line = reader.readline().decode()
-    while reader.readline().strip():
-        pass
-    if not line:
-        return None
-    path, _, query = line.split(" ")[1].partition("?")
-    return Asked(time.monotonic(), path, dict(parse_qsl(query)))

@@ -6,23 +6,21 @@ passes. ``calm`` ends them all. Every thread and socket ends with the proxy.
 
 from __future__ import annotations
 
-import json
 import select
 import socket
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Self
-from urllib.parse import parse_qsl
 
+from tests.faults import messages
 from tests.faults.calls import Call
+from tests.faults.listener import Listener, break_off, hang_up
+from tests.faults.messages import Answer, Reader, Request
 
-_RESET = struct.pack("ii", 1, 0)
-_REASONS = {403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 429: "TooManyRequests"}
 # How many answers to one GET are remembered, to be given again when they are out of date.
 _REMEMBERED = 4
 
@@ -104,34 +102,20 @@ class Proxy:
     def __enter__(self) -> Self:
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
-        self._ended = threading.Event()
         self._calmed = threading.Event()
         self._flowing = threading.Event()
         self._flowing.set()
-        self._late: deque[_Request] = deque()
+        self._late: deque[Request] = deque()
         self._answers: dict[str, deque[bytes]] = {}
-        self._sockets: set[socket.socket] = set()
         self._watches: dict[socket.socket, str] = {}
-        self._threads: set[threading.Thread] = set()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._acceptor = threading.Thread(target=self._accept, name="proxy-accept", daemon=True)
-        self._acceptor.start()
+        self._listener = Listener("proxy", self._serve)
+        self.url = self._listener.url
+        self._listener.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._ended.set()
         self.calm()
-        # Closing a socket does not wake a thread that waits in accept; a connection does.
-        with suppress(OSError), socket.create_connection(self._listener.getsockname()):
-            pass
-        self._acceptor.join()
-        self._listener.close()
-        self.disconnect()
-        with self._lock:
-            threads = list(self._threads)
-        for thread in threads:
-            thread.join()
+        self._listener.end()
 
     # What a test says
 
@@ -169,7 +153,7 @@ class Proxy:
             request = self._late.popleft()
             with socket.create_connection(self.upstream) as sock:
                 sock.sendall(request.head + request.body)
-                answer = _Answer.read(_Reader(sock))
+                answer = Answer.read(Reader(sock))
             self._note(request, answer.code, Kind.LATE, answer.body)
             count += 1
         return count
@@ -180,51 +164,25 @@ class Proxy:
 
     def disconnect(self, resources: frozenset[str] = frozenset()) -> None:
         """Break the connections of the watches of these resources; of none: every connection there is."""
+        if not resources:
+            self._listener.disconnect()
         with self._lock:
-            broken = [sock for sock, resource in self._watches.items() if resource in resources]
-            for sock in broken if resources else self._sockets:
-                with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+            for sock, resource in self._watches.items():
+                if resource in resources:
+                    hang_up(sock)
 
     # Its threads
 
-    def _accept(self) -> None:
-        while True:
-            sock, _ = self._listener.accept()
-            with self._lock:
-                if self._ended.is_set():
-                    sock.close()
-                    return
-                thread = threading.Thread(target=self._serve, args=(sock,), name="proxy-connection", daemon=True)
-                self._sockets.add(sock)
-                self._threads.add(thread)
-            thread.start()
-
     def _serve(self, client: socket.socket) -> None:
-        server: socket.socket | None = None
-        try:
-            server = socket.socket()
-            server.connect(self.upstream)
+        # A side that hangs up is what this is all about.
+        with suppress(OSError, ValueError), self._listener.dialled(self.upstream) as server:
             for sock in (client, server):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                self._sockets.add(server)
-                ended = self._ended.is_set()
-            asking, link = _Reader(client), _Link(client, server, _Reader(server))
-            while not ended and (request := _Request.read(asking)) and self._pass(link, request):
+            asking, link = Reader(client), _Link(client, server, Reader(server))
+            while (request := Request.read(asking)) and self._pass(link, request):
                 pass
-        except (OSError, ValueError):
-            pass  # a side that hangs up is what this is all about
-        finally:
-            with self._lock:
-                for sock in (client, server):
-                    if sock is not None:
-                        self._sockets.discard(sock)
-                        self._watches.pop(sock, None)
-                        sock.close()
-                self._threads.discard(threading.current_thread())
 
-    def _pass(self, link: _Link, request: _Request) -> bool:
+    def _pass(self, link: _Link, request: Request) -> bool:
         """Deal with one request; whether the connection goes on."""
         fault = self._struck(request.call)
         kind = fault.kind if fault is not None else None
@@ -233,19 +191,28 @@ class Proxy:
             if done is not None:
                 return done
         link.server.sendall(request.head + request.body)
-        answer = _Answer.read(link.answering)
+        answer = Answer.read(link.answering)
         self._note(request, answer.code, kind, answer.body if request.call.writes else b"")
         if kind is Kind.LOSE:
             return link.reset()
         if answer.chunked:
-            with self._lock:
-                self._watches[link.client] = request.call.resource
-            link.client.sendall(answer.head)
-            return self._stream(link, fault)
+            with self._watched(link.client, request.call.resource):
+                link.client.sendall(answer.head)
+                return self._stream(link, fault)
         if request.call.verb == "list" and answer.code == 200:
             self._remember(request.target, answer.head + answer.body)
         link.client.sendall(answer.head + answer.body)
         return True
+
+    @contextmanager
+    def _watched(self, client: socket.socket, resource: str) -> Iterator[None]:
+        with self._lock:
+            self._watches[client] = resource
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._watches[client]
 
     def _struck(self, call: Call) -> Fault | None:
         with self._lock:
@@ -254,12 +221,12 @@ class Proxy:
                 self._faults.remove(fault)
             return replace(fault) if fault is not None else None
 
-    def _strike(self, link: _Link, request: _Request, fault: Fault) -> bool | None:
+    def _strike(self, link: _Link, request: Request, fault: Fault) -> bool | None:
         """What a fault does before the server hears of the request; None: it is to hear of it."""
         match fault.kind:
             case Kind.REFUSE:
                 self._note(request, 0, fault.kind)
-                link.client.sendall(_refusal(fault))
+                link.client.sendall(messages.refusal(fault.code, "so says the proxy", fault.retry_after))
                 return True
             case Kind.RESET | Kind.LATE | Kind.HANG:
                 if fault.kind is Kind.LATE:
@@ -289,8 +256,8 @@ class Proxy:
                 if link.hung_up():
                     return False
             if fault is not None and fault.kind is Kind.GONE and count >= fault.after:
-                status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old, says the proxy"}
-                link.chunk(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
+                error = {"type": "ERROR", "object": messages.status(410, "too old, says the proxy")}
+                link.chunk(messages.line(error))
                 return False
             if fault is not None and fault.kind is Kind.CUT and count >= fault.after:
                 link.chunk(line[: len(line) // 2])
@@ -302,99 +269,17 @@ class Proxy:
                     link.chunk(before)
             before = line
         if link.ended_well:
-            link.client.sendall(b"0\r\n\r\n")
+            link.chunk(b"")
         return link.ended_well
 
     def _remember(self, target: str, answer: bytes) -> None:
         with self._lock:
             self._answers.setdefault(target, deque(maxlen=_REMEMBERED)).append(answer)
 
-    def _note(self, request: _Request, code: int, fault: Kind | None, answer: bytes = b"") -> None:
+    def _note(self, request: Request, code: int, fault: Kind | None, answer: bytes = b"") -> None:
         passed = Passed(request.call, request.body, code, fault, answer)
         self.passed.append(passed)
         self.told(passed)
-
-
-class _Reader:
-    """Reads from a socket, and knows what it has read ahead."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self.ahead = b""
-
-    def readline(self) -> bytes:
-        """Up to and with the next line end; less at the end of the connection."""
-        while b"\n" not in self.ahead:
-            if not self._receive():
-                break
-        line, end, self.ahead = self.ahead.partition(b"\n")
-        return line + end
-
-    def read(self, size: int) -> bytes:
-        """So many bytes; ConnectionError when the connection ends before."""
-        while len(self.ahead) < size:
-            if not self._receive():
-                raise ConnectionError("cut off in a body")
-        data, self.ahead = self.ahead[:size], self.ahead[size:]
-        return data
-
-    def _receive(self) -> bool:
-        data = self._sock.recv(256 * 1024)
-        self.ahead += data
-        return bool(data)
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    head: bytes
-    body: bytes
-    target: str
-    call: Call
-
-    @classmethod
-    def read(cls, reader: _Reader) -> _Request | None:
-        """The next request of a connection; None at its end."""
-        line = reader.readline()
-        if not line.endswith(b"\n"):
-            return None
-        head, length, _ = _headers(reader)
-        body = reader.read(length)
-        method, target, _ = line.decode().split(" ", 2)
-        path, _, query = target.partition("?")
-        return cls(line + head, body, target, Call.of(method, path, dict(parse_qsl(query))))
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    head: bytes
-    code: int
-    chunked: bool
-    body: bytes = b""
-
-    @classmethod
-    def read(cls, reader: _Reader) -> _Answer:
-        """The next answer of a connection, but for the body of a stream; ConnectionError at its end."""
-        line = reader.readline()
-        if not line.endswith(b"\n"):
-            raise ConnectionError("the server has hung up")
-        head, length, chunked = _headers(reader)
-        return cls(line + head, int(line.split(b" ", 2)[1]), chunked, b"" if chunked else reader.read(length))
-
-
-def _headers(reader: _Reader) -> tuple[bytes, int, bool]:
-    """The headers with their end, the length of the body, and whether it comes in chunks."""
-    head, length, chunked = [], 0, False
-    while (line := reader.readline()).strip():
-        name, _, value = line.partition(b":")
-        match name.lower():
-            case b"content-length":
-                length = int(value)
-            case b"transfer-encoding":
-                chunked = b"chunked" in value
-        head.append(line)
-    if not line:
-        raise ConnectionError("cut off in the headers")
-    return b"".join(head) + line, length, chunked
 
 
 @dataclass(eq=False)
@@ -403,15 +288,15 @@ class _Link:
 
     client: socket.socket
     server: socket.socket
-    answering: _Reader
+    answering: Reader
     ended_well: bool = False
 
     def chunk(self, data: bytes) -> None:
-        self.client.sendall(b"%x\r\n%b\r\n" % (len(data), data))
+        self.client.sendall(messages.chunk(data))
 
     def reset(self) -> bool:
         """Break the client's connection."""
-        self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        break_off(self.client)
         return False
 
     def hung_up(self) -> bool:
@@ -438,12 +323,3 @@ class _Link:
             return True
         readable, _, _ = select.select([self.client, self.server], [], [])
         return self.client not in readable
-
-
-def _refusal(fault: Fault) -> bytes:
-    code = fault.code
-    status = {"kind": "Status", "code": code, "reason": _REASONS.get(code, ""), "message": "so says the proxy"}
-    body = json.dumps(status).encode()
-    extra = f"Retry-After: {fault.retry_after}\r\n" if fault.retry_after is not None else ""
-    head = f"HTTP/1.1 {code} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
-    return head.encode() + body

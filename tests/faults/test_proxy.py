@@ -20,7 +20,7 @@ from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.errors import ClusterError, Conflict, Forbidden, Gone, NotFound, Throttled, Unavailable
 
-SECONDS = 30
+SECONDS = 60
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_the_end_of_the_proxy_ends_everything(memory: MemoryCluster) -> None:
             until(lambda: len(proxy.passed) >= 2, SECONDS, every=0.005)
             begun = time.monotonic()
             proxy.__exit__()
-            assert time.monotonic() - begun < 10
+            assert time.monotonic() - begun < 250, "far from the 600 s that the answer hangs"
             for thread in threads:
                 thread.join(SECONDS)
             assert not [thread for thread in threads if thread.is_alive()]

@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from tf_dist.cluster.api import LogOptions
+from tf_dist.cluster.node import logserver
 from tf_dist.cluster.node.callers import Gate
 from tf_dist.cluster.node.certificate import server_context
 from tf_dist.cluster.node.logrequests import read_request
@@ -284,6 +286,29 @@ def test_a_followed_log_ends_with_its_container_or_its_reader(serve: Serve, logs
 
     logs.alive = False
     assert ask(server, f"{LOG}?follow=true") == (200, "first\nsecond\n")
+
+
+@needs_openssl
+def test_one_connection_too_many_is_hung_up_on(serve: Serve, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logserver, "_MOST", 1)
+    server = serve(None)
+    logs.alive = True
+    logs.say("first")
+    with closing(HTTPSConnection("127.0.0.1", server.port, timeout=30, context=client_context())) as connection:
+        connection.request("GET", f"{LOG}?follow=true")
+        with connection.getresponse() as answer:
+            assert answer.readline() == b"first\n"
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                ask(server, "/healthz")
+            logs.say("second")
+            assert answer.readline() == b"second\n"  # whoever was there before is not disturbed
+
+    def served() -> bool:
+        with suppress(OSError):
+            return ask(server, "/healthz") == (200, "ok")
+        return False
+
+    until(served, 30)
 
 
 @needs_openssl

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tf_dist.cli import options, output
@@ -11,30 +12,29 @@ if TYPE_CHECKING:
     from tf_dist.cli.jobs import StoredJob
 
 
-def suspend(
-    jobs: options.Names,
-    namespace: options.Namespace = "",
-    kubeconfig: options.Kubeconfig = "",
-    context: options.Context = "",
-    local: options.Local = False,
-) -> None:
-    """Stop the pods of jobs and give their place back; resume starts them again. Costs none of their restarts."""
-    from tf_dist.cli.connect import connect
+def _command(help_text: str, *, suspended: bool) -> Callable[..., None]:
+    """A command over jobs. The two differ in nothing but what they make of ``suspended``, and in their help."""
 
-    _set(jobs, namespace, connect(kubeconfig, context, local=local), suspended=True)
+    def command(
+        jobs: options.Names,
+        namespace: options.Namespace = "",
+        kubeconfig: options.Kubeconfig = "",
+        context: options.Context = "",
+        local: options.Local = False,
+    ) -> None:
+        from tf_dist.cli.connect import connect
+
+        _set(jobs, namespace, connect(kubeconfig, context, local=local), suspended=suspended)
+
+    command.__doc__ = help_text
+    return command
 
 
-def resume(
-    jobs: options.Names,
-    namespace: options.Namespace = "",
-    kubeconfig: options.Kubeconfig = "",
-    context: options.Context = "",
-    local: options.Local = False,
-) -> None:
-    """Let suspended jobs, and jobs that a policy aborted, start again."""
-    from tf_dist.cli.connect import connect
-
-    _set(jobs, namespace, connect(kubeconfig, context, local=local), suspended=False)
+suspend = _command(
+    "Stop the pods of jobs and give their place back; resume starts them again. Costs none of their restarts.",
+    suspended=True,
+)
+resume = _command("Let suspended jobs, and jobs that a policy aborted, start again.", suspended=False)
 
 
 def _set(jobs: list[str], namespace: str, connection: Connection, *, suspended: bool) -> None:

@@ -7,62 +7,28 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.server import ThreadingHTTPServer
+from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import Any, Self
+from typing import Self
 
 from tf_dist.cluster.http.app import App
 from tf_dist.cluster.http.handler import Handler
 from tf_dist.cluster.http.hangups import Hangups
+from tf_dist.cluster.http.listener import TrackingServer
 from tf_dist.cluster.http.reviews import USER
 from tf_dist.cluster.memory.cluster import MemoryCluster
 from tf_dist.errors import ClusterError
 
 
-class Listener(ThreadingHTTPServer):
-    """Accepts connections, and knows them all so that they can be ended."""
+class Listener(TrackingServer):
+    """Accepts the connections of an ApiServer."""
 
-    daemon_threads = True
-    block_on_close = False
     request_queue_size = 128
-    allow_reuse_address = True
+    thread_name = "tf-dist-connection"
 
     def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
         self.api = api
-        self._lock = threading.Lock()
-        self._open: dict[socket.socket, threading.Thread] = {}
         super().__init__(address, Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for a connection, known from its first moment."""
-        thread = threading.Thread(
-            target=self.process_request_thread, args=(request, client_address), name="tf-dist-connection", daemon=True
-        )
-        with self._lock:
-            self._open[request] = thread
-        thread.start()
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve one connection to its end."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._lock:
-                self._open.pop(request, None)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is the client's business."""
-
-    def end_connections(self) -> None:
-        """Break every connection and wait for its thread."""
-        with self._lock:
-            connections = list(self._open.items())
-        for sock, _ in connections:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-        for _, thread in connections:
-            thread.join(timeout=5)
 
 
 class ApiServer:

@@ -16,12 +16,13 @@ from tf_dist.cluster.memory import listing
 from tf_dist.cluster.memory.context import Context, Validator
 from tf_dist.cluster.memory.objects import Clock
 from tf_dist.cluster.memory.reaping import DeleteOptions, Reaper
-from tf_dist.cluster.memory.resources import Kind, Registry
+from tf_dist.cluster.memory.resources import Registry
+from tf_dist.cluster.memory.served import served
 from tf_dist.cluster.memory.sources import AddressSource, LogSource, container_of
 from tf_dist.cluster.memory.store import Journal, Key, Store
 from tf_dist.cluster.memory.watching import WatchStream
 from tf_dist.cluster.memory.writing import Writer, not_found
-from tf_dist.cluster.refusals import BadRequest, MethodNotAllowed
+from tf_dist.cluster.refusals import BadRequest
 from tf_dist.errors import NotFound
 
 
@@ -88,20 +89,19 @@ class MemoryCluster:
     ) -> ObjectList:
         """All objects of a kind in order of namespace and name, or a page of them as of the first page."""
         with self._store.lock:
-            kind = self._kind(resource)
-            page = listing.Page(kind.key, namespace, listing.selector(labels, fields), limit, continue_)
+            asked = served(self.kinds, resource)
+            page = listing.Page(asked.kind.key, namespace, listing.selector(labels, fields), limit, continue_)
             found = listing.read(self._store, page)
-        view = self._view(kind, resource)
-        return found if view is _same else found._replace(items=[view(obj) for obj in found.items])
+        return found._replace(items=asked.views(found.items))
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         """One object; NotFound."""
         with self._store.lock:
-            kind = self._kind(resource)
-            obj = self._store.get(_key(kind, namespace, name))
+            asked = served(self.kinds, resource)
+            obj = self._store.get(asked.key(namespace, name))
         if obj is None:
-            raise not_found(kind, name)
-        return self._view(kind, resource)(obj)
+            raise not_found(asked.kind, name)
+        return asked.view(obj)
 
     def watch(
         self,
@@ -117,20 +117,19 @@ class MemoryCluster:
         """Changes after a version; "" and "0" start with what is there (``initial_end``: then a bookmark says so)."""
         match = listing.selector(labels, fields)
         with self._store.lock:
-            kind = self._kind(resource)
-            view = self._view(kind, resource)
-            backlog = listing.backlog(self._store, kind.key, namespace, match, view, since)
+            asked = served(self.kinds, resource)
+            kind = asked.kind.key
+            backlog = listing.backlog(self._store, kind, namespace, match, asked.view, since)
             if initial_end:
-                backlog.append(WatchEvent("BOOKMARK", _bookmark(resource, str(self._store.version), initial_end=True)))
-            feed = self._store.listen(kind.key, namespace)
+                backlog.append(WatchEvent("BOOKMARK", asked.bookmark(str(self._store.version), initial_end=True)))
             return WatchStream(
                 self._store,
-                kind.key,
-                feed,
+                kind,
+                self._store.listen(kind, namespace),
                 backlog=backlog,
                 match=match,
-                view=view,
-                bookmark=lambda version: _bookmark(resource, version),
+                view=asked.view,
+                bookmark=asked.bookmark,
                 bookmark_every=self._bookmark_every,
                 timeout=timeout,
             )
@@ -152,9 +151,9 @@ class MemoryCluster:
     def create(self, resource: Resource, namespace: str | None, body: Object, *, dry_run: bool = False) -> Object:
         """The created object; AlreadyExists, Rejected, Forbidden, NotFound (no such namespace)."""
         with self._store.lock:
-            kind = self._kind(resource)
-            obj = self._writer.create(kind, resource, namespace, body, dry_run=dry_run)
-        return self._view(kind, resource)(obj)
+            asked = served(self.kinds, resource)
+            obj = self._writer.create(asked.kind, resource, namespace, body, dry_run=dry_run)
+        return asked.view(obj)
 
     def replace(
         self,
@@ -168,10 +167,10 @@ class MemoryCluster:
     ) -> Object:
         """The object after it was replaced; NotFound, Conflict, Rejected."""
         with self._store.lock:
-            kind = self._kind(resource, subresource)
-            key = _key(kind, namespace, name)
-            obj = self._writer.replace(kind, resource, key, body, subresource=subresource, dry_run=dry_run)
-        return self._view(kind, resource)(obj)
+            asked = served(self.kinds, resource, subresource)
+            key = asked.key(namespace, name)
+            obj = self._writer.replace(asked.kind, resource, key, body, subresource=subresource, dry_run=dry_run)
+        return asked.view(obj)
 
     def patch(
         self,
@@ -186,11 +185,12 @@ class MemoryCluster:
     ) -> Object:
         """The patched object; NotFound, Conflict, Rejected."""
         with self._store.lock:
-            served = self._kind(resource, subresource)
-            view = self._view(served, resource)
-            key = _key(served, namespace, name)
-            obj = self._writer.patch(served, key, body, how=kind, view=view, subresource=subresource, dry_run=dry_run)
-        return view(obj)
+            asked = served(self.kinds, resource, subresource)
+            key = asked.key(namespace, name)
+            obj = self._writer.patch(
+                asked.kind, key, body, how=kind, view=asked.view, subresource=subresource, dry_run=dry_run
+            )
+        return asked.view(obj)
 
     def apply(
         self,
@@ -204,11 +204,11 @@ class MemoryCluster:
     ) -> tuple[Object, bool]:
         """Server-side apply, without field owners: merge into what is there, or create it (then True)."""
         with self._store.lock:
-            kind = self._kind(resource)
-            if not subresource and self._store.get(_key(kind, namespace, name)) is None:
+            asked = served(self.kinds, resource)
+            if not subresource and self._store.get(asked.key(namespace, name)) is None:
                 named = {**body, "metadata": {**(body.get("metadata") or {}), "name": name}}
                 return self.create(resource, namespace, named, dry_run=dry_run), True
-            how = PatchType.MERGE if kind.custom else PatchType.STRATEGIC
+            how = PatchType.MERGE if asked.kind.custom else PatchType.STRATEGIC
             obj = self.patch(resource, namespace, name, body, kind=how, subresource=subresource, dry_run=dry_run)
             return obj, False
 
@@ -231,16 +231,16 @@ class MemoryCluster:
     ) -> Object | None:
         """Delete with every option the API has: what is left of the object, or None when it is gone."""
         with self._store.lock:
-            kind = self._kind(resource)
-            key = _key(kind, namespace, name)
+            asked = served(self.kinds, resource)
+            key = asked.key(namespace, name)
             obj = self._store.get(key)
             if obj is None:
-                raise not_found(kind, name)
+                raise not_found(asked.kind, name)
             if dry_run:
                 self._reaper.check(key, obj, options)
-                return self._view(kind, resource)(obj)
+                return asked.view(obj)
             left = self._reaper.delete(key, obj, options)
-        return self._view(kind, resource)(left) if left else None
+        return asked.view(left) if left else None
 
     def delete_collection(
         self,
@@ -274,44 +274,7 @@ class MemoryCluster:
         """Delete a pod as the eviction subresource does (disruption budgets are stored, not enforced)."""
         self.delete_with(api.PODS, namespace, pod, options or DeleteOptions())
 
-    # Kinds
-
-    def _kind(self, resource: Resource, subresource: str = "") -> Kind:
-        kind = self.kinds.find(resource.group, resource.version, resource.plural)
-        if subresource and (subresource != "status" or not kind.status):
-            known = subresource in ("eviction", "binding", "log")
-            wrong = MethodNotAllowed if known else NotFound
-            raise wrong(f"{kind.key} cannot be written through a subresource {subresource!r}")
-        return kind
-
-    def _view(self, kind: Kind, resource: Resource) -> Callable[[Object], Object]:
-        # As a CRD without conversion: another version differs in its apiVersion only.
-        if resource.version == kind.resource.version:
-            return _same
-        return lambda obj: {**obj, "apiVersion": resource.api_version}
-
     def compact(self) -> None:
         """Forget the history of changes: watches from older versions are Gone."""
         with self._store.lock:
             self._store.compact()
-
-
-def _same(obj: Object) -> Object:
-    return obj
-
-
-def _key(kind: Kind, namespace: str | None, name: str) -> Key:
-    if not name:
-        raise BadRequest(f"{kind.key} are asked for by name, and none was given")
-    if not kind.resource.namespaced:
-        return Key(kind.key, "", name)
-    if not namespace:
-        raise BadRequest(f"an empty namespace may not be set when {kind.key} are asked for by name")
-    return Key(kind.key, namespace, name)
-
-
-def _bookmark(resource: Resource, version: str, *, initial_end: bool = False) -> Object:
-    metadata: Object = {"resourceVersion": version, "creationTimestamp": None}
-    if initial_end:
-        metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 
 from tf_dist.cluster.api import LogOptions, Stream
 from tf_dist.cluster.http.hangups import Hangups
+from tf_dist.cluster.http.listener import TrackingServer, hang_up
 from tf_dist.cluster.node.callers import Gate
 from tf_dist.cluster.node.logrequests import LogRequest, read_request
 from tf_dist.errors import ClusterError, Unavailable
@@ -74,18 +75,14 @@ class LogServer:
         self.hangups.stop()
 
 
-class _Listener(ThreadingHTTPServer):
-    """Accepts connections, not too many, and knows them all so that they can be ended."""
+class _Listener(TrackingServer):
+    """Accepts connections, but not too many, and speaks TLS on them."""
 
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
+    thread_name = "node-log-reader"
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext, owner: LogServer) -> None:
         self.owner = owner
         self._context = context
-        self._lock = threading.Lock()
-        self._open: dict[socket.socket, threading.Thread] = {}
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -94,40 +91,17 @@ class _Listener(ThreadingHTTPServer):
         request.settimeout(_PATIENCE)
         request.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         secure = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-        thread = threading.Thread(
-            target=self.process_request_thread, args=(secure, client_address), name="node-log-reader", daemon=True
-        )
-        with self._lock:
-            full = len(self._open) >= _MOST
-            if not full:
-                self._open[secure] = thread
-        if full:
-            secure.close()
+        if self.connections < _MOST:
+            super().process_request(secure, client_address)
         else:
-            thread.start()
+            secure.close()
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def serve_connection(self, request: Any, client_address: Any) -> None:
         """Serve one request. The handshake is made here: a caller that is slow at it delays nobody."""
-        try:
-            with suppress(OSError, ValueError), request:
-                request.do_handshake()
-                self.finish_request(request, client_address)
-                _hang_up(request)
-        finally:
-            with self._lock:
-                self._open.pop(request, None)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is the caller's business."""
-
-    def end_connections(self) -> None:
-        """Break every connection and wait for its thread."""
-        with self._lock:
-            connections = list(self._open.items())
-        for sock, _ in connections:
-            _hang_up(sock)
-        for _, thread in connections:
-            thread.join(timeout=5)
+        with suppress(OSError, ValueError), request:
+            request.do_handshake()
+            self.finish_request(request, client_address)
+            hang_up(request)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -192,12 +166,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing goes to stderr."""
-
-
-def _hang_up(sock: socket.socket) -> None:
-    """End a connection under the feet of whoever uses it (without TLS's own farewell, which would disturb them)."""
-    with suppress(OSError):
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _duplicate(sock: socket.socket) -> int:
