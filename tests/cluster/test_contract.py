@@ -478,9 +478,9 @@ def test_a_watch_ends_when_another_thread_closes_it(cluster: Cluster, namespace:
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert first.wait(30)
+    assert first.wait(60)
     events.close()
-    reader.join(30)
+    reader.join(60)
     assert not reader.is_alive()
     assert seen == [("ADDED", "a")]
 

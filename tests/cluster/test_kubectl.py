@@ -13,7 +13,7 @@ import yaml
 
 from tests.cluster.support import config_map, job, node, pod
 from tests.cluster.test_official_client import FixedLogs
-from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS, TFJOBS
+from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS, QUEUES, TFJOBS
 from tf_dist.cluster.http import ApiServer, kubeconfig
 from tf_dist.cluster.memory import MemoryCluster, Scheduler
 
@@ -188,3 +188,15 @@ def test_discovery(kubectl: Kubectl) -> None:
 def test_without_the_token_nothing_is_said(kubectl: Kubectl, server: ApiServer) -> None:
     said = kubectl(f"--server={server.app.url}", "get", "pods", fails=True)
     assert "credentials" in said or "Unauthorized" in said
+
+
+def test_queues_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    spec = {"parent": "research", "quotas": {"cpu": {"nominal": 8}}}
+    memory.create(QUEUES, None, {"metadata": {"name": "vision"}, "spec": spec})
+    memory.create(QUEUES, None, {"metadata": {"name": "fresh"}, "spec": {}})
+    status = {"pending": 3, "admitted": 1, "usage": "cpu 4/8", "share": "50%", "used": {"cpu": "4"}}
+    memory.patch(QUEUES, None, "vision", {"status": status}, subresource="status")
+    found = rows(kubectl("get", "queues"))
+    assert found[0] == ["NAME", "PENDING", "ADMITTED", "USED", "SHARE", "PARENT", "AGE"]
+    assert found[1][0] == "fresh"
+    assert found[2][:-1] == ["vision", "3", "1", "cpu", "4/8", "50%", "research"]

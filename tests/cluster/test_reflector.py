@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -32,7 +32,7 @@ from tf_dist.cluster.reflector import Reflector
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.errors import Forbidden, NotFound
 
-SECONDS = 30
+SECONDS = 60
 
 
 @dataclass
@@ -61,6 +61,13 @@ class Scene:
     def rows(self) -> list[str]:
         """The cache: ``name@version`` of everything in it."""
         return sorted(_short(obj) for obj in self.reflector.items())
+
+    def told(self, *changes: str) -> None:
+        """It comes to tell exactly these, which is a moment after the cache shows them."""
+        try:
+            until(lambda: self.changes == [*changes], SECONDS, every=0.005)
+        except AssertionError:
+            assert self.changes == [*changes]
 
     def expect(self, rows: list[str], asked: list[str]) -> None:
         """It comes to hold this, after exactly these requests."""
@@ -119,8 +126,8 @@ def test_a_watch_that_ends_goes_on_at_the_last_version(resource: Resource) -> No
 
     with reflecting(script, resource) as scene:
         scene.expect(["a@8"], ["list", "watch 5", "watch 7"])
-        assert scene.changes == ["->a@3", "->b@7", "a@3>a@8", "b@7>-"]
-        assert scene.reflector.version == "9"
+        scene.told("->a@3", "->b@7", "a@3>a@8", "b@7>-")
+        until(lambda: scene.reflector.version == "9", SECONDS, every=0.005)
         assert scene.server.asked[1].query["allowWatchBookmarks"] == "true"
         assert scene.server.asked[0].path == resource.path("default")
         assert scene.reflector.problem is None
@@ -193,7 +200,7 @@ def test_a_line_cut_in_the_middle(resource: Resource, end: End) -> None:
         until(lambda: scene.rows() == ["a@3", "b@7"], SECONDS, every=0.005)
         read.set()
         scene.expect(["a@8", "b@7"], ["list", "watch 5", "watch 7"])
-        assert scene.changes == ["->a@3", "->b@7", "a@3>a@8"]
+        scene.told("->a@3", "->b@7", "a@3>a@8")
         assert scene.failures
 
 
@@ -217,16 +224,33 @@ def test_a_servers_wish_to_wait_is_kept(resource: Resource) -> None:
 @both_kinds
 @pytest.mark.parametrize("silence", [Silence(), watched()], ids=["before the answer", "in the stream"])
 def test_a_silent_connection_is_given_up(resource: Resource, silence: Answer) -> None:
-    def script(s: Scene) -> list[Answer]:
-        return [listed(5, s.obj("a", 3)), silence, watched(event("MODIFIED", s.obj("a", 8)), end=End.CLEAN)]
+    """What is asked decides about the answer: on a busy machine, what is not silent may be given up, too."""
+    stall, begun = 0.3, time.monotonic()
+    scenes: list[Scene] = []
+    silent = iter([silence])
 
-    with reflecting(script, resource, last=lambda _: watched(), stall=0.3) as scene:
+    def script(s: Scene) -> list[Answer]:
+        scenes.append(s)
+        return []
+
+    def answer(asked: Asked) -> Answer:
+        obj = scenes[0].obj
+        match str(asked):
+            case "list":
+                return listed(5, obj("a", 3))
+            case "watch 5":
+                return next(silent, None) or watched(event("MODIFIED", obj("a", 8)), end=End.CLEAN)
+            case _:
+                return watched()
+
+    with reflecting(script, resource, last=answer, stall=stall) as scene:
         # What follows is as silent as before, so it asks again from time to time.
-        until(lambda: scene.rows() == ["a@8"] and len(scene.server.said()) >= 6, SECONDS, every=0.005)
-        assert scene.server.said()[:6] == ["list", "watch 5", "watch 5", "watch 8", "watch 8", "watch 8"]
-        assert scene.changes == ["->a@3", "a@3>a@8"]
-        quiet = [asked.at for asked in scene.server.asked[3:]]
-        assert all(later - earlier >= 0.2 for earlier, later in pairwise(quiet))
+        until(lambda: scene.rows() == ["a@8"] and scene.server.said()[-2:] == ["watch 8"] * 2, SECONDS, every=0.005)
+        said, seconds = scene.server.said(), time.monotonic() - begun
+        assert [what for what, _ in groupby(said)] == ["list", "watch 5", "watch 8"]
+        assert said.count("watch 5") >= 2
+        assert said.count("watch 8") <= 1 + seconds / stall, "each is waited for"
+        scene.told("->a@3", "a@3>a@8")
 
 
 # Lists
@@ -291,20 +315,21 @@ def test_an_older_list_is_not_believed() -> None:
 
 
 def test_what_was_written_shows_at_once_and_the_watch_confirms_it() -> None:
+    written = threading.Event()
+
     def script(s: Scene) -> list[Answer]:
         late = [event("MODIFIED", s.obj("a", 6)), event("MODIFIED", s.obj("a", 8)), event("ADDED", s.obj("b", 9))]
-        return [listed(5, s.obj("a", 3)), Silence(), watched(*late)]
+        return [listed(5, s.obj("a", 3)), watched(end=End.CLEAN, when=written), watched(*late)]
 
-    with reflecting(script, stall=1.0, last=lambda _: watched()) as scene:
+    with reflecting(script) as scene:
         until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
         scene.reflector.put(scene.obj("a", 8))
         scene.reflector.put(scene.obj("a", 7))
         assert scene.rows() == ["a@8"]
-        until(lambda: scene.rows() == ["a@8", "b@9"], SECONDS, every=0.005)
+        written.set()
         # It goes on where the watch was: a write of its own says nothing about what others have done meanwhile.
-        assert scene.server.said()[:3] == ["list", "watch 5", "watch 5"]
-        assert [change for change in scene.changes if change.startswith("a@8")] == []
-        assert scene.changes[-1] == "->b@9"
+        scene.expect(["a@8", "b@9"], ["list", "watch 5", "watch 5"])
+        scene.told("->a@3", "a@3>a@8", "->b@9")
 
 
 def test_a_list_that_began_before_a_write_does_not_undo_it() -> None:
@@ -343,7 +368,7 @@ def test_what_is_older_than_the_cache_is_ignored() -> None:
 
     with reflecting(script) as scene:
         scene.expect(["a@9", "b@8", "c@11"], ["list", "watch 10"])
-        assert scene.changes == ["->a@9", "->b@8", "->c@11"]
+        scene.told("->a@9", "->b@8", "->c@11")
 
 
 def test_the_same_event_twice_changes_nothing() -> None:
@@ -353,7 +378,7 @@ def test_the_same_event_twice_changes_nothing() -> None:
 
     with reflecting(script) as scene:
         scene.expect(["b@7", "c@9"], ["list", "watch 5"])
-        assert scene.changes == ["->a@3", "->b@7", "a@3>-", "->c@9"]
+        scene.told("->a@3", "->b@7", "a@3>-", "->c@9")
 
 
 def test_only_what_is_kept_is_cached() -> None:
@@ -458,8 +483,8 @@ def test_stopping_does_not_wait_for_the_server(script: Script) -> None:
         until(lambda: len(scene.server.said()) == wanted, SECONDS, every=0.005)
         begun = time.monotonic()
         scene.reflector.stop()
-        # The shortest time limit of a request is three times this.
-        assert time.monotonic() - begun < 10
+        # The shortest time limit of a request is longer than this.
+        assert time.monotonic() - begun < 25
         scene.reflector.stop()
     assert not [thread for thread in threading.enumerate() if "reflector" in thread.name]
 

@@ -129,10 +129,11 @@ def test_the_servers_wish_to_wait_is_kept() -> None:
 
 
 def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    with RestCluster(url, retries=0) as client, pytest.raises(Unavailable, match="refused") as raised:
-        client.list(PODS)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and does not listen; nobody else gets the port meanwhile
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with RestCluster(url, retries=0) as client, pytest.raises(Unavailable, match="refused") as raised:
+            client.list(PODS)
     assert raised.value.code == 0
 
 

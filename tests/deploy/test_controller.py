@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -44,17 +43,14 @@ def test_the_command_takes_every_argument_that_is_given_to_it() -> None:
     assert flags <= set(re.findall(r"--[\w-]+", told.stdout))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def answers(port: int, path: str) -> int:
-    """The status of an answer, 0 for none."""
+def answers(log: Path, path: str) -> int:
+    """The status of an answer at the port that the log names, 0 for none."""
+    port = re.search(r"metrics on port (\d+)", log.read_text())
+    if port is None:
+        return 0
     with suppress(OSError):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}{path}", timeout=60) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             with error:
@@ -66,14 +62,14 @@ def answers(port: int, path: str) -> int:
 def test_the_controller_drives_a_job_with_nothing_but_its_role(
     admin: RestCluster, config_of: Callable[[str, str], str], room: Kubelet, namespace: str, tmp_path: Path
 ) -> None:
-    shipped, port = container(Settings()), free_port()
-    given = [f"--metrics-port={port}" if one.startswith("--metrics-port") else one for one in shipped["args"]]
+    shipped = container(Settings())
+    given = ["--metrics-port=0" if one.startswith("--metrics-port") else one for one in shipped["args"]]
     config = config_of("tf-dist-controller", SYSTEM)
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen([*PROGRAM, *given, f"--kubeconfig={config}"], stdout=log, stderr=log)
         try:
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                until(lambda probe=probe: answers(port, shipped[probe]["httpGet"]["path"]) == 200, 60)
+                until(lambda probe=probe: answers(tmp_path / "log", shipped[probe]["httpGet"]["path"]) == 200, 60)
             job = tfjob(cleanPodPolicy="All", ttlSecondsAfterFinished=0)
             admin.create(TFJOBS, namespace, {**job, "metadata": {"name": "mnist"}})
             until(lambda: len(admin.list(PODS, namespace).items) == 3, 60)
@@ -90,5 +86,8 @@ def test_the_controller_drives_a_job_with_nothing_but_its_role(
     said = (tmp_path / "log").read_text()
     assert code == 0, said
     assert "cannot" not in said, said
-    (held,) = admin.list(LEASES, SYSTEM).items
-    assert not held["spec"].get("holderIdentity")
+    held = {
+        lease["metadata"]["name"]: lease["spec"].get("holderIdentity") for lease in admin.list(LEASES, SYSTEM).items
+    }
+    assert "tf-dist-controller" in held
+    assert not any(held.values()), held

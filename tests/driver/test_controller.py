@@ -43,7 +43,7 @@ def memory() -> Iterator[MemoryCluster]:
 
 
 def settings(**more: Any) -> ControllerSettings:
-    return ControllerSettings(**{"metrics_port": 0, "workers": 2, "duration": 2.0, "renew_every": 0.4, **more})
+    return ControllerSettings(**{"metrics_port": 0, "workers": 2, "renew_every": 0.4, **more})
 
 
 def ask(controller: Controller | int, path: str) -> tuple[int, str]:
@@ -54,6 +54,8 @@ def ask(controller: Controller | int, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+    except OSError as error:  # it took longer than the server allows: on a busy machine that may be
+        return 0, str(error)
 
 
 def driven(cluster: Cluster, name: str) -> bool:
@@ -70,12 +72,15 @@ def test_it_drives_and_says_how_it_is(memory: MemoryCluster) -> None:
         memory.create(TFJOBS, "default", tfjob())
         until(lambda: driven(memory, "mnist"), 60)
         assert drivers(memory, "mnist") == str(LEASE)
-        until(lambda: ask(controller, "/readyz") == (200, "ok\n"), 60)
-        assert ask(controller, "/healthz") == (200, "ok\n")
-        until(lambda: "tf_dist_leading 1.0" in ask(controller, "/metrics")[1], 60)
-        text = ask(controller, "/metrics")[1]
-        assert 'tf_dist_actions_total{kind="Create",result="ok"}' in text
-        assert 'tf_dist_heartbeats_total{result="ok"}' in text
+        for page in ("/readyz", "/healthz"):
+            until(lambda page=page: ask(controller, page) == (200, "ok\n"), 60)
+        counted = (
+            "tf_dist_leading 1.0",
+            'tf_dist_actions_total{kind="Create",result="ok"}',
+            'tf_dist_heartbeats_total{result="ok"}',
+        )
+        for sample in counted:
+            until(lambda sample=sample: sample in ask(controller, "/metrics")[1], 60)
         assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == controller.tenure.identity
     assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
 
@@ -125,19 +130,19 @@ class Cut:
 
 
 def test_who_cannot_renew_stops_driving_and_stands_by(memory: MemoryCluster) -> None:
-    wire = Cut(memory)
-    with Controller(wire, settings()) as one:  # type: ignore[arg-type]  # by __getattr__
+    wire, short = Cut(memory), settings(duration=5.0)
+    with Controller(wire, short) as one:  # type: ignore[arg-type]  # by __getattr__
         memory.create(TFJOBS, "default", tfjob("first"))
         until(lambda: driven(memory, "first"), 60)
         wire.cut = True
         until(lambda: not one.tenure.valid(), 60)
-        with Controller(memory, settings()) as two:
+        with Controller(memory, short) as two:
             until(two.tenure.valid, 60)
             before = wire.writes
             memory.create(TFJOBS, "default", tfjob("second"))
             until(lambda: driven(memory, "second"), 60)
             assert wire.writes == before
-            assert ask(one, "/readyz")[0] == 200, "a stand-by is ready"
+            until(lambda: ask(one, "/readyz")[0] == 200, 60)  # a stand-by is ready
             wire.cut = False
         until(one.tenure.valid, 60)
         memory.create(TFJOBS, "default", tfjob("third"))
@@ -186,8 +191,8 @@ def test_a_port_that_is_taken_leaves_nothing_behind(memory: MemoryCluster) -> No
 def test_what_cannot_be_listed_is_said(memory: MemoryCluster) -> None:
     with Controller(Blind(memory), settings()) as controller:  # type: ignore[arg-type]  # by __getattr__
         until(lambda: "no way to list nodes" in ask(controller, "/readyz")[1], 60)
-        assert ask(controller, "/readyz")[0] == 503
-        assert ask(controller, "/healthz")[0] == 200, "to start it anew would not help"
+        until(lambda: ask(controller, "/readyz")[0] == 503, 60)
+        until(lambda: ask(controller, "/healthz")[0] == 200, 60)  # to start it anew would not help
 
 
 class Blind:
@@ -273,7 +278,7 @@ def test_a_signal_ends_it_and_gives_the_lease_back(
     with Process(served, tmp_path / "log") as process:
         memory.create(TFJOBS, "default", tfjob())
         until(lambda: driven(memory, "mnist"), 60)
-        assert ask(process.port(), "/healthz") == (200, "ok\n")
+        until(lambda: ask(process.port(), "/healthz") == (200, "ok\n"), 60)
         until(lambda: process.created() == 3, 60)
         assert process.end(number) == 0, process.log.read_text()
     assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""

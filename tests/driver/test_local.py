@@ -60,14 +60,14 @@ def test_a_killed_daemon_finds_its_jobs_and_running_pods_again(home: Path, tmp_p
     first = _up(home)
     go_on = tmp_path / "go-on"
     client(first).create(TFJOBS, "default", _job(f"until [ -e {go_on} ]; do sleep 0.05; done"))
-    until(lambda: _phase(first) == "Running", 20)
+    until(lambda: _phase(first) == "Running", 90)
     before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in client(first).list(PODS, "default").items}
     os.kill(first.pid, signal.SIGKILL)
     os.waitpid(first.pid, 0)
     assert status(home) is None
     second = _up(home)
     go_on.touch()
-    until(lambda: _phase(second) == "Completed", 20)
+    until(lambda: _phase(second) == "Completed", 90)
     pods = client(second).list(PODS, "default").items
     assert {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}.items() <= before.items()
     assert all(c["restartCount"] == 0 for pod in pods for c in pod["status"]["containerStatuses"])
@@ -76,7 +76,7 @@ def test_a_killed_daemon_finds_its_jobs_and_running_pods_again(home: Path, tmp_p
 def test_stopping_it_ends_every_pod_and_keeps_the_jobs(home: Path) -> None:
     first = _up(home)
     client(first).create(TFJOBS, "default", _job("exec sleep 600"))
-    until(lambda: _phase(first) == "Running", 20)
+    until(lambda: _phase(first) == "Running", 90)
     assert down(home)
     assert status(home) is None
     second = _up(home)

@@ -262,7 +262,7 @@ def test_the_loop_outlives_an_error_that_nobody_foresaw(world: World) -> None:
     driver.start()
     try:
         world.submit(tfjob())
-        until(lambda: world.status().get("reason") == "Admitted", 20)
+        until(lambda: world.status().get("reason") == "Admitted", 60)
     finally:
         driver.stop()
     assert wire.broken

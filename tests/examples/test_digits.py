@@ -22,11 +22,11 @@ from tf_dist.core.dialects import parse
 from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FILES = sorted(EXAMPLES.rglob("*.yaml"))
+FILES = sorted((EXAMPLES / "digits").glob("*.yaml"))
 
 trains = [
     pytest.mark.tensorflow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(
         importlib.util.find_spec("tensorflow") is None,
         reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
@@ -111,10 +111,10 @@ class TestTrouble:
     @pytest.mark.parametrize("victim", ["worker-1", "worker-0", "ps-0"])
     def test_a_killed_replica_comes_back_and_training_ends_well(self, cluster: Cluster, victim: str) -> None:
         _submit(cluster, steps="6000")
-        until(lambda: _steps(cluster, "digits-worker-0") >= 1000, 120)
+        until(lambda: _steps(cluster, "digits-worker-0") >= 1000, 300)
         for process in _processes(victim):
             os.kill(process, signal.SIGKILL)
-        until(lambda: _state(cluster).get("phase") in ("Completed", "Failed"), 240)
+        until(lambda: _state(cluster).get("phase") in ("Completed", "Failed"), 500)
         state = _state(cluster)
         assert state["phase"] == "Completed", state
         assert sum(state.get("restarts", {}).values()) + state.get("containerRestarts", 0) >= 1

@@ -68,7 +68,8 @@ class Listener:
                 return
             thread = threading.Thread(target=self._run, args=(sock,), name=f"{self._name}-connection", daemon=True)
             with self._lock:
-                self._threads.add(thread)
+                # One that has let go of its connection is not dead yet: it is known until it is.
+                self._threads = {one for one in self._threads if one.is_alive()} | {thread}
             thread.start()
 
     def _run(self, sock: socket.socket) -> None:
@@ -76,8 +77,6 @@ class Listener:
             self._serve(sock)
         finally:
             self._close(sock)
-            with self._lock:
-                self._threads.discard(threading.current_thread())
 
     def _take(self, sock: socket.socket) -> bool:
         """Know a connection, unless the end has come."""

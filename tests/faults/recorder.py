@@ -41,6 +41,10 @@ class RecordingApp(App):
             self.writes.append(_line(call, request.body, code))
         return reply
 
+    def asked(self, verb: str) -> set[str]:
+        """What it was asked for with this verb."""
+        return {call.resource for call in list(self.calls) if call.verb == verb}
+
     def take(self) -> list[str]:
         """The writes since the last call of this, as golden files have them."""
         taken, self.writes = self.writes, []

@@ -28,9 +28,10 @@ from tf_dist.cluster.memory import MemoryCluster
 
 RUNS = int(os.environ.get("TF_DIST_FAULT_RUNS") or 60)
 STEPS = 16
-# The most that the end of a story may take: true seconds of the story, and (a story that hangs) of ours.
+# The most that the end of a story may take: true seconds of the story, and (a story that hangs) of ours, of which a
+# machine that has other things to do may need very many.
 _LONGEST = 3000.0
-_PATIENCE = 20.0
+_PATIENCE = 120.0
 
 Shape = dict[str, Any]
 WRITES = frozenset({"create", "update", "patch", "delete"})
@@ -502,7 +503,7 @@ def server() -> Iterator[ApiServer]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.timeout(120 + RUNS)
+@pytest.mark.timeout(600 + 3 * RUNS)
 def test_whatever_happens_every_job_keeps_the_rules_and_gets_there(server: ApiServer) -> None:
     class Told(Story):
         url = server.app.url

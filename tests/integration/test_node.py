@@ -79,7 +79,7 @@ def test_a_pod_lives_on_the_node_as_on_a_kubelet(real: RestCluster, namespace: s
     shown = until_phase(real, namespace, "one", "Running")
     assert shown["hostIP"] == found["status"]["addresses"][0]["address"]
     assert {item["type"]: item["status"] for item in shown["conditions"]}["Ready"] == "True"
-    until(lambda: lines(real, namespace, "one") == ["first", "second"], 30)
+    until(lambda: lines(real, namespace, "one") == ["first", "second"], 90)
     assert lines(real, namespace, "one", tail=1) == ["second"]
 
     version = real.get(PODS, namespace, "one")["metadata"]["resourceVersion"]
@@ -90,7 +90,7 @@ def test_a_pod_lives_on_the_node_as_on_a_kubelet(real: RestCluster, namespace: s
     assert real.get(PODS, namespace, "one")["metadata"]["resourceVersion"] == version
 
     real.delete(PODS, namespace, "one", grace_period=1)
-    until(lambda: not exists(real, PODS, namespace, "one"), 30)
+    until(lambda: not exists(real, PODS, namespace, "one"), 90)
 
 
 def test_what_needs_an_image_fails_with_a_reason(real: RestCluster, namespace: str, node: NodeProcess) -> None:
@@ -107,7 +107,7 @@ def test_a_signal_ends_pods_node_and_lease(real: RestCluster, namespace: str, no
     run_pod(real, namespace, node, "rude", "trap '' TERM; echo up; sleep 1000", terminationGracePeriodSeconds=2)
     for name in ("polite", "rude"):
         until_phase(real, namespace, name, "Running")
-        until(lambda name=name: lines(real, namespace, name) == ["up"], 30)
+        until(lambda name=name: lines(real, namespace, name) == ["up"], 90)
     assert node.end() == 0
     assert status(real, namespace, "polite")["phase"] == "Succeeded"
     ended = status(real, namespace, "rude")
@@ -161,14 +161,14 @@ def test_the_taint_depends_on_the_other_nodes(real: RestCluster, nodes: MakeNode
     if real.list(NODES, labels=FOREIGN).items:
         assert tainted()
         return
-    until(lambda: not tainted(), 30)
+    until(lambda: not tainted(), 90)
     other = f"kubelet-of-{node.name}"
     real.create(NODES, None, {"metadata": {"name": other}})
     try:
-        until(tainted, 30)
+        until(tainted, 90)
     finally:
         real.delete(NODES, None, other)
-    until(lambda: not tainted(), 30)
+    until(lambda: not tainted(), 90)
 
 
 def get(url: str, token: str = "") -> tuple[int, str]:
@@ -249,11 +249,11 @@ def test_the_installed_roles_are_enough(
     env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "a"}}}]
     main = {"name": "main", "image": "any", "command": ["sh", "-c", "test $A = here"], "env": env}
     run_pod(real, namespace, node, "one", "", containers=[main])
-    until(lambda: [item for item in real.list(EVENTS, namespace).items if "late" in item.get("message", "")], 30)
+    until(lambda: [item for item in real.list(EVENTS, namespace).items if "late" in item.get("message", "")], 90)
     real.create(CONFIG_MAPS, namespace, {"metadata": {"name": "late"}, "data": {"a": "here"}})
     until_phase(real, namespace, "one", "Succeeded")
     real.delete(PODS, namespace, "one")
-    until(lambda: not exists(real, PODS, namespace, "one"), 30)
+    until(lambda: not exists(real, PODS, namespace, "one"), 90)
     assert node.end() == 0
     assert not exists(real, NODES, None, node.name)
     assert "orbidden" not in node.output.read_text()

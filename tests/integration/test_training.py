@@ -114,7 +114,7 @@ def test_a_job_trains_to_its_end_and_leaves_nothing(
 
     real.delete(TFJOBS, namespace, "digits")
     until(lambda: not real.list(PODS, namespace).items, 90)
-    until(lambda: not os.listdir(node.state / "pods"), 30)
+    until(lambda: not os.listdir(node.state / "pods"), 90)
     assert not processes_with(str(SCRIPT))
     assert node.end() == 0
     assert not node.state.exists()

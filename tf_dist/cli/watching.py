@@ -12,6 +12,7 @@ from tf_dist.cli.following import Ended, Instance, LogLine
 from tf_dist.cli.jobs import StoredJob
 from tf_dist.cli.patience import PASSING, Patience
 from tf_dist.cluster.api import PODS, Cluster, Object, Resource, Stream, WatchEvent
+from tf_dist.cluster.cache import version_of
 from tf_dist.errors import ClusterError, Gone
 
 _MOST_LINES: Final = 10_000  # that may wait to be shown; then their readers wait
@@ -154,7 +155,9 @@ class JobWatch:
             case Changed() if item.resource is PODS and item.type == "DELETED":
                 self.pods.pop(item.object["metadata"]["uid"], None)
             case Changed() if item.resource is PODS:
-                self.pods[item.object["metadata"]["uid"]] = item.object
+                known = self.pods.setdefault(item.object["metadata"]["uid"], item.object)
+                if version_of(item.object) >= version_of(known):  # a list may have told more than the watch yet
+                    self.pods[item.object["metadata"]["uid"]] = item.object
             case Listed():
                 mine = [stored for stored in item.items if stored["metadata"]["uid"] == self.uid]
                 self.job = StoredJob(self._resource, mine[0]) if mine else None

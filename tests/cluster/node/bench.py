@@ -22,7 +22,7 @@ from tf_dist.cluster.node.runtime.wayout import DEVICE, PROGRAM, TAP
 from tf_dist.cluster.node.settings import Backoff, NetworkMode, NodeSettings
 from tf_dist.errors import NotFound, Unavailable
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 OVER = ("Succeeded", "Failed")
 T = TypeVar("T")
 
@@ -30,11 +30,10 @@ T = TypeVar("T")
 def until(condition: Callable[[], T], what: str = "", patience: float = PATIENCE) -> T:
     """The first true value of ``condition``."""
     deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {patience} s: {what or condition}"
         time.sleep(0.005)
-    raise AssertionError(f"not within {patience} s: {what or condition}")
+    return value
 
 
 def make_pod(name: str, *command: str, containers: list[Object] | None = None, **spec: Any) -> Object:
@@ -184,7 +183,7 @@ def as_other(who: str, script: str, *arguments: str, around: Sequence[str] = ())
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(libraries), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [*around, *_BECOME[who], python, "-c", script, *arguments],
-        capture_output=True, text=True, timeout=60, env=env, cwd="/", check=False,
+        capture_output=True, text=True, timeout=180, env=env, cwd="/", check=False,
     )  # fmt: skip
     if any(word in done.stderr for word in ("Unavailable", "ModuleNotFoundError", "SyntaxError", "mknod", "mount:")):
         pytest.skip(f"not possible here: {done.stderr.splitlines()[-1]}")

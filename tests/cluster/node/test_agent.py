@@ -209,7 +209,11 @@ def test_a_sidecar_does_not_hold_the_pod(bench: Bench) -> None:
 
 
 def test_the_active_deadline(bench: Bench) -> None:
-    status = bench.run(sh("one", "sleep 1000", activeDeadlineSeconds=1))
+    bench.create(sh("one", "sleep 1000"))
+    bench.running("one")
+    # Given only now: a busy machine may need more than a second to start it.
+    bench.cluster.patch(PODS, "default", "one", {"spec": {"activeDeadlineSeconds": 1}})
+    status = bench.over("one")
     assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
     until(lambda: "terminated" in bench.container("one")["state"])
 

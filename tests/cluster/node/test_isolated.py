@@ -20,7 +20,7 @@ while True:
 ASK = """
 import socket, time
 def ask(host):
-    for _ in range(500):
+    for _ in range(6000):
         try:
             return socket.create_connection((host, 2222)).recv(99).decode()
         except OSError:

@@ -116,7 +116,7 @@ def test_closing_from_another_thread_ends_the_reader_at_once(bench: Bench) -> No
     reader.start()
     until(lambda: seen)
     stream.close()
-    reader.join(5)
+    reader.join(60)
     assert not reader.is_alive()
 
 

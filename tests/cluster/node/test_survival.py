@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -133,6 +134,7 @@ def test_agent_and_supervisor_killed_at_once(tmp_path: Path, mode: NetworkMode) 
     os.kill(other.supervisor, signal.SIGKILL)
     other.kill()
     until(lambda: not processes_with(f"tail\0-F\0{word}"), "no process is left")
+    until(lambda: not alive(other.supervisor))  # a dying owner still holds its lock
     (left,) = (tmp_path / "state").glob("run-*")
     with MemoryCluster() as cluster, NodeAgent(cluster, settings=settings(tmp_path, network=mode)):
         assert not left.exists()
@@ -177,7 +179,7 @@ def test_a_lasting_node_outlives_its_agent(tmp_path: Path, mode: NetworkMode) ->
             assert second.split()[0] == first.split()[1]
             assert bench.status("stays")["containerStatuses"][0]["restartCount"] == 0
         until(lambda: not alive(other.supervisor))
-        assert not processes_with(str(tmp_path))
+        until(lambda: not processes_with(str(tmp_path)))
 
 
 def test_an_agent_can_leave_and_another_take_over(tmp_path: Path) -> None:
@@ -210,7 +212,7 @@ def test_a_killed_supervisor_takes_its_pods_along_and_is_replaced(
     before = bench.agent.supervisor_pid
     os.kill(before, signal.SIGKILL)
     status = bench.over("one")
-    assert bench.agent.supervisor_pid != before
+    until(lambda: bench.agent.supervisor_pid != before)
     until(lambda: not processes_with(f"tail\0-F\0{word}"))
     if policy == "Never":
         assert (status["phase"], status["reason"]) == ("Failed", "SupervisorLost")
@@ -228,8 +230,8 @@ def test_a_killed_shim_is_a_killed_container(benches: MakeBench, tmp_path: Path,
     Path(word).touch()
     bench.create(sh("one", DAEMON.format(word=word)))
     until(lambda: len(processes_with(f"tail\0-F\0{word}")) == 2)
-    for pid in set(processes_with(str(bench.agent.state_dir))) - {bench.agent.supervisor_pid}:
-        os.kill(pid, signal.SIGKILL)
+    # One may go with another.
+    members.signal_all(set(processes_with(str(bench.agent.state_dir))) - {bench.agent.supervisor_pid}, signal.SIGKILL)
     status = bench.over("one")
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
     until(lambda: not processes_with(f"tail\0-F\0{word}"))
@@ -351,19 +353,23 @@ def test_pods_of_a_lasting_node_end_when_no_agent_comes_back(
 
 
 def test_an_agent_that_comes_back_in_time_keeps_its_pods(benches: MakeBench, tmp_path: Path) -> None:
-    bench = benches(network=NetworkMode.SHARED, ephemeral=False, orphan_limit=5.0)
-    bench.create(sh("one", "sleep 1000"))
-    bench.running("one")
-    supervisor = bench.agent.supervisor_pid
-    bench.agent.stop(kill=False)
-    changed = settings(tmp_path, network=NetworkMode.SHARED, ephemeral=False)
-    with NodeAgent(bench.cluster, settings=changed) as again:
-        assert again.supervisor_pid == supervisor
-        quiet = Event()
-        quiet.wait(5.5)  # longer than an orphan is left alone: nothing else can show that it is none
-        assert alive(supervisor)
-        assert bench.container("one")["restartCount"] == 0
-        assert "running" in bench.container("one")["state"]
+    for limit in (3.0, 60.0):  # if a busy machine needs longer than that to come back, it was not in time
+        bench = benches(network=NetworkMode.SHARED, ephemeral=False, orphan_limit=limit)
+        bench.create(sh("one", "sleep 1000"))
+        bench.running("one")
+        supervisor, left = bench.agent.supervisor_pid, time.monotonic()
+        bench.agent.stop(kill=False)
+        changed = settings(tmp_path, network=NetworkMode.SHARED, ephemeral=False)
+        with NodeAgent(bench.cluster, settings=changed) as again:
+            if time.monotonic() - left >= limit:
+                continue
+            assert again.supervisor_pid == supervisor
+            Event().wait(limit + 0.5)  # longer than an orphan is left alone: nothing else can show that it is none
+            assert alive(supervisor)
+            assert bench.container("one")["restartCount"] == 0
+            assert "running" in bench.container("one")["state"]
+        return
+    raise AssertionError("an agent needs more than a minute to come back")
 
 
 def test_folders_know_their_agent_and_are_discarded_when_nobody_uses_them(tmp_path: Path) -> None:
@@ -401,7 +407,7 @@ def test_an_agent_whose_name_was_taken_lets_go_of_it(tmp_path: Path) -> None:
             until(lambda: processes_with(f"tail\0-F\0{tmp_path}/word"))
             taken = {"metadata": {"annotations": {AGENT_ANNOTATION: "another"}}}
             cluster.patch(LEASES, LEASE_NAMESPACE, "local", taken)
-            assert ended.wait(30)
+            assert ended.wait(60)
             assert isinstance(agent.failure, NameTaken)
         agent.retire(keep_node=False)
         assert not processes_with(f"tail\0-F\0{tmp_path}/word")

@@ -23,7 +23,7 @@ import http.client, time
 def fetch(host, port, tries=1):
     for left in reversed(range(tries)):
         try:
-            connection = http.client.HTTPConnection(host, port, timeout=10)
+            connection = http.client.HTTPConnection(host, port, timeout=60)
             connection.request("GET", "/")
             return connection.getresponse().read().decode()
         except OSError as error:
@@ -34,9 +34,15 @@ def fetch(host, port, tries=1):
 ECHO = """
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.settimeout(10)
-s.sendto(b"a datagram", {where})
-print(s.recv(99).decode())
+s.settimeout(2)
+for left in reversed(range(30)):  # datagrams may be lost
+    s.sendto(b"a datagram", {where})
+    try:
+        print(s.recv(99).decode())
+        break
+    except TimeoutError:
+        if not left:
+            raise
 """
 
 

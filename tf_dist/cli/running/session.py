@@ -10,11 +10,12 @@ from enum import StrEnum
 from typing import Final
 
 from tf_dist.cli.following import Ended, Following, LogLine, Opener
-from tf_dist.cli.jobs import StoredJob, now
+from tf_dist.cli.jobs import StoredJob, now, pods_of
+from tf_dist.cli.patience import PASSING
 from tf_dist.cli.running.scene import Scene
 from tf_dist.cli.running.views import View
-from tf_dist.cli.watching import Item, JobWatch, Signalled, pods_in
-from tf_dist.cluster.api import Cluster
+from tf_dist.cli.watching import Item, JobWatch, Listed, Signalled, pods_in
+from tf_dist.cluster.api import PODS, Cluster
 from tf_dist.core.diagnose import Category, Level, diagnose
 from tf_dist.core.gang.model import NEVER
 from tf_dist.core.outcome import Outcome, outcome
@@ -159,6 +160,7 @@ class Session:
         before = self._signal_count
         if longest is not None or self._manner.keep:
             # On a cluster the logs of a job go with it.
+            self._catch_up(watch, following)
             self._read_out(watch, following, before)
         if self._manner.keep:
             return
@@ -170,6 +172,14 @@ class Session:
                 break
             self._step(watch, following, self._view.tick if until is None else max(0.0, until - time.monotonic()))
         self._drain(watch, following, before)
+
+    def _catch_up(self, watch: JobWatch, following: Following) -> None:
+        """Job and pods are watched apart: the job's end may be known before its pods' end, or even their beginning."""
+        with suppress(*PASSING):
+            pods = pods_of(self._cluster, self._job)
+            watch.learn(Listed(PODS, pods))
+            for pod in pods:
+                following.notice(pod)
 
     def _drain(self, watch: JobWatch, following: Following, before: int) -> None:
         """The last lines, and whatever else has come."""

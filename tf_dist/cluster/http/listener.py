@@ -6,11 +6,13 @@ import socket
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+_PATIENCE: Final = 30.0  # seconds for a thread whose connection was broken; on a busy machine it may take some
 
 
 class TrackingServer(ThreadingHTTPServer):
-    """A thread for each connection; both are known from their first moment to their last.
+    """A thread for each connection; both are known from their first moment to their last, the thread's being the later.
 
     To end it: ``shutdown``, join the thread of ``serve_forever``, ``end_connections``, ``server_close``.
     """
@@ -22,7 +24,8 @@ class TrackingServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, threading.Thread] = {}
+        self._open: set[socket.socket] = set()
+        self._serving: set[threading.Thread] = set()
         super().__init__(address, handler)
 
     @property
@@ -37,7 +40,9 @@ class TrackingServer(ThreadingHTTPServer):
             target=self.process_request_thread, args=(request, client_address), name=self.thread_name, daemon=True
         )
         with self._lock:
-            self._open[request] = thread
+            self._open.add(request)
+            # Only here, where they come one by one: a thread that has let go of its connection is not dead yet.
+            self._serving = {one for one in self._serving if one.is_alive()} | {thread}
         thread.start()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -46,7 +51,7 @@ class TrackingServer(ThreadingHTTPServer):
             self.serve_connection(request, client_address)
         finally:
             with self._lock:
-                self._open.pop(request, None)
+                self._open.discard(request)
 
     def serve_connection(self, request: Any, client_address: Any) -> None:
         """What is done for a connection, in its own thread, up to and with its closing."""
@@ -58,11 +63,11 @@ class TrackingServer(ThreadingHTTPServer):
     def end_connections(self) -> None:
         """Break every connection and wait for its thread."""
         with self._lock:
-            connections = list(self._open.items())
-        for sock, _ in connections:
+            connections, threads = list(self._open), list(self._serving)
+        for sock in connections:
             hang_up(sock)
-        for _, thread in connections:
-            thread.join(timeout=5)
+        for thread in threads:
+            thread.join(timeout=_PATIENCE)
 
 
 def hang_up(sock: socket.socket) -> None:

@@ -1,0 +1,96 @@
+"""A run whose watch of the pods is slower than that of the job misses nothing."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tests.cluster.support import owned_by, pod
+from tests.cluster.test_official_client import FixedLogs
+from tests.driver.harness import tfjob
+from tests.waiting import until
+from tf_dist.cli.following import LogLine, opener
+from tf_dist.cli.jobs import StoredJob
+from tf_dist.cli.running.scene import Scene
+from tf_dist.cli.running.session import End, Manner, Result, Session
+from tf_dist.cluster.api import PODS, TFJOBS, LogOptions, Resource
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.core import names
+from tf_dist.driver.signals import Signals
+
+SECONDS = 60
+
+
+class Behind:
+    """A cluster whose watch of the pods tells nothing until something is deleted."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        self._inner = inner
+        self.listed = threading.Event()
+        self._late = threading.Event()
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._inner, verb)
+
+    def list(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        found = self._inner.list(resource, *args, **kwargs)
+        if resource is PODS:
+            self.listed.set()
+        return found
+
+    def watch(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        if resource is PODS:
+            self._late.wait(SECONDS)
+        return self._inner.watch(resource, *args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> None:
+        self._inner.delete(*args, **kwargs)
+        self._late.set()
+
+
+class Notes:
+    """A view that keeps the lines."""
+
+    tick: float | None = None
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def show(self, scene: Scene, lines: list[LogLine]) -> None:
+        self.lines += [line.text for line in lines]
+
+    def say(self, text: str, style: str = "") -> None:
+        self.lines.append(text)
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read() -> None:
+    with MemoryCluster() as memory:
+        memory.log_source = FixedLogs([b"here\n"])
+        stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
+        behind, view, results = Behind(memory), Notes(), list[Result]()
+        job, manner = StoredJob(TFJOBS, stored), Manner(open_log=lambda _: opener(behind, LogOptions(follow=True)))  # type: ignore[arg-type]
+        session = Session(behind, job, view, Signals(), manner, timeout=SECONDS)  # type: ignore[arg-type]
+        running = threading.Thread(target=lambda: results.append(session.run()))
+        running.start()
+        try:
+            until(behind.listed.is_set, SECONDS)
+            memory.create(PODS, "default", owned_by(stored, worker(job)))
+            ended = {"name": "main", "restartCount": 0, "state": {"terminated": {"exitCode": 0}}}
+            status = {"phase": "Succeeded", "containerStatuses": [ended]}
+            memory.patch(PODS, "default", "a-worker-0", {"status": status}, subresource="status")
+        finally:
+            memory.patch(TFJOBS, "default", "a", {"status": {"tfDist": {"phase": "Completed"}}}, subresource="status")
+            running.join(SECONDS)
+    assert [result.end for result in results] == [End.FINISHED]
+    assert view.lines == ["here"]
+
+
+def worker(job: StoredJob) -> dict[str, Any]:
+    """Its only pod."""
+    body = pod("a-worker-0")
+    selected = dict(one.split("=") for one in job.selector.split(","))
+    body["metadata"]["labels"] = {**selected, names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"}
+    return body
