@@ -7,11 +7,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import client, control_plane, core, overhead, start_up, store
+from benchmarks import (
+    client,
+    control_plane,
+    core,
+    gang_admit,
+    gang_place,
+    gang_queues,
+    overhead,
+    simulations,
+    start_up,
+    store,
+)
 from benchmarks.measure import REGISTRY, Figure, machine
 
 RESULTS = Path(__file__).with_name("results.json")
-MODULES = (core, start_up, store, client, overhead, control_plane)
+MODULES = (core, gang_place, gang_admit, gang_queues, start_up, store, client, overhead, control_plane, simulations)
 
 
 def main(wanted: list[str]) -> int:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 
 from tests.core.builders import START, replicas, template, v1_job
 from tf_dist.core.gang.demand import members, requests
-from tf_dist.core.gang.snapshot import Claim, snapshot
-from tf_dist.core.model import Job, ReplicaId
+from tf_dist.core.gang.model import Gang, Locality, Place, Queue
+from tf_dist.core.gang.snapshot import NO_RULES, Claim, Priority, Rules, seconds, snapshot
+from tf_dist.core.model import Job, ReplicaId, RunPolicy
 from tf_dist.core.status import Admission, Phase, Status
 
 
@@ -45,9 +47,8 @@ def job() -> Job:
     return v1_job(replicas("PS", 1, template=pod), replicas("Worker", 2, template=pod))
 
 
-def test_a_gang_asks_for_its_replicas_less_those_that_have_room_already() -> None:
-    assert [(m.type, m.count) for m in members(job())] == [("ps", 1), ("worker", 2)]
-    assert [(m.type, m.count) for m in members(job(), {"ps": 1, "worker": 1})] == [("worker", 1)]
+def test_a_gang_asks_for_all_its_replicas() -> None:
+    assert [(m.type, m.count, m.least, m.most) for m in members(job())] == [("ps", 1, 1, 1), ("worker", 2, 2, 2)]
 
 
 def node(name: str = "n", *, ready: str = "True", unschedulable: bool = False) -> dict[str, Any]:
@@ -58,14 +59,19 @@ def node(name: str = "n", *, ready: str = "True", unschedulable: bool = False) -
     }
 
 
-def pod(on: str | None = "n", phase: str = "Running", owner: str = "", type_: str = "worker") -> dict[str, Any]:
+def pod(
+    on: str | None = "n", phase: str = "Running", owner: str = "", type_: str = "worker", index: int = 0
+) -> dict[str, Any]:
     labels = {"tf-dist.dev/job-uid": owner, "tf-dist.dev/replica-type": type_} if owner else None
+    if labels:
+        labels["tf-dist.dev/replica-index"] = str(index)
     spec = {"containers": [container(cpu="1")]} | ({"nodeName": on} if on else {})
     return {"metadata": {"name": "p", "labels": labels}, "spec": spec, "status": {"phase": phase}}
 
 
 def free(*pods: Any) -> Decimal:
-    return snapshot([], [node()], pods).nodes[0].free["cpu"]
+    [found] = snapshot([], [node()], pods).nodes or ()
+    return found.free["cpu"]
 
 
 def test_pods_on_a_node_take_their_room_until_they_have_ended() -> None:
@@ -76,28 +82,106 @@ def test_pods_on_a_node_take_their_room_until_they_have_ended() -> None:
 
 def test_nodes_that_take_no_pods_are_left_out() -> None:
     nodes = [node("a"), node("b", ready="Unknown"), node("c", unschedulable=True), {"metadata": {"name": "bare"}}]
-    assert [n.name for n in snapshot([], nodes, []).nodes] == ["a", "bare"]
+    assert [n.name for n in snapshot([], nodes, []).nodes or ()] == ["a", "bare"]
 
 
-ADMITTED = Status(phase=Phase.RUNNING, admission=Admission(START))
+ADMITTED = Status(
+    phase=Phase.RUNNING,
+    admission=Admission(START, {"worker": {"n": 1, "m": 1}}, sizes={"ps": 1, "worker": 2}, resized=START + 9),
+)
 
 
-def asked(status: Status, *pods: Any) -> list[tuple[str, int]]:
-    made = snapshot([Claim(job(), status, START)], [node()], pods)
-    return [(m.type, m.count) for gang in made.gangs for m in gang.members]
+def one(status: Status, *pods: Any, changed: Any = None, rules: Rules = NO_RULES) -> Gang:
+    made = snapshot([Claim(changed or job(), status, START)], [node()], pods, now=START, rules=rules)
+    [found] = made.gangs
+    return found
 
 
-def test_an_admitted_gang_asks_for_the_pods_that_no_node_has_yet() -> None:
-    there = [pod(owner="uid-mnist"), pod(on=None, owner="uid-mnist"), pod(owner="another")]
-    assert asked(ADMITTED, *there) == [("ps", 1), ("worker", 1)]
-    assert asked(Status(), *there) == [("ps", 1), ("worker", 2)]
+def test_a_gang_s_place_and_its_pods_on_nodes_are_known() -> None:
+    there = [pod(owner="uid-mnist", index=1), pod(on=None, owner="uid-mnist"), pod(owner="another")]
+    found = one(ADMITTED, *there)
+    assert found.place == Place(
+        at=START, sizes={"ps": 1, "worker": 2}, placement={"worker": {"n": 1, "m": 1}}, resized=START + 9
+    )
+    assert found.bound == {"worker": {"n": 1}}
+    assert found.seats["worker"] == ("m", "n")  # worker 0 is to be on m, worker 1 is on n
 
 
-def test_replicas_that_are_done_need_no_room() -> None:
+def test_pods_of_a_gang_without_a_place_are_known_too() -> None:
+    found = one(Status(not_before=START + 60), pod(owner="uid-mnist"))
+    assert (found.place, found.bound, found.not_before) == (None, {"worker": {"n": 1}}, START + 60)
+
+
+def test_replicas_that_are_done_are_counted() -> None:
     done = Status(phase=Phase.RUNNING, admission=Admission(START), succeeded=frozenset({ReplicaId("worker", 1)}))
-    assert asked(done) == [("ps", 1), ("worker", 1)]
+    assert one(done).done == {"worker": 1}
 
 
 @pytest.mark.parametrize("phase", [Phase.COMPLETED, Phase.FAILED, Phase.ABORTED, Phase.COMPLETING])
 def test_a_job_that_is_not_live_asks_for_nothing(phase: Phase) -> None:
-    assert asked(Status(phase=phase)) == []
+    assert snapshot([Claim(job(), Status(phase=phase), START)], [node()], []).gangs == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("5400", 5400),
+        ("90m", 5400),
+        ("1h30m", 5400),
+        (" 1.5h ", 5400),
+        ("250ms", 0.25),
+        ("0", None),
+        ("", None),
+        ("soon", None),
+        ("-5", None),
+        ("1h 30m", None),
+        ("1d", None),
+        ("h", None),
+    ],
+)
+def test_how_long_a_job_runs_is_said_in_seconds_or_as_a_duration(text: str, found: float | None) -> None:
+    assert seconds(text) == found
+    said = replace(job(), annotations={"tf-dist.dev/expected-duration": text})
+    assert one(Status(), changed=said).estimate == found
+
+
+def test_the_deadline_is_the_estimate_of_a_job_that_gives_none() -> None:
+    limited = replace(job(), run_policy=RunPolicy(active_deadline=600))
+    assert one(Status(), changed=limited).estimate == 600
+
+
+def test_annotations_ask_for_locality() -> None:
+    wished = {"tf-dist.dev/topology": "topology.kubernetes.io/zone"}
+    assert one(Status(), changed=replace(job(), annotations=wished)).locality == Locality(
+        label="topology.kubernetes.io/zone"
+    )
+    needed = {**wished, "tf-dist.dev/topology-required": "true"}
+    assert one(Status(), changed=replace(job(), annotations=needed)).locality == Locality(
+        label="topology.kubernetes.io/zone", required=True
+    )
+    assert one(Status()).locality is None
+
+
+def test_priority_is_that_of_the_class_else_of_the_queue_else_the_general_one() -> None:
+    classes = {"high": Priority(100, preempts=False), "": Priority(7)}
+    rules = Rules(queues=(Queue(name="team", default_priority=5),), priorities=classes)
+
+    def asked(class_: str, queue: str = "") -> tuple[int, bool]:
+        scheduling = replace(job().scheduling, priority_class=class_, queue=queue)
+        found = one(Status(), changed=replace(job(), scheduling=scheduling), rules=rules)
+        return found.priority, found.preempts
+
+    assert asked("high") == (100, False)
+    assert asked("unknown") == (7, True)
+    assert asked("", "team") == (5, True)
+    assert asked("high", "team") == (100, False)
+    assert asked("") == (7, True)
+
+
+def test_a_gang_to_which_others_give_way_remembers_it() -> None:
+    assert one(Status(reason="Preempting")).promised
+    assert not one(Status(reason="WaitingForCapacity")).promised
+
+
+def test_without_the_right_to_see_nodes_there_are_none() -> None:
+    assert snapshot([], None, []).nodes is None

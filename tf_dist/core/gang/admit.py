@@ -1,193 +1,156 @@
-"""``admit``: which waiting gangs may start now. All of a gang or nothing of it, first come first served.
+"""Gang admission: which gangs start, with how many pods and where, who gives way, and why the others wait.
 
-A gang that waits holds back those behind it, so that no stream of small jobs starves a large one; a gang that this
-cluster could not hold even when empty holds back nobody.
+``Admitter`` is kept up to date piece by piece and decides when asked; ``admit`` decides about a whole snapshot at once,
+and comes to the same. Nothing here knows a clock: time is an argument, and must not go backwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from math import inf
 
-from tf_dist.core.gang import fit
-from tf_dist.core.gang.demand import added, subtracted
-from tf_dist.core.gang.model import Admit, Gang, Member, Node, Resources, Snapshot, Verdict, Wait
-from tf_dist.core.model import JobKey
-from tf_dist.core.quantity import format_quantity
+from tf_dist.core.gang.books import Books
+from tf_dist.core.gang.explain import explain
+from tf_dist.core.gang.model import Admit, Gang, Node, Policy, Queue, Snapshot, Verdict
+from tf_dist.core.gang.pending import Pending
+from tf_dist.core.gang.queue_report import QueueFacts, facts
+from tf_dist.core.gang.round import Round
 
-Room = dict[str, Resources]
-_NONE: Final = Decimal(0)
+
+class Admitter:
+    """Admission, incremental: it is told what changes, and ``decide`` works on what has changed.
+
+    What ``decide`` says is taken for granted from then on: the room of who was admitted is taken, and nobody is told
+    twice to give way. It stands until ``put_gang`` or ``remove_gang`` of that gang says what has become of it: with a
+    place if it has been written down (as decided, or otherwise), without if not. The room of a gang that is to give way
+    is free only then, and when its pods are gone; the gang it gives way to comes first from then on. (That gang is told
+    to wait with the reason ``PREEMPTING``, and is to be put as ``promised``, so that this outlives the admitter.)
+
+    ``sees_nodes`` False: nodes may not be seen, and quotas alone decide. Not thread-safe.
+    """
+
+    def __init__(self, policy: Policy | None = None, *, sees_nodes: bool = True) -> None:
+        self._policy = policy or Policy()
+        self._books = Books()
+        self._pending = Pending(self._policy)
+        self._now = 0.0
+        self._seen = -1
+        self._due = inf
+        self._new: set[str] = set()
+        if sees_nodes:
+            self._books.see_nodes()
+
+    def put_node(self, node: Node) -> None:
+        """A node that is new or has changed; ``free`` is what the pods that are on it leave, gangs' own included."""
+        self._books.put_node(node)
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone, or takes no more pods. One that is not known is no error."""
+        self._books.remove_node(name)
+
+    def put_queues(self, queues: Iterable[Queue]) -> None:
+        """All queues there are. ValueError: two of one name."""
+        self._books.put_queues(tuple(queues))
+
+    def put_gang(self, gang: Gang) -> None:
+        """A gang that is new, or has changed, or has done or not done what it was told."""
+        before = self._books.entries.get(gang.uid)
+        known = before and (_stands(before.gang), before.ask)
+        promised = gang.place is None and (gang.promised or (before is not None and before.gang.promised))
+        if promised != gang.promised:
+            gang = replace(gang, promised=promised)
+        entry = self._books.put(gang)
+        if entry.runs:
+            self._pending.remove(gang.uid)
+            self._new.discard(gang.uid)
+        elif known != (_stands(gang), entry.ask):
+            self._pending.put(entry)
+            self._new.add(gang.uid)
+
+    def remove_gang(self, uid: str) -> None:
+        """A gang is over or gone. One that is not known is no error."""
+        self._pending.remove(uid)
+        self._books.remove(uid)
+        self._new.discard(uid)
+
+    def decide(self, now: float) -> dict[str, Verdict]:
+        """What is new at ``now`` (epoch seconds), by uid: who starts, grows or gives way, and, of the gangs that came
+        or changed since the last time, who waits, and why.
+
+        Why the others wait changes all the time and for everybody: ask ``explain`` when it is wanted.
+        """
+        self._now = now
+        self._books.ends.advance(now)
+        woken = self._pending.wake(now, self._books.entries)
+        changed = self._seen != self._books.changes
+        if not changed and not woken and now < self._due:
+            return {}
+        if self._books.grants is not None:
+            self._books.grants.settle()
+        self._seen = self._books.changes
+        round_ = Round(self._books, self._pending, self._policy, now)
+        round_.run()
+        self._due = round_.due()
+        if round_.last_word:
+            self._seen = self._books.changes
+        verdicts = round_.verdicts
+        for uid in round_.promised:
+            self.put_gang(replace(self._books.entries[uid].gang, promised=True))
+            self._new.add(uid)
+        for uid in sorted(self._new):
+            if uid not in verdicts:
+                verdicts[uid] = self.explain(uid)
+        self._new.clear()
+        return verdicts
+
+    def wake_at(self, now: float) -> float:
+        """When to decide next: ``now`` if something has changed, else when time alone may (inf: never)."""
+        return now if self._seen != self._books.changes else self._due
+
+    def explain(self, uid: str) -> Verdict:
+        """How a gang stands as of the last decision: why it waits, and its place in line; or what it has been given.
+
+        KeyError: no such gang.
+        """
+        entry = self._books.entries[uid]
+        if entry.gang.place is not None:
+            return Admit(placement=entry.gang.place.placement, sizes=entry.gang.place.sizes)
+        return explain(self._books, self._pending, self._policy, entry, self._now)
+
+    def queue_facts(self) -> dict[str, QueueFacts]:
+        """How each queue stands that has a document."""
+        pending: Counter[str] = Counter()
+        admitted: Counter[str] = Counter()
+        for entry in self._books.entries.values():
+            (admitted if entry.runs else pending)[entry.queue] += 1
+        quotas = self._books.quotas
+        return {
+            name: facts(quotas, name, pending=pending[name], admitted=admitted[name])
+            for name in self._books.queues
+            if name in quotas
+        }
+
+    @property
+    def waiting(self) -> list[str]:
+        """The uids of all gangs without a place, in no order that means anything."""
+        return [uid for uid, entry in self._books.entries.items() if not entry.runs]
 
 
 def admit(snapshot: Snapshot) -> dict[str, Verdict]:
-    """The verdict on every gang, by its uid; those already admitted keep their place."""
-    nodes = _Nodes.of(snapshot.nodes)
-    admitted = [gang for gang in snapshot.gangs if gang.admitted]
-    verdicts: dict[str, Verdict] = {gang.uid: Admit() for gang in admitted}
-    free = _reserve(admitted, nodes, {node.name: node.free for node in snapshot.nodes})
-    ahead: list[JobKey] = []
-    for gang in sorted((g for g in snapshot.gangs if not g.admitted), key=lambda g: (g.created_at, g.key, g.uid)):
-        verdict, free = _judge(gang, nodes, free, ahead)
-        verdicts[gang.uid] = verdict
-        if isinstance(verdict, Wait) and not verdict.never:
-            ahead.append(gang.key)
-    return verdicts
+    """The verdict on every gang, by its uid."""
+    admitter = Admitter(snapshot.policy, sees_nodes=snapshot.nodes is not None)
+    admitter.put_queues(snapshot.queues)
+    for node in snapshot.nodes or ():
+        admitter.put_node(node)
+    for gang in snapshot.gangs:
+        admitter.put_gang(gang)
+    verdicts = admitter.decide(snapshot.now)
+    return {gang.uid: verdicts.get(gang.uid) or admitter.explain(gang.uid) for gang in snapshot.gangs}
 
 
-@dataclass(frozen=True, slots=True)
-class _Nodes:
-    """The nodes; what the cluster has of a resource, as a factor that makes amounts of different ones comparable."""
-
-    all: tuple[Node, ...]
-    scale: Mapping[str, float]
-    allowed: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, nodes: tuple[Node, ...]) -> _Nodes:
-        total = added(node.allocatable for node in nodes)
-        return cls(nodes, {resource: 1 / float(value) for resource, value in total.items() if value > 0})
-
-    @property
-    def empty(self) -> Room:
-        return {node.name: node.allocatable for node in self.all}
-
-    def open_to(self, member: Member) -> tuple[str, ...]:
-        """The nodes that a member's pods may go to. Most gangs constrain nothing, and then this is asked once."""
-        key = repr(member.constraints)
-        if key not in self.allowed:
-            self.allowed[key] = tuple(node.name for node in self.all if _may_go(member, node))
-        return self.allowed[key]
-
-    def share(self, resources: Resources) -> float:
-        return sum(float(value) * self.scale.get(resource, 0.0) for resource, value in resources.items())
-
-
-def _judge(gang: Gang, nodes: _Nodes, free: Room, ahead: list[JobKey]) -> tuple[Verdict, Room]:
-    try:
-        packed = _pack(gang, nodes, free)
-    except fit.Unreadable as error:
-        return Wait(reason="Unreadable", message=str(error), never=True), free
-    if isinstance(packed, Member):
-        never = _pack(gang, nodes, nodes.empty)
-        if isinstance(never, Member):
-            return Wait(reason="NeverFits", message=_never(never, nodes.all), never=True), free
-        return Wait(reason="WaitingForCapacity", message=_shortage(packed, nodes.all, free) + _behind(ahead)), free
-    if ahead:
-        message = f"there is room for it, but it came later{_behind(ahead)}"
-        return Wait(reason="WaitingInQueue", message=message), free
-    return Admit(), packed
-
-
-def _pack(gang: Gang, nodes: _Nodes, free: Room) -> Room | Member:
-    """The room left with the whole gang placed; the member that does not fit if it cannot be.
-
-    The most demanding pods go first; if that fails, last. Both may fail where a cleverer order would do: in a few of
-    100 gangs that fit only just (``tests/core/gang`` counts). Such a gang waits until there is a little more room.
-    """
-    order = sorted(gang.members, key=lambda m: nodes.share(m.requests), reverse=True)
-    packed = _pack_in_order(order, nodes, free)
-    if isinstance(packed, Member) and len(order) > 1:
-        again = _pack_in_order(order[::-1], nodes, free)
-        return packed if isinstance(again, Member) else again
-    return packed
-
-
-def _pack_in_order(order: list[Member], nodes: _Nodes, free: Room) -> Room | Member:
-    room = dict(free)
-    for member in order:
-        if _place(member, nodes, room) < member.count:
-            return member
-    return room
-
-
-def _reserve(gangs: Iterable[Gang], nodes: _Nodes, free: Room) -> Room:
-    """The room left beside gangs that have their place; where a part of one does not fit now, the rest still counts.
-
-    Pods that ask for the same are placed together, whichever gang they are of: after a rush there are thousands.
-    """
-    shapes: dict[tuple[object, ...], Member] = {}
-    for member in (member for gang in gangs for member in gang.members):
-        shape = (repr(member.constraints), *sorted(member.requests.items()))
-        known = shapes.get(shape)
-        shapes[shape] = replace(known, count=known.count + member.count) if known else member
-    room = dict(free)
-    for member in sorted(shapes.values(), key=lambda m: nodes.share(m.requests), reverse=True):
-        with suppress(fit.Unreadable):  # edited since: its pods that are still to come will never be placed
-            _place(member, nodes, room)
-    return room
-
-
-def _place(member: Member, nodes: _Nodes, room: Room) -> int:
-    """Take room for the member's pods, on the fullest nodes first; for how many there was some.
-
-    What is left stays in large pieces, and pods that need no GPU go where there is none.
-    """
-    placed = 0
-    for name in sorted(nodes.open_to(member), key=lambda name: (nodes.share(room[name]), name)):
-        count = min(member.count - placed, _how_many(member.requests, room[name], member.count))
-        if count:
-            taken = {resource: value * count for resource, value in member.requests.items()}
-            room[name] = subtracted(room[name], taken)
-            placed += count
-        if placed == member.count:
-            break
-    return placed
-
-
-def _how_many(needed: Resources, room: Resources, most: int) -> int:
-    """How many pods that each need so much have room, up to ``most``."""
-    for resource, value in needed.items():
-        there = room.get(resource, _NONE)
-        if value > 0 and value * most > there:
-            most = max(0, int(there // value))
-    return most
-
-
-def _may_go(member: Member, node: Node) -> bool:
-    try:
-        allowed = fit.allows(member.constraints, node.name, node.labels)
-        return allowed and fit.untolerated(member.constraints, node.taints) is None
-    except fit.Unreadable as error:
-        raise fit.Unreadable(f"{member.type}: {error}") from error
-
-
-def _text(requests: Resources) -> str:
-    shown = {r: v for r, v in requests.items() if r != "pods"} or requests
-    return ", ".join(f"{resource} {format_quantity(value, resource)}" for resource, value in sorted(shown.items()))
-
-
-def _need(member: Member) -> str:
-    return f"needs {member.count} × ({_text(member.requests)}) for {member.type}"
-
-
-def _never(member: Member, nodes: tuple[Node, ...]) -> str:
-    if not nodes:
-        return "the cluster has no node"
-    allowed = [node for node in nodes if _may_go(member, node)]
-    if not allowed:
-        return f"{_need(member)}, but no node matches its node selector, affinity and tolerations"
-    lacking = _lacking(member, [node.allocatable for node in allowed])
-    return f"{_need(member)}, and even the empty cluster has only {lacking}"
-
-
-def _shortage(member: Member, nodes: tuple[Node, ...], free: Room) -> str:
-    lacking = _lacking(member, [free[node.name] for node in nodes if _may_go(member, node)])
-    return f"{_need(member)}; free now: {lacking}"
-
-
-def _lacking(member: Member, rooms: Iterable[Resources]) -> str:
-    """What there is of the resources that the member asks for, over the nodes it may go to."""
-    listed = list(rooms)
-    there = {r: sum((max(room.get(r, Decimal(0)), Decimal(0)) for room in listed), Decimal(0)) for r in member.requests}
-    nodes = "1 node" if len(listed) == 1 else f"{len(listed)} nodes"
-    return f"{_text(there)} on {nodes}"
-
-
-def _behind(ahead: list[JobKey]) -> str:
-    if not ahead:
-        return ""
-    more = f" and {len(ahead) - 3} more" if len(ahead) > 3 else ""
-    return "; ahead of it: " + ", ".join(map(str, ahead[:3])) + more
+def _stands(gang: Gang) -> tuple[object, ...]:
+    """What its place in the line depends on, besides what it asks for."""
+    line = gang.queue, gang.priority, gang.preempts, gang.promised, gang.estimate
+    return *line, gang.created_at, gang.not_before, gang.key, gang.place is None

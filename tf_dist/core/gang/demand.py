@@ -10,6 +10,7 @@ from typing import Any, Final
 from tf_dist.core.gang.model import Member, Resources
 from tf_dist.core.model import Document, Job, ReplicaSpec
 from tf_dist.core.quantity import parse_quantity
+from tf_dist.core.sizes import bounds
 
 _ONE_POD: Final = {"pods": Decimal(1)}
 _NONE: Final = Decimal(0)
@@ -66,19 +67,20 @@ def subtracted(whole: Resources, part: Resources) -> dict[str, Decimal]:
     return {resource: whole.get(resource, _NONE) - part.get(resource, _NONE) for resource in {*whole, *part}}
 
 
-def member(spec: ReplicaSpec, count: int) -> Member:
-    """``count`` replicas of a spec, as admission sees them."""
+def member(spec: ReplicaSpec, least: int | None = None, most: int | None = None) -> Member:
+    """The replicas of a spec, as admission sees them."""
     body = spec.template.get("spec") or {}
     return Member(
         type=spec.type,
-        count=count,
+        count=spec.replicas,
         requests=requests(body),
         constraints={key: body[key] for key in _CONSTRAINTS if key in body},
+        least=least,
+        most=most,
     )
 
 
-def members(job: Job, placed: Mapping[str, int] | None = None) -> tuple[Member, ...]:
-    """The pods a job needs room for, less those per type that nodes count already."""
-    counts = placed or {}
-    wanted = ((spec, spec.replicas - counts.get(spec.type, 0)) for spec in job.replica_specs)
-    return tuple(member(spec, count) for spec, count in wanted if count > 0)
+def members(job: Job) -> tuple[Member, ...]:
+    """The pods a job wants, by type, and with how many it may do."""
+    limits = bounds(job)
+    return tuple(member(spec, *limits[spec.type]) for spec in job.replica_specs if limits[spec.type][1] > 0)

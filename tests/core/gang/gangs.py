@@ -1,0 +1,180 @@
+"""Nodes, members and gangs in a few words, and a world in which verdicts are carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from tf_dist.core.gang.admit import Admitter
+from tf_dist.core.gang.model import (
+    PREEMPTING,
+    Admit,
+    Gang,
+    Member,
+    Node,
+    Place,
+    Policy,
+    Preempt,
+    Queue,
+    Quota,
+    Resize,
+    Snapshot,
+    Verdict,
+    Wait,
+)
+from tf_dist.core.model import JobKey
+
+GPU = "nvidia.com/gpu"
+
+
+def amounts(**values: float | str) -> dict[str, Decimal]:
+    return {GPU if key == "gpu" else key: Decimal(str(value)) for key, value in values.items()}
+
+
+def node(name: str, *, labels: Any = None, taints: Any = (), used: Any = None, **values: float) -> Node:
+    whole, taken = amounts(**values), amounts(**(used or {}))
+    free = {resource: value - taken.get(resource, 0) for resource, value in whole.items()}
+    return Node(name=name, allocatable=whole, free=free, labels=labels or {}, taints=tuple(taints))
+
+
+def member(
+    type_: str,
+    count: int,
+    *,
+    least: int | None = None,
+    most: int | None = None,
+    selector: Any = None,
+    tolerations: Any = (),
+    **values: float,
+) -> Member:
+    constraints = {"nodeSelector": selector or {}, "tolerations": list(tolerations)}
+    return Member(type=type_, count=count, requests=amounts(**values), constraints=constraints, least=least, most=most)
+
+
+def workers(count: int, *, least: int | None = None, most: int | None = None, gpu: float = 1) -> Member:
+    return member("worker", count, least=least, most=most, gpu=gpu)
+
+
+def gang(name: str, *members: Member, at: float = 0, **rest: Any) -> Gang:
+    return Gang(key=JobKey("ml", name), uid=name, created_at=at, members=members, **rest)
+
+
+def placed(gang: Gang, placement: Mapping[str, Mapping[str, int]], *, at: float = 0, **rest: Any) -> Gang:
+    """The gang with a place: as many pods as the placement has."""
+    sizes = {member.type: sum(placement.get(member.type, {}).values()) for member in gang.members}
+    return replace(gang, place=Place(at=at, sizes=sizes, placement=placement), **rest)
+
+
+def running(name: str, on: Mapping[str, int], *, at: float = 0, gpu: float = 1, **rest: Any) -> Gang:
+    """A gang of workers that has its place on these nodes."""
+    least, most = rest.pop("least", None), rest.pop("most", None)
+    wanted = rest.pop("wanted", sum(on.values()))
+    waiting = gang(name, workers(wanted, least=least, most=most, gpu=gpu), at=at, **rest)
+    return placed(waiting, {"worker": on}, at=at)
+
+
+def bound(gang: Gang) -> Gang:
+    """The gang with all pods of its place on their nodes."""
+    return replace(gang, bound=gang.place.placement if gang.place else {})
+
+
+def queue(
+    name: str, *, gpu: float | None = None, borrow: float | None = None, lend: float | None = None, **rest: Any
+) -> Queue:
+    def maybe(value: float | None) -> Decimal | None:
+        return None if value is None else Decimal(str(value))
+
+    quota = (
+        Quota(nominal=Decimal(str(gpu)), borrowing_limit=maybe(borrow), lending_limit=maybe(lend))
+        if gpu is not None
+        else None
+    )
+    return Queue(name=name, quotas={GPU: quota} if quota else {}, **rest)
+
+
+def reason(verdict: Verdict | None) -> str:
+    return verdict.reason if isinstance(verdict, Wait) else type(verdict).__name__
+
+
+def message(verdict: Verdict) -> str:
+    assert isinstance(verdict, Wait | Resize | Preempt)
+    return verdict.message
+
+
+class World:
+    """What is written down: gangs, nodes and queues, with an admitter that is told of every change."""
+
+    def __init__(self, nodes: Iterable[Node] = (), queues: Iterable[Queue] = (), policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.nodes = {node.name: node for node in nodes}
+        self.queues = tuple(queues)
+        self.gangs: dict[str, Gang] = {}
+        self.admitter = Admitter(self.policy)
+        self.admitter.put_queues(self.queues)
+        for node in self.nodes.values():
+            self.admitter.put_node(node)
+
+    def put(self, *gangs: Gang) -> None:
+        for one in gangs:
+            self.gangs[one.uid] = one
+            self.admitter.put_gang(one)
+
+    def remove(self, *uids: str) -> None:
+        for uid in uids:
+            del self.gangs[uid]
+            self.admitter.remove_gang(uid)
+
+    def put_node(self, node: Node) -> None:
+        self.nodes[node.name] = node
+        self.admitter.put_node(node)
+
+    def remove_node(self, name: str) -> None:
+        del self.nodes[name]
+        self.admitter.remove_node(name)
+
+    def snapshot(self, now: float) -> Snapshot:
+        return Snapshot(
+            gangs=tuple(self.gangs.values()),
+            nodes=tuple(self.nodes.values()),
+            now=now,
+            queues=self.queues,
+            policy=self.policy,
+        )
+
+    def decide(self, now: float) -> dict[str, Verdict]:
+        """Decide, and carry out what is said."""
+        verdicts = self.admitter.decide(now)
+        for uid in sorted(verdicts):
+            self.put(obeyed(self.gangs[uid], verdicts[uid], now))
+        return verdicts
+
+    def settle(self, now: float) -> list[dict[str, Verdict]]:
+        """Decide until nothing new is said."""
+        rounds = []
+        while True:
+            verdicts = self.decide(now)
+            if all(isinstance(verdict, Wait) for verdict in verdicts.values()):
+                return rounds
+            rounds.append(verdicts)
+            assert len(rounds) < 50, "it never comes to rest"
+
+
+def obeyed(gang: Gang, verdict: Verdict, now: float) -> Gang:
+    """The gang when it has done what it was told."""
+    match verdict:
+        case Admit():
+            if gang.place is not None:
+                return gang
+            place = Place(at=now, sizes=verdict.sizes, placement=verdict.placement)
+            return replace(gang, place=place, promised=False)
+        case Resize():
+            at = gang.place.at if gang.place else now
+            place = Place(at=at, sizes=verdict.sizes, placement=verdict.placement, resized=now)
+            return replace(gang, place=place)
+        case Preempt():
+            return replace(gang, place=None)
+        case Wait():
+            return replace(gang, promised=gang.promised or verdict.reason == PREEMPTING)
+    return gang

@@ -1,0 +1,211 @@
+"""Gangs grow when nobody waits and become smaller when somebody does, and start smaller rather than wait for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.core.gang.gangs import World, bound, gang, member, message, node, placed, queue, reason, running, workers
+from tf_dist.core.gang.model import Admit, Gang, Policy, Resize
+
+POLICY = Policy(shrink_after=30, squeeze_after=180, grow_after=20, steady=60)
+
+
+def world(*gangs: Gang, nodes: int = 2, policy: Policy = POLICY) -> World:
+    made = World([node(f"n{i}", cpu=64, gpu=4) for i in range(nodes)], policy=policy)
+    made.put(*gangs)
+    return made
+
+
+def sizes(found: World) -> dict[str, int]:
+    return {uid: one.place.sizes["worker"] for uid, one in found.gangs.items() if one.place}
+
+
+# -- starting --
+
+
+def test_a_gang_starts_smaller_only_when_it_has_waited() -> None:
+    found = world(running("a", {"n0": 1, "n1": 2}), gang("b", workers(8, least=2), at=0))
+    assert reason(found.decide(29)["b"]) == "WaitingForCapacity"
+    assert found.admitter.wake_at(29) == 30
+    assert found.decide(30)["b"] == Admit(placement={"worker": {"n0": 3, "n1": 2}}, sizes={"worker": 5})
+
+
+def test_it_never_starts_with_less_than_its_least() -> None:
+    found = world(running("a", {"n0": 4, "n1": 3}), gang("b", workers(8, least=2), at=0))
+    assert found.settle(1000) == []
+
+
+def test_ps_and_workers_start_smaller_together() -> None:
+    found = World([node("n0", cpu=4, gpu=4)], policy=POLICY)
+    found.put(gang("b", member("ps", 2, cpu=1), member("worker", 4, cpu=1, gpu=1, least=1), at=0))
+    [verdict] = found.decide(40).values()
+    assert isinstance(verdict, Admit)
+    assert verdict.sizes == {"ps": 2, "worker": 2}
+
+
+# -- growing --
+
+
+def test_it_grows_when_nobody_has_waited_for_a_while_and_only_where_it_is() -> None:
+    found = world(running("a", {"n0": 2}, at=0, most=8))
+    assert found.decide(19) == {}
+    assert found.admitter.wake_at(19) == 20
+    assert found.decide(20) == {
+        "a": Resize(
+            sizes={"worker": 4},
+            placement={"worker": {"n0": 4}},
+            message="goes from 2 to 4 worker: nobody waits for the room",
+        )
+    }
+    assert found.settle(1000) == []
+
+
+def test_what_it_wanted_at_first_it_takes_elsewhere_too() -> None:
+    found = world(running("a", {"n0": 2}, at=0, wanted=6, least=2, most=8))
+    found.decide(20)
+    assert found.gangs["a"].place is not None
+    assert found.gangs["a"].place.placement == {"worker": {"n0": 4, "n1": 4}}
+
+
+def test_it_grows_for_nobody_who_waits_for_room() -> None:
+    waits = gang("b", workers(8), at=0)
+    assert world(running("a", {"n0": 2}, at=0, most=8), waits).settle(100) == []
+    # One that can never start, or waits for its quota, is no reason not to.
+    never = gang("c", workers(99), at=0)
+    assert world(running("a", {"n0": 2}, at=0, most=8), never).settle(100) != []
+    queued = World([node("n0", gpu=4)], [queue("team", gpu=1)], POLICY)
+    queued.put(running("a", {"n0": 2}, at=0, most=8))
+    queued.put(running("in", {"n0": 1}, at=0, queue="team"), gang("d", workers(1), at=0, queue="team"))
+    queued.settle(100)
+    assert sizes(queued) == {"a": 3, "in": 1}
+
+
+def test_not_twice_at_short_intervals() -> None:
+    found = world(running("a", {"n0": 2}, at=0, most=4), running("b", {"n0": 1}))
+    found.settle(20)
+    assert sizes(found)["a"] == 3
+    found.remove("b")
+    assert found.settle(50) == []
+    assert found.admitter.wake_at(50) == 80
+    found.settle(80)
+    assert sizes(found)["a"] == 4
+
+
+def test_who_gains_most_grows_first() -> None:
+    found = world(
+        running("short", {"n0": 1}, at=0, most=4, estimate=60),
+        running("long", {"n0": 1}, at=0, most=4, estimate=6000),
+        running("rest", {"n0": 1}, at=0),
+        nodes=1,
+    )
+    found.settle(20)
+    assert sizes(found) == {"short": 1, "long": 2, "rest": 1}
+
+
+def test_to_start_again_must_be_worth_it() -> None:
+    soon_over = running("a", {"n0": 2}, at=0, most=4, estimate=60, live=False)
+    assert world(soon_over).settle(30) == []
+    assert world(replace(soon_over, estimate=6000)).settle(30) != []
+    assert world(replace(soon_over, live=True)).settle(30) != []
+
+
+def test_it_grows_within_its_quota() -> None:
+    found = World([node("n0", gpu=8)], [queue("team", gpu=3)], POLICY)
+    found.put(running("a", {"n0": 2}, at=0, most=8, queue="team"))
+    found.settle(100)
+    assert sizes(found) == {"a": 3}
+
+
+# -- becoming smaller --
+
+
+def test_the_overgrown_give_back_to_who_has_waited_a_little() -> None:
+    found = world(running("a", {"n0": 4, "n1": 2}, wanted=2, most=8), gang("b", workers(4), at=0), policy=POLICY)
+    assert reason(found.decide(29)["b"]) == "WaitingForCapacity"
+    said = found.decide(30)
+    assert said["a"] == Resize(
+        sizes={"worker": 4}, placement={"worker": {"n0": 4}}, message="goes from 6 to 4 worker: ml/b waits for the room"
+    )
+    assert reason(said["b"]) == "Preempting"
+    assert found.decide(30)["b"] == Admit(placement={"worker": {"n1": 4}}, sizes={"worker": 4})
+
+
+def test_below_what_it_wanted_only_for_who_has_waited_long_and_never_below_its_least() -> None:
+    found = world(running("a", {"n0": 4, "n1": 4}, least=5), gang("b", workers(3), at=0))
+    assert found.settle(179) == []
+    assert found.admitter.wake_at(179) == 180
+    found.settle(180)
+    assert sizes(found) == {"a": 5, "b": 3}
+    assert world(running("a", {"n0": 4, "n1": 4}, least=6), gang("b", workers(3), at=0)).settle(10**6) == []
+
+
+def test_the_highest_indexes_go() -> None:
+    seated = replace(bound(running("a", {"n0": 2, "n1": 2}, least=1, at=0)), seats={"worker": ("n1", "n0", "n1", "n0")})
+    found = World([node("n0", gpu=2, used={"gpu": 2}), node("n1", gpu=2, used={"gpu": 2})], policy=POLICY)
+    found.put(seated, gang("b", workers(1), at=0))
+    said = found.decide(200)
+    assert isinstance(said["a"], Resize)
+    assert said["a"].placement == {"worker": {"n1": 2, "n0": 1}}
+
+
+def test_the_room_of_those_who_leave_is_free_when_they_have_left() -> None:
+    full = [node("n0", gpu=4, used={"gpu": 4})]
+    found = World(full, policy=POLICY)
+    found.put(bound(running("a", {"n0": 4}, least=2, at=0)), gang("b", workers(2), at=0))
+    found.settle(200)
+    assert sizes(found) == {"a": 2}
+    assert message(found.admitter.explain("b")).endswith("starts when ml/a has given up the room")
+    found.put_node(node("n0", gpu=4, used={"gpu": 2}))
+    found.put(replace(found.gangs["a"], bound={"worker": {"n0": 2}}))
+    found.settle(201)
+    assert sizes(found) == {"a": 2, "b": 2}
+
+
+def test_what_one_gets_does_not_go_back_and_forth() -> None:
+    found = world(running("a", {"n0": 4}, wanted=2, least=1, most=8), gang("b", workers(4, least=1), at=0), nodes=1)
+    resizes = 0
+    for now in range(0, 2000, 10):
+        resizes += sum(isinstance(verdict, Resize) for verdicts in found.settle(now) for verdict in verdicts.values())
+    assert resizes <= 2
+    assert sum(sizes(found).values()) == 4
+
+
+# -- the seed's rules as they were meant (two nodes of four GPUs; jobs A, B and C) --
+
+
+def seed_job(name: str, least: int, count: int, most: int, at: float) -> Gang:
+    return gang(name, member("ps", 1, cpu=1), member("worker", count, cpu=4, gpu=1, least=least, most=most), at=at)
+
+
+def test_a_whole_job_on_one_node_and_its_ps_beside_it() -> None:
+    found = world(seed_job("A", 4, 4, 4, 0), seed_job("B", 3, 3, 3, 1))
+    for verdict in found.decide(2).values():
+        assert isinstance(verdict, Admit)
+        assert list(verdict.placement["ps"]) == list(verdict.placement["worker"])
+
+
+def test_a_starts_b_starts_smaller_c_makes_both_give_way() -> None:
+    found = world(seed_job("A", 2, 4, 8, 0), seed_job("B", 2, 6, 6, 1))
+    found.settle(2)
+    assert sizes(found) == {"A": 4}
+    found.settle(40)
+    assert sizes(found) == {"A": 4, "B": 4}
+    found.put(seed_job("C", 2, 2, 4, 100))
+    found.settle(130)
+    assert sizes(found) == {"A": 4, "B": 4}
+    found.settle(280)
+    assert sizes(found)["C"] == 2
+    assert sum(sizes(found).values()) == 8
+    assert all(sizes(found)[name] >= 2 for name in "AB")
+    # When C has gone, those who gave way take their share again.
+    found.remove("C")
+    found.settle(400)
+    assert sum(sizes(found).values()) == 8
+
+
+def test_a_growing_gang_keeps_its_place() -> None:
+    one = placed(gang("a", member("ps", 1, cpu=1), workers(1, most=3)), {"ps": {"n0": 1}, "worker": {"n0": 1}})
+    found = world(one)
+    found.settle(100)
+    assert found.gangs["a"].place is not None
+    assert found.gangs["a"].place.placement == {"ps": {"n0": 1}, "worker": {"n0": 3}}

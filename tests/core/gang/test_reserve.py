@@ -1,0 +1,140 @@
+"""Nobody waits for ever: who waits long gets a reservation, and others pass only where they do not delay it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.gang.gangs import World, gang, member, message, node, queue, reason, running, workers
+from tf_dist.core.gang.model import Admit, Gang, Order, Policy
+
+POLICY = Policy(patience=100)
+
+
+def world(*gangs: Gang, nodes: int = 1, policy: Policy = POLICY) -> World:
+    made = World([node(f"n{i}", gpu=4) for i in range(nodes)], policy=policy)
+    made.put(*gangs)
+    return made
+
+
+def starts(found: World, now: float) -> list[str]:
+    return sorted(uid for uid, verdict in found.decide(now).items() if isinstance(verdict, Admit))
+
+
+def test_others_pass_while_the_first_has_not_waited_long() -> None:
+    found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("small", workers(1), at=50))
+    assert starts(found, 60) == ["small"]
+
+
+def test_then_room_is_kept_for_it() -> None:
+    found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("small", workers(1), at=150))
+    assert starts(found, 160) == []
+    waits = found.admitter.explain("large")
+    assert reason(waits) == "WaitingForCapacity"
+    assert message(waits).endswith("; position 1; starts when ml/a ends or is stopped")
+    small = found.admitter.explain("small")
+    assert reason(small) == "Reserved"
+    assert message(small) == (
+        "there is room for it, but that is reserved for those who have waited longer; position 2, behind ml/large"
+    )
+    found.remove("a")
+    assert starts(found, 161) == ["large"]
+
+
+@pytest.mark.parametrize(("estimate", "passes"), [(30, True), (40, True), (41, False), (None, False)])
+def test_who_ends_before_may_pass(estimate: float | None, passes: bool) -> None:
+    found = world(
+        running("a", {"n0": 2}, at=0, estimate=200),
+        gang("large", workers(4), at=1, estimate=10),
+        gang("small", workers(1), at=150, estimate=estimate),
+    )
+    assert starts(found, 160) == (["small"] if passes else [])
+    assert message(found.admitter.explain("large")).endswith("ends (about 00:03 UTC) or is stopped")
+
+
+def test_who_goes_elsewhere_may_pass_however_long_it_runs() -> None:
+    """The reservation is of nodes: that of n1 leaves n0 to others."""
+    found = world(
+        running("a", {"n0": 3}),
+        running("b", {"n1": 1}),
+        gang("large", workers(1, gpu=4), at=0),
+        gang("small", workers(1), at=150),
+        gang("next", workers(1), at=151),
+        nodes=2,
+    )
+    assert starts(found, 160) == ["small"]
+    assert found.gangs["small"].place is not None
+    assert found.gangs["small"].place.placement == {"worker": {"n0": 1}}
+
+
+def test_a_gang_over_its_time_is_expected_to_take_as_long_again() -> None:
+    found = world(running("a", {"n0": 2}, at=0, estimate=100), gang("large", workers(4), at=0))
+    found.decide(150)
+    assert "starts when ml/a ends (about 00:03 UTC)" in message(found.admitter.explain("large"))
+    found.decide(250)
+    assert "starts when ml/a ends (about 00:06 UTC)" in message(found.admitter.explain("large"))
+
+
+def test_the_promise_is_kept_if_estimates_hold() -> None:
+    """However many small gangs keep coming, the large one starts when it was said to."""
+    found = world(
+        *(running(f"r{i}", {"n0": 1}, at=0, estimate=400 + 10 * i) for i in range(4)), policy=Policy(patience=10)
+    )
+    found.put(gang("large", workers(4), at=1, estimate=50))
+    ends = {f"r{i}": 400.0 + 10 * i for i in range(4)}
+    started = None
+    for number, now in enumerate(range(50, 600, 5)):
+        for uid in [uid for uid, end in ends.items() if end <= now]:
+            found.remove(uid)
+            del ends[uid]
+        found.put(gang(f"s{number}", workers(1), at=now, estimate=(number % 7) * 40 + 20))
+        for uid in starts(found, now):
+            ends[uid] = now + (found.gangs[uid].estimate or 0)
+            if uid == "large":
+                started = now
+    assert started == 430
+
+
+def test_quota_is_reserved_too() -> None:
+    found = World([node("n0", gpu=16)], [queue("team", gpu=4)], POLICY)
+    found.put(running("a", {"n0": 2}, queue="team"), gang("large", workers(4), at=0, queue="team"))
+    found.put(gang("small", workers(1), at=150, queue="team"), gang("other", workers(1), at=150))
+    assert starts(found, 160) == ["other"]
+    assert reason(found.admitter.explain("large")) == "QuotaExceeded"
+
+
+def test_the_longest_wait_is_bounded_though_small_ones_keep_coming() -> None:
+    """Without estimates nobody can pass a gang that has waited for its patience: it starts when those inside end."""
+    found = world(policy=POLICY)
+    ends: dict[str, int] = {}
+    found.put(gang("large", workers(4), at=30))
+    started = None
+    for now in range(0, 400, 10):
+        for uid in [uid for uid, end in ends.items() if end <= now]:
+            found.remove(uid)
+            del ends[uid]
+        found.put(gang(f"s{now}", workers(1), at=now))
+        for uid in starts(found, now):
+            ends[uid] = now + 40
+            if uid == "large":
+                started = now
+    assert started is not None
+    assert started <= 30 + 100 + 40
+
+
+def test_a_strict_queue_keeps_its_room_for_its_first_from_the_start() -> None:
+    found = World([node("n0", gpu=4)], [queue("default", order=Order.STRICT_FIFO)], POLICY)
+    found.put(running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("small", workers(1), at=1))
+    assert starts(found, 2) == []
+
+
+def test_members_that_differ_reserve_together() -> None:
+    found = World([node("n0", cpu=8, gpu=4), node("n1", cpu=8)], policy=POLICY)
+    found.put(
+        gang("large", member("ps", 1, cpu=6), member("worker", 2, cpu=1, gpu=2), at=0),
+        gang("small", member("w", 1, cpu=4), at=150),
+    )
+    found.put(running("a", {"n0": 1}))
+    assert starts(found, 160) == ["small"]
+    # All of the large one will be on n0.
+    assert found.gangs["small"].place is not None
+    assert found.gangs["small"].place.placement == {"w": {"n1": 1}}

@@ -1,0 +1,228 @@
+"""The books of admission: every gang, what it holds of room and quota, and what it is about to give up."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tf_dist.core.gang import fit, holding
+from tf_dist.core.gang.asks import Ask, Asks
+from tf_dist.core.gang.ends import Ends
+from tf_dist.core.gang.grants import Grants
+from tf_dist.core.gang.holding import Holding, Pods
+from tf_dist.core.gang.model import Gang, Node, Queue, Resources
+from tf_dist.core.gang.queue_tree import DEFAULT
+from tf_dist.core.gang.queues import Quotas
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A gang in the books. ``ask`` None: it cannot be read, ``problem`` says why.
+
+    ``going``: the pods it will have given up once it has done what it was told, and ``goes``: what they ask for.
+    """
+
+    gang: Gang
+    ask: Ask | None
+    problem: str = ""
+    held: Holding = field(default_factory=Holding)
+    going: list[Pods] = field(default_factory=list)
+    goes: Resources = field(default_factory=dict)
+
+    @property
+    def uid(self) -> str:
+        """The uid of the gang."""
+        return self.gang.uid
+
+    @property
+    def queue(self) -> str:
+        """The queue it is in."""
+        return self.gang.queue or DEFAULT
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has a place."""
+        return self.gang.place is not None
+
+    @property
+    def told(self) -> bool:
+        """Whether it has been told to give something up and has not confirmed it."""
+        return bool(self.going or self.goes)
+
+    @property
+    def since(self) -> float:
+        """Since when it may start: epoch seconds."""
+        return max(self.gang.created_at, self.gang.not_before)
+
+
+Turn = tuple[int, float, float, str]
+"""The order in which gangs give way: the lowest priority first, then the youngest or the largest; and the uid."""
+
+
+class Books:
+    """All gangs, with the room (None: nodes may not be seen) and the quotas of which they hold a part.
+
+    ``running``: those with a place; ``departing``: those with pods on their way out; ``elastic``: those with a place
+    that could be smaller or larger; ``changes`` grows with every change, ``state`` with those of what anybody holds or
+    may hold. ``youngest`` and ``largest``: per queue those with a place, the one first that is to give way first;
+    ``ends``: the one first that ends first.
+    """
+
+    def __init__(self) -> None:
+        self.grants: Grants | None = None
+        self.quotas = Quotas(())
+        self.queues: Mapping[str, Queue] = {DEFAULT: Queue(name=DEFAULT)}
+        self.entries: dict[str, Entry] = {}
+        self.running: dict[str, Entry] = {}
+        self.departing: dict[str, Entry] = {}
+        self.elastic: dict[str, Entry] = {}
+        self.youngest: dict[str, list[Turn]] = {}
+        self.largest: dict[str, list[Turn]] = {}
+        self.ends = Ends()
+        self.changes = 0
+        self.state = 0
+        self._asks = Asks()
+
+    def put_node(self, node: Node) -> None:
+        """A node that is new or has changed."""
+        grants = self.see_nodes()
+        layout = grants.layout
+        grants.put_node(node)
+        if grants.layout != layout:
+            self.quotas.put_capacity(grants.capacity)
+        self._changed()
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone or takes no more pods. One that is not known is no error."""
+        if self.grants is not None:
+            self.grants.remove_node(name)
+            self.quotas.put_capacity(self.grants.capacity)
+            self._changed()
+
+    def see_nodes(self) -> Grants:
+        """Nodes may be seen, even if there is none."""
+        if self.grants is None:
+            self.grants = Grants()
+            self._read_again()
+        return self.grants
+
+    def see_no_nodes(self) -> None:
+        """Nodes may not be seen: quotas alone decide."""
+        if self.grants is not None:
+            self.grants = None
+            self.quotas.put_capacity({})
+            self._read_again()
+
+    def put_queues(self, queues: Iterable[Queue]) -> None:
+        """All queues there are. ValueError: two of one name."""
+        listed = {queue.name: queue for queue in queues}
+        self.quotas = Quotas(queues, self.grants.capacity if self.grants else {})
+        self.queues = {DEFAULT: Queue(name=DEFAULT)} | listed
+        for entry in self.entries.values():
+            self.quotas.take(entry.queue, entry.held.quota)
+        self._changed()
+
+    def put(self, gang: Gang) -> Entry:
+        """A gang that is new or has changed. What it was told and has not done is forgotten."""
+        entry = self.entries.get(gang.uid)
+        if entry is not None and entry.gang == gang and not entry.told:
+            return entry
+        self.changes += 1
+        if entry is None:
+            entry = self.entries[gang.uid] = Entry(gang, *self._ask(gang))
+            self._enter(entry, holding.of(gang, entry.ask))
+            return entry
+        before, ask, problem = entry.gang, entry.ask, entry.problem
+        if (gang.members, gang.locality) != (before.members, before.locality):
+            ask, problem = self._ask(gang)
+        held = holding.of(gang, ask)
+        if held != entry.held or _stands(gang) != _stands(before) or ask is not entry.ask or entry.told:
+            self._leave(entry)
+            entry.gang, entry.ask, entry.problem = gang, ask, problem
+            self._enter(entry, held)
+        entry.gang = gang
+        return entry
+
+    def remove(self, uid: str) -> None:
+        """A gang is gone, with all it held. One that is not known is no error."""
+        entry = self.entries.pop(uid, None)
+        if entry is not None:
+            self._leave(entry)
+            self.changes += 1
+        if len(self._asks) > 2 * len(self.entries) + 64:
+            self._asks.forget([entry.ask for entry in self.entries.values() if entry.ask])
+
+    def tell(self, entry: Entry, going: list[Pods], goes: Resources) -> None:
+        """It has been told to give up these pods; their room is free when it has."""
+        self.state += 1
+        entry.going, entry.goes = going, goes
+        self.departing[entry.uid] = entry
+
+    def _read_again(self) -> None:
+        """Asks are of the room they are made for."""
+        self._asks = Asks()
+        for entry in self.entries.values():
+            entry.ask, entry.problem = self._ask(entry.gang)
+            self._unlist(entry)
+            self.quotas.give(entry.queue, entry.held.quota)
+            self._enter(entry, holding.of(entry.gang, entry.ask))
+        self._changed()
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self.state += 1
+
+    def _ask(self, gang: Gang) -> tuple[Ask | None, str]:
+        try:
+            return self._asks.of(gang, self.grants.room if self.grants else None), ""
+        except fit.Unreadable as error:
+            return None, str(error)
+
+    def _enter(self, entry: Entry, held: Holding) -> None:
+        entry.held = held
+        gang = entry.gang
+        self.state += bool(held.quota or entry.runs)
+        self.quotas.take(entry.queue, held.quota)
+        if self.grants is not None:
+            self.grants.grant(held.coming, held.afloat)
+        if held.leaving:
+            self.departing[entry.uid] = entry
+        if entry.runs:
+            self.running[entry.uid] = entry
+            for order, turn in self._turns(entry):
+                insort(order.setdefault(entry.queue, []), turn)
+            self.ends.put(gang, held.pods)
+            if holding.shrinks(gang, entry.ask) or holding.grows(gang, entry.ask):
+                self.elastic[entry.uid] = entry
+
+    def _leave(self, entry: Entry) -> None:
+        self.state += bool(entry.held.quota or entry.runs)
+        self.quotas.give(entry.queue, entry.held.quota)
+        if self.grants is not None:
+            self.grants.withdraw(entry.held.coming, entry.held.afloat)
+        self._unlist(entry)
+
+    def _unlist(self, entry: Entry) -> None:
+        if entry.runs:
+            del self.running[entry.uid]
+            self.ends.remove(entry.uid)
+            for order, turn in self._turns(entry):
+                stack = order[entry.queue]
+                del stack[bisect_left(stack, turn)]
+                if not stack:
+                    del order[entry.queue]
+        self.departing.pop(entry.uid, None)
+        self.elastic.pop(entry.uid, None)
+        entry.going, entry.goes = [], {}
+
+    def _turns(self, entry: Entry) -> tuple[tuple[dict[str, list[Turn]], Turn], ...]:
+        """A gang's places in the orders in which gangs give way."""
+        at = entry.gang.place.at if entry.gang.place else 0.0
+        priority, size = entry.gang.priority, -entry.held.pods
+        return (self.youngest, (priority, -at, size, entry.uid)), (self.largest, (priority, size, -at, entry.uid))
+
+
+def _stands(gang: Gang) -> tuple[object, ...]:
+    """What the books are ordered by, besides what the gang holds."""
+    return gang.queue, gang.priority, gang.estimate, gang.place and (gang.place.at, gang.place.sizes)

@@ -1,0 +1,159 @@
+"""Growing: room that nobody waits for goes to the gangs that gain most by it.
+
+A worker more saves the more time the longer a gang still has to run and the fewer workers it has. Beyond what it wanted
+a gang grows only onto nodes it is on already: a worker elsewhere is slowed down by the network, and slows down others.
+Nobody's growth is rushed: not while anybody waits, nor soon after, nor twice at short intervals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from tf_dist.core.gang import holding
+from tf_dist.core.gang.asks import Want
+from tf_dist.core.gang.books import Books, Entry
+from tf_dist.core.gang.ends import end
+from tf_dist.core.gang.model import Gang, Place, Policy
+from tf_dist.core.gang.pack import place
+
+# A worker more slows every worker down by this part: the more workers, the less another one brings.
+_DRAG = 0.03
+# To start again for it, a gang must save so many times what that costs.
+_WORTH = 3.0
+
+
+@dataclass(slots=True, eq=False)
+class _Growth:
+    """One member of a gang on its way to more pods. ``extra``: on which nodes the new ones are ("": anywhere)."""
+
+    entry: Entry
+    want: Want
+    size: int
+    remaining: float
+    nodes: Counter[str]
+    extra: list[str] = field(default_factory=list)
+
+    @property
+    def now(self) -> int:
+        """How many pods it has by now."""
+        return self.size + len(self.extra)
+
+    def saves(self, pods: int) -> float:
+        """Seconds that so many pods, instead of those it has, would save."""
+        return self.remaining * (1 - _speed(self.now) / _speed(pods))
+
+    @property
+    def turn(self) -> tuple[bool, float, str, str]:
+        """The smallest grows first: those below what they wanted, then those who gain most."""
+        return self.now >= self.want.count, -self.saves(self.now + 1), self.entry.uid, self.want.type
+
+
+def _speed(pods: int) -> float:
+    return pods / (1 + _DRAG * (pods - 1)) if pods else 0.0
+
+
+def ready(books: Books, policy: Policy) -> float:
+    """From when on gangs may grow if nobody waits (epoch seconds): some time after the last one got or gave up room."""
+    return max((_changed(entry) for entry in books.running.values()), default=-inf) + policy.grow_after
+
+
+def _changed(entry: Entry) -> float:
+    at = entry.gang.place
+    return -inf if at is None else at.at if at.resized is None else at.resized
+
+
+def steady(entry: Entry, policy: Policy) -> float:
+    """From when on a gang may be resized again."""
+    at = entry.gang.place
+    return -inf if at is None or at.resized is None else at.resized + policy.steady
+
+
+def grown(books: Books, now: float, policy: Policy) -> list[Gang]:
+    """The gangs that grow now, as they will be; nothing is taken yet."""
+    heap = [(one.turn, one) for entry in books.elastic.values() for one in _growths(entry, now, policy)]
+    heapify(heap)
+    done: list[_Growth] = []
+    mark = books.grants.room.mark() if books.grants else 0
+    while heap:
+        _, one = heappop(heap)
+        node = _another(books, one)
+        if node is None:
+            done.append(one)
+            continue
+        one.extra.append(node)
+        one.nodes[node] += 1
+        books.quotas.take(one.entry.queue, one.want.member.requests)
+        if one.now < one.want.most:
+            heappush(heap, (one.turn, one))
+        else:
+            done.append(one)
+    if books.grants:
+        books.grants.room.rollback(mark)
+    for one in done:
+        for _ in one.extra:
+            books.quotas.give(one.entry.queue, one.want.member.requests)
+    return _gangs([one for one in done if one.extra and _worth(one, policy)], now)
+
+
+def _growths(entry: Entry, now: float, policy: Policy) -> Iterator[_Growth]:
+    if entry.told or now < steady(entry, policy) or entry.gang.place is None:
+        return
+    known = end(entry.gang, now)
+    remaining = max(1.0, (now - entry.gang.place.at) if known == inf else known - now)
+    on = Counter(node for want in _wants(entry) for node in holding.seating(entry.gang, want.type) if node)
+    for want in _wants(entry):
+        size = holding.size(entry.gang, want.member)
+        if size < want.most:
+            yield _Growth(entry, want, size, remaining, on)
+
+
+def _wants(entry: Entry) -> tuple[Want, ...]:
+    return entry.ask.wants if entry.ask else ()
+
+
+def _another(books: Books, one: _Growth) -> str | None:
+    """Take room for one pod more; its node, None if there is none."""
+    if books.quotas.lack(one.entry.queue, one.want.member.requests) is not None:
+        return None
+    if books.grants is None or one.want.shape is None:
+        return ""
+    room, shape = books.grants.room, one.want.shape
+    for node, _ in sorted(one.nodes.items(), key=lambda item: (-item[1], item[0])):
+        if node in room and room.capacity(shape).counts[room.table.row[node]] >= 1:
+            room.take(shape, node, 1)
+            return node
+    bound = one.entry.gang.locality is not None and one.entry.gang.locality.required
+    if one.now >= one.want.count or bound:
+        return None
+    found = place(room, [(shape, 1)], keep=one.nodes)
+    return None if isinstance(found, int) else next(iter(found[0]))
+
+
+def _worth(one: _Growth, policy: Policy) -> bool:
+    """Whether what it saves is worth starting again, if it must."""
+    saved = one.remaining * (1 - _speed(one.size) / _speed(one.now))
+    return one.entry.gang.live or saved > _WORTH * policy.restart_cost
+
+
+def _gangs(growths: list[_Growth], now: float) -> list[Gang]:
+    by_uid: dict[str, list[_Growth]] = {}
+    for one in growths:
+        by_uid.setdefault(one.entry.uid, []).append(one)
+    return [_gang(by_uid[uid], now) for uid in sorted(by_uid)]
+
+
+def _gang(growths: list[_Growth], now: float) -> Gang:
+    gang = growths[0].entry.gang
+    sizes = holding.sizes(gang)
+    placement = {type_: dict(nodes) for type_, nodes in holding.placement(gang, sizes).items()}
+    for one in growths:
+        sizes[one.want.type] = one.now
+        nodes = placement.setdefault(one.want.type, {})
+        for node in filter(None, one.extra):
+            nodes[node] = nodes.get(node, 0) + 1
+    at = gang.place.at if gang.place else now
+    return replace(gang, place=Place(at=at, sizes=sizes, placement=placement, resized=now))

@@ -1,0 +1,179 @@
+"""The room of the nodes, less what gangs have been granted and no node counts yet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from decimal import Decimal
+from typing import Final
+
+from tf_dist.core.gang.asks import Ask, Counts
+from tf_dist.core.gang.holding import Pods
+from tf_dist.core.gang.model import Node, Resources
+from tf_dist.core.gang.pack import place
+from tf_dist.core.gang.room import Room
+from tf_dist.core.gang.shapes import Shape
+
+Places = list[dict[str, int]]
+"""For each member of a gang: on which nodes how many of its pods are."""
+
+_NONE: Final = Decimal(0)
+
+
+class Grants:
+    """Nodes and what is granted on them.
+
+    ``epoch`` grows whenever room becomes free, ``version`` with every change of the room, ``layout`` when nodes come,
+    go, or become others; ``puzzles`` counts the gangs that were not placed though each member alone had room.
+    ``capacity``: what all nodes have together.
+    """
+
+    def __init__(self) -> None:
+        self.room = Room(())
+        self.capacity: dict[str, Decimal] = {}
+        self.epoch = 0
+        self.version = 0
+        self.layout = 0
+        self.puzzles = 0
+        self._empty: Room | None = None
+        self._claims: dict[str, Counter[Shape]] = {}
+        self._anywhere: Counter[Shape] = Counter()
+        self._settled: list[Pods] | None = None
+
+    # -- nodes --
+
+    def put_node(self, node: Node) -> None:
+        """A node that is new or has changed; what gangs are to have on it is taken again."""
+        self._lift()
+        known = self.room.node(node.name) if node.name in self.room else None
+        self.room.put_node(node)
+        for shape, count in self._claims.get(node.name, {}).items():
+            self.room.take(shape, node.name, count)
+        self._grown()
+        if known is None or _what(known) != _what(node):
+            self._lay_out(known.allocatable if known else {}, node.allocatable)
+            if self._empty is not None:
+                self._empty.put_node(replace(node, free=node.allocatable))
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone or takes no more pods. One that is not known is no error."""
+        if name in self.room:
+            self._lift()
+            self._lay_out(self.room.node(name).allocatable, {})
+            self.room.remove_node(name)
+            self._grown()
+            if self._empty is not None:
+                self._empty.remove_node(name)
+
+    def _lay_out(self, before: Resources, now: Resources) -> None:
+        self.layout += 1
+        for sign, resources in ((-1, before), (1, now)):
+            for resource, value in resources.items():
+                self.capacity[resource] = self.capacity.get(resource, _NONE) + sign * value
+
+    def _grown(self) -> None:
+        self.epoch += 1
+        self.version += 1
+
+    # -- what is granted --
+
+    def grant(self, coming: Iterable[Pods], anywhere: Iterable[tuple[Shape, int]]) -> None:
+        """Room for pods that are to come, some of them to nodes that nobody knows."""
+        for shape, node, count in coming:
+            self._claims.setdefault(node, Counter())[shape] += count
+            if node in self.room:
+                self.room.take(shape, node, count)
+                self.version += 1
+        for shape, count in anywhere:
+            self._lift()
+            self._anywhere[shape] += count
+
+    def withdraw(self, coming: Iterable[Pods], anywhere: Iterable[tuple[Shape, int]]) -> None:
+        """They are there, or will not come."""
+        for shape, node, count in coming:
+            claims = self._claims[node]
+            claims[shape] -= count
+            if not claims[shape]:
+                del claims[shape]
+            if node in self.room:
+                self.room.give(shape, node, count)
+                self._grown()
+        for shape, count in anywhere:
+            self._lift()
+            self._anywhere[shape] -= count
+            if not self._anywhere[shape]:
+                del self._anywhere[shape]
+
+    def settle(self) -> None:
+        """Take room for those that may come to any node: wherever there is some, the most demanding first.
+
+        Where not all of them fit now, the others still count. Those that ask for the same are placed together,
+        whichever gang they are of: after a rush there are thousands.
+        """
+        if not self._anywhere or self._settled is not None:
+            return
+        self._settled = []
+        for shape in sorted(self._anywhere, key=lambda s: (-s.accelerators, -s.cpu, s.requests, s.signature)):
+            found = place(self.room, [(shape, self.room.most(shape, self._anywhere[shape]))])
+            if not isinstance(found, int):
+                self._settled += [Pods(shape, node, count) for node, count in found[0].items()]
+        self.version += 1
+
+    def _lift(self) -> None:
+        """Give that back before anything else changes."""
+        if self._settled is not None:
+            for shape, node, count in self._settled:
+                self.room.give(shape, node, count)
+            self._settled = None
+            self._grown()
+
+    # -- looking for room --
+
+    def look(self, ask: Ask, counts: Counts) -> Places | None:
+        """Where there is room for so many pods of each member; None: not for all of them. Nothing is taken."""
+        if self.lacks(ask, counts):
+            return None
+        if self.short(ask, counts) is not None:
+            ask.lacking[counts] = self.epoch
+            return None
+        found = self.fit(ask, counts)
+        if found is None:
+            ask.unplaced[counts] = self.version
+            self.puzzles += 1
+        return found
+
+    def lacks(self, ask: Ask, counts: Counts) -> bool:
+        """Whether it is known already that there is no room for so many."""
+        return ask.lacking.get(counts) == self.epoch or ask.unplaced.get(counts) == self.version
+
+    def fit(self, ask: Ask, counts: Counts) -> Places | None:
+        """As ``look``, but nothing is remembered: for a room that is only supposed."""
+        mark = self.room.mark()
+        found = place(self.room, _pairs(ask, counts), locality=ask.locality)
+        self.room.rollback(mark)
+        return None if isinstance(found, int) else found
+
+    def short(self, ask: Ask, counts: Counts) -> int | None:
+        """The first member that alone has not room enough, by number; None: each has."""
+        wants = enumerate(_pairs(ask, counts))
+        return next((at for at, (shape, count) in wants if self.room.most(shape) < count), None)
+
+    def never(self, ask: Ask) -> int | None:
+        """The member for which not even empty nodes have room beside the others, by number, at their least."""
+        if ask.never[0] != self.layout:
+            if self._empty is None:
+                self._empty = self.room.emptied()
+            mark = self._empty.mark()
+            found = place(self._empty, _pairs(ask, ask.least), locality=ask.locality)
+            self._empty.rollback(mark)
+            ask.never = (self.layout, found if isinstance(found, int) else None)
+        return ask.never[1]
+
+
+def _what(node: Node) -> tuple[object, ...]:
+    return node.allocatable, node.labels, node.taints
+
+
+def _pairs(ask: Ask, counts: Counts) -> list[tuple[Shape, int]]:
+    return [(want.shape, count) for want, count in zip(ask.wants, counts, strict=True) if want.shape is not None]

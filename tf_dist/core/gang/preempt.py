@@ -1,0 +1,227 @@
+"""Who gives way to a gang that waits: the elastic a few pods, then, if they must, others their whole place.
+
+Surplus goes first: what gangs have beyond what they wanted, then what they have beyond the least they may have. Whole
+gangs follow, those of the lowest priority first, of these the youngest. As few as let the gang start are taken, and of
+these nobody whose going turns out not to be needed. Nobody gives way if that would not make the gang fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from heapq import merge
+from typing import Final
+
+from tf_dist.core.gang import holding
+from tf_dist.core.gang.asks import Counts, Want
+from tf_dist.core.gang.books import Books, Entry
+from tf_dist.core.gang.demand import added, subtracted
+from tf_dist.core.gang.grants import Places
+from tf_dist.core.gang.holding import Pods
+from tf_dist.core.gang.model import Policy, Preemption, Resources
+from tf_dist.core.gang.reserve import leaving, placed_pods
+from tf_dist.core.gang.supposing import Step, Supposing, fewest, fits, take_back
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """``fewer``: by uid, how many pods of which type each gives up; ``whole``: those who give up their place."""
+
+    fewer: dict[str, dict[str, int]]
+    whole: list[Entry]
+
+    @property
+    def cost(self) -> tuple[object, ...]:
+        """How bad it is; the smaller the better."""
+        pods = sum(entry.held.pods for entry in self.whole)
+        lost = sum(sum(types.values()) for types in self.fewer.values())
+        return max((entry.gang.priority for entry in self.whole), default=-(2**63)), len(self.whole), pods, lost
+
+
+def possible(books: Books, entry: Entry) -> bool:
+    """Whether there may be anybody to give way: cheap, and never wrongly False."""
+    return bool(books.elastic) or _may_evict(books, entry)
+
+
+def plan(
+    books: Books, entry: Entry, counts: Counts, now: float, policy: Policy, spared: Container[str] = ()
+) -> Plan | None:
+    """Who is to give way so that the gang can start with so many pods; None: nobody can, or it would not help.
+
+    ``spared``: uids of those who need not.
+    """
+    waited = now - entry.since
+    found = _plan(books, entry, counts, waited, policy, spared, largest=False)
+    if found is None or not 1 < len(found.whole) <= _FEW:
+        return found
+    other = _plan(books, entry, counts, waited, policy, spared, largest=True)
+    return found if other is None else min(found, other, key=lambda plan: plan.cost)
+
+
+def _plan(
+    books: Books, entry: Entry, counts: Counts, waited: float, policy: Policy, spared: Container[str], *, largest: bool
+) -> Plan | None:
+    going = leaving(books)
+    with Supposing(books, iter(going)) as gone:
+        gone.to(len(going))
+        with Supposing(books, _steps(books, entry, counts, waited, policy, spared, largest=largest)) as supposing:
+            places = fewest(books, supposing, entry, counts)
+            if places is None:
+                return None
+            steps = _needed(books, entry, counts, supposing.steps, places)
+        steps = _each_needed(books, entry, counts, steps)
+    fewer: dict[str, dict[str, int]] = {}
+    whole = {step.entry.uid: step.entry for step in steps if not step.type}
+    for step in steps:
+        if step.type and step.entry.uid not in whole:
+            types = fewer.setdefault(step.entry.uid, {})
+            types[step.type] = types.get(step.type, 0) + 1
+    return Plan(fewer, list(whole.values()))
+
+
+def _steps(
+    books: Books, entry: Entry, counts: Counts, waited: float, policy: Policy, spared: Container[str], *, largest: bool
+) -> Iterator[Step]:
+    # Where the quota lets the gang in as it is, it need not be counted who gives up how much of it.
+    counted = len(books.youngest) > 1 or books.quotas.lack(entry.queue, _need(entry, counts)) is not None
+    dropped: dict[str, list[Step]] = {}
+    for step in _shrinking(books, entry, waited, policy, spared):
+        dropped.setdefault(step.entry.uid, []).append(step)
+        yield step
+    if _may_evict(books, entry):
+        for step in _evicting(books, entry, counts, dropped, spared, largest=largest):
+            yield step if counted else step._replace(quota={})
+
+
+def _need(entry: Entry, counts: Counts) -> Resources:
+    return entry.ask.need(counts) if entry.ask else {}
+
+
+# -- fewer pods --
+
+
+def _shrinking(books: Books, entry: Entry, waited: float, policy: Policy, spared: Container[str]) -> Iterator[Step]:
+    """Surplus pods, one by one, of those who have most of it first.
+
+    What somebody has beyond what it wanted, anybody may have back who waits; what it has beyond its least, somebody of
+    its priority who has waited long; and either at once somebody of a higher priority.
+    """
+    others = [one for _, one in sorted(books.elastic.items()) if not one.told and one.uid not in spared]
+    higher = [one for one in others if entry.gang.preempts and one.gang.priority < entry.gang.priority]
+    overgrown = others if waited >= policy.shrink_after else higher
+    squeezed = [one for one in others if one.gang.priority <= entry.gang.priority]
+    seats: dict[str, list[str]] = {}
+    yield from _surplus(overgrown, lambda want: want.count, seats)
+    yield from _surplus(squeezed if waited >= policy.squeeze_after else higher, lambda want: want.least, seats)
+
+
+def _surplus(entries: list[Entry], floor: Callable[[Want], int], seats: dict[str, list[str]]) -> Iterator[Step]:
+    order = []
+    for entry in entries:
+        for want in entry.ask.wants if entry.ask else ():
+            left = seats.setdefault(f"{entry.uid}/{want.type}", holding.seating(entry.gang, want.type))
+            if len(left) > floor(want):
+                at = entry.gang.place.at if entry.gang.place else 0.0
+                turn = entry.gang.priority, floor(want) - len(left), -at, entry.uid, want.type
+                order.append((turn, entry, want, left))
+    for _, entry, want, left in sorted(order, key=lambda one: one[0]):
+        while len(left) > floor(want):
+            node = left.pop()
+            pods = [Pods(want.shape, node, 1)] if node and want.shape is not None else []
+            yield Step(entry, pods, want.member.requests, want.type)
+
+
+# -- whole gangs --
+
+
+def _may_evict(books: Books, entry: Entry) -> bool:
+    allowed = _allowed(books, entry)
+    if not entry.gang.preempts or allowed is Preemption.NEVER:
+        return False
+    stack = books.youngest.get(entry.queue)
+    others = len(books.youngest) - (stack is not None)
+    return bool(stack and stack[0][0] < entry.gang.priority) or (allowed is Preemption.RECLAIM and others > 0)
+
+
+def _allowed(books: Books, entry: Entry) -> Preemption:
+    queue = books.queues.get(entry.queue)
+    return queue.preemption if queue else Preemption.NEVER
+
+
+def _evicting(
+    books: Books, entry: Entry, counts: Counts, dropped: dict[str, list[Step]], spared: Container[str], *, largest: bool
+) -> Iterator[Step]:
+    """Whole gangs: of the queue those of lower priority, of others those that have what is this queue's."""
+    need = _need(entry, counts)
+    order = books.largest if largest else books.youngest
+    stacks = [order.get(entry.queue, [])]
+    if _allowed(books, entry) is Preemption.RECLAIM:
+        stacks += [stack for queue, stack in sorted(order.items()) if queue != entry.queue]
+    for priority, _, _, uid in merge(*stacks):
+        victim = books.running[uid]
+        if victim.told or uid in spared:
+            continue
+        if victim.queue == entry.queue:
+            if priority >= entry.gang.priority:
+                if len(stacks) == 1:
+                    return
+                continue
+        elif not books.quotas.reclaims(entry.queue, need, victim.queue):
+            continue
+        yield _whole(victim, dropped.get(uid, []))
+
+
+def _whole(victim: Entry, dropped: list[Step]) -> Step:
+    """What is left of a gang that has given up some pods already."""
+    pods, quota = victim.held.staying, victim.held.staying_quota
+    if dropped:
+        pods = holding.less(pods, [pods for step in dropped for pods in step.pods])
+        quota = subtracted(quota, added(step.quota for step in dropped))
+    return Step(victim, pods, quota)
+
+
+# -- nobody without need --
+
+# So many steps are tried one by one whether it would do without them.
+_FEW: Final = 16
+
+
+def _needed(books: Books, entry: Entry, counts: Counts, steps: list[Step], places: Places) -> list[Step]:
+    """The steps without those that turn out not to be needed at this place: those who matter most are spared first."""
+    need = _need(entry, counts)
+    pods = placed_pods(entry, places)
+    nodes = {one.node for one in pods}
+    mark = 0
+    if books.grants is not None:
+        mark = books.grants.room.mark()
+        for shape, node, count in pods:
+            books.grants.room.take(shape, node, count)
+    spared: set[int] = set()
+    evicted: set[str] = set()
+    for at in range(len(steps) - 1, -1, -1):
+        step = steps[at]
+        if step.entry.uid in evicted:
+            continue  # it goes as a whole, and so do these pods
+        books.quotas.take(step.entry.queue, step.quota)
+        if books.quotas.lack(entry.queue, need) is None and take_back(books, step, nodes):
+            spared.add(at)
+            continue
+        books.quotas.give(step.entry.queue, step.quota)
+        if not step.type:
+            evicted.add(step.entry.uid)
+    if books.grants is not None:
+        books.grants.room.rollback(mark)
+    for at in spared:
+        books.quotas.give(steps[at].entry.queue, steps[at].quota)
+    return [step for at, step in enumerate(steps) if at not in spared]
+
+
+def _each_needed(books: Books, entry: Entry, counts: Counts, steps: list[Step]) -> list[Step]:
+    """The same, wherever else the gang might then be: for that it must be looked for anew, so only of a few steps."""
+    for step in reversed(steps) if len(steps) <= _FEW else ():
+        rest = [other for other in steps if other is not step]
+        with Supposing(books, iter(rest)) as fewer:
+            fewer.to(len(rest))
+            if fits(books, entry, counts) is not None:
+                steps = rest
+    return steps

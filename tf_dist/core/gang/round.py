@@ -1,0 +1,271 @@
+"""One round of decisions: who starts, who gives way, who grows.
+
+Queues are served in turn, the one with the smallest share first, and in each the gangs in the order of its line. A gang
+starts if quota and room are there. If not, others may have to give way to it; or, once it has waited long enough, room
+is reserved for it, and those after it get only what they do not take away from it. A gang that is blocked blocks those
+behind it only in a strict queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from tf_dist.core.gang import elastic, holding, preempt, words
+from tf_dist.core.gang.asks import Ask, Counts, total
+from tf_dist.core.gang.books import Books, Entry
+from tf_dist.core.gang.grants import Places
+from tf_dist.core.gang.holding import Pods
+from tf_dist.core.gang.model import Admit, Order, Place, Policy, Preempt, Resize, Verdict
+from tf_dist.core.gang.pending import Group, Pending
+from tf_dist.core.gang.queue_turns import Turns
+from tf_dist.core.gang.reservations import Reservations
+from tf_dist.core.gang.walk import Walk
+
+
+class Round:
+    """What is decided at ``now``. ``verdicts``: on those who start, give way or grow, by uid.
+
+    ``promised``: to whom somebody was told to give way.
+    """
+
+    def __init__(self, books: Books, pending: Pending, policy: Policy, now: float) -> None:
+        self.now = now
+        self.verdicts: dict[str, Verdict] = {}
+        self.promised: list[str] = []
+        self.reservations = Reservations(books, now)
+        self._idle = self._relief = False
+        self._books = books
+        self._pending = pending
+        self._policy = policy
+        self._puzzles = self._count_puzzles()
+
+    def run(self) -> None:
+        """Decide."""
+        self._serve()
+        self._idle = bool(self._books.elastic) and not self._anybody_waits()
+        if self._idle and elastic.ready(self._books, self._policy) <= self.now:
+            self._grow()
+
+    @property
+    def last_word(self) -> bool:
+        """Whether another round would surely say nothing more, should nothing change."""
+        if self.reservations or len(self._pending.lines) > 1 or self._puzzles != self._count_puzzles():
+            return False
+        return all(isinstance(verdict, Admit) for verdict in self.verdicts.values()) and not self._relief
+
+    def _count_puzzles(self) -> int:
+        return self._books.grants.puzzles if self._books.grants else 0
+
+    # -- who is next --
+
+    def _serve(self) -> None:
+        walks = {queue: self._walk(queue) for queue in self._pending.lines if queue in self._books.quotas}
+        while promised := [walk for walk in walks.values() if walk and walk.next.promised]:
+            self._step(min(promised, key=lambda walk: walk.next))
+        turns = Turns(self._books.quotas, {queue: walk.next for queue, walk in walks.items() if walk})
+        while turns:
+            queue = turns.next()
+            walk = walks[queue]
+            self._step(walk)
+            while walk and not turns:
+                self._step(walk)
+            if walk:
+                turns.back(queue, walk.next)
+
+    def _walk(self, queue: str) -> Walk:
+        strict = self._books.queues[queue].order is Order.STRICT_FIFO
+        return Walk(self._pending.lines[queue], strict=strict, asleep=self._asleep, due=self._due_for_reservation)
+
+    def _step(self, walk: Walk) -> None:
+        rank, group = walk.pop()
+        entry = self._books.entries[rank.uid]
+        if any(self._start(entry, counts) for counts in self._choices(entry)):
+            walk.again(group)
+            return
+        if self._never(entry):
+            return
+        if not self._make_way(entry, group) and not walk.owns and self._waited(entry) >= self._policy.patience:
+            walk.owns = True
+            self.reservations.want(entry, self._at_least(entry))
+        if walk.strict:
+            walk.stop()
+
+    def _waited(self, entry: Entry) -> float:
+        return self.now - entry.since
+
+    def _first(self, group: Group) -> Entry:
+        return self._books.entries[group.ranks[0].uid]
+
+    def _asleep(self, group: Group) -> bool:
+        """Whether its first gang could not start before, and nothing has changed since."""
+        entry = self._first(group)
+        if not all(self._known_to_lack(entry, counts) for counts in self._choices(entry)):
+            return False
+        return not self._books.departing and (
+            not preempt.possible(self._books, entry) or group.helpless == self._state(entry)
+        )
+
+    def _due_for_reservation(self, group: Group) -> bool:
+        entry = self._first(group)
+        return self._waited(entry) >= self._policy.patience and not self._never(entry)
+
+    def _never(self, entry: Entry) -> bool:
+        """Whether it could not even start if nobody else were there."""
+        ask = _ask(entry)
+        lack = self._books.quotas.lack(entry.queue, ask.need(ask.least))
+        if lack is not None and lack.never:
+            return True
+        return self._books.grants is not None and self._books.grants.never(ask) is not None
+
+    # -- starting --
+
+    def _choices(self, entry: Entry) -> Iterator[Counts]:
+        """With how many pods it may start: with all it wants, or, when it has waited for a while, with the least."""
+        ask = _ask(entry)
+        yield ask.full
+        if ask.elastic and self._waited(entry) >= self._policy.shrink_after:
+            yield ask.least
+
+    def _at_least(self, entry: Entry) -> Counts:
+        """The least with which it may start now."""
+        return list(self._choices(entry))[-1]
+
+    def _known_to_lack(self, entry: Entry, counts: Counts) -> bool:
+        return self._books.grants is not None and self._books.grants.lacks(_ask(entry), counts)
+
+    def _start(self, entry: Entry, counts: Counts) -> bool:
+        if self._known_to_lack(entry, counts):
+            return False
+        places = self.reservations.find(entry, counts)
+        if places is None:
+            return False
+        ask = _ask(entry)
+        if counts != ask.full:
+            counts, places = self._largest(entry, counts, places)
+        types = [want.type for want in ask.wants]
+        sizes = dict(zip(types, counts, strict=True))
+        placement = {type_: dict(sorted(nodes.items())) for type_, nodes in zip(types, places, strict=True) if nodes}
+        self._pending.remove(entry.uid)
+        place = Place(at=self.now, sizes=sizes, placement=placement)
+        self._books.put(replace(entry.gang, place=place, promised=False))
+        self.verdicts[entry.uid] = Admit(placement=placement, sizes=sizes)
+        return True
+
+    def _largest(self, entry: Entry, counts: Counts, places: Places) -> tuple[Counts, Places]:
+        """As many pods as have room, between the least and what it wants; member by member."""
+        full = _ask(entry).full
+        for at, most in enumerate(full):
+            low, high = counts[at], most
+            while low < high:
+                middle = (low + high + 1) // 2
+                tried = (*counts[:at], middle, *counts[at + 1 :])
+                found = self.reservations.find(entry, tried)
+                if found is None:
+                    high = middle - 1
+                else:
+                    low, counts, places = middle, tried, found
+        return counts, places
+
+    # -- others give way --
+
+    def _make_way(self, entry: Entry, group: Group) -> bool:
+        """Whether room is becoming free for the gang, if need be because others are told to give way. It is kept."""
+        counts = self._at_least(entry)
+        if self._books.departing and self.reservations.when_left(entry, counts):
+            return True
+        state = self._state(entry)
+        if not preempt.possible(self._books, entry) or group.helpless == state:
+            return False
+        self._relief = True
+        with self.reservations.taken():
+            plan = preempt.plan(self._books, entry, counts, self.now, self._policy, self.verdicts)
+        if plan is None:
+            group.helpless = None if self.reservations or self.verdicts else state
+            return False
+        self._carry_out(plan, entry)
+        return self.reservations.when_left(entry, counts)
+
+    def _state(self, entry: Entry) -> object:
+        """Equal as long as nobody could be made to give way who could not before."""
+        waited = self._waited(entry)
+        stage = (waited >= self._policy.shrink_after) + (waited >= self._policy.squeeze_after)
+        return self._books.state, entry.uid, stage
+
+    def _carry_out(self, plan: preempt.Plan, entry: Entry) -> None:
+        self.promised.append(entry.uid)
+        for uid, fewer in plan.fewer.items():
+            victim = self._books.entries[uid]
+            before = holding.sizes(victim.gang)
+            sizes = {type_: size - fewer.get(type_, 0) for type_, size in before.items()}
+            self.verdicts[uid] = Resize(
+                sizes=sizes,
+                placement=holding.placement(victim.gang, sizes),
+                message=words.shrinks(before, sizes, entry.gang.key),
+            )
+            goes = total((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)
+            self._books.tell(victim, _given_up(victim, fewer), goes)
+        for victim in plan.whole:
+            self.verdicts[victim.uid] = Preempt(by=entry.gang.key, message=words.preempted(victim.gang, entry.gang))
+            self._books.tell(victim, victim.held.staying, victim.held.staying_quota)
+
+    # -- growing --
+
+    def _anybody_waits(self) -> bool:
+        """Whether somebody waits for room. Who waits for quota would not be helped by it."""
+        for queue, line in self._pending.lines.items():
+            for group in line.groups.values() if queue in self._books.quotas else ():
+                entry = self._first(group)
+                need = group.ask.need(group.ask.least)
+                if self._books.quotas.lack(queue, need) is None and not self._never(entry):
+                    return True
+        return False
+
+    def _grow(self) -> None:
+        for gang in elastic.grown(self._books, self.now, self._policy):
+            before = holding.sizes(self._books.entries[gang.uid].gang)
+            self._books.put(gang)
+            if gang.place is not None:
+                message = words.grows(before, gang.place.sizes)
+                self.verdicts[gang.uid] = Resize(
+                    sizes=gang.place.sizes, placement=gang.place.placement, message=message
+                )
+
+    # -- when to decide again --
+
+    def due(self) -> float:
+        """When time alone may lead to another decision: epoch seconds; inf: never."""
+        return min((time for time in self._times() if time > self.now), default=inf)
+
+    def _times(self) -> Iterator[float]:
+        policy = self._policy
+        yield self._pending.alarm()
+        for line in self._pending.lines.values():
+            for group in line.groups.values():
+                since = self._first(group).since
+                yield since + policy.patience
+                if group.ask.elastic or self._books.elastic:
+                    yield since + policy.shrink_after
+                    yield since + policy.squeeze_after
+        if self.reservations:
+            yield self._books.ends.first
+        if self._idle:
+            yield elastic.ready(self._books, policy)
+            yield from (elastic.steady(entry, policy) for entry in self._books.elastic.values())
+
+
+def _ask(entry: Entry) -> Ask:
+    """What a gang in a line asks for: those that cannot be read are in none."""
+    assert entry.ask is not None
+    return entry.ask
+
+
+def _given_up(victim: Entry, fewer: dict[str, int]) -> list[Pods]:
+    """Where the last pods of each type are."""
+    pods = []
+    for want in _ask(victim).wants:
+        seats = holding.last(holding.seating(victim.gang, want.type), fewer.get(want.type, 0))
+        if want.shape is not None:
+            pods += [Pods(want.shape, node, count) for node, count in sorted(seats.items()) if node]
+    return pods

@@ -1,0 +1,110 @@
+"""What pods ask for, in whole numbers, and one object for all that ask for the same.
+
+A column is a resource; its amounts are integers: thousandths of a CPU, bytes, pieces. What is asked for is rounded up
+and what there is down, so that no rounding ever lets in a pod for which there is no room.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+from weakref import WeakValueDictionary
+
+from tf_dist.core.gang.model import Member
+from tf_dist.core.model import Document
+
+CPU: Final = 0
+# The columns that every room has.
+_ALWAYS: Final = ("cpu", "memory", "pods")
+_BYTES: Final = ("memory", "ephemeral-storage")
+# More than this of anything counts as this much: 9 PB, 9 million million CPUs.
+_MOST: Final = 1 << 53
+
+Requests = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Shape:
+    """Pods that ask for the same, and may go to the same nodes; from one catalogue, equal ones are one object.
+
+    ``requests``: (column, amount) of what one pod asks for, none of them 0. ``accelerators``: how many pieces of
+    extended resources, such as GPUs, are among it; ``cpu``: thousandths of a CPU. ``signature``: equal for equal
+    ``constraints``; empty without any.
+    """
+
+    requests: Requests
+    accelerators: int
+    cpu: int
+    constraints: Document
+    signature: str
+
+
+class Catalogue:
+    """The columns and the shapes that rooms have in common."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, int] = {resource: column for column, resource in enumerate(_ALWAYS)}
+        self._shapes: WeakValueDictionary[tuple[Requests, str], Shape] = WeakValueDictionary()
+
+    def column(self, resource: str) -> int:
+        """The column of a resource; a new one for a new resource."""
+        return self.columns.setdefault(resource, len(self.columns))
+
+    def shape(self, member: Member) -> Shape:
+        """The shape of a member's pods."""
+        amounts = ((resource, amount(resource, value, up=True)) for resource, value in member.requests.items())
+        asked = {resource: value for resource, value in amounts if value > 0}
+        requests = tuple(sorted((self.column(resource), value) for resource, value in asked.items()))
+        signature = _signature(member.constraints)
+        known = self._shapes.get((requests, signature))
+        if known is not None:
+            return known
+        made = Shape(
+            requests=requests,
+            accelerators=sum(value for resource, value in asked.items() if extended(resource)),
+            cpu=asked.get("cpu", 0),
+            constraints=member.constraints,
+            signature=signature,
+        )
+        return self._shapes.setdefault((requests, signature), made)
+
+
+def _signature(constraints: Document) -> str:
+    stated = {key: value for key, value in constraints.items() if value}
+    return json.dumps(stated, sort_keys=True, default=repr) if stated else ""
+
+
+def extended(resource: str) -> bool:
+    """Whether it is a resource that some nodes have pieces of, such as GPUs: their names have a domain."""
+    return "/" in resource
+
+
+def in_bytes(resource: str) -> bool:
+    """Whether amounts of the resource are bytes."""
+    return resource in _BYTES or resource.startswith("hugepages-")
+
+
+def amount(resource: str, value: Decimal, *, up: bool) -> int:
+    """A quantity as the integer of its column, rounded up or down."""
+    scaled = value * 1000 if resource == "cpu" else value
+    whole = int(scaled)  # towards zero
+    if whole != scaled:
+        whole += (up and scaled > 0) - (not up and scaled < 0)
+    return max(-_MOST, min(_MOST, whole))
+
+
+def quantity(resource: str, amount: int) -> Decimal:
+    """The integer of a column as a quantity."""
+    return Decimal(amount) / 1000 if resource == "cpu" else Decimal(amount)
+
+
+def together(wants: Mapping[Shape, int]) -> Requests:
+    """What so many pods of each shape ask for together."""
+    total: dict[int, int] = {}
+    for shape, count in wants.items():
+        for column, value in shape.requests:
+            total[column] = total.get(column, 0) + value * count
+    return tuple(sorted(total.items()))

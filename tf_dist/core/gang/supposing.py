@@ -1,0 +1,141 @@
+"""What would be if others gave up what they have: room and quotas are changed for a look, and changed back."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import NamedTuple, Self
+
+from tf_dist.core.gang.asks import Counts
+from tf_dist.core.gang.books import Books, Entry
+from tf_dist.core.gang.grants import Places
+from tf_dist.core.gang.holding import Pods
+from tf_dist.core.gang.model import Resources
+from tf_dist.core.gang.room import Room
+
+
+class Step(NamedTuple):
+    """A gang gives up these pods, and what they ask for of its quota: one of a ``type``, or ("") its place."""
+
+    entry: Entry
+    pods: list[Pods]
+    quota: Resources
+    type: str = ""
+
+
+class Supposing:
+    """So many steps are supposed to be done, as ``to`` says; none any more when its ``with`` is left."""
+
+    def __init__(self, books: Books, steps: Iterator[Step]) -> None:
+        self._books = books
+        self._more = steps
+        self._marks: list[int] = []
+        self.known: list[Step] = []
+
+    @property
+    def count(self) -> int:
+        """How many steps are supposed to be done."""
+        return len(self._marks)
+
+    @property
+    def steps(self) -> list[Step]:
+        """Those that are."""
+        return self.known[: self.count]
+
+    def to(self, count: int) -> int:
+        """Suppose ``count`` steps done; how many there are, if fewer."""
+        if count < self.count:
+            for step in reversed(self.known[count : self.count]):
+                self._books.quotas.take(step.entry.queue, step.quota)
+            if self._books.grants is not None:
+                self._books.grants.room.rollback(self._marks[count])
+            del self._marks[count:]
+        while self.count < count and self._next():
+            pass
+        return self.count
+
+    def _next(self) -> bool:
+        if self.count == len(self.known):
+            step = next(self._more, None)
+            if step is None:
+                return False
+            self.known.append(step)
+        step = self.known[self.count]
+        self._marks.append(give(self._books, step))
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.to(0)
+
+
+def give(books: Books, step: Step) -> int:
+    """Suppose one step done; the mark to which the room can be rolled back."""
+    books.quotas.give(step.entry.queue, step.quota)
+    if books.grants is None:
+        return 0
+    room = books.grants.room
+    mark = room.mark()
+    for shape, node, count in step.pods:
+        if node in room:
+            room.give(shape, node, count)
+    return mark
+
+
+def take_back(books: Books, step: Step, nodes: Container[str]) -> bool:
+    """Take the room of a step back where ``nodes`` have enough of it; whether they had, else nothing is changed."""
+    if books.grants is None:
+        return True
+    room = books.grants.room
+    here = [pods for pods in step.pods if pods.node in nodes and pods.node in room]
+    mark = room.mark()
+    for shape, node, count in here:
+        room.take(shape, node, count)
+    if any(overdrawn(room, pods) for pods in here):
+        room.rollback(mark)
+        return False
+    room.commit(mark)
+    return True
+
+
+def overdrawn(room: Room, pods: Pods) -> bool:
+    """Whether their node has given more than it has of something they ask for."""
+    row = room.table.row[pods.node]
+    return any(room.table.cells[row, column] < 0 for column, _ in pods.shape.requests)
+
+
+def fits(books: Books, entry: Entry, counts: Counts) -> Places | None:
+    """Where a gang's pods would be, were it admitted now; None: it lacks room or quota."""
+    ask = entry.ask
+    if ask is None or books.quotas.lack(entry.queue, ask.need(counts)) is not None:
+        return None
+    if books.grants is None:
+        return [{} for _ in counts]
+    return None if books.grants.short(ask, counts) is not None else books.grants.fit(ask, counts)
+
+
+def fewest(books: Books, supposing: Supposing, entry: Entry, counts: Counts) -> Places | None:
+    """Suppose as few steps done as let the gang start, and say where; None: all of them would not do.
+
+    The fewest are looked for by halving: where more room ever lets fewer gangs in, it may be one of several answers.
+    """
+    found = fits(books, entry, counts)
+    high = supposing.count
+    low = high - 1
+    while found is None:
+        low, wanted = high, 2 * high or 1
+        high = supposing.to(wanted)
+        if high == low:
+            return None
+        found = fits(books, entry, counts)
+    while high - low > 1:
+        middle = (low + high) // 2
+        supposing.to(middle)
+        fewer = fits(books, entry, counts)
+        if fewer is None:
+            low = middle
+        else:
+            high, found = middle, fewer
+    supposing.to(high)
+    return found
