@@ -38,6 +38,10 @@ class InvalidJob(TFDistError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+class InvalidQueue(InvalidJob):
+    """A document cannot become a queue; ``problems`` holds every reason."""
+
+
 class ClusterError(TFDistError):
     """The cluster refused, or could not be asked. ``code`` is the HTTP status (0: no answer)."""
 

@@ -30,6 +30,7 @@ from tf_dist.core.model import (
     Rule,
     RunPolicy,
     SuccessRule,
+    TFConfigStyle,
 )
 
 
@@ -48,15 +49,17 @@ def run_policies(draw: st.DrawFn, *, containers: bool = True) -> RunPolicy:
 @st.composite
 def v1_jobs(draw: st.DrawFn) -> Job:
     rules = st.sampled_from((NEVER, ON_FAILURE, EXIT_CODE))
-    specs = [replicas("Worker", draw(st.integers(1, 2)), rules=draw(rules))]
+    most = draw(st.sampled_from((None, None, 4)))
+    specs = [replicas("Worker", draw(st.integers(1, 2)), rules=draw(rules), min_replicas=1, max_replicas=most)]
+    style = draw(st.sampled_from((TFConfigStyle.V1, TFConfigStyle.SPARSE)))
     if draw(st.booleans()):
         specs.append(replicas("PS", 1, rules=draw(rules)))
     if draw(st.booleans()):
         specs.append(replicas("Chief", 1, rules=draw(rules)))
-        return v1_job(*specs, policy=draw(run_policies()))
+        return v1_job(*specs, policy=draw(run_policies()), tf_config=style)
     everyone = SuccessRule(type="worker")
     success = draw(st.sampled_from(((everyone,), (SuccessRule(type="worker", index=0), everyone))))
-    return v1_job(*specs, policy=draw(run_policies()), success=success)
+    return v1_job(*specs, policy=draw(run_policies()), success=success, tf_config=style)
 
 
 @st.composite

@@ -98,6 +98,26 @@ def test_waiting_for_admission_and_never_fitting() -> None:
     assert (never.level, never.category) == (Level.ERROR, Category.NEVER_FITS)
 
 
+@pytest.mark.parametrize(
+    ("reason", "level", "category", "advice"),
+    [
+        ("QuotaExceeded", Level.INFO, Category.QUOTA, "tf-dist queues"),
+        ("QueueNotFound", Level.ERROR, Category.QUEUE, "tf-dist queues"),
+        ("Reserved", Level.INFO, Category.RESERVED, "waited longer"),
+        ("Backoff", Level.WARNING, Category.SCHEDULE_TIMEOUT, "scheduler said"),
+        ("ScheduleTimeout", Level.WARNING, Category.SCHEDULE_TIMEOUT, "scheduleTimeoutSeconds"),
+        ("Preempted", Level.WARNING, Category.PREEMPTED, "priority class"),
+        ("Preempting", Level.INFO, Category.ADMISSION, "make room"),
+        ("WaitingInQueue", Level.INFO, Category.ADMISSION, "room for all of it"),
+        ("Unreadable", Level.ERROR, Category.INVALID, "nodeSelector"),
+    ],
+)
+def test_why_a_gang_has_no_place(reason: str, level: Level, category: Category, advice: str) -> None:
+    found = first(Status(reason=reason, message="so it is"))
+    assert (found.level, found.category, found.summary) == (level, category, "so it is")
+    assert advice in found.resolution
+
+
 def test_pods_of_the_attempt_before_are_named() -> None:
     job = v1_job()
     status = live(attempts=Attempts(2))

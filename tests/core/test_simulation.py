@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.core.strategies import JOBS
 from tests.core.world import WAIT, World
-from tf_dist.core.gang.model import Admit
-from tf_dist.core.model import Job
+from tf_dist.core.gang.model import Admit, Preempt, Resize
+from tf_dist.core.model import Job, JobKey
 from tf_dist.core.status import LIVE, STOPPED, TERMINAL
 
 PODS = st.integers(0, 3)
@@ -29,6 +31,14 @@ OPS = (
     "oom",
     "container",
 )
+
+
+SIZES = st.fixed_dictionaries({"worker": st.integers(1, 4)}, optional={"ps": st.just(1), "master": st.just(1)})
+
+
+def placed(sizes: dict[str, int], on: list[str]) -> dict[str, dict[str, int]]:
+    """So many pods of each type on the nodes of a list, in its order."""
+    return {type_: dict(Counter(on[:count])) for type_, count in sizes.items()}
 
 
 def happen(world: World, op: str, which: int, code: int = 1) -> None:
@@ -138,6 +148,18 @@ class Life(RuleBasedStateMachine):
     def admission(self, admitted: bool) -> None:
         self.world.verdict = Admit() if admitted else WAIT
 
+    @rule(sizes=SIZES, on=st.lists(st.sampled_from(("n1", "n2")), min_size=5, max_size=5))
+    def admission_with_sizes(self, sizes: dict[str, int], on: list[str]) -> None:
+        self.world.verdict = Admit(sizes=sizes, placement=placed(sizes, on))
+
+    @rule(sizes=SIZES, on=st.lists(st.sampled_from(("n1", "n2")), min_size=5, max_size=5))
+    def resize(self, sizes: dict[str, int], on: list[str]) -> None:
+        self.world.verdict = Resize(sizes=sizes, placement=placed(sizes, on), message="others wait")
+
+    @rule()
+    def preempt(self) -> None:
+        self.world.verdict = Preempt(by=JobKey("default", "urgent"), message="")
+
     @rule(count=st.integers(1, 3))
     def scale_workers(self, count: int) -> None:
         self.world.scale("worker", count)
@@ -155,9 +177,16 @@ class Life(RuleBasedStateMachine):
 Life.TestCase.settings = settings(max_examples=250, stateful_step_count=30, deadline=None)
 test_every_life_keeps_the_rules_and_ends = Life.TestCase
 
+VERDICTS = {
+    "admit": Admit(sizes={"worker": 1}),
+    "grow": Resize(sizes={"worker": 3}, placement={"worker": {"n1": 2, "n2": 1}}, message="nobody waits"),
+    "shrink": Resize(sizes={"worker": 1}, placement={"worker": {"n2": 1}}, message="others wait"),
+    "preempt": Preempt(by=JobKey("default", "urgent"), message=""),
+}
+
 STORY = st.lists(
     st.tuples(
-        st.sampled_from((*OPS, "run_all", "run_all", "run_all", "wait", "sleep", "suspend", "resume")),
+        st.sampled_from((*OPS, "run_all", "run_all", "run_all", "wait", "sleep", "suspend", "resume", *VERDICTS)),
         PODS,
         st.sampled_from(CODES),
     ),
@@ -177,6 +206,8 @@ def tell(job: Job, story: list[tuple[str, int, int]], most: int | None) -> list[
                 world.now = world.look().wake_at or world.now
             case "suspend" | "resume":
                 world.suspend(op == "suspend")
+            case _ if op in VERDICTS:
+                world.verdict = VERDICTS[op]
             case _:
                 happen(world, op, which, code)
         if not world.job_gone:

@@ -91,6 +91,18 @@ def test_the_place_is_kept_while_pods_stop_and_given_back_then() -> None:
     assert running.to(Phase.FAILED, START, "", "").admission is None
 
 
+def test_whoever_gives_a_place_back_remembers_its_size() -> None:
+    running = Status(phase=Phase.RUNNING, admission=Admission(START, sizes={"worker": 3}))
+    assert running.to(Phase.FAILED, START, "", "").last_sizes == {"worker": 3}
+    aborting = running.to(Phase.ABORTING, START, "", "")
+    assert (aborting.last_sizes, aborting.to(Phase.ABORTED, START, "", "").last_sizes) == ({}, {"worker": 3})
+
+
+def test_restarts_that_admission_caused_are_not_charged() -> None:
+    status = Status(restarts={"PodFailed": 2, "Preempted": 3, "Resized": 4}, container_restarts=1)
+    assert (status.charged_restarts, status.total_restarts) == (2, 10)
+
+
 def test_attempts_count_up_by_job_task_and_pod() -> None:
     worker, ps = ReplicaId("worker", 0), ReplicaId("ps", 0)
     first = Attempts()
@@ -130,8 +142,14 @@ STATUSES = st.builds(
             Admission,
             MOMENT,
             st.dictionaries(TYPE, st.dictionaries(TEXT, NUMBER, min_size=1, max_size=2), max_size=2),
+            st.dictionaries(TYPE, st.integers(0, 99), max_size=3),
+            TIME,
+            TIME,
         ),
     ),
+    last_sizes=st.dictionaries(TYPE, st.integers(0, 99), max_size=3),
+    requeues=st.integers(0, 9),
+    not_before=st.one_of(st.just(0.0), MOMENT),
     counts=st.dictionaries(TYPE, st.builds(Counts, **dict.fromkeys(Counts.__slots__, st.integers(0, 9))), max_size=3),
     failure=st.one_of(
         st.none(),

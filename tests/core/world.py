@@ -22,6 +22,7 @@ from tf_dist.core.times import format_micro_time, format_time
 
 WAIT = Wait(reason="WaitingForCapacity", message="no room")
 _MOST_PASSES = 60
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class World:
@@ -38,6 +39,7 @@ class World:
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.verdict: Verdict | None = Admit()
         self.job_gone = False
+        self.schedules = True
         self.writes = 0
         self._uids = 0
 
@@ -123,7 +125,7 @@ class World:
         if before.phase in TERMINAL:
             assert (after.phase, after.reason) == (before.phase, before.reason)
         limit = self.job.run_policy.max_restarts
-        assert limit is None or sum(after.restarts.values()) <= limit
+        assert limit is None or after.charged_restarts <= limit
         if after.phase not in (Phase.PENDING, Phase.RUNNING):
             assert after.reason
             assert after.message
@@ -142,6 +144,10 @@ class World:
         assert memory.admission is not None, "a pod before its gang was admitted"
         assert memory.phase in LIVE
         assert attempt == memory.attempts.label(replica).split(".")
+        asked = self.job.spec(replica.type)
+        assert asked is not None
+        assert replica.index < min(memory.admission.sizes.get(replica.type, asked.replicas), asked.most)
+        self._check_node(body, replica, memory.admission.placement)
         for other in self.pods.values():
             made = other["metadata"]["labels"][names.ATTEMPT].split(".")
             assert _replica(other) != replica, "two pods for one replica"
@@ -150,8 +156,18 @@ class World:
         self._uids += 1
         metadata |= {"uid": f"pod-{self._uids}", "creationTimestamp": format_time(self.now)}
         body["status"] = {"phase": "Pending"}
+        if self.schedules:
+            body["spec"]["nodeName"] = pinned_to(body) or "n1"
         assert metadata["name"] not in self.pods
         self.pods[metadata["name"]] = body
+
+    def _check_node(self, body: dict[str, Any], replica: ReplicaId, placement: Any) -> None:
+        """No node is asked for more than was granted there, by pods that are pinned to it or on it."""
+        node = pinned_to(body)
+        if node:
+            others = (pod for pod in self.pods.values() if _replica(pod).type == replica.type)
+            taken = sum(node == (pod["spec"].get("nodeName") or pinned_to(pod)) for pod in others)
+            assert taken < placement.get(replica.type, {}).get(node, 0)
 
     # -- the kubelet, the cluster, and people ---------------------------------------------------------------------
 
@@ -193,8 +209,13 @@ class World:
         if pod["status"]["phase"] == "Running":
             pod["status"]["phase"] = "Unknown"
 
+    def bind(self, pod: dict[str, Any], node: str = "") -> None:
+        pod["spec"]["nodeName"] = node or pinned_to(pod) or "n1"
+        pod["status"].pop("conditions", None)
+
     def hold_back(self, pod: dict[str, Any]) -> None:
         if pod["status"]["phase"] == "Pending":
+            pod["spec"].pop("nodeName", None)
             condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
             pod["status"]["conditions"] = [condition]
 
@@ -221,6 +242,15 @@ class World:
             for spec in self.job.replica_specs
         )
         self.job = replace(self.job, replica_specs=specs)
+
+
+def pinned_to(pod: dict[str, Any]) -> str:
+    """The node that a pod requires by name, "" for none."""
+    required = (pod["spec"].get("affinity") or {}).get("nodeAffinity", {}).get(_REQUIRED, {})
+    terms = [[rule["values"] for rule in term.get("matchFields", ())] for term in required.get("nodeSelectorTerms", ())]
+    names_ = {tuple(values) for term in terms for values in term}
+    assert len(names_) <= 1, "pinned to several nodes"
+    return next(iter(names_))[0] if names_ else ""
 
 
 def _reachable(phase: Phase) -> set[Phase]:

@@ -15,7 +15,7 @@ from tf_dist.core import names
 from tf_dist.core.dialects import read
 from tf_dist.core.model import Job
 from tf_dist.core.observed import PodView, pod_view
-from tf_dist.core.status import Status
+from tf_dist.core.status import Status, state_word
 from tf_dist.core.status_codec import load_status, stored_status
 from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Problem
 
@@ -202,6 +202,13 @@ def _visible(cluster: Cluster, namespace: str) -> list[StoredJob]:
         except (Forbidden, NotServed):
             continue
     return []
+
+
+def refuse_finished(job: StoredJob) -> None:
+    """InvalidJob for a job that is over: nothing that is asked of it could happen."""
+    if job.status.finished:
+        message = f"{job.shown} is {state_word(job.status)}: it is over"
+        raise InvalidJob([Problem("NAME", message, "submit it again under another name, or delete it first")])
 
 
 def now() -> float:

@@ -8,6 +8,7 @@ from typing import Final
 
 from tf_dist.cli import output
 from tf_dist.core.model import Job
+from tf_dist.core.sizes import largest
 
 _COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue")
 _CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
@@ -23,7 +24,7 @@ class Prefixes:
     """``worker-0 | `` for every source of a job, of one width."""
 
     def __init__(self, job: Job) -> None:
-        replicas = [str(replica) for replica in job.replicas]
+        replicas = [str(replica) for replica in largest(job).replicas]
         self._width = max(map(len, replicas), default=0)
         self._colours = {replica: _COLOURS[number % len(_COLOURS)] for number, replica in enumerate(replicas)}
 

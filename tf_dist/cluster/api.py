@@ -52,6 +52,8 @@ NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "NetworkPolicy", "network
 TFJOBS = Resource("kubeflow.org", "v1", "TFJob", "tfjobs")
 TFJOBS_V1ALPHA1 = Resource("kubeflow.org", "v1alpha1", "TFJob", "tfjobs")
 VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "Job", "jobs")
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)
+QUEUES = Resource("tf-dist.dev", "v1alpha1", "Queue", "queues", namespaced=False)
 
 
 class PatchType(StrEnum):

@@ -11,10 +11,15 @@ one write, carries a job as far as what is there allows. Rules, in order:
 6. ``judge_by_counting``  Volcano: all replicas that end have ended.
 7. ``hopeless``           no success rule can hold any more: Failed, instead of running for ever.
 8. ``overspent``          the kubelet's own restarts used up the budget: Failed.
-9. ``admit``              the gang has its place.
-10. ``follow_pods``       Pending, Restarting and Running follow from the pods.
+9. ``give_way``           another gang needs the place: the job waits again, or ends.
+10. ``release``           pods found no node in time: the place is given back for a while.
+11. ``unpin``             a pod cannot come back to its node: it may go to any.
+12. ``resize``            admission, or the document, has changed the number of replicas.
+13. ``admit``             the gang has its place.
+14. ``follow_pods``       Pending, Restarting and Running follow from the pods.
 
-``ending`` holds the rules by which a job ends, ``living`` those by which it goes on.
+``ending`` holds the rules by which a job ends, ``requeue`` those by which it waits again, ``living`` those by which it
+goes on. All are told the size that the job has been granted as if its document said it (``sizes.granted``).
 """
 
 from __future__ import annotations
@@ -30,8 +35,12 @@ from tf_dist.core.facts import Facts, gather
 from tf_dist.core.living import admit, follow_pods, resume, suspend
 from tf_dist.core.model import Job
 from tf_dist.core.observed import Observed
+from tf_dist.core.requeue import give_way, is_complete, release
+from tf_dist.core.resizing import resize
 from tf_dist.core.situation import Rule, Situation
+from tf_dist.core.sizes import granted
 from tf_dist.core.status import LIVE, NO_PODS, Counts, Phase, Status
+from tf_dist.core.unpinning import unpin
 
 RULES: Final[tuple[Rule, ...]] = (
     end_graceful_stop,
@@ -43,6 +52,10 @@ RULES: Final[tuple[Rule, ...]] = (
     judge_by_counting,
     hopeless,
     overspent,
+    give_way,
+    release,
+    unpin,
+    resize,
     admit,
     follow_pods,
 )
@@ -57,18 +70,20 @@ def advance(job: Job, status: Status, observed: Observed) -> tuple[Status, Facts
     before = status
     if status.created is None and status.phase is Phase.PENDING:
         status = replace(status, created=now, since=now, reason="JobCreated", message="the job has been accepted")
-    facts = gather(job, status, observed.pods)
+    sized = granted(job, status)
+    facts = gather(sized, status, observed.pods)
     for _ in range(_MOST_STEPS):
-        following = _first(Situation(job, status, facts, observed))
+        following = _first(Situation(sized, status, facts, observed, job))
         if following is None:
             break
         if status.phase in LIVE and following.phase not in LIVE:
             # Its pods may go from now on, and their restart counters with them: the end, too, says how many there were.
             following = restarts.forget(following, facts.current, facts)
-        if following.attempts != status.attempts:
-            facts = gather(job, following, observed.pods)
+        if (following.attempts, following.admission) != (status.attempts, status.admission):
+            sized = granted(job, following)
+            facts = gather(sized, following, observed.pods)
         status = following
-    status = _remember(job, status, facts)
+    status = _remember(sized, status, facts, observed.now)
     return (before if status == before else status), facts
 
 
@@ -80,7 +95,7 @@ def _first(situation: Situation) -> Status | None:
     return None
 
 
-def _remember(job: Job, status: Status, facts: Facts) -> Status:
+def _remember(job: Job, status: Status, facts: Facts, now: float) -> Status:
     """Fold what is seen now into the memory, so that what goes missing later is missed."""
     sizes = {spec.type: spec.replicas for spec in job.replica_specs}
     # A pod that was on its way out when it came in sight (scaled away, and wanted again) is nobody's loss.
@@ -88,7 +103,15 @@ def _remember(job: Job, status: Status, facts: Facts) -> Status:
     known = status.seen | staying if status.phase in LIVE else status.seen
     seen = frozenset(replica for replica in known if replica.index < sizes.get(replica.type, 0))
     counts = facts.counts if status.phase in LIVE else _kept_failures(status.counts, facts.counts)
-    return replace(status, seen=seen, succeeded=facts.succeeded, counts=counts)
+    return _completed(job, replace(status, seen=seen, succeeded=facts.succeeded, counts=counts), facts, now)
+
+
+def _completed(job: Job, status: Status, facts: Facts, now: float) -> Status:
+    """A gang that has had all its nodes keeps its place, whatever happens to one of its pods."""
+    place = status.admission
+    if status.phase not in LIVE or place is None or place.complete is not None or not is_complete(job, facts):
+        return status
+    return replace(status, admission=replace(place, complete=now), requeues=0, not_before=0.0)
 
 
 def _kept_failures(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:

@@ -38,21 +38,29 @@ def conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any]], no
         listed = _set(listed, "Created", True, "TFJobCreated", f"TFJob {job.key.name} is created.", now)
     if status.phase in LIVE and any(c.get("type") == "Suspended" and c.get("status") == "True" for c in listed):
         listed = _set(listed, "Suspended", False, "TFJobResumed", f"TFJob {job.key.name} is resumed.", now)
-    if status.phase in _OF_PHASE:
-        listed = _of_phase(job, status, listed, now)
+    phase = Phase.RESTARTING if _starts_over(status, listed) else status.phase
+    if phase in _OF_PHASE:
+        listed = _of_phase(job, status, phase, listed, now)
     return [_admitted(status, admitted, now), *listed]
 
 
-def _of_phase(job: Job, status: Status, listed: list[Condition], now: float) -> list[Condition]:
-    type_, others = _OF_PHASE[status.phase]
+def _starts_over(status: Status, listed: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the job ran, and waits for another place: that has no condition of its own, and is no more Running."""
+    waits = status.phase is Phase.PENDING and status.admission is None
+    return waits and any(c.get("type") in ("Running", "Restarting") and c.get("status") == "True" for c in listed)
+
+
+def _of_phase(job: Job, status: Status, phase: Phase, listed: list[Condition], now: float) -> list[Condition]:
+    type_, others = _OF_PHASE[phase]
     for other, value in others.items():
         there = any(condition.get("type") == other for condition in listed)
         if there and value is None:
             listed = [condition for condition in listed if condition.get("type") != other]
         elif there:
             was = next(c for c in listed if c.get("type") == other)
-            listed = [c if c is not was else _turned_off(was, f"TFJob{type_}", _text(job, status), now) for c in listed]
-    return _set(listed, type_, True, f"TFJob{type_}", _text(job, status), now)
+            off = _turned_off(was, f"TFJob{type_}", _text(job, status, phase), now)
+            listed = [c if c is not was else off for c in listed]
+    return _set(listed, type_, True, f"TFJob{type_}", _text(job, status, phase), now)
 
 
 def _turned_off(condition: Condition, reason: str, message: str, now: float) -> Condition:
@@ -63,9 +71,9 @@ def _turned_off(condition: Condition, reason: str, message: str, now: float) -> 
     return {**condition, **changed, "lastUpdateTime": moment, "lastTransitionTime": moment}
 
 
-def _text(job: Job, status: Status) -> str:
+def _text(job: Job, status: Status, phase: Phase) -> str:
     """The operator's own sentence, and what tf-dist knows beyond it."""
-    match status.phase:
+    match phase:
         case Phase.RUNNING:
             return f"TFJob {job.key} is running."
         case Phase.RESTARTING:

@@ -16,6 +16,7 @@ from tf_dist.core.facts import Facts
 from tf_dist.core.model import CleanPodPolicy, Job, ReplicaId, ServiceStyle
 from tf_dist.core.names import replica_name
 from tf_dist.core.observed import Observed
+from tf_dist.core.seats import assigned
 from tf_dist.core.status import LIVE, STOPPED, Status
 from tf_dist.core.stopping import clean_policy, doomed
 
@@ -28,8 +29,11 @@ def converge(job: Job, status: Status, facts: Facts, observed: Observed) -> Iter
     yield from _unwanted_services(job, status, facts, observed)
     if status.phase in LIVE and status.admission is not None:
         yield from _objects(job, observed)
-        for replica in due_replicas(job, status, facts, observed.now):
-            yield Create(render.pod(job, replica, status.attempts.label(replica), observed.addresses))
+        due = due_replicas(job, status, facts, observed.now)
+        nodes = assigned(job, status.admission.placement, facts, due)
+        for replica in due:
+            label = status.attempts.label(replica)
+            yield Create(render.pod(job, replica, label, observed.addresses, nodes.get(replica, "")))
 
 
 def due_replicas(job: Job, status: Status, facts: Facts, now: float) -> tuple[ReplicaId, ...]:

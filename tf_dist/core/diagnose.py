@@ -1,68 +1,26 @@
-"""Why a job waits, and why it failed, in sentences that say what to do.
-
-Categories are a contract: tools may rely on them, so they are added to and never renamed.
-"""
+"""Why a job waits, and why it failed, in sentences that say what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from tf_dist.core.converge import due_replicas, paused_until
+from tf_dist.core.diagnosis import Category, Diagnosis, Level
 from tf_dist.core.facts import Facts, gather
 from tf_dist.core.model import Job
 from tf_dist.core.observed import Exit, PodPhase, PodView
-from tf_dist.core.status import LIVE, Phase, Status
+from tf_dist.core.sizes import granted
+from tf_dist.core.status import LIVE, PREEMPTED, Phase, Status
 from tf_dist.core.text import exit_text, signal_name
+from tf_dist.core.waits import waits
 
-
-class Level(StrEnum):
-    """How grave it is."""
-
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class Category(StrEnum):
-    """What kind of thing it is."""
-
-    ADMISSION = "waits-for-admission"
-    NEVER_FITS = "never-fits"
-    UNSCHEDULABLE = "unschedulable"
-    IMAGE = "image"
-    CONFIGURATION = "configuration"
-    BACKOFF = "waits-to-restart"
-    STOPPING = "waits-for-old-pods"
-    DEPENDENCY = "waits-for-dependency"
-    STARTING = "starting"
-    FAILURE = "failure"
-    COMMAND = "command"
-    MEMORY = "out-of-memory"
-    EVICTION = "eviction"
-    DEADLINE = "deadline"
-    BUDGET = "restart-budget"
-    INVALID = "invalid-spec"
-    SUSPENDED = "suspended"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """One finding: ``summary`` for a line, ``detail`` as evidence (log lines, messages), ``resolution`` what to do."""
-
-    level: Level
-    category: Category
-    summary: str
-    detail: str = ""
-    resolution: str = ""
+__all__ = ["Category", "Diagnosis", "Level", "diagnose"]
 
 
 def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> tuple[Diagnosis, ...]:
     """What there is to say about a job at this moment, most important first; never empty."""
+    job = granted(job, status)
     facts = gather(job, status, pods)
     found = list(_of_end(status) if status.phase not in LIVE else _of_life(job, status, facts, now))
     return tuple(found) or (_all_well(job, status, facts),)
@@ -90,6 +48,10 @@ _ENDS: Final[Mapping[str, tuple[Category, str]]] = {
     "InvalidTFJobSpec": (Category.INVALID, "tf-dist validate FILE shows every problem with its place"),
     "PodEvicted": (Category.EVICTION, "give the job a higher priority, or a policy that restarts it"),
     "NodeLost": (Category.EVICTION, "look at the node; a policy for PodEvicted would restart the job"),
+    PREEMPTED: (
+        Category.EVICTION,
+        "its policy for PodEvicted ended it: RestartJob would have it wait for another place",
+    ),
 }
 
 
@@ -130,7 +92,7 @@ def _of_exit(exit_: Exit | None) -> tuple[Category, str]:
 
 def _of_life(job: Job, status: Status, facts: Facts, now: float) -> Iterator[Diagnosis]:
     if status.admission is None:
-        yield _admission(status)
+        yield from waits(status)
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
         yield from _of_pod(pod)
     if facts.stale:
@@ -142,23 +104,6 @@ def _of_life(job: Job, status: Status, facts: Facts, now: float) -> Iterator[Dia
             resolution="they get their grace period; a pod on a dead node needs kubectl delete --force",
         )
     yield from _of_missing(job, status, facts, now)
-
-
-def _admission(status: Status) -> Diagnosis:
-    if status.reason == "Unreadable":
-        advice = (
-            "write nodeSelector, affinity and tolerations as Kubernetes has them (kubectl explain pod.spec.affinity)"
-        )
-        return Diagnosis(Level.ERROR, Category.INVALID, status.message, resolution=advice)
-    if status.reason == "NeverFits":
-        advice = (
-            "ask for less in resources.requests, for fewer replicas, or add nodes (locally: tf-dist run --node cpu=8)"
-        )
-        return Diagnosis(Level.ERROR, Category.NEVER_FITS, status.message, resolution=advice)
-    message = status.message or "waits for admission"
-    return Diagnosis(
-        Level.INFO, Category.ADMISSION, message, resolution="it starts as soon as there is room for all of it"
-    )
 
 
 def _of_pod(pod: PodView) -> Iterator[Diagnosis]:

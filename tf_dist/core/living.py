@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from tf_dist.core import names
 from tf_dist.core.gang.model import Admit, Wait
+from tf_dist.core.resizing import size_text
 from tf_dist.core.situation import Situation
+from tf_dist.core.sizes import granted
 from tf_dist.core.status import STOPPED, Admission, Phase, Status
 
 
@@ -28,20 +30,33 @@ def resume(s: Situation) -> Status | None:
     if s.status.reason != "Suspended" and not by_command:
         return None
     attempts = s.status.attempts.next_job()
-    fresh = replace(s.status, attempts=attempts, seen=frozenset(), start_time=None, admission=None, pauses={})
+    fresh = replace(
+        s.status,
+        attempts=attempts,
+        seen=frozenset(),
+        start_time=None,
+        admission=None,
+        last_sizes={},
+        requeues=0,
+        not_before=0.0,
+        pauses={},
+    )
     return fresh.to(Phase.PENDING, s.now, "Resumed", "resumed; waits for its place")
 
 
 def admit(s: Situation) -> Status | None:
     """Take the verdict of admission into the memory; no pod is made before that is written."""
-    if not s.live or s.status.admission is not None:
+    if not s.live or s.status.admission is not None or s.now < s.status.not_before:
         return None
     verdict = s.observed.verdict
     if isinstance(verdict, Wait):
         return replace(s.status, reason=verdict.reason, message=verdict.message)
     if isinstance(verdict, Admit):
-        admitted = replace(s.status, admission=Admission(s.now, verdict.placement), start_time=s.now)
-        return replace(admitted, reason="Admitted", message=f"all {len(s.job.replicas)} replicas have their place")
+        place = Admission(s.now, verdict.placement, verdict.sizes)
+        admitted = replace(s.status, admission=place, start_time=s.now)
+        other = size_text(s.asked, granted(s.asked, admitted))
+        message = f"begins with {other}" if other else f"all {len(s.asked.replicas)} replicas have their place"
+        return replace(admitted, reason="Admitted", message=message)
     return None
 
 

@@ -171,7 +171,8 @@ class ReplicaSpec:
     """One group of equal replicas.
 
     ``name`` is the document's own key (``Worker``, ``PS``, a Volcano task name), ``type`` the form used in names and
-    labels. ``min_replicas``: fewer may not start (== replicas: not elastic). ``template`` is the pod template
+    labels. ``min_replicas``: fewer may not start (== replicas: not elastic); ``max_replicas``: it may grow to so many
+    (None: not beyond ``replicas``); what follows for the gang says ``core.sizes``. ``template`` is the pod template
     (v1: with the port that its defaulter adds); ``container`` the one that trains: it gets TF_CONFIG and its exit code
     counts. ``last_exit_counts``: how its container ended before the kubelet restarted it is judged too (v1alpha1).
     ``container_restarts``: so many restarts by the kubelet, over all replicas, are the event TaskFailed (Volcano; None:
@@ -184,6 +185,7 @@ class ReplicaSpec:
     role: Role
     replicas: int
     min_replicas: int
+    max_replicas: int | None = None
     template: Document
     container: str
     port: int = 2222
@@ -193,6 +195,11 @@ class ReplicaSpec:
     server_image: str = ""
     last_exit_counts: bool = False
     container_restarts: int | None = None
+
+    @property
+    def most(self) -> int:
+        """How many there may ever be at once."""
+        return self.replicas if self.max_replicas is None else max(self.replicas, self.max_replicas)
 
 
 class TFConfigStyle(StrEnum):
@@ -226,7 +233,10 @@ class Plugins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
-    """What admission needs: the gang's minimum, its queue and priority, and how long it may stay unscheduled."""
+    """What admission needs: the gang's minimum, its queue and priority, and how long it may stay unscheduled.
+
+    ``timeout``: seconds (None or 0: the default, see ``core.requeue``).
+    """
 
     min_available: int
     queue: str = ""

@@ -22,6 +22,11 @@ SUSPEND: Final = "tf-dist.dev/suspend"
 RESUME_ATTEMPT: Final = "tf-dist.dev/resume-attempt"
 DRIVER: Final = "tf-dist.dev/driver"  # on a job: who drives it; on a Lease: what kind of driver holds it
 MEMORY: Final = "tf-dist.dev/memory"
+MIN_WORKERS: Final = "tf-dist.dev/min-workers"
+MAX_WORKERS: Final = "tf-dist.dev/max-workers"
+TOPOLOGY: Final = "tf-dist.dev/topology"  # on a job: the node label in whose value its nodes are to agree
+TOPOLOGY_REQUIRED: Final = "tf-dist.dev/topology-required"  # "true": or else it waits
+EXPECTED_DURATION: Final = "tf-dist.dev/expected-duration"  # on a job: seconds, or 1h30m
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 

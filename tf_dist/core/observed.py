@@ -76,6 +76,11 @@ class PodView:
         """Whether the pod has ended for good."""
         return self.phase in FINISHED
 
+    @property
+    def has_node(self) -> bool:
+        """Whether the pod has been scheduled."""
+        return bool(self.node) or self.phase is not PodPhase.PENDING
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:

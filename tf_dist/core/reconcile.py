@@ -12,7 +12,7 @@ the pods.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from tf_dist.core.actions import Action, DeleteJob, Emit, Plan, WriteStatus
 from tf_dist.core.advance import advance
@@ -23,11 +23,15 @@ from tf_dist.core.model import Job
 from tf_dist.core.observed import Observed
 from tf_dist.core.policies import next_due
 from tf_dist.core.report import report
-from tf_dist.core.status import LIVE, Phase, Status
+from tf_dist.core.requeue import SCHEDULE_TIMEOUT, release_at
+from tf_dist.core.sizes import granted
+from tf_dist.core.status import LIVE, PREEMPTED, RESIZED, Phase, Status
 from tf_dist.core.status_codec import ADOPTED, load_status
 from tf_dist.core.times import round_time
+from tf_dist.core.unpinning import unpin_at
 
 _WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED})
+_SETBACKS: Final = frozenset({PREEMPTED, SCHEDULE_TIMEOUT})
 
 
 _EXPECTED: Final = frozenset({"JobCreated", "PodsPending", "JobRunning"})
@@ -49,6 +53,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     if before.finished and before.reason == ADOPTED:
         return Plan(before, wake_at=_expires_at(job, before))
     after, facts = advance(job, _driven_by(before, observed.driver), observed)
+    job = granted(job, after)
     actions: list[Action] = []
     report_at = _report_at(stored, after)
     if report_at is not None and report_at <= observed.now:
@@ -57,7 +62,8 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         actions.append(WriteStatus(report(job, after, observed.stored_status, observed.now)))
     actions += converge(job, after, facts, observed)
     if _is_news(before, after):
-        actions.append(Emit("Warning" if after.phase in _WARNINGS else "Normal", after.reason, after.message))
+        grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason != RESIZED)
+        actions.append(Emit("Warning" if grave else "Normal", after.reason, after.message))
     if _expired(job, after, observed.now):
         return Plan(after, (*actions, DeleteJob()))
     return Plan(after, tuple(actions), _earliest(_wake_at(job, after, facts, observed), report_at))
@@ -65,9 +71,14 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
 
 def _is_news(before: Status, after: Status) -> bool:
     """Whether people are told by an event: what one expects of a job, its conditions say."""
-    if (after.reason, after.attempts) == (before.reason, before.attempts) or after.reason in _EXPECTED:
+    if _news(after) == _news(before) or after.reason in _EXPECTED:
         return False
     return after.reason != "Admitted" or before.reason not in _WAITED_FOR_NOTHING
+
+
+def _news(status: Status) -> tuple[object, ...]:
+    """What people are told once; each change of size is news, though the reason is the same."""
+    return status.reason, status.attempts, status.message if status.reason == RESIZED else ""
 
 
 def _driven_by(status: Status, driver: str) -> Status:
@@ -87,10 +98,20 @@ def _report_at(stored: Status, after: Status) -> float | None:
         seen=after.seen,
         container_restarts=after.container_restarts,
         reported=after.reported,
+        **_completed(stored, after),
     )
     if stored.reported is None or after != replace(numbers, succeeded=after.succeeded):
         return 0.0
     return round_time(stored.reported + (REPORT_EVERY if after == numbers else REPORT_SOON))
+
+
+def _completed(stored: Status, after: Status) -> dict[str, Any]:
+    """That all pods have their nodes is seen again in the pods, as numbers are."""
+    place = stored.admission
+    if place is None or after.admission is None or after.admission.complete is None:
+        return {}
+    kept = replace(place, complete=after.admission.complete)
+    return {"admission": kept, "requeues": after.requeues, "not_before": after.not_before}
 
 
 def _earliest(*times: float | None) -> float | None:
@@ -112,7 +133,9 @@ def _wake_at(job: Job, status: Status, facts: Facts, observed: Observed) -> floa
     """The earliest moment at which time alone changes the answer."""
     if status.phase not in LIVE:
         return _expires_at(job, status)
-    times = [deadline_at(job, status)]
+    times = [deadline_at(job, status), release_at(job, status, facts), unpin_at(status, facts)]
+    if status.admission is None:
+        times.append(status.not_before)
     if any(counts.pending or counts.failed for counts in facts.counts.values()):
         times.append(next_due(job, status, facts, observed.now))
     if status.pauses:

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tf_dist.core import names, ps_server, volcano_plugins
+from tf_dist.core import affinity, names, ps_server, volcano_plugins
 from tf_dist.core.model import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle, TFConfigStyle
 from tf_dist.core.tf_config import Addresses, tf_config
 
@@ -22,7 +22,19 @@ PORT_NAME: Final[Mapping[Dialect, str]] = {
 }
 
 # These steer tf-dist itself; the others of its annotations (as the working directory) are meant for the pods.
-_NOT_FOR_PODS: Final = frozenset({names.SUSPEND, names.RESUME_ATTEMPT, "tf-dist.dev/services"})
+_NOT_FOR_PODS: Final = frozenset(
+    {
+        names.SUSPEND,
+        names.RESUME_ATTEMPT,
+        names.MEMORY,
+        names.MIN_WORKERS,
+        names.MAX_WORKERS,
+        names.TOPOLOGY,
+        names.TOPOLOGY_REQUIRED,
+        names.EXPECTED_DURATION,
+        "tf-dist.dev/services",
+    }
+)
 
 
 def owner_reference(job: Job) -> Body:
@@ -46,8 +58,11 @@ def _metadata(job: Job, name: str, labels: Mapping[str, str]) -> Body:
     }
 
 
-def pod(job: Job, replica: ReplicaId, attempt: str, addresses: Addresses | None = None) -> Body:
-    """The pod of a replica for an attempt (``Attempts.label``); KeyError for a type the job does not have."""
+def pod(job: Job, replica: ReplicaId, attempt: str, addresses: Addresses | None = None, node: str = "") -> Body:
+    """The pod of a replica for an attempt (``Attempts.label``); KeyError for a type the job does not have.
+
+    ``node``: the one that admission has found for it ("": any). The cluster's scheduler still does the binding.
+    """
     spec = job.spec(replica.type)
     if spec is None:
         raise KeyError(replica.type)
@@ -57,12 +72,10 @@ def pod(job: Job, replica: ReplicaId, attempt: str, addresses: Addresses | None 
     annotations = {**(template.get("annotations") or {}), **_annotations(job)}
     if annotations:
         metadata["annotations"] = annotations
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": _pod_spec(job, spec, replica, addresses or {}),
-    }
+    body = _pod_spec(job, spec, replica, addresses or {})
+    if node:
+        affinity.pin(body, node)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
 def _annotations(job: Job) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tf_dist.core.facts import gather
 from tf_dist.core.model import Job, ReplicaId, ReplicaSpec, Role
 from tf_dist.core.observed import PodPhase, PodView
+from tf_dist.core.sizes import granted
 from tf_dist.core.status import LIVE, Phase, Status
 from tf_dist.core.text import exit_text
 
@@ -25,6 +26,7 @@ class ReplicaState:
 
 def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple[ReplicaState, ...]:
     """Every replica of the job in document order, those without a pod too."""
+    job = granted(job, status)
     facts = gather(job, status, pods)
     stopping = {pod.replica for pod in facts.stale}
     states = []

@@ -11,6 +11,7 @@ from typing import Any, Final
 from tf_dist.core import names
 from tf_dist.core.conditions import conditions
 from tf_dist.core.model import Dialect, Document, Job, ReplicaSpec, Role
+from tf_dist.core.sizes import granted
 from tf_dist.core.status import NO_PODS, Counts, Phase, Status, state_word
 from tf_dist.core.status_codec import FIELD, dump_status
 from tf_dist.core.times import format_time
@@ -20,6 +21,7 @@ Report = dict[str, Any]
 
 def report(job: Job, status: Status, stored: Document, now: float) -> Report:
     """The raw status to store, given the one stored before (conditions keep their history)."""
+    job = granted(job, status)
     return {**_REPORTS[job.dialect](job, status, stored, now), FIELD: {**dump_status(status), **_shown(job, status)}}
 
 
@@ -35,6 +37,7 @@ def _shown(job: Job, status: Status) -> Report:
 
 def ready_text(job: Job, status: Status) -> str:
     """``2/3``: workers that run and are ready, or are done, of those wanted (all replicas where there is no worker)."""
+    job = granted(job, status)
     workers = [spec for spec in job.replica_specs if spec.role is Role.WORKER] or list(job.replica_specs)
     counts = [status.counts.get(spec.type, NO_PODS) for spec in workers]
     return f"{sum(c.ready + c.succeeded for c in counts)}/{sum(spec.replicas for spec in workers)}"
@@ -120,7 +123,7 @@ def _volcano(job: Job, status: Status, stored: Document, now: float) -> Report:
             "taskStatusCount": {name: {"phase": phases} for name, phases in tasks.items() if phases},
             **{key: number for key, number in totals.items() if number},
             "version": status.attempts.job - 1,
-            "retryCount": sum(status.restarts.values()),
+            "retryCount": status.charged_restarts,
             "runningDuration": _duration(status),
             "conditions": _volcano_conditions(status, stored.get("conditions") or (), since),
         }

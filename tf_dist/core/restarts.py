@@ -100,7 +100,7 @@ def spent(job: Job, status: Status, facts: Facts) -> int:
 
 def charged(job: Job, status: Status) -> int:
     """The part of ``spent`` that is in the memory already."""
-    return sum(status.restarts.values()) + (status.container_restarts if _counts_containers(job) else 0)
+    return status.charged_restarts + (status.container_restarts if _counts_containers(job) else 0)
 
 
 def _counts_containers(job: Job) -> bool:

@@ -14,12 +14,16 @@ from tf_dist.core.status import LIVE, Status
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a rule decides on: the job, its memory, what its pods say, and what surrounds it."""
+    """What a rule decides on: the job, its memory, what its pods say, and what surrounds it.
+
+    ``job`` has the size that it was granted, ``asked`` the one its document asks for.
+    """
 
     job: Job
     status: Status
     facts: Facts
     observed: Observed
+    asked: Job
 
     @property
     def now(self) -> float:

@@ -50,6 +50,11 @@ LIVE: Final = _LIVE
 SUCCESSFUL: Final = frozenset({Phase.COMPLETING, Phase.COMPLETED})
 STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
 
+# Causes of restarts that cost no budget: admission took the job's place, or gave it another size.
+PREEMPTED: Final = "Preempted"
+RESIZED: Final = "Resized"
+FREE: Final = frozenset({PREEMPTED, RESIZED})
+
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
@@ -106,10 +111,17 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The gang's place: since when, and on which nodes where admission chose them."""
+    """The gang's place: since when, on which nodes where admission chose them, and how many pods per type it may have.
+
+    ``sizes``: empty: as many as the job says. ``resized``: when they changed last; ``complete``: since when every pod
+    has had its node (None: they never all had one). Epoch seconds.
+    """
 
     at: float
     placement: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    resized: float | None = None
+    complete: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +142,9 @@ class Status:
 
     ``succeeded``: replicas that are done for good, even when their pods are gone. ``restarts``: restarts spent, by
     cause; ``container_restarts``: those by the kubelet in pods that are gone. ``pauses``: keyed by replica, task or ""
-    (the job). ``driver``: who drives the job (see ``core.claims``). ``reported``: when the status was written last.
-    Times are epoch seconds.
+    (the job). ``last_sizes``: those of its last place, once it is over or stopped. ``requeues``: how often in a row its
+    pods found no nodes in time; ``not_before``: until then it does not try again. ``driver``: who drives the job (see
+    ``core.claims``). ``reported``: when the status was written last. Times are epoch seconds.
     """
 
     phase: Phase = Phase.PENDING
@@ -148,6 +161,9 @@ class Status:
     container_restarts: int = 0
     pauses: Mapping[str, Pause] = field(default_factory=dict)
     admission: Admission | None = None
+    last_sizes: Mapping[str, int] = field(default_factory=dict)
+    requeues: int = 0
+    not_before: float = 0.0
     counts: Mapping[str, Counts] = field(default_factory=dict)
     failure: Failure | None = None
     driver: str = ""
@@ -160,6 +176,8 @@ class Status:
         if phase not in TRANSITIONS[self.phase]:
             raise ValueError(f"a job never goes from {self.phase} to {phase}")
         ends = phase in _ENDS and phase is not Phase.ABORTING
+        # A job that is over, or stopped by its user, has given its place back.
+        gives_back = phase in TERMINAL or phase is Phase.ABORTED
         return replace(
             self,
             phase=phase,
@@ -167,8 +185,8 @@ class Status:
             reason=reason,
             message=message,
             completion_time=now if ends else self.completion_time,
-            # A job that is over, or stopped by its user, has given its place back.
-            admission=None if phase in TERMINAL or phase is Phase.ABORTED else self.admission,
+            admission=None if gives_back else self.admission,
+            last_sizes=self.admission.sizes if gives_back and self.admission is not None else self.last_sizes,
         )
 
     @property
@@ -177,8 +195,13 @@ class Status:
         return self.phase in TERMINAL
 
     @property
+    def charged_restarts(self) -> int:
+        """Restarts that the job's budget pays, those by the kubelet not included."""
+        return sum(count for cause, count in self.restarts.items() if cause not in FREE)
+
+    @property
     def total_restarts(self) -> int:
-        """Restarts spent so far, those in living pods not included."""
+        """Restarts so far, of every kind, those in living pods not included."""
         return sum(self.restarts.values()) + self.container_restarts
 
 

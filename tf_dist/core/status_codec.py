@@ -67,6 +67,9 @@ def load_status(stored: Document) -> Status:
         container_restarts=raw.get("containerRestarts", 0),
         pauses={k: Pause(v["count"], parse_time(v["until"]) or 0.0) for k, v in (raw.get("pauses") or {}).items()},
         admission=_load_admission(raw.get("admission")),
+        last_sizes=dict(raw.get("lastSizes") or {}),
+        requeues=raw.get("requeues", 0),
+        not_before=parse_time(raw.get("notBefore")) or 0.0,
         counts={type_: Counts(**counts) for type_, counts in (raw.get("replicas") or {}).items()},
         failure=_load_failure(raw.get("failure")),
         driver=raw.get("driver", ""),
@@ -91,6 +94,9 @@ def dump_status(status: Status) -> dict[str, Any]:
         "containerRestarts": status.container_restarts,
         "pauses": {k: {"count": p.count, "until": format_micro_time(p.until)} for k, p in status.pauses.items()},
         "admission": _dump_admission(status.admission),
+        "lastSizes": dict(status.last_sizes),
+        "requeues": status.requeues,
+        "notBefore": _time(status.not_before or None),
         "replicas": {type_: _nonzero(asdict(counts)) for type_, counts in status.counts.items()},
         "failure": _dump_failure(status.failure),
         "driver": status.driver,
@@ -168,11 +174,27 @@ def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:
     if admission is None:
         return None
     placement = {type_: dict(nodes) for type_, nodes in admission.placement.items()}
-    return _nonzero({"at": format_micro_time(admission.at), "placement": placement})
+    fields = {
+        "at": format_micro_time(admission.at),
+        "placement": placement,
+        # Zero is an answer here: a type of which there are no pods.
+        "sizes": dict(admission.sizes),
+        "resized": _time(admission.resized),
+        "complete": _time(admission.complete),
+    }
+    return _nonzero(fields)
 
 
 def _load_admission(raw: Mapping[str, Any] | None) -> Admission | None:
-    return None if raw is None else Admission(parse_time(raw.get("at")) or 0.0, raw.get("placement") or {})
+    if raw is None:
+        return None
+    return Admission(
+        at=parse_time(raw.get("at")) or 0.0,
+        placement=raw.get("placement") or {},
+        sizes=dict(raw.get("sizes") or {}),
+        resized=parse_time(raw.get("resized")),
+        complete=parse_time(raw.get("complete")),
+    )
 
 
 def _dump_failure(failure: Failure | None) -> dict[str, Any] | None:

@@ -66,6 +66,8 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> None:
 
 def _spec(job: StoredJob) -> None:
     from tf_dist.cli.commands.plan import requests_text
+    from tf_dist.core.resizing import size_text
+    from tf_dist.core.sizes import granted
 
     spec, policy = job.job, job.job.run_policy
     output.line(output.painted(f"{spec.dialect.kind} {spec.key}", "bold") + f" ({job.stored['apiVersion']})")
@@ -74,6 +76,7 @@ def _spec(job: StoredJob) -> None:
     _facts(
         [
             ("Replicas", ", ".join(f"{one.replicas} × {one.name}" for one in spec.replica_specs)),
+            ("Size", size_text(spec, granted(spec, job.status))),
             ("Gang", f"{gang}; needs {needs}"),
             ("Queue", spec.scheduling.queue),
             ("Priority", spec.scheduling.priority_class),

@@ -62,9 +62,11 @@ def _chosen(job: StoredJob, wanted: list[str]) -> frozenset[str]:
     """The names of the replicas to show; InvalidJob for one that the job does not have."""
     import difflib
 
+    from tf_dist.core.sizes import largest
     from tf_dist.errors import InvalidJob, Problem
 
-    replicas = [str(replica) for replica in job.job.replicas]
+    # Whoever follows wants to see those, too, that come when it grows.
+    replicas = [str(replica) for replica in largest(job.job).replicas]
     types = [spec.type for spec in job.job.replica_specs]
     for word in wanted:
         if word not in replicas and word not in types:

@@ -38,13 +38,13 @@ resume = _command("Let suspended jobs, and jobs that a policy aborted, start aga
 
 
 def _set(jobs: list[str], namespace: str, connection: Connection, *, suspended: bool) -> None:
-    from tf_dist.cli.jobs import find
+    from tf_dist.cli.jobs import find, refuse_finished
     from tf_dist.core.dialects import suspend_patch
 
     cluster, namespace = connection.cluster, namespace or connection.namespace
     found = [find(cluster, name, namespace) for name in jobs]
     for job in found:
-        _refuse_finished(job)
+        refuse_finished(job)
     connection.announce(namespace)
     for job in found:
         patch: dict[str, Any] = suspend_patch(job.stored, suspended)
@@ -52,15 +52,6 @@ def _set(jobs: list[str], namespace: str, connection: Connection, *, suspended: 
             patch = _with_attempt(job, patch)
         cluster.patch(job.resource, job.namespace, job.name, patch)
         output.line(f"{job.shown} {'suspended' if suspended else 'resumed'}")
-
-
-def _refuse_finished(job: StoredJob) -> None:
-    from tf_dist.core.status import state_word
-    from tf_dist.errors import InvalidJob, Problem
-
-    if job.status.finished:
-        message = f"{job.shown} is {state_word(job.status)}: it is over"
-        raise InvalidJob([Problem("NAME", message, "submit it again under another name, or delete it first")])
 
 
 def _with_attempt(job: StoredJob, patch: dict[str, Any]) -> dict[str, Any]:

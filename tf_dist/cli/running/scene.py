@@ -12,6 +12,7 @@ from tf_dist.core.model import Job, ReplicaId
 from tf_dist.core.observed import PodView
 from tf_dist.core.progress import Progress, combined
 from tf_dist.core.replica_view import ReplicaState, leaders_first, replica_states
+from tf_dist.core.sizes import largest
 from tf_dist.core.status import Status, state_word
 
 NOTHING = Progress()
@@ -36,7 +37,7 @@ class Scene:
     @property
     def result(self) -> Progress:
         """What the job as a whole has come to: the leader's word counts first."""
-        return combined(self.progress.get(replica, NOTHING) for replica in leaders_first(self.job))
+        return combined(self.progress.get(replica, NOTHING) for replica in leaders_first(largest(self.job)))
 
     def with_objects(self, status: Status, pods: list[Object]) -> Scene:
         """The scene once job and pods have changed."""

@@ -168,7 +168,14 @@ _NAMED: Mapping[api.Resource, tuple[ShownColumn, ...]] = {
         _AGE,
     ),
     resources.VOLCANO_QUEUES: (ShownColumn("Weight", _at("spec.weight", "")), _AGE),
-    resources.QUEUES: (ShownColumn("Weight", _at("spec.weight", "")), _AGE),
+    resources.QUEUES: (
+        ShownColumn("Pending", _at("status.pending", ""), "integer"),
+        ShownColumn("Admitted", _at("status.admitted", ""), "integer"),
+        ShownColumn("Used", _at("status.usage", "")),
+        ShownColumn("Share", _at("status.share", "")),
+        ShownColumn("Parent", _at("spec.parent", "")),
+        _AGE,
+    ),
     api.TFJOBS: (
         ShownColumn("State", _job_state),
         ShownColumn("Ready", _at("status.tfDist.ready", "")),

@@ -66,13 +66,13 @@ def _custom(resource: Resource, *short: str, **traits: Any) -> Kind:
 _RBAC = "rbac.authorization.k8s.io"
 _ALL = ("all",)
 CRDS = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
-PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)
+PRIORITY_CLASSES = api.PRIORITY_CLASSES
 POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 JOBS = Resource("batch", "v1", "Job", "jobs")
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups")
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False)
 VOLCANO_COMMANDS = Resource("bus.volcano.sh", "v1alpha1", "Command", "commands")
-QUEUES = Resource("tf-dist.dev", "v1alpha1", "Queue", "queues", namespaced=False)
+QUEUES = api.QUEUES
 
 BUILTIN: tuple[Kind, ...] = (
     _core(api.PODS, "po", status=True, categories=_ALL),
@@ -101,10 +101,10 @@ BUILTIN: tuple[Kind, ...] = (
     _core(CRDS, "crd", "crds", status=True, generation=True, unconditional=False),
     _custom(api.TFJOBS, "tfj", other_versions=("v1alpha1",), categories=_ALL),
     _custom(api.VOLCANO_JOBS, "vcjob", "vj", categories=_ALL),
+    _custom(QUEUES, "tfq"),  # before Volcano's: of two kinds of that name, kubectl get queues shows the first group's
     _custom(VOLCANO_POD_GROUPS, "pg"),
     _custom(VOLCANO_QUEUES, "q"),
     _custom(VOLCANO_COMMANDS, status=False),
-    _custom(QUEUES, "tfq"),
 )
 
 

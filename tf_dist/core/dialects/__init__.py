@@ -10,5 +10,17 @@ from __future__ import annotations
 from tf_dist.core.dialects.convert import Converted, convert
 from tf_dist.core.dialects.formats import dialect_of
 from tf_dist.core.dialects.reading import Parsed, as_written, defaulted, parse, read, suspend_patch
+from tf_dist.core.dialects.scaling import scale_patch
 
-__all__ = ["Converted", "Parsed", "as_written", "convert", "defaulted", "dialect_of", "parse", "read", "suspend_patch"]
+__all__ = [
+    "Converted",
+    "Parsed",
+    "as_written",
+    "convert",
+    "defaulted",
+    "dialect_of",
+    "parse",
+    "read",
+    "scale_patch",
+    "suspend_patch",
+]

@@ -47,6 +47,7 @@ _SAID: Final[Mapping[str, str]] = {
     "hostFiles": "the host files in /etc/volcano would not be there",
     "services": "the replicas would get services, or none",
     "replicas": "there would be another number of replicas",
+    "maxReplicas": "the job would grow to another number of these replicas",
     "minReplicas": "another number of these replicas would have to be there at once",
     "port": "the replicas would listen on another port",
     "server": "the standard parameter server would be another",
@@ -189,7 +190,7 @@ def _exits(before: Sequence[Action], after: Sequence[Action]) -> str:
 
 _NOT_IN_THE_JOB: Final[Mapping[Dialect, tuple[str, ...]]] = {
     Dialect.TFJOB_V1: (),
-    Dialect.TFJOB_V1ALPHA1: ("batch-size", "modelName", "total-number", "tensorboard", "max-instance"),
+    Dialect.TFJOB_V1ALPHA1: ("batch-size", "modelName", "total-number", "tensorboard"),
     Dialect.VOLCANO: ("networkTopology", "runningEstimate"),
 }
 

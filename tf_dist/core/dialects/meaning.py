@@ -105,6 +105,7 @@ def _tf_config(job: Job) -> str:
 def _spec_meaning(job: Job, spec: ReplicaSpec) -> Iterator[tuple[str, Any]]:
     yield "replicas", spec.replicas
     yield "minReplicas", spec.min_replicas
+    yield "maxReplicas", spec.most
     yield "port", spec.port
     yield "server", spec.server_image
     yield "template", plain_template(job, spec)

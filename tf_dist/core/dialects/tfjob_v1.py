@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from tf_dist.core import names
+from tf_dist.core.dialects import elastic
 from tf_dist.core.dialects.shape import (
     INT32_MAX,
     SERVICES_ANNOTATION,
@@ -127,8 +129,9 @@ def build(job: TFJob) -> Job:
     """The job that a defaulted and checked document means."""
     policy = job.spec.run_policy or RunPolicyShape()
     dynamic = bool(job.spec.enable_dynamic_worker)
-    specs = tuple(_replica_spec(key, replicas, dynamic) for key, replicas in job.spec.tf_replica_specs.items())
     annotations = job.metadata.annotations or {}
+    groups = job.spec.tf_replica_specs.items()
+    specs = tuple(_replica_spec(key, replicas, annotations, dynamic=dynamic) for key, replicas in groups)
     per_job = annotations.get(SERVICES_ANNOTATION) == ServiceStyle.PER_JOB
     success = _success(job.spec, specs)
     return Job(
@@ -149,16 +152,18 @@ def build(job: TFJob) -> Job:
     )
 
 
-def _replica_spec(key: str, replicas: Replicas, dynamic: bool) -> ReplicaSpec:
+def _replica_spec(key: str, replicas: Replicas, annotations: Mapping[str, str], *, dynamic: bool) -> ReplicaSpec:
     policy = replicas.restart_policy or "Never"
     role = Role(key.lower())
+    bounds = annotations if role is Role.WORKER else {}
     tolerant = dynamic and policy == "Never" and role is Role.WORKER
     return ReplicaSpec(
         name=key,
         type=key.lower(),
         role=role,
         replicas=replicas.count,
-        min_replicas=replicas.count,
+        min_replicas=min(replicas.count, elastic.bound(bounds, names.MIN_WORKERS) or replicas.count),
+        max_replicas=elastic.bound(bounds, names.MAX_WORKERS),
         template=replicas.template,
         container=TF_CONTAINER if TF_CONTAINER in container_names(replicas.template) else "",
         port=named_port(replicas.template, TF_CONTAINER, TF_PORT),
@@ -191,7 +196,7 @@ def _run_policy(policy: RunPolicyShape, *, suspended: bool) -> RunPolicy:
 def _scheduling(policy: SchedulingPolicy, specs: tuple[ReplicaSpec, ...]) -> Scheduling:
     schedulers = (at(spec.template, "spec", "schedulerName") for spec in specs)
     return Scheduling(
-        min_available=policy.min_available or sum(spec.replicas for spec in specs),
+        min_available=policy.min_available or sum(spec.min_replicas for spec in specs),
         queue=policy.queue or "",
         priority_class=policy.priority_class or "",
         scheduler_name=next((name for name in schedulers if isinstance(name, str) and name), ""),
@@ -202,4 +207,4 @@ def _scheduling(policy: SchedulingPolicy, specs: tuple[ReplicaSpec, ...]) -> Sch
 def _tf_config(dynamic: bool, specs: tuple[ReplicaSpec, ...]) -> TFConfigStyle:
     if dynamic:
         return TFConfigStyle.SPARSE
-    return TFConfigStyle.NONE if sum(spec.replicas for spec in specs) == 1 else TFConfigStyle.V1
+    return TFConfigStyle.NONE if sum(spec.most for spec in specs) == 1 else TFConfigStyle.V1

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from tf_dist.core.dialects import elastic
 from tf_dist.core.dialects.containers import quantities
 from tf_dist.core.dialects.names import check_metadata, check_pod_names
 from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.dialects.problems import Findings, Loc, suggest
 from tf_dist.core.dialects.shape import TF_CONTAINER, at
 from tf_dist.core.dialects.tfjob_v1_schema import RETIRED_KEYS, TYPES, Replicas, RunPolicyShape, Spec, TFJob
+from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
 
 _SPECS: Loc = ("spec", "tfReplicaSpecs")
 _BY_FOLDED = {name.casefold(): name for name in TYPES}
@@ -27,7 +29,11 @@ def normalised(key: str) -> str:
 def check(job: TFJob, out: Findings) -> None:
     """All rules about our own keys."""
     spec = job.spec
-    groups = [(key.casefold(), replicas.count) for key, replicas in spec.tf_replica_specs.items()]
+    most = elastic.bound(job.metadata.annotations, MAX_WORKERS) or 0
+    groups = [
+        (key.casefold(), max(replicas.count, most) if normalised(key) == "Worker" else replicas.count)
+        for key, replicas in spec.tf_replica_specs.items()
+    ]
     if check_metadata(job.metadata, out, letter_first=True):
         check_pod_names(job.metadata, groups, out)
     _check_types(spec.tf_replica_specs, out)
@@ -36,6 +42,7 @@ def check(job: TFJob, out: Findings) -> None:
         require_container(replicas.template, (*_SPECS, key, "template"), out, named=TF_CONTAINER)
     _check_retired(spec, out)
     _check_gang(spec, out)
+    _check_elastic(job, out)
     if out.advice:
         _advise_restart(spec.tf_replica_specs, out)
         _advise_leftovers(spec, out)
@@ -102,6 +109,36 @@ def _check_gang(spec: Spec, out: Findings) -> None:
     if policy.min_resources is not None:
         quantities({"minResources": policy.min_resources}, "minResources", place, out)
         out.warn((*place, "minResources"), "is not used: tf-dist adds up what the gang's pods request")
+
+
+def _check_elastic(job: TFJob, out: Findings) -> None:
+    """The annotations for fewer and more workers, and what a job that cannot take it live has to expect."""
+    annotations, spec = job.metadata.annotations, job.spec
+    counts = {normalised(key): replicas.count for key, replicas in spec.tf_replica_specs.items()}
+    workers = counts.get("Worker")
+    elastic.check_bounds(annotations, workers, "spec.tfReplicaSpecs.Worker.replicas", out)
+    least, most = (elastic.bound(annotations, key) for key in (MIN_WORKERS, MAX_WORKERS))
+    if workers is None or out.partial:
+        return
+    gang = (
+        spec.run_policy.scheduling_policy.min_available
+        if spec.run_policy and spec.run_policy.scheduling_policy
+        else None
+    )
+    needed = sum(counts.values()) - workers + (least or workers)
+    if least is not None and gang is not None and gang != needed:
+        out.error(
+            elastic.place(MIN_WORKERS),
+            f"is {least}, which makes a gang of {needed} with the other replicas, but minAvailable is {gang}",
+            "leave minAvailable out",
+        )
+    changes = (least is not None and least < workers) or (most is not None and most > workers)
+    if changes and not spec.enable_dynamic_worker:
+        out.warn(
+            ("spec", "enableDynamicWorker"),
+            "is not set, so TF_CONFIG names every worker: when the job grows, all its replicas start again",
+            "write true if the program copes with workers that come and go, and save checkpoints",
+        )
 
 
 def _advise_restart(specs: Mapping[str, Replicas], out: Findings) -> None:

@@ -125,6 +125,7 @@ def _replica_spec(replicas: Replicas, spec: Spec, chief: Chief) -> ReplicaSpec:
         role=Role(kind.lower()),
         replicas=replicas.count,
         min_replicas=max(1, least) if kind == "WORKER" and replicas.count else replicas.count,
+        max_replicas=spec.max_instance or None if kind == "WORKER" and replicas.count else None,
         template=replicas.template or {},
         container=TF_CONTAINER,
         port=replicas.tf_port or TF_PORT,

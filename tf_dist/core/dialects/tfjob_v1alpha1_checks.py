@@ -10,11 +10,13 @@ import re
 from collections import Counter
 from typing import Final
 
+from tf_dist.core.dialects import elastic
 from tf_dist.core.dialects.names import check_label, check_metadata
 from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.dialects.problems import MISSING, Findings, Loc
 from tf_dist.core.dialects.shape import TF_CONTAINER
 from tf_dist.core.dialects.tfjob_v1alpha1_schema import Replicas, Spec, TFJob
+from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
 
 _SPECS: Loc = ("spec", "replicaSpecs")
 _RUNTIME_ID: Final = re.compile(r"[a-z0-9]{1,8}")
@@ -30,6 +32,8 @@ def check(job: TFJob, out: Findings) -> None:
         check_label(spec.scheduler_name, ("spec", "schedulerName"), out)
     if spec.tensorboard is not None:
         out.warn(("spec", "tensorboard"), "tf-dist does not start TensorBoard", "run it beside the job on its logs")
+    elastic.refuse(job.metadata.annotations, MIN_WORKERS, "spec.min-instance", out)
+    elastic.refuse(job.metadata.annotations, MAX_WORKERS, "spec.max-instance", out)
     for index, replicas in enumerate(spec.replica_specs):
         _check_replicas(replicas, (*_SPECS, index), out)
     _check_types(spec, out)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tf_dist.core.dialects import volcano_plugins, volcano_policies
+from tf_dist.core import names
+from tf_dist.core.dialects import elastic, volcano_plugins, volcano_policies
 from tf_dist.core.dialects.shape import (
     TF_CONTAINER,
     TF_PORT,
@@ -94,7 +95,9 @@ def build(job: VolcanoJob) -> Job:
     spec = job.spec
     tensorflow = volcano_plugins.tensorflow(spec)
     played = volcano_plugins.plugins(spec)
-    lonely = len(spec.tasks) == 1 and spec.total == 1
+    most = elastic.bound(job.metadata.annotations, names.MAX_WORKERS)
+    specs = tuple(_replica_spec(task, index, tensorflow, most) for index, task in enumerate(spec.tasks))
+    lonely = len(specs) == 1 and specs[0].most == 1
     return Job(
         dialect=Dialect.VOLCANO,
         key=job.metadata.key,
@@ -102,7 +105,7 @@ def build(job: VolcanoJob) -> Job:
         generation=job.metadata.generation or 0,
         labels=job.metadata.labels or {},
         annotations=job.metadata.annotations or {},
-        replica_specs=tuple(_replica_spec(task, index, tensorflow) for index, task in enumerate(spec.tasks)),
+        replica_specs=specs,
         rules=volcano_policies.rules(spec.policies),
         counting=Counting(min_available=_min_available(spec), min_success=spec.min_success),
         run_policy=RunPolicy(
@@ -133,17 +136,30 @@ def _min_available(spec: Spec) -> int:
     return spec.min_available or sum(task.least for task in spec.tasks)
 
 
-def _replica_spec(task: Task, index: int, tensorflow: TensorFlowPlugin | None) -> ReplicaSpec:
+def _roles(tensorflow: TensorFlowPlugin | None) -> Mapping[str, Role]:
+    return tensorflow.roles if tensorflow else _BY_NAME
+
+
+def worker_task(spec: Spec) -> int | None:
+    """Which task are the workers; None if none is."""
+    roles = _roles(volcano_plugins.tensorflow(spec))
+    names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
+    return next((index for index, name in enumerate(names) if roles.get(name) is Role.WORKER), None)
+
+
+def _replica_spec(task: Task, index: int, tensorflow: TensorFlowPlugin | None, most: int | None) -> ReplicaSpec:
     name = task_name(task, index)
+    role = _roles(tensorflow).get(name, Role.OTHER)
     container = _container(task.template)
     policy = at(task.template, "spec", "restartPolicy")
     retries = task.max_retry or MAX_RETRY
     return ReplicaSpec(
         name=name,
         type=name,
-        role=(tensorflow.roles if tensorflow else _BY_NAME).get(name, Role.OTHER),
+        role=role,
         replicas=task.count,
         min_replicas=task.least,
+        max_replicas=most if role is Role.WORKER else None,
         template=task.template,
         container=container,
         port=named_port(task.template, container, tensorflow.port if tensorflow else TF_PORT),

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tf_dist.core.dialects import snippets, volcano_plugins, volcano_policies
+from tf_dist.core.dialects import elastic, snippets, volcano_plugins, volcano_policies
 from tf_dist.core.dialects.names import check_label, check_metadata, check_pod_names
 from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.dialects.problems import MISSING, Findings, Loc, suggest
 from tf_dist.core.dialects.shape import at, mapping
+from tf_dist.core.dialects.volcano import worker_task
 from tf_dist.core.dialects.volcano_schema import Policy, Spec, Task, VolcanoJob, task_name
 from tf_dist.core.model import Event
+from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
 
 
 def check(job: VolcanoJob, out: Findings) -> None:
@@ -26,10 +28,14 @@ def check(job: VolcanoJob, out: Findings) -> None:
     named = check_metadata(job.metadata, out, letter_first=svc)
     labels = [check_label(name, ("spec", "tasks", index, "name"), out) for index, name in enumerate(names)]
     if named and all(labels):
-        check_pod_names(job.metadata, zip(names, (task.count for task in spec.tasks), strict=True), out)
+        most = elastic.bound(job.metadata.annotations, MAX_WORKERS) or 0
+        worker = worker_task(spec)
+        counts = (max(task.count, most) if index == worker else task.count for index, task in enumerate(spec.tasks))
+        check_pod_names(job.metadata, zip(names, counts, strict=True), out)
     _check_tasks(spec, names, out)
     _check_dependencies(spec.tasks, names, out)
     _check_gang(spec, out)
+    _check_elastic(job, out)
     _check_volumes(spec, out)
     _check_not_done(spec, out)
     volcano_plugins.check(spec, names, out)
@@ -109,6 +115,16 @@ def _check_gang(spec: Spec, out: Findings) -> None:
         )
     if spec.min_success is not None and spec.min_success > spec.total:
         out.error(("spec", "minSuccess"), f"{spec.min_success} pods must succeed, but the tasks have {spec.total}")
+
+
+def _check_elastic(job: VolcanoJob, out: Findings) -> None:
+    """The annotation for more workers; for fewer a task has minAvailable."""
+    index = worker_task(job.spec)
+    task = None if index is None else job.spec.tasks[index]
+    where = "there are none" if index is None else f"spec.tasks[{index}].replicas"
+    annotations = {k: v for k, v in (job.metadata.annotations or {}).items() if k == MAX_WORKERS}
+    elastic.check_bounds(annotations, task.count if task else None, where, out)
+    elastic.refuse(job.metadata.annotations, MIN_WORKERS, "minAvailable in the task of the workers", out)
 
 
 def _check_volumes(spec: Spec, out: Findings) -> None:

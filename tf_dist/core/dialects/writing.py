@@ -18,6 +18,7 @@ from tf_dist.core.dialects.shape import (
     without_none,
 )
 from tf_dist.core.model import Action, Dialect, Document, Event, Job, ReplicaSpec, Role, TFConfigStyle
+from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
 
 _V1_KEYS: Final[Mapping[Role, str]] = {
     Role.CHIEF: "Chief",
@@ -32,12 +33,15 @@ _SIGNALS: Final = (130, 134, 135, 137, 138, 139, 143)
 _FATAL: Final = (Action.FAIL_JOB, Action.ABORT_JOB, Action.COMPLETE_JOB)
 
 
-def metadata(source: Document, *, suspended: bool = False) -> dict[str, Any]:
-    """The user's part of the metadata; whether the job is suspended is said in the way of its new format."""
+def metadata(source: Document, *, suspended: bool = False, bounds: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The user's part of the metadata; whether the job is suspended, and how few and how many workers it may have
+    (``bounds``), is said in the way of its new format.
+    """
     given = mapping(source.get("metadata"))
     kept = {key: given[key] for key in ("name", "generateName", "namespace", "labels") if given.get(key)}
-    ours = (SUSPEND_ANNOTATION, SERVICES_ANNOTATION)
+    ours = (SUSPEND_ANNOTATION, SERVICES_ANNOTATION, MIN_WORKERS, MAX_WORKERS)
     annotations = {key: value for key, value in mapping(given.get("annotations")).items() if key not in ours}
+    annotations |= bounds or {}
     if suspended:
         annotations[SUSPEND_ANNOTATION] = "true"
     return {**kept, **({"annotations": annotations} if annotations else {})}
@@ -69,7 +73,25 @@ def tfjob_v1(job: Job, source: Document) -> dict[str, Any]:
         enableDynamicWorker=True if job.tf_config is TFConfigStyle.SPARSE else None,
         tfReplicaSpecs={_V1_KEYS[one.role]: _v1_replicas(job, one) for one in job.replica_specs if has_role(one)},
     )
-    return _document(Dialect.TFJOB_V1, metadata(source), spec)
+    return _document(Dialect.TFJOB_V1, metadata(source, bounds=_least(job) | _most(job)), spec)
+
+
+def _workers(job: Job) -> ReplicaSpec | None:
+    return next((spec for spec in job.replica_specs if spec.role is Role.WORKER), None)
+
+
+def _least(job: Job) -> dict[str, str]:
+    """The fewest workers, where the gang's minimum says the same."""
+    worker, total = _workers(job), sum(spec.replicas for spec in job.replica_specs if has_role(spec))
+    if worker is None or not 0 < worker.min_replicas < worker.replicas:
+        return {}
+    needed = total - worker.replicas + worker.min_replicas
+    return {MIN_WORKERS: str(worker.min_replicas)} if needed == job.scheduling.min_available else {}
+
+
+def _most(job: Job) -> dict[str, str]:
+    worker = _workers(job)
+    return {} if worker is None or worker.most == worker.replicas else {MAX_WORKERS: str(worker.most)}
 
 
 def _limit(job: Job) -> int | None:
@@ -95,7 +117,7 @@ def tfjob_v1alpha1(job: Job, source: Document) -> dict[str, Any]:
     """A ``kubeflow.org/v1alpha1`` TFJob."""
     specs = [spec for spec in job.replica_specs if _v1alpha1_type(spec.role)]
     worker = next((spec for spec in specs if spec.role is Role.WORKER), None)
-    elastic = worker is not None and 0 < worker.min_replicas < worker.replicas
+    elastic = worker is not None and (0 < worker.min_replicas < worker.replicas or worker.most > worker.replicas)
     spec = without_none(
         replicaSpecs=[_v1alpha1_replicas(job, spec) for spec in specs],
         terminationPolicy={"chief": _chief(job, specs)},
@@ -103,7 +125,7 @@ def tfjob_v1alpha1(job: Job, source: Document) -> dict[str, Any]:
         cleanupPodPolicy=job.run_policy.clean_pods.value,
     )
     if worker is not None and elastic:
-        spec |= {"min-instance": worker.min_replicas, "max-instance": worker.replicas}
+        spec |= {"min-instance": worker.min_replicas, "max-instance": worker.most}
     return _document(Dialect.TFJOB_V1ALPHA1, metadata(source, suspended=job.run_policy.suspend), spec)
 
 
@@ -146,7 +168,7 @@ def volcano(job: Job, source: Document) -> dict[str, Any]:
         plugins={"svc": [], "tensorflow": [f"--{role}={task}" for role, task in roles.items()]},
         tasks=[_task(job, one) for one in job.replica_specs],
     )
-    return _document(Dialect.VOLCANO, metadata(source, suspended=policy.suspend), spec)
+    return _document(Dialect.VOLCANO, metadata(source, suspended=policy.suspend, bounds=_most(job)), spec)
 
 
 def _task(job: Job, spec: ReplicaSpec) -> dict[str, Any]:

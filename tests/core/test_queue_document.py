@@ -1,0 +1,201 @@
+"""Documents of queues: what they mean, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tf_dist.core.gang.model import Order, Preemption, Queue, Quota
+from tf_dist.core.gang.queues import Quotas
+from tf_dist.core.queue_document import check_together, is_queue, parse_queue, read_queue
+from tf_dist.errors import InvalidJob, InvalidQueue
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "queues"
+GPU = "nvidia.com/gpu"
+
+
+def document(name: str = "vision", **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "tf-dist.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+
+
+def problems(written: dict[str, Any]) -> list[str]:
+    with pytest.raises(InvalidQueue) as caught:
+        parse_queue(written)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def warnings(written: dict[str, Any]) -> list[str]:
+    return [str(problem) for problem in parse_queue(written).warnings]
+
+
+def test_everything_that_can_be_said() -> None:
+    quotas = {GPU: {"nominal": 4, "borrowingLimit": "2", "lendingLimit": 1}, "memory": {"nominal": "1.5Gi"}}
+    written = document(
+        parent="research", weight=3, order="StrictFIFO", preemption="LowerPriority", defaultPriority=-5, quotas=quotas
+    )
+    assert parse_queue(written).queue == Queue(
+        name="vision",
+        parent="research",
+        weight=3,
+        order=Order.STRICT_FIFO,
+        preemption=Preemption.LOWER_PRIORITY,
+        default_priority=-5,
+        quotas={
+            GPU: Quota(nominal=Decimal(4), borrowing_limit=Decimal(2), lending_limit=Decimal(1)),
+            "memory": Quota(nominal=Decimal(3 << 29)),
+        },
+    )
+    assert parse_queue(written).warnings == ()
+
+
+def test_a_queue_need_say_nothing_but_its_name() -> None:
+    assert parse_queue(document()).queue == Queue(name="vision")
+
+
+def test_the_api_servers_own_keys_are_no_mistakes() -> None:
+    stored = {**document(weight=2), "status": {"pending": 1}}
+    stored["metadata"] = {"name": "vision", "uid": "u", "resourceVersion": "1", "managedFields": [], "generation": 1}
+    assert parse_queue(stored).queue == read_queue(stored) == Queue(name="vision", weight=2)
+
+
+def test_all_problems_at_once_with_their_places_and_ways_out() -> None:
+    written = document(
+        "Vision",
+        parant="research",
+        weight=0,
+        order="FIFO",
+        quotas={"gpu": {"nominal": 4}, "cpu": {"nominal": "4 cores"}, "memory": {"nominl": 1}, GPU: {"nominal": -1}},
+    )
+    found = problems(written)
+    assert "spec.parant: unknown key (did you mean parent?)" in found
+    assert "spec.weight: must be at least 1, not 0" in found
+    assert any(text.startswith("spec.order: unknown value the text 'FIFO'") for text in found)
+    assert any(
+        text.startswith("spec.quotas.gpu: is no resource") and "did you mean nvidia.com/gpu?" in text for text in found
+    )
+    assert "spec.quotas.cpu.nominal: is no amount: the text '4 cores' (write a number and a suffix: 4, 500m, 64Gi)" in (
+        found
+    )
+    assert "spec.quotas.memory.nominl: unknown key (did you mean nominal?)" in found
+    assert any(text.startswith("spec.quotas.memory.nominal: is required and missing") for text in found)
+    assert 'spec.quotas["nvidia.com/gpu"].nominal: must not be negative: -1' in found
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (document(parent="vision"), "spec.parent: a queue cannot be its own parent"),
+        (document("a" * 64), "metadata.name: is 64 characters long"),
+        (document("Vision"), 'write "vision"'),
+        (document(parent="Research"), 'write "research"'),
+        (document(defaultPriority=2**31), "spec.defaultPriority: must be between"),
+        (document(quotas={"requests.cpu": {"nominal": 1}}), "did you mean cpu?"),
+        (document(quotas={"requests.nvidia.com/gpu": {"nominal": 1}}), "did you mean nvidia.com/gpu?"),
+        (document(quotas={"memry": {"nominal": 1}}), "did you mean memory?"),
+        (document(quotas=[1]), "spec.quotas: must be a mapping (key: value), not a list"),
+        (document(quotas={"cpu": 4}), "spec.quotas.cpu: must be a mapping (key: value), not the number 4"),
+        (document(quotas={"cpu": {"nominal": True}}), "spec.quotas.cpu.nominal: is no amount: the boolean true"),
+        (document(quotas={"cpu": {"nominal": 1, "lendingLimit": []}}), "spec.quotas.cpu.lendingLimit: is no amount"),
+        (document(preemption={"withinQueue": "Never"}), "spec.preemption: unknown value a mapping"),
+        ({**document(), "apiVersion": "tf-dist.dev/v1"}, "apiVersion: a queue is of apiVersion tf-dist.dev/v1alpha1"),
+        ({**document(), "metadata": {}}, "metadata.name: is required and missing"),
+        ({"apiVersion": "tf-dist.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "a"}}, "spec: is required"),
+    ],
+)
+def test_what_is_wrong_is_said(written: dict[str, Any], told: str) -> None:
+    assert any(told in text for text in problems(written)), problems(written)
+
+
+def test_limits_that_change_nothing_are_told() -> None:
+    alone = document(quotas={"cpu": {"nominal": 1, "borrowingLimit": 1}})
+    assert ["spec.quotas.cpu.borrowingLimit: has no effect" in text for text in warnings(alone)] == [True]
+    generous = document(parent="p", quotas={"cpu": {"nominal": 1, "lendingLimit": 2}})
+    assert ["is more than nominal" in text for text in warnings(generous)] == [True]
+    placed = document()
+    placed["metadata"]["namespace"] = "ml"
+    assert ["belong to no namespace" in text for text in warnings(placed)] == [True]
+
+
+def test_a_cluster_may_know_keys_and_resources_that_we_do_not() -> None:
+    stored = document("team.a", newer=1, quotas={"gpu": {"nominal": 1, "newer": 2}})
+    assert read_queue(stored) == Queue(name="team.a", quotas={"gpu": Quota(nominal=Decimal(1))})
+
+
+def test_a_stored_queue_that_means_nothing_is_refused_as_an_invalid_document() -> None:
+    with pytest.raises(InvalidJob):
+        read_queue(document(weight="two"))
+
+
+def test_which_documents_are_queues() -> None:
+    assert is_queue(document())
+    assert is_queue({"kind": "Queue"})
+    assert not is_queue({"kind": "Queue", "apiVersion": "scheduling.volcano.sh/v1beta1"})
+    assert not is_queue({"kind": "TFJob"})
+    assert not is_queue(["Queue"])
+
+
+def test_queues_that_are_each_others_parents_are_a_mistake_and_an_unknown_parent_is_told() -> None:
+    queues = [Queue(name="a", parent="b"), Queue(name="b", parent="a"), Queue(name="c", parent="a")]
+    found = list(check_together(queues))
+    assert [(position, warning) for position, _, warning in found] == [(0, False), (1, False)]
+    told = list(check_together([Queue(name="research"), Queue(name="vision", parent="reserch")]))
+    assert [(at, problem.hint, warning) for at, problem, warning in told] == [(1, "did you mean research?", True)]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_examples_are_in_order(path: Path) -> None:
+    parsed = [parse_queue(written) for written in yaml.safe_load_all(path.read_text())]
+    assert not [warning for one in parsed for warning in one.warnings]
+    queues = [one.queue for one in parsed]
+    assert not list(check_together(queues))
+    assert not Quotas(queues).problems
+
+
+def test_the_example_lends_and_borrows_as_its_page_says() -> None:
+    teams = [parse_queue(one).queue for one in yaml.safe_load_all((EXAMPLES / "two-teams.yaml").read_text())]
+
+    def most(queue: str, **held: int) -> int:
+        quotas = Quotas(teams)
+        for name, count in held.items():
+            quotas.take(name, {GPU: Decimal(count)})
+        return quotas.most(queue, {GPU: Decimal(1)}, 100)
+
+    assert most("vision", vision=8) == 2
+    assert most("speech", vision=10) == 2
+    assert most("speech", speech=4) == 4
+    lent = Quotas(teams)
+    lent.take("vision", {GPU: Decimal(10)})
+    assert lent.reclaims("speech", {GPU: Decimal(4)}, "vision")
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=2),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(["parent", "weight", "quotas", "order", "preemption", "defaultPriority", "odd"])
+QUOTAS = st.dictionaries(
+    st.sampled_from(["cpu", GPU, "gpu"]), ANY | st.dictionaries(st.sampled_from(["nominal", "lendingLimit"]), ANY)
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(KEYS, ANY | QUOTAS), ANY)
+def test_whatever_is_written_it_is_a_queue_or_problems(spec: dict[str, Any], metadata: Any) -> None:
+    for written in (document(**spec), {**document(**spec), "metadata": metadata}, {"kind": "Queue", "spec": spec}):
+        for read in (parse_queue, read_queue):
+            assert _outcome(read, written)
+
+
+def _outcome(read: Any, written: dict[str, Any]) -> object:
+    try:
+        return read(written)
+    except InvalidQueue as error:
+        return error.problems

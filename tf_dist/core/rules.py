@@ -1,0 +1,39 @@
+"""The rules of admission, as their documents are stored: queues and priority classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tf_dist.core.gang.model import Queue
+from tf_dist.core.gang.snapshot import Priority, Rules
+from tf_dist.core.model import Document
+from tf_dist.core.queue_document import read_queue
+from tf_dist.errors import InvalidQueue
+
+
+def rules_of(queues: Iterable[Document], priorities: Iterable[Document]) -> Rules:
+    """What they say together. A document that cannot be read says nothing: its jobs wait, as for a queue not there."""
+    stored = list(queues)
+    listed = tuple(sorted(_queues(stored), key=lambda queue: queue.name)) if stored else None
+    return Rules(queues=listed, priorities=dict(_priorities(priorities)))
+
+
+def _queues(stored: Iterable[Document]) -> Iterator[Queue]:
+    for document in stored:
+        try:
+            yield read_queue(document)
+        except InvalidQueue:
+            continue
+
+
+def _priorities(stored: Iterable[Document]) -> Iterator[tuple[str, Priority]]:
+    """By name, and the one for jobs that name none under ""; of several such the lowest, as the API server takes it."""
+    defaults: list[Priority] = []
+    for document in stored:
+        value = document.get("value")
+        found = Priority(value if isinstance(value, int) else 0, document.get("preemptionPolicy") != "Never")
+        yield str(document["metadata"]["name"]), found
+        if document.get("globalDefault"):
+            defaults.append(found)
+    if defaults:
+        yield "", min(defaults, key=lambda priority: priority.value)

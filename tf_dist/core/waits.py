@@ -1,0 +1,68 @@
+"""Why a gang has no place, as findings: the words are admission's own, what helps is said here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tf_dist.core.diagnosis import Category, Diagnosis, Level
+from tf_dist.core.gang.model import PREEMPTING
+from tf_dist.core.requeue import SCHEDULE_TIMEOUT
+from tf_dist.core.status import PREEMPTED, Status
+
+# Why a gang waits -> how grave that is, what it is, and what helps.
+_WAITS: Final[Mapping[str, tuple[Level, Category, str]]] = {
+    "Unreadable": (
+        Level.ERROR,
+        Category.INVALID,
+        "write nodeSelector, affinity and tolerations as Kubernetes has them (kubectl explain pod.spec.affinity)",
+    ),
+    "NeverFits": (
+        Level.ERROR,
+        Category.NEVER_FITS,
+        "ask for less in resources.requests, for fewer replicas, or add nodes (locally: tf-dist run --node cpu=8)",
+    ),
+    "QuotaExceeded": (
+        Level.INFO,
+        Category.QUOTA,
+        "it starts when jobs of its queue end; tf-dist queues shows who uses what, and its owner may raise the quota",
+    ),
+    "QueueNotFound": (
+        Level.ERROR,
+        Category.QUEUE,
+        "name a queue that tf-dist queues lists, or have this one made; the job starts as soon as it is there",
+    ),
+    "Reserved": (
+        Level.INFO,
+        Category.RESERVED,
+        "the room is kept for a gang that has waited longer; a shorter job may pass if it says how long it runs",
+    ),
+    PREEMPTING: (Level.INFO, Category.ADMISSION, "it starts when the pods that make room for it are gone"),
+    "Backoff": (
+        Level.WARNING,
+        Category.SCHEDULE_TIMEOUT,
+        "its pods got no nodes the last time: see what the cluster's scheduler said (kubectl get events)",
+    ),
+    SCHEDULE_TIMEOUT: (
+        Level.WARNING,
+        Category.SCHEDULE_TIMEOUT,
+        "see what the cluster's scheduler said; a longer scheduleTimeoutSeconds waits for nodes that come late",
+    ),
+    PREEMPTED: (
+        Level.WARNING,
+        Category.PREEMPTED,
+        "it starts again when there is room; a higher priority class protects it, checkpoints save its work",
+    ),
+}
+_PATIENCE: Final = (Level.INFO, Category.ADMISSION, "it starts as soon as there is room for all of it")
+
+
+def waits(status: Status) -> Iterator[Diagnosis]:
+    """Why a job that waits has no place; first what holds now."""
+    level, category, advice = _WAITS.get(status.reason, _PATIENCE)
+    yield Diagnosis(level, category, status.message or "waits for admission", resolution=advice)
+    # Who took its place is soon overwritten in the status by what it waits for now.
+    failure = status.failure
+    if failure is not None and failure.event == PREEMPTED and status.reason != PREEMPTED:
+        level, category, advice = _WAITS[PREEMPTED]
+        yield Diagnosis(level, category, f"it {failure.message}", resolution=advice)
