@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def surroundings(folder: Path, scratch: str) -> dict[str, str]:
@@ -44,7 +44,7 @@ class Program:
             capture_output=True,
             cwd=self.folder,
             env=self.env | env,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         return subprocess.CompletedProcess(found.args, found.returncode, found.stdout.decode(), found.stderr.decode())

@@ -217,4 +217,4 @@ def test_a_reader_that_leaves_is_no_error(tf_dist: Program) -> None:
     process = tf_dist.start("install", "--offline")
     assert process.stdout is not None
     process.stdout.close()
-    assert process.wait(timeout=60) == 141
+    assert process.wait(timeout=120) == 141

@@ -37,7 +37,7 @@ def state(local: Program, job: str) -> str:
 
 def test_a_job_from_submit_to_delete(local: Program) -> None:
     job = submitted(local, "echo hello; echo accuracy=0.9", workers=2)
-    assert local("wait", job, "--for", "succeeded", "--timeout", "30s").stdout == f"tfjob/{job} Succeeded\n"
+    assert local("wait", job, "--for", "succeeded", "--timeout", "180s").stdout == f"tfjob/{job} Succeeded\n"
     assert local("get", job, "-o", "name").stdout == f"tfjob/{job}\n"
     titles, row = local("get", job).stdout.splitlines()
     assert titles.split() == ["NAME", "STATE", "READY", "RESTARTS", "AGE", "REASON"]
@@ -50,13 +50,13 @@ def test_a_job_from_submit_to_delete(local: Program) -> None:
 
 def test_it_runs_in_the_folder_of_its_file(local: Program) -> None:
     job = submitted(local, "pwd; sleep 0.1")
-    assert local("wait", job, "--timeout", "30s").returncode == 0
+    assert local("wait", job, "--timeout", "180s").returncode == 0
     assert local("logs", job).stdout == f"worker-0 | {local.folder}\n"
 
 
 def test_logs_of_all_replicas_in_order(local: Program) -> None:
     job = submitted(local, "for i in 1 2 3; do echo $i; sleep 0.05; done", workers=2)
-    local("wait", job, "--timeout", "30s")
+    local("wait", job, "--timeout", "180s")
     lines = local("logs", job).stdout.splitlines()
     for replica in ("worker-0", "worker-1"):
         assert [line for line in lines if line.startswith(replica)] == [f"{replica} | {i}" for i in (1, 2, 3)]
@@ -79,7 +79,7 @@ def test_following_ends_with_the_job(local: Program) -> None:
         assert stream.readline() == "worker-0 | one\n"
         (local.folder / "go").touch()
         assert stream.read() == "worker-0 | two\n"
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     (local.folder / "go").unlink()
 
 
@@ -88,13 +88,13 @@ def test_following_begins_before_the_job(local: Program) -> None:
     document["spec"]["runPolicy"] = {"suspend": True, "cleanPodPolicy": "None"}
     job = document["metadata"]["name"]
     local("submit", local.write("job.yaml", document))
-    assert local("wait", job, "--for", "suspended", "--timeout", "30s").returncode == 0
+    assert local("wait", job, "--for", "suspended", "--timeout", "180s").returncode == 0
     process = local.start("logs", job, "-f")
     assert local("resume", job).returncode == 0
     assert process.stdout is not None
     with process.stdout as stream:
         assert "worker-0 | late\n" in stream.read()
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
 
 
 def test_logs_of_the_container_before(local: Program) -> None:
@@ -104,21 +104,21 @@ def test_logs_of_the_container_before(local: Program) -> None:
     document["spec"]["runPolicy"] = {"cleanPodPolicy": "None", "backoffLimit": 3}
     job = document["metadata"]["name"]
     local("submit", local.write("job.yaml", document))
-    assert local("wait", job, "--timeout", "60s").returncode == 0
+    assert local("wait", job, "--timeout", "180s").returncode == 0
     assert local("logs", job).stdout == "worker-0 | second\n"
     assert local("logs", job, "--previous").stdout == "worker-0 | first\n"
 
 
 def test_suspend_and_resume(local: Program) -> None:
     job = submitted(local, FOREVER, workers=2)
-    assert local("wait", job, "--for=condition=Running", "--timeout", "30s").returncode == 0
+    assert local("wait", job, "--for=condition=Running", "--timeout", "180s").returncode == 0
     assert local("suspend", job).stdout == f"tfjob/{job} suspended\n"
-    assert local("wait", job, "--for", "suspended", "--timeout", "30s").stdout == f"tfjob/{job} Suspended\n"
+    assert local("wait", job, "--for", "suspended", "--timeout", "180s").stdout == f"tfjob/{job} Suspended\n"
     explained = local("explain", job)
     assert explained.stdout.startswith(f"tfjob/{job} is Suspended.\n")
     assert "resume" in explained.stdout
     assert local("resume", f"tfjob/{job}").returncode == 0
-    assert local("wait", job, "--for", "running", "--timeout", "30s").returncode == 0
+    assert local("wait", job, "--for", "running", "--timeout", "180s").returncode == 0
     local("delete", job, "--wait")
 
 
@@ -142,7 +142,7 @@ def test_a_job_that_a_policy_aborted_can_be_resumed(local: Program) -> None:
     assert eventually(lambda: state(local, job) == "Aborted")
     assert local("get", f"vcjob/{job}").stdout.splitlines()[1].split()[1] == "Aborted"
     assert local("resume", job).returncode == 0
-    assert local("wait", job, "--for", "succeeded", "--timeout", "30s").returncode == 0
+    assert local("wait", job, "--for", "succeeded", "--timeout", "180s").returncode == 0
     finished = local("suspend", job)
     assert finished.returncode == 2
     assert "is over" in finished.stderr
@@ -150,7 +150,7 @@ def test_a_job_that_a_policy_aborted_can_be_resumed(local: Program) -> None:
 
 def test_a_failed_job_is_explained(local: Program) -> None:
     job = submitted(local, "echo the reason >&2; exit 4")
-    waited = local("wait", job, "--for", "succeeded", "--timeout", "30s")
+    waited = local("wait", job, "--for", "succeeded", "--timeout", "180s")
     assert waited.returncode == 1
     assert "worker-0 exited with code 4" in waited.stderr
     explained = local("explain", job)
@@ -175,13 +175,13 @@ def test_a_job_that_waits_is_explained(local: Program) -> None:
     assert "not running yet, it is Waiting" in waited.stderr
     assert local("logs", job).returncode == 75
     local("delete", job)
-    assert local("wait", job, "--for", "delete", "--timeout", "30s").returncode == 0
+    assert local("wait", job, "--for", "delete", "--timeout", "180s").returncode == 0
 
 
 def test_submit_and_wait_has_the_jobs_exit_code(local: Program) -> None:
     good, bad = local.job("true", name=name()), local.job("exit 1", name=name())
-    assert local("submit", local.write("job.yaml", good), "--wait", "--timeout", "30s").returncode == 0
-    assert local("submit", local.write("job.yaml", bad), "--wait", "--timeout", "30s").returncode == 1
+    assert local("submit", local.write("job.yaml", good), "--wait", "--timeout", "180s").returncode == 0
+    assert local("submit", local.write("job.yaml", bad), "--wait", "--timeout", "180s").returncode == 1
 
 
 def test_several_jobs_and_what_stands_beside_them(local: Program) -> None:
@@ -194,7 +194,7 @@ def test_several_jobs_and_what_stands_beside_them(local: Program) -> None:
     again = local("submit", file)
     assert again.returncode == 2
     assert f"there is a job {names[0]} in namespace default already" in again.stderr
-    assert local("wait", *names, "--timeout", "30s").returncode == 0
+    assert local("wait", *names, "--timeout", "180s").returncode == 0
     listed = yaml.safe_load(local("get", "-o", "yaml").stdout)
     assert set(names) <= {item["metadata"]["name"] for item in listed["items"]}
     assert local("delete", *names, "--wait").returncode == 0
@@ -236,7 +236,7 @@ def test_watching_the_list(local: Program) -> None:
             if line.startswith(f"tfjob/{job}  Succeeded"):
                 break
         process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(120) == 130
 
 
 def test_the_daemon_is_found_and_found_again(local: Program) -> None:
@@ -254,13 +254,13 @@ def test_the_daemon_is_found_and_found_again(local: Program) -> None:
 
 def test_jobs_survive_a_killed_daemon(local: Program) -> None:
     job = submitted(local, FOREVER)
-    assert local("wait", job, "--for", "running", "--timeout", "30s").returncode == 0
+    assert local("wait", job, "--for", "running", "--timeout", "180s").returncode == 0
     os.kill(json.loads(local("local", "status", "-o", "json").stdout)["pid"], signal.SIGKILL)
     assert eventually(lambda: local("local", "status").returncode == 75)
     assert local("get").returncode == 75
     assert local("local", "up").returncode == 0
-    assert local("wait", job, "--for", "running", "--timeout", "30s").returncode == 0
-    assert local("delete", job, "--wait", "--timeout", "60s").returncode == 0
+    assert local("wait", job, "--for", "running", "--timeout", "180s").returncode == 0
+    assert local("delete", job, "--wait", "--timeout", "180s").returncode == 0
 
 
 def test_kubectl_sees_the_same_jobs(local: Program) -> None:
@@ -275,7 +275,7 @@ def test_kubectl_sees_the_same_jobs(local: Program) -> None:
                 "wait",
                 f"tfjob/{job}",
                 "--for=condition=Succeeded",
-                "--timeout=30s",
+                "--timeout=180s",
             ],
             capture_output=True,
             text=True,

@@ -87,15 +87,15 @@ def test_a_job_from_submit_to_delete(elsewhere: Elsewhere) -> None:
     job = elsewhere.job(f"pwd; {FOREVER}")
     found = elsewhere("submit", f"{job}.yaml")
     assert (found.returncode, found.stdout, found.stderr) == (0, f"tfjob/{job} submitted\n", "")
-    assert elsewhere("wait", job, "--for", "running", "--timeout", "60s").returncode == 0
+    assert elsewhere("wait", job, "--for", "running", "--timeout", "180s").returncode == 0
     assert elsewhere("get", job, "-o", "name").stdout == f"tfjob/{job}\n"
     assert "worker-0" in elsewhere("describe", job).stdout
     assert elsewhere("explain", job).stdout.startswith(f"tfjob/{job} is Running")
     assert eventually(lambda: f"worker-0 | {elsewhere.program.folder}\n" in elsewhere("logs", job).stdout)
     assert elsewhere("suspend", job).stdout == f"tfjob/{job} suspended\n"
-    assert elsewhere("wait", job, "--for", "suspended", "--timeout", "60s").returncode == 0
+    assert elsewhere("wait", job, "--for", "suspended", "--timeout", "180s").returncode == 0
     assert elsewhere("resume", job).stdout == f"tfjob/{job} resumed\n"
-    assert elsewhere("delete", job, "--wait", "--timeout", "60s").stdout == f"tfjob/{job} deleted\n"
+    assert elsewhere("delete", job, "--wait", "--timeout", "180s").stdout == f"tfjob/{job} deleted\n"
     assert elsewhere.stored(job) is None
 
 
@@ -202,7 +202,7 @@ def test_a_job_that_is_kept_stays(elsewhere: Elsewhere) -> None:
     assert re.fullmatch(r"research/tf-dist-\w+", driver)
     assert elsewhere("logs", job, "-n", "research").stdout == "worker-0 | kept\n"
     assert elsewhere.leases() == []
-    assert elsewhere("delete", job, "-n", "research", "--wait", "--timeout", "60s").returncode == 0
+    assert elsewhere("delete", job, "-n", "research", "--wait", "--timeout", "180s").returncode == 0
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -219,7 +219,7 @@ def test_ctrl_c_takes_the_job_away_unless_it_is_kept(elsewhere: Elsewhere, keep:
     if keep:
         assert "the job stays where it is" in text
         assert elsewhere.stored(job) is not None
-        assert elsewhere("delete", job, "--wait", "--timeout", "60s").returncode == 0
+        assert elsewhere("delete", job, "--wait", "--timeout", "180s").returncode == 0
     assert eventually(lambda: elsewhere.stored(job) is None and not elsewhere.pods(job))
     assert eventually(lambda: not elsewhere.program.processes())
 
@@ -241,7 +241,7 @@ def test_a_name_that_is_taken(elsewhere: Elsewhere) -> None:
         assert f"there is a job {job} in namespace default already" in found.stderr
     assert elsewhere.stored(job) is not None
     assert elsewhere.leases() == []
-    assert elsewhere("delete", job, "--wait", "--timeout", "60s").returncode == 0
+    assert elsewhere("delete", job, "--wait", "--timeout", "180s").returncode == 0
 
 
 def test_options_of_this_machine_mean_nothing_there(elsewhere: Elsewhere) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+from collections.abc import Callable
 
 import pytest
 
 from tests.cli.conftest import PROGRAM, Program
 
 
-def on_terminal(tf_dist: Program, *arguments: str, **env: str) -> tuple[int, str]:
-    """Exit code and output of a command on a terminal of 100 columns."""
+def on_terminal(
+    tf_dist: Program, *arguments: str, seen: Callable[[bytes], None] = lambda _: None, **env: str
+) -> tuple[int, str]:
+    """Exit code and output of a command on a terminal of 100 columns; ``seen`` hears of all there is so far."""
     ours, theirs = pty.openpty()
     settings = {**tf_dist.env, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", **env}
     process = subprocess.Popen(
@@ -28,15 +31,23 @@ def on_terminal(tf_dist: Program, *arguments: str, **env: str) -> tuple[int, str
         if not data:
             break
         text += data
+        seen(text)
     os.close(ours)
-    return process.wait(60), text.decode()
+    return process.wait(120), text.decode()
 
 
 def test_a_run_is_a_live_table_below_the_lines(tf_dist: Program) -> None:
-    script = "for i in 1 2 3; do echo step=$i loss=0.$i accuracy=0.9$i; sleep 0.1; done"
-    code, text = on_terminal(tf_dist, "run", tf_dist.write("job.yaml", tf_dist.job(script, workers=2)))
+    words = ("replica", "state", "restarts", "accuracy", "last line", "0.2000", "0s ago", "\x1b[36mworker-0 |")
+    # It goes on until all of them were shown, however seldom the table is drawn; a minute or more must do.
+    script = "for i in $(seq 300); do test -e shown && exit 0; echo step=2 loss=0.2 accuracy=0.92; sleep 0.2; done"
+
+    def seen(text: bytes) -> None:
+        if all(word.encode() in text for word in words):
+            (tf_dist.folder / "shown").touch()
+
+    code, text = on_terminal(tf_dist, "run", tf_dist.write("job.yaml", tf_dist.job(script, workers=2)), seen=seen)
     assert code == 0
-    for word in ("replica", "state", "restarts", "accuracy", "last line", "0.2000", "0s ago", "\x1b[36mworker-0 |"):
+    for word in words:
         assert word in text
     assert text.rstrip().endswith("restarts:    0")
     assert "\x1b[?25h" in text, "the cursor is back"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from tf_dist.cluster.api import VOLCANO_JOBS as VOLCANO
 from tf_dist.cluster.memory.resources import CRDS, QUEUES
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.core.dialects import read
+from tf_dist.core.gang.queue_report import facts, queue_status
+from tf_dist.core.gang.queues import Quotas
 from tf_dist.core.model import Dialect
+from tf_dist.core.queue_document import read_queue
 from tf_dist.core.report import report
 from tf_dist.core.status import Counts, Phase, Status
 from tf_dist.core.status_codec import load_status
@@ -171,19 +175,25 @@ def test_queues(admin: RestCluster, kubectl: Kubectl, installed: str) -> None:
         "weight": 2,
         "quotas": {"nvidia.com/gpu": quota, "memory": {"nominal": "64Gi", "newer": 1}},
         "order": "BestEffortFIFO",
-        "preemption": {"withinQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
+        "preemption": "LowerPriority",
         "defaultPriority": -5,
     }
-    for wrong in ({"weight": 0}, {"order": "LIFO"}, {"quotas": {"cpu": {"nominal": "-1"}}}, {"quotas": {"cpu": {}}}):
+    negative, nothing = {"quotas": {"cpu": {"nominal": "-1"}}}, {"quotas": {"cpu": {}}}
+    for wrong in ({"weight": 0}, {"order": "LIFO"}, {"preemption": "Any"}, negative, nothing):
         with pytest.raises(Rejected, match=next(iter(wrong))):
             admin.create(QUEUES, None, queue(**wrong))
     made = admin.create(QUEUES, None, queue(**spec))
     try:
         assert made["spec"] == spec
-        admin.replace(QUEUES, None, "research", {**made, "status": {"pending": 3, "admitted": 1}}, subresource="status")
+        queues = Quotas([read_queue(made)])
+        queues.take("research", {"nvidia.com/gpu": Decimal(6), "memory": Decimal(1 << 30), "cpu": Decimal("1.5")})
+        status = queue_status(facts(queues, "research", pending=3, admitted=1))
+        written = admin.replace(QUEUES, None, "research", {**made, "status": status}, subresource="status")
+        assert written["status"] == status
         titles, row = kubectl("get", "queues.tf-dist.dev").splitlines()
-        assert titles.split() == ["NAME", "WEIGHT", "PENDING", "ADMITTED", "AGE"]
-        assert row.split()[:4] == ["research", "2", "3", "1"]
+        assert titles.split() == ["NAME", "PENDING", "ADMITTED", "USED", "SHARE", "PARENT", "AGE"]
+        shown = "research 3 1 nvidia.com/gpu 6/8, cpu 1500m, memory 1Gi/64Gi 75% all"
+        assert row.split()[:-1] == shown.split()
     finally:
         admin.delete(QUEUES, None, "research")
 

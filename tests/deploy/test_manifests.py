@@ -103,7 +103,20 @@ def test_a_controller_of_some_namespaces_has_rights_in_these_alone() -> None:
 
 def test_without_a_controller_nothing_runs_in_the_cluster() -> None:
     kinds = {one["kind"] for one in objects(Settings(controller=False, drivers=("research",)))}
-    assert kinds == {"CustomResourceDefinition", "ClusterRole", "Role", "RoleBinding", "ServiceAccount"}
+    roles = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    assert kinds == {"CustomResourceDefinition", "ServiceAccount", *roles}
+
+
+def test_a_driver_without_a_controller_reaches_beyond_its_namespace_only_to_see_queues() -> None:
+    settings = Settings(controller=False, drivers=("research", "vision"))
+    bindings = found(settings, "ClusterRoleBinding")
+    assert [one["subjects"][0]["namespace"] for one in bindings] == ["research", "vision"]
+    (role,) = (one for one in found(settings, "ClusterRole") if one["metadata"]["name"] == "tf-dist-queues")
+    assert {one["roleRef"]["name"] for one in bindings} == {"tf-dist-queues"}
+    assert role["rules"] == [
+        {"apiGroups": ["tf-dist.dev"], "resources": ["queues"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "verbs": ["get", "list", "watch"]},
+    ]
 
 
 def test_definitions_alone() -> None:

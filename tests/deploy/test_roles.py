@@ -67,7 +67,12 @@ DRIVING = """
     services: get list watch create delete
     events: create patch
 """
-CONTROLLER = table(DRIVING + "leases.coordination.k8s.io: get list update delete\n nodes: list watch")
+QUEUES = table("queues.tf-dist.dev: get list watch\n priorityclasses.scheduling.k8s.io: get list watch")
+ARBITRATING = table(
+    "nodes: list watch\n queues.tf-dist.dev: list watch\n queues/status.tf-dist.dev: update\n"
+    "priorityclasses.scheduling.k8s.io: list watch"
+)
+CONTROLLER = table(DRIVING + "leases.coordination.k8s.io: get list update delete") | ARBITRATING
 ELECTION = table("leases.coordination.k8s.io: get create update")
 INLINE = table(
     DRIVING
@@ -135,9 +140,11 @@ def drivers(kubectl: Kubectl, install: Callable[..., Any], namespace: str) -> st
     return namespace
 
 
-def test_a_driver_of_a_namespace_may_do_this_there_and_nothing_elsewhere(kubectl: Kubectl, drivers: str) -> None:
-    assert granted(kubectl, "tf-dist-driver", drivers, drivers) == INLINE
-    assert granted(kubectl, "tf-dist-driver", drivers, "default") == set()
+def test_a_driver_of_a_namespace_may_do_this_there_and_only_see_queues_elsewhere(
+    kubectl: Kubectl, drivers: str
+) -> None:
+    assert granted(kubectl, "tf-dist-driver", drivers, drivers) == INLINE | QUEUES
+    assert granted(kubectl, "tf-dist-driver", drivers, "default") == QUEUES
 
 
 def test_a_controller_of_some_namespaces(kubectl: Kubectl, install: Callable[..., Any], namespace: str) -> None:
@@ -149,8 +156,8 @@ def test_a_controller_of_some_namespaces(kubectl: Kubectl, install: Callable[...
         if one["kind"] in ("ServiceAccount", "Role", "RoleBinding") and one["metadata"]["namespace"] == namespace
     ]
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(rights))
-    everywhere = {entry for entry in CONTROLLER if entry[1] != "nodes"}
-    assert granted(kubectl, "tf-dist-controller", namespace, namespace) == everywhere | ELECTION
+    there = CONTROLLER - ARBITRATING
+    assert granted(kubectl, "tf-dist-controller", namespace, namespace) == there | ELECTION
     assert granted(kubectl, "tf-dist-controller", namespace, "default") == set()
 
 
@@ -328,7 +335,7 @@ def test_volcanos_plugins_need_what_the_role_has_then(
         configmaps: get list watch create patch delete
         networkpolicies.networking.k8s.io: get list watch create delete
     """
-    assert granted(kubectl, "tf-dist-driver", volcano, volcano) == INLINE | table(more)
+    assert granted(kubectl, "tf-dist-driver", volcano, volcano) == INLINE | QUEUES | table(more)
     account = as_account("tf-dist-driver", volcano)
     task = {"name": "worker", "replicas": 2, "template": {"spec": {"containers": [container()]}}}
     spec = {"minAvailable": 2, "plugins": {"svc": [], "env": []}, "tasks": [task], "ttlSecondsAfterFinished": 0}

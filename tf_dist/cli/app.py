@@ -21,7 +21,10 @@ from tf_dist.cli.commands import (
     logs,
     node,
     plan,
+    queues,
     run,
+    scale,
+    simulate,
     submit,
     suspend,
     validate,
@@ -53,11 +56,14 @@ for _name, _command, _panel in (
     ("explain", explain.explain, _ON_JOBS),
     ("suspend", suspend.suspend, _ON_JOBS),
     ("resume", suspend.resume, _ON_JOBS),
+    ("scale", scale.scale, _ON_JOBS),
     ("delete", delete.delete, _ON_JOBS),
 ):
     app.command(_name, rich_help_panel=_panel)(_command)
+app.command("queues", rich_help_panel=_CLUSTERS)(queues.queues)
 app.command("controller", rich_help_panel=_CLUSTERS)(controller.controller)
 app.command("install", rich_help_panel=_CLUSTERS)(install.install)
+app.command("simulate", rich_help_panel=_CLUSTERS)(simulate.simulate)
 app.command("node", rich_help_panel=_CLUSTERS)(node.node)
 app.add_typer(local.app, name="local", rich_help_panel=_CLUSTERS)
 

@@ -13,8 +13,10 @@ from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
     from tf_dist.core.dialects import Parsed
+    from tf_dist.core.gang.model import Queue
     from tf_dist.core.model import Job
 
+QUEUE: Final = "Queue"
 COMPANIONS: Final = ("ConfigMap", "Secret", "PersistentVolumeClaim", "Service")
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
@@ -39,7 +41,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Everything that some files hold."""
+    """Everything that some files hold; queues are among the companions."""
 
     jobs: tuple[Entry, ...] = ()
     companions: tuple[Written, ...] = ()
@@ -63,6 +65,7 @@ class InvalidFiles(InvalidJob):
 class _Collector:
     jobs: list[Entry] = field(default_factory=list)
     companions: list[Written] = field(default_factory=list)
+    queues: list[tuple[Written, Queue]] = field(default_factory=list)
     problems: list[FileProblem] = field(default_factory=list)
 
     def add(self, written: Written, found: Iterable[Problem], *, warning: bool = False) -> None:
@@ -84,11 +87,14 @@ def load(files: Sequence[str], overrides: Sequence[str] = ()) -> Bundle:
         for written in documents:
             if written.number in broken:
                 continue
-            if _is_companion(written.content):
+            if _is_queue(written.content):
+                _add_queue(collector, written)
+            elif _is_companion(written.content):
                 collector.companions.append(written)
                 collector.add(written, _companion_problems(written.content))
             else:
                 _add_job(collector, written, lambda content: override(content, changes))
+    _relate(collector)
     collector.problems += _twice(collector)
     return Bundle(tuple(collector.jobs), tuple(collector.companions), tuple(collector.problems))
 
@@ -104,6 +110,37 @@ def _add_job(collector: _Collector, written: Written, change: Callable[[Any], An
         return
     collector.add(written, parsed.warnings, warning=True)
     collector.jobs.append(Entry(changed, parsed))
+
+
+def _is_queue(content: Any) -> bool:
+    if not isinstance(content, Mapping) or content.get("kind") != QUEUE:
+        return False
+    from tf_dist.core.queue_document import is_queue
+
+    return is_queue(content)
+
+
+def _add_queue(collector: _Collector, written: Written) -> None:
+    from tf_dist.core.queue_document import parse_queue
+
+    try:
+        parsed = parse_queue(written.content)
+    except InvalidJob as error:
+        collector.add(written, error.problems)
+        return
+    collector.add(written, parsed.warnings, warning=True)
+    collector.companions.append(written)
+    collector.queues.append((written, parsed.queue))
+
+
+def _relate(collector: _Collector) -> None:
+    """What is wrong with the queues of all files together."""
+    if not collector.queues:
+        return
+    from tf_dist.core.queue_document import check_together
+
+    for position, problem, warning in check_together([queue for _, queue in collector.queues]):
+        collector.add(collector.queues[position][0], [problem], warning=warning)
 
 
 def _is_companion(content: Any) -> bool:
@@ -125,7 +162,9 @@ def _twice(collector: _Collector) -> Iterator[FileProblem]:
     seen: dict[tuple[str, str, str], Written] = {}
     for written in [*(entry.written for entry in collector.jobs), *collector.companions]:
         metadata = written.content.get("metadata") or {}
-        key = (str(written.content["kind"]), metadata.get("namespace") or "default", str(metadata.get("name")))
+        kind = str(written.content["kind"])
+        space = "" if kind == QUEUE else metadata.get("namespace") or "default"
+        key = (kind, space, str(metadata.get("name")))
         if key in seen and metadata.get("name"):
             message = f"{key[0]} {key[2]} is there twice: in {_where(seen[key])} too"
             problem = Problem("metadata.name", message, "give one of them another name")

@@ -80,17 +80,22 @@ class Spaces:
 
 def create_companion(cluster: Cluster, written: Written, namespace: str) -> None:
     """Create an object that a job needs; one that is there already is brought up to date."""
-    from tf_dist.cli.jobs import no_namespace
+    from tf_dist.cli.jobs import no_namespace, not_installed
     from tf_dist.cluster import api
+    from tf_dist.cluster.refusals import NotServed
     from tf_dist.errors import AlreadyExists, NotFound
 
-    kinds = (api.CONFIG_MAPS, api.SECRETS, api.PERSISTENT_VOLUME_CLAIMS, api.SERVICES)
+    kinds = (api.CONFIG_MAPS, api.SECRETS, api.PERSISTENT_VOLUME_CLAIMS, api.SERVICES, api.QUEUES)
     resource = next(kind for kind in kinds if kind.kind == written.content["kind"])
-    body = {**written.content, "metadata": {**written.content["metadata"], "namespace": namespace}}
+    where = namespace if resource.namespaced else None
+    metadata = {key: value for key, value in written.content["metadata"].items() if key != "namespace"}
+    body = {**written.content, "metadata": {**metadata, **({"namespace": where} if where else {})}}
     try:
-        cluster.create(resource, namespace, body)
+        cluster.create(resource, where, body)
     except AlreadyExists:
-        cluster.patch(resource, namespace, body["metadata"]["name"], body)
+        cluster.patch(resource, where, body["metadata"]["name"], body)
+    except NotServed as error:
+        raise not_installed(resource) from error
     except NotFound as error:
         raise no_namespace(error, namespace) from error
 

@@ -52,10 +52,14 @@ def tfjobs() -> Object:
 def queues() -> Object:
     """``queues.tf-dist.dev``: cluster-wide."""
     columns = [
-        _column("Weight", ".spec.weight", "integer"),
         _column("Pending", ".status.pending", "integer"),
         _column("Admitted", ".status.admitted", "integer"),
+        _column("Used", ".status.usage"),
+        _column("Share", ".status.share"),
+        _column("Parent", ".spec.parent"),
         _AGE,
+        _column("Weight", ".spec.weight", "integer", priority=1),
+        _column("Message", ".status.message", priority=1),
     ]
     version = _version("v1alpha1", QUEUE, columns)
     return _definition("tf-dist.dev", "Queue", [version], short=["tfq"], scope="Cluster", shown_in_all=False)

@@ -11,6 +11,7 @@ TF_DIST: Final = "tf-dist"
 CONTROLLER: Final = "tf-dist-controller"
 DRIVER: Final = "tf-dist-driver"
 NODE: Final = "tf-dist-node"
+QUEUES: Final = "tf-dist-queues"
 
 LABELS: Final = {PART_OF: TF_DIST}
 SELECTOR: Final = {"app.kubernetes.io/name": CONTROLLER}

@@ -10,17 +10,21 @@ _QUOTA: Final = mapping(
     "How much of a resource its jobs may hold.",
     {
         "nominal": amount("What is its own."),
-        "borrowingLimit": amount("The most it may take of what others of its cohort leave; no limit if not said."),
+        "borrowingLimit": amount("The most it may take of what others leave idle; no limit if not said."),
         "lendingLimit": amount("The most of its own that others may take while it is idle; all of it if not said."),
     },
     required=["nominal"],
 )
-_VICTIMS: Final = ("Never", "LowerPriority")
-_PREEMPTION: Final = mapping(
-    "Whose gangs may be ended to make room for one of this queue's.",
+_STATUS: Final = mapping(
+    "How it stands.",
     {
-        "withinQueue": choice("In this queue.", *_VICTIMS),
-        "reclaimWithinCohort": choice("In queues that borrow what is this one's.", *_VICTIMS, "Any"),
+        "pending": number("Gangs that wait."),
+        "admitted": number("Gangs that have room."),
+        "used": mapping_of("What its gangs and those of the queues below it hold.", amount("By resource.")),
+        "borrowed": mapping_of("What of that is more than its own.", amount("By resource.")),
+        "usage": text("Used of nominal, in words."),
+        "share": text("How much of what is its own it holds, of the resource where that is most."),
+        "message": text("What is wrong with it."),
     },
 )
 
@@ -29,7 +33,7 @@ QUEUE: Final[Schema] = root(
     mapping(
         "Its share and its rules.",
         {
-            "parent": text("The queue above it; queues below the same one are a cohort and borrow from each other."),
+            "parent": text("The queue above it; queues below the same one borrow from each other what is idle."),
             "weight": number("Its share of what is free, against the queues beside it; 1 if not said.", least=1),
             "quotas": mapping_of("By resource: cpu, memory, nvidia.com/gpu, pods.", _QUOTA),
             "order": choice(
@@ -37,9 +41,15 @@ QUEUE: Final[Schema] = root(
                 "StrictFIFO",
                 "BestEffortFIFO",
             ),
-            "preemption": _PREEMPTION,
-            "defaultPriority": number("The priority of jobs that name none.", least=None),
+            "preemption": choice(
+                "Whom its gangs may have stopped. LowerPriority: gangs of lower priority in this queue. Reclaim, if "
+                "not said: besides, gangs of other queues that hold what is this one's.",
+                "Never",
+                "LowerPriority",
+                "Reclaim",
+            ),
+            "defaultPriority": number("The priority of jobs that name none; 0 if not said.", least=None),
         },
     ),
-    mapping("How it stands.", {"pending": number("Gangs that wait."), "admitted": number("Gangs that have room.")}),
+    _STATUS,
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tf_dist.cli.manifests import rules
-from tf_dist.cli.manifests.names import CONTROLLER, DRIVER, NODE, Object, metadata
+from tf_dist.cli.manifests.names import CONTROLLER, DRIVER, NODE, QUEUES, Object, metadata
 from tf_dist.cli.manifests.settings import Settings
 
 _API: Final = "rbac.authorization.k8s.io"
@@ -14,13 +14,17 @@ _NODE_LEASES: Final = "kube-node-lease"
 
 
 def for_people(settings: Settings) -> list[Object]:
-    """Jobs in Kubernetes' own roles: who has ``edit`` or ``view`` in a namespace has it for jobs, too."""
+    """Jobs in Kubernetes' own roles: who has ``edit`` or ``view`` in a namespace has it for jobs, too.
+
+    Queues are in no namespace: a role of their own, to be bound to whom the cluster's administrator wants to see them.
+    """
     volcano = settings.volcano_jobs
     edit = {f"{_API}/aggregate-to-edit": "true", f"{_API}/aggregate-to-admin": "true"}
     view = {f"{_API}/aggregate-to-view": "true"}
     return [
         _role("tf-dist-edit", rules.editing(volcano=volcano), labels=edit),
         _role("tf-dist-view", rules.viewing(volcano=volcano), labels=view),
+        _role(QUEUES, rules.queueing()),
     ]
 
 
@@ -48,10 +52,11 @@ def for_controller(settings: Settings) -> list[Object]:
 
 
 def for_drivers(namespace: str, *, volcano: bool = False) -> list[Object]:
-    """An account in a namespace that may submit jobs there and drive them."""
+    """An account in a namespace that may submit jobs there and drive them, and see the queues of the cluster."""
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(DRIVER, namespace)}
     role = _role(DRIVER, rules.inline(volcano=volcano), namespace)
-    return [account, role, _binding(DRIVER, DRIVER, namespace, namespace)]
+    queues = _binding(f"{DRIVER}-{namespace}", DRIVER, namespace, role=QUEUES)
+    return [account, role, _binding(DRIVER, DRIVER, namespace, namespace), queues]
 
 
 def _granted(name: str, rights: Sequence[Object], home: str, namespace: str) -> list[Object]:
@@ -65,12 +70,12 @@ def _role(name: str, rights: Sequence[Object], namespace: str = "", labels: dict
     return {"apiVersion": f"{_API}/v1", "kind": kind, "metadata": named, "rules": list(rights)}
 
 
-def _binding(name: str, account: str, home: str, namespace: str = "") -> Object:
+def _binding(name: str, account: str, home: str, namespace: str = "", role: str = "") -> Object:
     kind = "Role" if namespace else "ClusterRole"
     return {
         "apiVersion": f"{_API}/v1",
         "kind": f"{kind}Binding",
         "metadata": metadata(name, namespace),
-        "roleRef": {"apiGroup": _API, "kind": kind, "name": name},
+        "roleRef": {"apiGroup": _API, "kind": kind, "name": role or name},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": home}],
     }

@@ -15,7 +15,9 @@ _OWN: Final = (*_SEE, "create", "delete")  # what a job is made of
 _CORE: Final = ""
 _KUBEFLOW: Final = "kubeflow.org"
 _VOLCANO: Final = "batch.volcano.sh"
+_TF_DIST: Final = "tf-dist.dev"
 _NETWORK: Final = "networking.k8s.io"
+_SCHEDULING: Final = "scheduling.k8s.io"
 _LEASES: Final = "coordination.k8s.io"
 
 
@@ -64,8 +66,18 @@ def electing() -> list[Object]:
 
 
 def scheduling() -> list[Object]:
-    """What gang admission looks at: the nodes. The pods of everybody are in ``driving`` already."""
-    return [_rule(_CORE, "nodes", *_FEED)]
+    """What gang admission looks at, besides pods: nodes, priorities, and queues, whose status it writes."""
+    return [
+        _rule(_CORE, "nodes", *_FEED),
+        _rule(_TF_DIST, "queues", *_FEED),
+        _rule(_TF_DIST, "queues/status", "update"),
+        _rule(_SCHEDULING, "priorityclasses", *_FEED),
+    ]
+
+
+def queueing() -> list[Object]:
+    """What a driver of one namespace needs beyond it, and who wants to know why a job waits: queues and priorities."""
+    return [_rule(_TF_DIST, "queues", *_SEE), _rule(_SCHEDULING, "priorityclasses", *_SEE)]
 
 
 def inline(*, volcano: bool = False) -> list[Object]:
@@ -95,7 +107,11 @@ def editing(*, volcano: bool = False) -> list[Object]:
 
 def viewing(*, volcano: bool = False) -> list[Object]:
     """What who may look into a namespace sees of its jobs."""
-    rules = [_rule(_KUBEFLOW, "tfjobs", *_SEE), _rule(_KUBEFLOW, "tfjobs/status tfjobs/scale", "get")]
+    rules = [
+        _rule(_KUBEFLOW, "tfjobs", *_SEE),
+        _rule(_KUBEFLOW, "tfjobs/status tfjobs/scale", "get"),
+        *queueing(),  # for who may look into the whole cluster; in one namespace there are none
+    ]
     return [*rules, _rule(_VOLCANO, "jobs", *_SEE), _rule(_VOLCANO, "jobs/status", "get")] if volcano else rules
 
 

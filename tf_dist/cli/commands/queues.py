@@ -1,0 +1,146 @@
+"""``tf-dist queues``: the queues of a cluster, and how they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tf_dist.cli import options, output
+
+if TYPE_CHECKING:
+    from tf_dist.cluster.api import Object
+    from tf_dist.errors import NotFound
+
+
+def queues(
+    name: Annotated[str, typer.Argument(help="One queue.", metavar="[NAME]")] = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
+    form: Annotated[options.ListFormat, typer.Option("--output", "-o", help="table, wide, name, yaml or json.")] = (
+        options.ListFormat.TABLE
+    ),
+    plain: options.Plain = False,
+) -> None:
+    """List the queues, those below one another indented: what each has, holds, and how many jobs wait in it.
+
+    Queues are made from files (tf-dist submit queues.yaml, or kubectl apply); jobs that name none are in "default".
+    """
+    from tf_dist.cli.connect import connect
+    from tf_dist.cli.jobs import not_installed
+    from tf_dist.cluster.api import QUEUES
+    from tf_dist.cluster.refusals import NotServed
+
+    cluster = connect(kubeconfig, context, local=local).cluster
+    try:
+        found = cluster.list(QUEUES).items
+    except NotServed as error:
+        raise not_installed(QUEUES) from error
+    listed = list(_as_trees(found))
+    if name:
+        listed = [(0, one) for _, one in listed if one["metadata"]["name"] == name]
+        if not listed:
+            raise _missing(name, found)
+    _show(listed, form, one=bool(name))
+    if not listed and form in (options.ListFormat.TABLE, options.ListFormat.WIDE):
+        output.note("there are no queues: every job is in the queue default, which has no quotas")
+        output.note("a queue is made of a document of kind Queue: tf-dist submit FILE")
+
+
+def _missing(name: str, found: Sequence[Object]) -> NotFound:
+    import difflib
+
+    from tf_dist.errors import NotFound
+
+    near = difflib.get_close_matches(name, [one["metadata"]["name"] for one in found], n=1)
+    return NotFound(
+        f"there is no queue {name}", hint=f"did you mean {near[0]}?" if near else "tf-dist queues lists all"
+    )
+
+
+def _as_trees(found: Sequence[Object]) -> Iterator[tuple[int, Object]]:
+    """Each queue with its depth, after the one it is below; what is below nothing that is there stands at the top."""
+    by_name = {one["metadata"]["name"]: one for one in found}
+    below: dict[str, list[str]] = {}
+    for name in sorted(by_name, reverse=True):
+        parent = _parent(by_name[name])
+        below.setdefault(parent if parent in by_name else "", []).append(name)
+    shown: set[str] = set()
+    # Those of a circle are below nothing that is shown: they come last, at the top.
+    stack = [(0, name) for name in [*sorted(by_name, reverse=True), *below.get("", [])]]
+    while stack:
+        depth, name = stack.pop()
+        if name in shown:
+            continue
+        shown.add(name)
+        yield depth, by_name[name]
+        stack += [(depth + 1, child) for child in below.get(name, []) if child not in shown]
+
+
+def _parent(queue: Object) -> str:
+    return str((queue.get("spec") or {}).get("parent") or "")
+
+
+def _show(listed: Sequence[tuple[int, Object]], form: options.ListFormat, *, one: bool) -> None:
+    from tf_dist.cluster.api import QUEUES
+
+    head = {"apiVersion": QUEUES.api_version, "kind": QUEUES.kind}
+    match form:
+        case options.ListFormat.NAME:
+            for _, queue in listed:
+                output.line(f"queue/{queue['metadata']['name']}")
+        case options.ListFormat.JSON | options.ListFormat.YAML:
+            objects = [{**head, **queue} for _, queue in listed]
+            output.data(form.value, objects[0] if one else {"apiVersion": "v1", "kind": "List", "items": objects})
+        case _ if listed:
+            wide = form is options.ListFormat.WIDE
+            titles = ["NAME", "PENDING", "ADMITTED", "USED", "SHARE", "PARENT", "AGE"]
+            output.table([*titles, *(_MORE if wide else ())], [_row(depth, queue, wide) for depth, queue in listed])
+            _tell_problems(queue for _, queue in listed)
+
+
+_MORE = ("WEIGHT", "ORDER", "PREEMPTION", "BORROWED")
+
+
+def _row(depth: int, queue: Object, wide: bool) -> list[str]:
+    from tf_dist.cli.jobs import now
+    from tf_dist.cli.texts import age
+    from tf_dist.core.times import parse_time
+
+    status = queue.get("status") or {}
+    stands = [str(status.get(key, "-")) or "-" for key in ("pending", "admitted", "usage", "share")]
+    since = age(parse_time(queue["metadata"].get("creationTimestamp")), now())
+    row = ["  " * depth + queue["metadata"]["name"], *stands, _parent(queue) or "-", since]
+    return [*row, *_rules(queue)] if wide else row
+
+
+def _rules(queue: Object) -> list[str]:
+    from tf_dist.core.queue_document import read_queue
+    from tf_dist.errors import InvalidQueue
+
+    borrowed = (queue.get("status") or {}).get("borrowed") or {}
+    shown = ", ".join(f"{resource} {value}" for resource, value in borrowed.items()) or "-"
+    try:
+        meant = read_queue(queue)
+    except InvalidQueue:
+        return ["-", "-", "-", shown]
+    return [str(meant.weight), meant.order.value, meant.preemption.value, shown]
+
+
+def _tell_problems(listed: Iterator[Any]) -> None:
+    """What is wrong with queues, as the arbiter says or as we read them."""
+    from tf_dist.core.queue_document import read_queue
+    from tf_dist.errors import InvalidQueue
+
+    for queue in listed:
+        name = queue["metadata"]["name"]
+        try:
+            read_queue(queue)
+        except InvalidQueue as error:
+            for problem in error.problems:
+                output.warning(f"queue {name}: {problem.path}: {problem.message}", problem.hint)
+            continue
+        if message := (queue.get("status") or {}).get("message"):
+            output.warning(f"queue {name}: {message}")
