@@ -18,7 +18,7 @@ from tf_dist.core.dialects.shape import SERVICES_ANNOTATION
 from tf_dist.core.model import ServiceStyle
 from tf_dist.driver.loop import Driver
 
-SECONDS = 30
+SECONDS = 60
 
 
 class Recorded(World):
@@ -28,7 +28,8 @@ class Recorded(World):
         self.clock, self.memory, self.cluster, self.app = world.clock, world.memory, client, app
         self.driver = Driver(client, clock=self.clock)
         self.driver.caches.start()
-        until(self.driver.synced, SECONDS)
+        # Who has listed is synced; but only when everything is watched, too, does nothing more come of the start.
+        until(lambda: self.driver.synced() and app.asked("watch") == app.asked("list"), SECONDS)
         self.started = len(app.calls)
 
     def settle(self, most: int = 50) -> int:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from contextlib import suppress
 from typing import Final
 
-from tf_dist.core.gang.admit import admit
-from tf_dist.core.gang.model import Admit, Verdict
+from tf_dist.cluster.api import PRIORITY_CLASSES, QUEUES
+from tf_dist.core.gang.admit import Admitter
+from tf_dist.core.gang.model import Snapshot, Verdict, Wait
+from tf_dist.core.gang.queue_report import QueueFacts
 from tf_dist.core.gang.snapshot import Claim, snapshot
-from tf_dist.core.status import Admission as Place
+from tf_dist.core.rules import rules_of
 from tf_dist.driver.caches import Caches
+from tf_dist.driver.feed import Feed
 from tf_dist.driver.intents import Alone, Intents
 from tf_dist.driver.ledger import Known
+from tf_dist.driver.refs import JobRef
 
 # While jobs come faster than admission decides, it rests this many times as long as it takes: the others go on.
 _REST: Final = 4.0
 
 
 class Admission:
-    """Asks the core for verdicts and keeps them until the jobs have taken them over.
+    """Asks the core for verdicts and keeps them until the jobs have taken them over. Thread-safe.
 
     ``clock``: epoch seconds; ``monotonic``: seconds that only go forward. ``intents``: where places are written down
     before they are given away.
@@ -38,102 +43,135 @@ class Admission:
         self._clock = clock
         self._monotonic = monotonic
         self._intents = intents or Alone()
-        self._verdicts: dict[str, Verdict] = {}
-        # Whose place is written down as intended, and for which version of the job: only these may be told of it. In
-        # a later version somebody may have made sure that it never gets there.
-        self._intended: dict[str, str] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._begin()
         self._rested = float("-inf")
         self.wanted = True
+
+    def _begin(self) -> None:
+        self._admitter: Admitter | None = None
+        self._feed: Feed | None = None
+        # Verdicts that change what a job holds, with the version of the job that they are for: in a later version
+        # somebody may have made sure that they never get there.
+        self._given: dict[str, tuple[Verdict, str]] = {}
+        # Those of them that are written down as intended: only these may be told.
+        self._intended: frozenset[str] = frozenset()
+
+    # When it is asked
 
     def want(self) -> None:
         """There may be more room, or other jobs, than at the last decision."""
         self.wanted = True
 
-    def rest(self) -> float:
-        """Seconds for which it should not be asked again."""
-        return max(0.0, self._rested - self._monotonic())
+    def pause(self) -> float:
+        """Seconds until it should be asked (again); inf: until something changes."""
+        rest = max(0.0, self._rested - self._monotonic())
+        if self.wanted:
+            return rest
+        with self._lock:
+            now = self._clock()
+            due = self._admitter.wake_at(now) - now if self._admitter is not None else math.inf
+        return max(rest, due)
 
     def open(self, epoch: int) -> bool:
         """Begin to decide under a mandate; whether that is new, and all that was seen before out of date."""
         anew = self._intents.open(epoch)
         if anew:
             with self._lock:
-                self._verdicts, self._intended = {}, {}
+                self._begin()
             self.want()
         return anew
 
+    # What it says
+
     def verdict(self, known: Known) -> Verdict | None:
-        """What a job that waits may be told."""
+        """What a job may be told."""
         with self._lock:
-            verdict = self._verdicts.get(known.uid)
-            mine = self._intended.get(known.uid) == known.version
-            return verdict if mine or not isinstance(verdict, Admit) else None
+            given = self._given.get(known.uid)
+            if given is not None:
+                return given[0] if given[1] == known.version and known.uid in self._intended else None
+            if self._admitter is None or not known.waits:
+                return None
+            with suppress(KeyError):  # it has not been decided about yet
+                return self._admitter.explain(known.uid)
+            return None
+
+    def gives(self, known: Known) -> bool:
+        """Whether ``verdict`` changes what the job holds."""
+        return not isinstance(self.verdict(known), Wait | None)
+
+    def queue_facts(self) -> Mapping[str, QueueFacts]:
+        """How the queues stand as of the last decision."""
+        with self._lock:
+            return self._admitter.queue_facts() if self._admitter is not None else {}
 
     def withdraw(self, uid: str) -> None:
         """The verdict did not reach the job, and will not: it is to be decided again."""
         with self._lock:
-            self._verdicts.pop(uid, None)
-            self._intended.pop(uid, None)
+            if self._given.pop(uid, None) is None:
+                return
+            if self._feed is not None:
+                self._feed.again(uid)
         self._intents.settle((uid,))
         self.want()
 
-    def decide(self, known: Iterable[Known]) -> frozenset[str]:
-        """Decide about every job of ``known`` that waits; the uids of those about which something new is to be said."""
+    # How it decides
+
+    def decide(self, known: Iterable[Known], tells: Callable[[Known, Verdict], bool]) -> frozenset[str]:
+        """Decide about every job of ``known``; the uids of those about which something new is to be said.
+
+        ``tells``: whether this driver is the one to tell a job its verdict. What others are to tell is reserved.
+        """
         begun, self.wanted = self._monotonic(), False
         try:
-            return self._decide(known)
+            with self._lock:
+                return self._decide({entry.uid: entry for entry in known}, tells)
+        except BaseException:
+            self.want()
+            raise
         finally:
             end = self._monotonic()
             self._rested = end + _REST * (end - begun)
 
-    def _decide(self, known: Iterable[Known]) -> frozenset[str]:
-        claims: list[Claim] = []
-        waiting: dict[str, Known] = {}
-        for entry in known:
-            claim = entry.claim()
-            if claim is not None:
-                claims.append(claim)
-                if claim.status.admission is None and not claim.status.finished:
-                    waiting[entry.uid] = entry
-        promised = self._promised(waiting)
-        verdicts = self._ask(claims, promised) if waiting.keys() - promised else {}
-        with self._lock:
-            # A promise stands until the job has it in writing, or did not get it.
-            before = {uid: verdict for uid, verdict in self._verdicts.items() if uid in waiting}
-            now = {uid: verdict for uid, verdict in verdicts.items() if uid in waiting}
-            self._verdicts = {**before, **now}
-        new = {uid for uid, verdict in now.items() if before.get(uid) != verdict and not isinstance(verdict, Admit)}
-        return frozenset(new) | self._intend(waiting)
+    def _decide(self, known: Mapping[str, Known], tells: Callable[[Known, Verdict], bool]) -> frozenset[str]:
+        admitter, feed = self._ready()
+        self._settle(known, feed)
+        seen = self._seen([claim for entry in known.values() if (claim := entry.claim()) is not None])
+        feed.take(seen)
+        verdicts = admitter.decide(seen.now)
+        new = {uid for uid, verdict in verdicts.items() if isinstance(verdict, Wait)}
+        self._given |= {uid: (verdicts[uid], known[uid].version) for uid in verdicts.keys() - new}
+        ours = (known[uid] for uid, (verdict, _) in self._given.items() if tells(known[uid], verdict))
+        return frozenset(new) | self._intend({entry.uid: entry.ref for entry in ours})
 
-    def _promised(self, waiting: Mapping[str, Known]) -> set[str]:
-        """The waiting jobs whose place is given away. Those that wait no more have it in writing."""
-        with self._lock:
-            kept = {uid: v for uid, v in self._intended.items() if uid in waiting and waiting[uid].version == v}
-            for uid in self._intended.keys() - kept.keys():
-                self._verdicts.pop(uid, None)
-            self._intended = kept
-        self._intents.settle(self._intents.declared() - waiting.keys())
-        return set(kept)
+    def _ready(self) -> tuple[Admitter, Feed]:
+        if self._admitter is None or self._feed is None:
+            self._admitter = Admitter(sees_nodes=self._caches.knows_room)
+            self._feed = Feed(self._admitter)
+        return self._admitter, self._feed
 
-    def _intend(self, waiting: Mapping[str, Known]) -> frozenset[str]:
-        """Write down whose place is given away next; the jobs that may be told now."""
-        with self._lock:
-            given = {
-                uid for uid, verdict in self._verdicts.items() if isinstance(verdict, Admit)
-            } - self._intended.keys()
-        written = self._intents.declare({uid: waiting[uid].ref for uid in sorted(given)}) if given else frozenset()
-        with self._lock:
-            self._intended |= {uid: waiting[uid].version for uid in written}
-        if len(written) < len(given):
+    def _seen(self, claims: list[Claim]) -> Snapshot:
+        caches = self._caches
+        nodes = caches.nodes() if caches.knows_room else None
+        rules = rules_of(caches.rules(QUEUES), caches.rules(PRIORITY_CLASSES))
+        return snapshot(claims, nodes, caches.all_pods(), now=self._clock(), rules=rules)
+
+    def _settle(self, known: Mapping[str, Known], feed: Feed) -> None:
+        """What was given to a job that has changed since is in it by now, or will never be."""
+        over = {uid for uid, (_, version) in self._given.items() if uid not in known or known[uid].version != version}
+        for uid in over:
+            del self._given[uid]
+            feed.again(uid)
+        self._intended -= over
+        self._intents.settle(self._intents.declared() - self._given.keys())
+
+    def _intend(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
+        """Write down what is given next; the jobs that may be told now."""
+        waiting = {uid: jobs[uid] for uid in sorted(jobs.keys() - self._intended)}
+        if not waiting:
+            return frozenset()
+        written = self._intents.declare(waiting)
+        self._intended |= written
+        if len(written) < len(waiting):
             self.want()
         return written
-
-    def _ask(self, claims: list[Claim], promised: set[str]) -> dict[str, Verdict]:
-        if not self._caches.knows_room:
-            return {claim.job.uid: Admit() for claim in claims}
-        held = [self._placed(claim) if claim.job.uid in promised else claim for claim in claims]
-        return dict(admit(snapshot(held, self._caches.nodes(), self._caches.all_pods())))
-
-    def _placed(self, claim: Claim) -> Claim:
-        return replace(claim, status=replace(claim.status, admission=Place(self._clock())))

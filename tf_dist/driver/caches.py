@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from tf_dist.cluster.api import NODES, PODS, SERVICES, TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import (
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    SERVICES,
+    TFJOBS,
+    Cluster,
+    Object,
+    Resource,
+)
 from tf_dist.cluster.reflector import Reflector
 from tf_dist.core import names
 from tf_dist.core.times import format_time
@@ -63,6 +73,9 @@ class Caches:
         kinds[PODS] = self._reflector(PODS, self._pod_changed, slim.pod, whose, labels=labels, index=job_uid)
         if self.knows_room:
             kinds[NODES] = self._reflector(NODES, self._node_changed, slim.node, None)
+        for kind in (QUEUES, PRIORITY_CLASSES):
+            if self._is_served(kind):
+                kinds[kind] = self._reflector(kind, self._rule_changed, slim.rule, None)
         self._reflectors = kinds
 
     def _job_kinds(self) -> tuple[Resource, ...]:
@@ -79,6 +92,14 @@ class Caches:
         except Forbidden:
             if self._settings.namespace is None:
                 raise
+            return False
+        return True
+
+    def _is_served(self, kind: Resource) -> bool:
+        """What makes rules is optional: a cluster may not have the kind, and a driver not the right to see it."""
+        try:
+            self._cluster.list(kind, None, limit=1)
+        except (Forbidden, NotFound):
             return False
         return True
 
@@ -167,6 +188,10 @@ class Caches:
         """The nodes."""
         return self._reflectors[NODES].items()
 
+    def rules(self, kind: Resource) -> list[Object]:
+        """The queues, or the priority classes."""
+        return self._reflectors[kind].items() if kind in self._reflectors else []
+
     def objects(self, uid: str) -> dict[tuple[str, str], Object]:
         """What else a job owns, by kind and name."""
         return {
@@ -224,6 +249,10 @@ class Caches:
         ref = JobRef.of_owner(owned) if owned is not None else None
         if ref is not None:
             self._rung(ref)
+
+    def _rule_changed(self, old: Object | None, new: Object | None) -> None:
+        if old is None or new is None or not slim.same_rule(old, new):
+            self._room()
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         if not slim.same_room(old, new):

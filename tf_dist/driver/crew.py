@@ -27,9 +27,9 @@ _LOG = logging.getLogger(__name__)
 class Crew:
     """Carries out passes of jobs.
 
-    ``mine`` gives what is known of a job at this moment if this driver is the one for it; ``lost`` is called when the
-    mandate turns out to have ended. ``start`` brings in workers; before that, and without, a pass is made in the
-    caller's thread.
+    ``look`` gives what is known of a job at this moment, and whether this driver is the one for it. ``lost`` is called
+    when the mandate turns out to have ended. ``start`` brings in workers; before that, and without, a pass is made in
+    the caller's thread.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Crew:
         events: EventWriter,
         recorder: Recorder,
         *,
-        mine: Callable[[JobRef], Known | None],
+        look: Callable[[JobRef], tuple[Known | None, bool]],
         lost: Callable[[], None],
     ) -> None:
         self._steward = steward
@@ -50,7 +50,7 @@ class Crew:
         self._caches = caches
         self._events = events
         self._recorder = recorder
-        self._mine = mine
+        self._look = look
         self._lost = lost
         self._lock = threading.Lock()
         self._busy: set[JobRef] = set()
@@ -100,25 +100,26 @@ class Crew:
 
     def _drive(self, ref: JobRef) -> int:
         """One job's pass. Whatever goes wrong with it stays with it."""
-        known = self._mine(ref)
-        if known is None:
+        known, mine = self._look(ref)
+        if known is None or not (mine or self._admission.gives(known)):
             self._queue.succeeded(ref)
             return 0
         begun = time.perf_counter()
         with about(str(ref)):
-            plan = self._pass(ref, known)
+            plan = self._pass(ref, known, mine)
         self._recorder.reconciled(time.perf_counter() - begun)
         if plan is None:
             return 1
         self._queue.succeeded(ref)
-        if plan.wake_at is not None:
+        if plan.wake_at is not None and mine:
             self._queue.add(ref, plan.wake_at)
         return len(plan.actions)
 
-    def _pass(self, ref: JobRef, known: Known) -> Plan | None:
+    def _pass(self, ref: JobRef, known: Known, mine: bool) -> Plan | None:
         """None: it did not come to its end, and will be tried again."""
         try:
-            return self._steward.drive(ref, known, self._admission.verdict(known))
+            act = self._steward.drive if mine else self._steward.tell
+            return act(ref, known, self._admission.verdict(known))
         except NotDriving as error:
             _LOG.info("%s", error)
             self._lost()

@@ -14,7 +14,7 @@ from tf_dist.core.dialects import as_written, parse, read
 from tf_dist.core.gang.snapshot import Claim
 from tf_dist.core.model import Job
 from tf_dist.core.observed import PodView, pod_view
-from tf_dist.core.status import Status
+from tf_dist.core.status import LIVE, Status
 from tf_dist.core.status_codec import load_status, stored_status
 from tf_dist.core.times import parse_time
 from tf_dist.driver.refs import JobRef
@@ -55,11 +55,12 @@ class Known:
         """Whether it is over, and another driver than ``me`` was its last."""
         return self.job is not None and self.status.finished and self.driver not in ("", me)
 
-    def makes_room(self, after: Known | None) -> bool:
-        """Whether what it held, or its place in the line, is free now that it is ``after`` (None: gone)."""
-        if after is None or after.status.finished:
-            return self.waits or self.status.admission is not None
-        return self.status.admission is not None and after.status.admission is None
+    @property
+    def stake(self) -> tuple[object, ...]:
+        """All of it on which admission's decisions depend, as a value to compare."""
+        status = self.status
+        live = status.phase in LIVE
+        return self.uid, id(self.job), self.driver, live, status.admission, len(status.succeeded), status.not_before
 
     def claim(self) -> Claim | None:
         """What admission has to know of it; None where there is nothing to know."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from tf_dist.cluster.api import Cluster
 from tf_dist.core.claims import may_drive
+from tf_dist.core.gang.model import Admit, Verdict
 from tf_dist.driver.admission import Admission
 from tf_dist.driver.apply import Applier
 from tf_dist.driver.caches import Caches
@@ -23,6 +24,7 @@ from tf_dist.driver.intents import Alone, Intents, LeaseIntents
 from tf_dist.driver.ledger import Known, Ledger
 from tf_dist.driver.mandate import Always, Mandate
 from tf_dist.driver.pulse import Pulse
+from tf_dist.driver.queue_reports import QueueReports
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.settings import DriverSettings
@@ -62,6 +64,7 @@ class Driver:
         self.caches = Caches(cluster, self._settings, rung=self._ring, room=self._ring_room, recorder=self._recorder)
         self._ledger = Ledger()
         self._admission = Admission(self.caches, clock, intents=self._intents(cluster))
+        self._reports = QueueReports(cluster, self.caches, time.monotonic)
         applier = Applier(
             cluster,
             self.caches,
@@ -86,7 +89,7 @@ class Driver:
             self.caches,
             self._events,
             self._recorder,
-            mine=self._mine,
+            look=self._look,
             lost=self._look_at_all,
         )
         self.pulse = Pulse()
@@ -178,7 +181,7 @@ class Driver:
         others = self._undone or self._ledger.drivers() - {self._mandate.ref}
         # How other drivers fare nobody rings about.
         longest = _BLIND if others else _BEAT
-        return min(longest, self._admission.rest()) if self._admission.wanted and self._ledger.waiting() else longest
+        return min(longest, self._admission.pause(), self._reports.pause())
 
     def _may_act(self) -> bool:
         """Asked before every write: a job of a thousand pods must not hold back who wants to stop."""
@@ -217,9 +220,11 @@ class Driver:
         chosen = {ref for ref in due or () if self._drives(self._ledger.get(ref))}
         if everything:
             self._recorder.driving(len(chosen))
-        admitted = self._admit(chosen)
+        heard = self._admit()
+        if self._settings.only is None:
+            self._reports.write(self._admission.queue_facts)
         # Whoever waits for an answer has it first.
-        order = [*admitted, *sorted(chosen.difference(admitted), key=str)]
+        order = [*heard, *sorted(chosen.difference(heard), key=str)]
         self._recorder.queue_depth(len(order))
         return sum(self._crew.dispatch(ref) for ref in order)
 
@@ -259,13 +264,13 @@ class Driver:
         after = None if stored is None else self._ledger.read(ref, stored)
         if after is None:
             self._ledger.forget(ref)
-        if before is not None and before.makes_room(after):
+        if (before and before.stake) != (after and after.stake):
             self._ring_room()
         return after
 
-    def _mine(self, ref: JobRef) -> Known | None:
+    def _look(self, ref: JobRef) -> tuple[Known | None, bool]:
         known = self._know(ref)
-        return known if self._drives(known) else None
+        return known, self._drives(known)
 
     def _look_at_all(self) -> None:
         self._everything = True
@@ -276,19 +281,18 @@ class Driver:
             return False
         return may_drive(known.driver, self._mandate.ref, self._stale, takes_over=self._mandate.takes_over)
 
-    def _admit(self, chosen: set[JobRef]) -> list[JobRef]:
+    def _admit(self) -> list[JobRef]:
         """Have admission decide if it may come to another verdict; the jobs that have one to hear."""
-        waiting = self._ledger.waiting()
-        if not waiting.isdisjoint(chosen):
-            self._admission.want()
-        rests = self._crew.started and self._admission.rest() > 0
-        if not waiting or rests or not self._admission.wanted:
+        if self._admission.pause() > 0 and (self._crew.started or not self._admission.wanted):
             return []
-        heard = self._admission.decide(known for known in self._ledger.values() if self._counts(known))
-        return sorted(
-            (ref for ref in waiting if (known := self._ledger.get(ref)) and known.uid in heard and self._drives(known)),
-            key=str,
-        )
+        known = [known for known in self._ledger.values() if self._counts(known)]
+        heard = self._admission.decide(known, self._tells)
+        self._reports.want()
+        return sorted((known.ref for known in self._ledger.values() if known.uid in heard), key=str)
+
+    def _tells(self, known: Known, verdict: Verdict) -> bool:
+        """Who drives a job has it admitted; that it is to give something up, a driver of all jobs may write into it."""
+        return self._drives(known) or (self._settings.only is None and not isinstance(verdict, Admit))
 
     def _counts(self, known: Known) -> bool:
         """A job that nobody drives must not stand in the way of one that somebody does."""

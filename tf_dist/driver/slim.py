@@ -72,6 +72,20 @@ def job(stored: Object) -> Object:
     return {**stored, "metadata": metadata}
 
 
+def rule(stored: Object) -> Object:
+    """A queue or a priority class without its managed fields."""
+    return job(stored)
+
+
+def same_rule(old: Object, new: Object) -> bool:
+    """Whether two versions of a queue or a priority class say the same; what is reported of a queue is no rule."""
+    return _rule_parts(old) == _rule_parts(new)
+
+
+def _rule_parts(stored: Object) -> Object:
+    return {key: value for key, value in stored.items() if key not in ("metadata", "status")}
+
+
 def same_room(old: Object | None, new: Object | None) -> bool:
     """Whether two versions of a node leave the same room."""
     return old is not None and new is not None and _but_version(old) == _but_version(new)

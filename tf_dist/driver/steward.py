@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Iterable
 
 from tf_dist.cluster.api import Cluster, Object
-from tf_dist.core.actions import Delete, Plan, WriteStatus
+from tf_dist.core.actions import Delete, Emit, Plan, WriteStatus
 from tf_dist.core.gang.model import Verdict
 from tf_dist.core.invalid import invalid_status
 from tf_dist.core.observed import Observed
 from tf_dist.core.reconcile import reconcile
+from tf_dist.core.sizes import foreseen
 from tf_dist.core.status import Status
 from tf_dist.core.status_codec import stored_status
 from tf_dist.core.tf_config import endpoints
@@ -58,8 +59,16 @@ class Steward:
         self._record(known, plan.status)
         return plan
 
-    def plan(self, known: Known, verdict: Verdict | None = None) -> Plan:
-        """What would be done now; raises what keeps the job from being read."""
+    def tell(self, ref: JobRef, known: Known, verdict: Verdict | None) -> Plan:
+        """Write a verdict into a job of another driver, as that one would; what follows from it is that one's to do."""
+        plan = self.plan(known, verdict, driver=known.driver)
+        told = Plan(plan.status, tuple(action for action in plan.actions if isinstance(action, WriteStatus | Emit)))
+        self._applier.apply(ref, known.stored, told)
+        self._record(known, plan.status)
+        return told
+
+    def plan(self, known: Known, verdict: Verdict | None = None, driver: str | None = None) -> Plan:
+        """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read."""
         now, stored, job = self._clock(), known.stored, known.job
         if isinstance(known.problem, InvalidJob):
             return _end_invalid(known, known.problem, self._caches.pods(known.uid), now)
@@ -72,17 +81,19 @@ class Steward:
             pods=pods,
             objects=self._caches.objects(known.uid),
             verdict=verdict,
-            addresses=self._addresses(known, len(pods)),
+            addresses=self._addresses(known, verdict, len(pods)),
             deleting="deletionTimestamp" in stored["metadata"],
-            driver=self._mandate.ref,
+            driver=self._mandate.ref if driver is None else driver,
             remembered=known.remembered,
         )
         return reconcile(job, observed, known.status)
 
-    def _addresses(self, known: Known, pods: int) -> dict[str, str]:
+    def _addresses(self, known: Known, verdict: Verdict | None, pods: int) -> dict[str, str]:
         """Asked only when a pod may have to be made."""
-        job = known.job
-        if job is None or known.status.finished or pods >= len(job.replicas):
+        if known.job is None or known.status.finished:
+            return {}
+        job = foreseen(known.job, known.status, verdict)
+        if pods >= len(job.replicas):
             return {}
         return dict(self._cluster.addresses(known.stored, endpoints(job)))
 

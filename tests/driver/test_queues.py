@@ -1,0 +1,147 @@
+"""Queues and priorities as a driver sees them: their documents decide, and their statuses say how they stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.driver.harness import World, tfjob
+from tests.driver.test_driving import claimed_by
+from tf_dist.cluster.api import PRIORITY_CLASSES, QUEUES, TFJOBS, Object
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.mandate import Always
+
+
+def queue(name: str, cpu: str, **spec: Any) -> Object:
+    return {
+        "apiVersion": "tf-dist.dev/v1alpha1",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": {"quotas": {"cpu": {"nominal": cpu}}, **spec},
+    }
+
+
+def priority(name: str, value: int, **fields: Any) -> Object:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": value,
+        **fields,
+    }
+
+
+def queued(name: str, queue: str = "", priority_class: str = "", **fields: Any) -> Object:
+    job = tfjob(name, **fields)
+    policy = {"queue": queue, "priorityClass": priority_class}
+    job["spec"]["runPolicy"]["schedulingPolicy"] = {key: value for key, value in policy.items() if value}
+    return job
+
+
+def test_a_job_waits_for_the_quota_of_its_queue_and_the_queue_says_so() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("research", "4"))
+    world.submit(queued("first", "research"))
+    world.submit(queued("second", "research"))
+    world.settle()
+    assert world.status("first")["reason"] == "Admitted"
+    assert world.status("second")["reason"] == "QuotaExceeded"
+    assert "research" in world.status("second")["message"]
+    status = world.memory.get(QUEUES, None, "research")["status"]
+    assert (status["pending"], status["admitted"], status["used"]["cpu"]) == (1, 1, "3")
+
+
+def test_more_quota_lets_it_start() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("research", "4"))
+    world.submit(queued("first", "research"))
+    world.submit(queued("second", "research"))
+    world.settle()
+    world.memory.patch(QUEUES, None, "research", {"spec": {"quotas": {"cpu": {"nominal": "6"}}}})
+    world.settle()
+    assert world.status("second")["reason"] == "Admitted"
+
+
+def test_a_job_waits_for_a_queue_that_is_not_there() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("research", "4"))
+    world.submit(queued("lost", "reserch"))
+    world.settle()
+    assert world.status("lost")["reason"] == "QueueNotFound"
+    assert "research" in world.status("lost")["message"]
+    world.memory.create(QUEUES, None, queue("reserch", "4"))
+    world.settle()
+    assert world.status("lost")["reason"] == "Admitted"
+
+
+def test_a_job_of_higher_priority_has_another_one_give_way() -> None:
+    world = World(cpu="4")
+    world.memory.create(PRIORITY_CLASSES, None, priority("urgent", 1000))
+    world.submit(queued("low"))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.clock.now += 60
+    world.submit(queued("high", priority_class="urgent"))
+    world.settle()
+    assert ("Preempted", world.status("low")["failure"]["message"]) in world.events()
+    assert "default/high" in world.status("low")["failure"]["message"]
+    assert world.status("high").get("admission") is None  # not before the room is free
+    world.bury()
+    world.settle()
+    assert world.status("high")["reason"] == "Admitted"
+    assert world.status("low").get("admission") is None
+    assert world.status("low")["restarts"] == {"Preempted": 1}
+    world.bury()
+    world.memory.delete(TFJOBS, "default", "high")
+    for name in list(world.pods()):
+        world.evict(name)
+    world.settle()
+    assert world.status("low").get("admission") is not None
+
+
+def test_a_class_that_never_preempts_waits() -> None:
+    world = World(cpu="4")
+    world.memory.create(PRIORITY_CLASSES, None, priority("patient", 1000, preemptionPolicy="Never"))
+    world.submit(queued("low"))
+    world.settle()
+    world.clock.now += 60
+    world.submit(queued("high", priority_class="patient"))
+    world.settle()
+    assert world.status("low").get("admission") is not None
+    assert world.status("high")["reason"] == "WaitingForCapacity"
+
+
+def test_a_job_that_another_driver_drives_is_told_to_give_way() -> None:
+    """Its driver does the rest: nothing of it is deleted from here."""
+    world = World(cpu="4")
+    world.memory.create(PRIORITY_CLASSES, None, priority("urgent", 1000))
+    other = Driver(world.memory, clock=world.clock, mandate=Always("default/controller"))
+    world.submit(claimed_by("embedded", name="low"))
+    world.driver = Driver(world.memory, clock=world.clock, mandate=Always("embedded"))
+    world.settle()
+    world.clock.now += 60
+    world.submit(queued("high", priority_class="urgent"))
+    for _ in range(3):
+        other.step()
+    assert world.status("low")["reason"] == "Preempted"
+    assert world.status("low")["driver"] == "embedded"
+    assert all("deletionTimestamp" not in pod["metadata"] for pod in world.pods().values())
+
+
+def test_a_queue_that_cannot_be_read_says_so_and_its_jobs_wait() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("broken", "much"))
+    world.submit(queued("first", "broken"))
+    world.submit(queued("other"))
+    world.settle()
+    assert world.status("other")["reason"] == "Admitted"
+    assert world.status("first")["reason"] == "QueueNotFound"
+    assert "nominal" in world.memory.get(QUEUES, None, "broken")["status"]["message"]
+
+
+def test_where_there_are_no_queues_their_names_mean_nothing() -> None:
+    """They are another system's, or may not be seen."""
+    world = World(cpu="8")
+    world.submit(queued("first", "research"))
+    world.settle()
+    assert world.status("first")["reason"] == "Admitted"

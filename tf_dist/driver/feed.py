@@ -1,0 +1,46 @@
+"""Keeps an ``Admitter`` up to date with what the driver sees, by telling it what has changed and nothing else."""
+
+from __future__ import annotations
+
+from tf_dist.core.gang.admit import Admitter
+from tf_dist.core.gang.model import Gang, Node, Queue, Snapshot
+
+
+class Feed:
+    """What an admitter has been told so far."""
+
+    def __init__(self, admitter: Admitter) -> None:
+        self._admitter = admitter
+        self._nodes: dict[str, Node] = {}
+        # None: what it was told last is out of date.
+        self._gangs: dict[str, Gang | None] = {}
+        self._queues: tuple[Queue, ...] | None = None
+
+    def take(self, seen: Snapshot) -> None:
+        """Tell it what is new, what has changed and what is gone."""
+        if seen.queues != self._queues:
+            self._queues = seen.queues
+            self._admitter.put_queues(seen.queues)
+        self._take_nodes({node.name: node for node in seen.nodes or ()})
+        self._take_gangs({gang.uid: gang for gang in seen.gangs})
+
+    def again(self, uid: str) -> None:
+        """What it has decided about this gang has not come to pass: tell it afresh how the gang stands."""
+        if uid in self._gangs:
+            self._gangs[uid] = None
+
+    def _take_nodes(self, nodes: dict[str, Node]) -> None:
+        for name in self._nodes.keys() - nodes.keys():
+            self._admitter.remove_node(name)
+        for name, node in nodes.items():
+            if self._nodes.get(name) != node:
+                self._admitter.put_node(node)
+        self._nodes = nodes
+
+    def _take_gangs(self, gangs: dict[str, Gang]) -> None:
+        for uid in self._gangs.keys() - gangs.keys():
+            self._admitter.remove_gang(uid)
+        for uid, gang in gangs.items():
+            if self._gangs.get(uid) != gang:
+                self._admitter.put_gang(gang)
+        self._gangs = dict(gangs)
