@@ -1,0 +1,89 @@
+"""``tf-dist simulate`` as one runs it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tf_dist.cli.main import run
+
+SMALL = ("--jobs", "30", "--nodes", "2", "--gpus", "4")
+
+
+def simulate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = run(["simulate", *arguments])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_a_table_with_a_line_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = simulate(capsys, *SMALL, "--policy", "fifo", "--policy", "dragon", "--policy", "fifo")
+    about, blank, titles, *rows = out.splitlines()
+    assert (code, err, blank) == (0, "", "")
+    assert about == "dragon: 30 jobs on 2 × (4 GPUs and 64 cpu)"
+    assert titles.split()[:2] == ["POLICY", "ELAPSED"]
+    assert [row.split()[0] for row in rows] == ["fifo", "dragon"]
+    assert all(len(row.split()) == len(titles.split()) for row in rows)
+
+
+def test_json_is_the_same_for_the_same_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (*SMALL, "--trace", "philly", "--policy", "easy", "--seeds", "2", "-o", "json")
+    code, out, _ = simulate(capsys, *arguments)
+    found = json.loads(out)
+    assert code == 0
+    assert found["cluster"] == {"nodes": 2, "gpus": 4, "cpu": 48}
+    assert (found["policies"]["easy"]["jobs"], found["policies"]["easy"]["stuck"]) == (60, 0)
+    assert simulate(capsys, *arguments)[1] == out
+    assert simulate(capsys, *arguments, "--seed", "7")[1] != out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--trace", "dragon", *SMALL), ("--trace", "storm", "--nodes", "700"), ("--trace", "kueue", "--jobs", "60")],
+)
+def test_the_page_is_well_formed_and_needs_nothing_else(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    page = tmp_path / "out.html"
+    code, _, _ = simulate(capsys, *arguments, "--policy", "default", "--policy", "easy", "--html", str(page))
+    text = page.read_text()
+    root = ElementTree.fromstring(text.removeprefix("<!doctype html>\n"))
+    svg = "{http://www.w3.org/2000/svg}"
+    pictures = root.findall(f".//{svg}svg")
+    assert code == 0
+    assert [picture.get("aria-label") for picture in pictures] == ["default", "easy"]
+    assert all(picture.findall(f".//{svg}title") or picture.findall(f".//{svg}g/{svg}rect") for picture in pictures)
+    assert len(root.findall(".//tbody/tr")) == 2
+    assert not re.search(r"(src|href)=|@import|url\(", text)
+
+
+def test_a_file_of_jobs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("name,submit,duration,workers\n<a&b>,0,100,4\nc,0,100,8\n")
+    page = tmp_path / "out.html"
+    code, out, _ = simulate(capsys, "--trace", str(path), "--nodes", "1", "--policy", "fifo", "--html", str(page))
+    assert (code, out.splitlines()[0]) == (0, "mine: 2 jobs on 1 × (8 GPUs and 128 cpu)")
+    assert "&lt;a&amp;b&gt;" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--policy", "eazy"), "did you mean easy?"),
+        (("--policy", "x"), "there are: default, default+timeout, gang"),
+        (("--trace", "philadelphia"), "there are: philly, helios, dragon, kueue, storm"),
+        (("--trace", "none.csv"), "none.csv: cannot be read: No such file or directory"),
+        (("--nodes", "0"), "--nodes"),
+        (("--load", "0"), "--load"),
+        (("--jobs", "3", "--html", "/nowhere/x.html", "--policy", "fifo"), "/nowhere/x.html cannot be written"),
+    ],
+)
+def test_mistakes_are_explained(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str) -> None:
+    code, out, err = simulate(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert "Traceback" not in err

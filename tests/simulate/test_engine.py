@@ -1,0 +1,167 @@
+"""Whatever the policy and the trace: jobs end or are reported, nothing is lost, and a seed decides everything."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from decimal import Decimal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tf_dist.core.gang.model import Queue, Quota
+from tf_dist.simulate.engine import simulate
+from tf_dist.simulate.metrics import averaged, figures, quantile
+from tf_dist.simulate.model import Cluster, Scenario, SimJob, Speed
+from tf_dist.simulate.policies import POLICIES
+from tf_dist.simulate.policies.ours import Ours
+from tf_dist.simulate.traces import TRACES, Wish
+from tf_dist.simulate.world import Run, World
+
+CLUSTER = Cluster(nodes=3, gpus=4, cpu=64)
+ELASTIC = {"seed", "dragon", "ours"}
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> SimJob:
+    workers = draw(st.integers(1, 8))
+    least = draw(st.integers(1, workers))
+    duration = draw(st.floats(1, 5000))
+    return SimJob(
+        name=f"j{draw(st.integers(0, 9999))}",
+        submit=draw(st.floats(0, 2000)),
+        duration=duration,
+        workers=workers,
+        least=least,
+        most=draw(st.integers(workers, 12)),
+        ps=draw(st.integers(0, 2)),
+        estimate=draw(st.none() | st.floats(1, 10_000)),
+        priority=draw(st.integers(0, 1)),
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(trace=st.lists(jobs(), min_size=1, max_size=15), seed=st.integers(0, 3))
+def test_nothing_is_lost(policy: str, trace: list[SimJob], seed: int) -> None:
+    scenario = Scenario(name="any", cluster=CLUSTER, jobs=tuple(trace), seed=seed)
+    world = simulate(scenario, POLICIES[policy](scenario), record=True)
+    assert world.floor.units == [4, 4, 4]
+    assert world.floor.cpu == [64, 64, 64]
+    for run in world.runs:
+        _check_run(run, world, policy)
+    pieces = world.pieces or []
+    units_seconds = sum(piece.units * (piece.end - piece.start) for piece in pieces)
+    assert units_seconds == pytest.approx(sum(run.held for run in world.runs))
+    for moment in {piece.start for piece in pieces}:
+        for node in range(3):
+            assert sum(p.units for p in pieces if p.node == node and p.start <= moment < p.end) <= 4
+    assert figures(world).stuck == sum(run.ended is None for run in world.runs)
+
+
+def _check_run(run: Run, world: World, policy: str) -> None:
+    if run.ended is None:
+        assert policy == "default"  # only there jobs hold room for each other's pods for ever
+        return
+    assert run.started is not None
+    assert run.job.submit <= run.started <= run.ended
+    assert run.done == pytest.approx(world.speed.work(run.job))
+    assert run.busy <= run.held * (1 + 1e-9)
+    if policy not in ELASTIC:
+        assert (run.resizes, run.restarts) == (0, 0)
+        assert run.held >= run.job.workers * (run.ended - run.started) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("trace", TRACES)
+def test_a_seed_decides_everything(policy: str, trace: str) -> None:
+    def once(seed: int) -> World:
+        scenario = TRACES[trace](Wish(jobs=60, seed=seed))
+        return simulate(scenario, POLICIES[policy](scenario))
+
+    first, again = once(1), once(1)
+    assert asdict(figures(first)) == asdict(figures(again))
+    assert [run.ended for run in first.runs] == [run.ended for run in again.runs]
+
+
+@pytest.mark.parametrize("trace", ["philly", "helios", "dragon"])
+def test_another_seed_is_another_trace_of_the_same_load(trace: str) -> None:
+    one, other = (TRACES[trace](Wish(jobs=3000, load=0.9, seed=seed)) for seed in (1, 2))
+    assert one.jobs != other.jobs
+    for scenario in (one, other):
+        asked = sum(job.duration * job.workers * job.gpus for job in scenario.jobs)
+        assert asked / (scenario.span * scenario.cluster.units) == pytest.approx(0.9, rel=0.1)
+        assert [job.submit for job in scenario.jobs] == sorted(job.submit for job in scenario.jobs)
+
+
+def test_sizes_and_run_times_are_those_of_the_clusters() -> None:
+    philly = TRACES["philly"](Wish(jobs=20_000, seed=3)).jobs
+    singles = sum(job.workers * job.gpus == 1 for job in philly) / len(philly)
+    runs = sorted(job.duration for job in philly)
+    assert singles == pytest.approx(0.722, abs=0.03)  # sweeps make it uneven
+    assert quantile(runs, 0.5) == pytest.approx(1186, rel=0.1)
+    assert quantile(runs, 0.9) == pytest.approx(12_859, rel=0.1)
+    helios = sorted(job.duration for job in TRACES["helios"](Wish(jobs=20_000, seed=3)).jobs)
+    assert quantile(helios, 0.5) == pytest.approx(206, rel=0.1)
+    known = [job for job in philly if job.estimate is not None]
+    assert len(known) / len(philly) == pytest.approx(0.8, abs=0.02)
+    short = sum((job.estimate or 0) < job.duration for job in known) / len(philly)
+    assert short == pytest.approx(0.1, abs=0.02)
+
+
+def test_the_workload_of_kueue_is_what_they_say() -> None:
+    scenario = TRACES["kueue"](Wish())
+    assert len(scenario.jobs) == 15_000
+    assert sum(job.cpu * job.duration for job in scenario.jobs) / 600 == pytest.approx(66)
+    assert len(scenario.queues) == 35
+
+
+def test_a_cluster_without_gpus_counts_cores() -> None:
+    cluster = Cluster(nodes=1, gpus=0, cpu=8)
+    trace = tuple(SimJob(name=str(n), submit=0, duration=10, gpus=0, cpu=4) for n in range(4))
+    scenario = Scenario(name="cpu", cluster=cluster, jobs=trace, speed=Speed())
+    found = figures(simulate(scenario, POLICIES["fifo"](scenario)))
+    assert (found.makespan, found.utilisation, found.wait_max) == (20, 1.0, 10)
+
+
+def test_figures_by_hand() -> None:
+    cluster = Cluster(nodes=1, gpus=2, cpu=64)
+    trace = (
+        SimJob(name="a", submit=0, duration=600, workers=2),
+        SimJob(name="b", submit=100, duration=300, workers=2),
+        SimJob(name="c", submit=1000, duration=100, workers=1),
+    )
+    scenario = Scenario(name="hand", cluster=cluster, jobs=trace, speed=Speed(overhead=0.0))
+    found = figures(simulate(scenario, POLICIES["fifo"](scenario)))
+    assert (found.elapsed_mean, found.elapsed_p50, found.elapsed_max) == ((600 + 800 + 100) / 3, 600, 800)
+    assert (found.wait_mean, found.wait_max) == (500 / 3, 500)
+    assert found.slowdown == pytest.approx((1 + 800 / 600 + 1) / 3)
+    assert (found.utilisation, found.goodput, found.makespan) == (0.9, pytest.approx(0.9), 1100)
+    both = averaged([found, found])
+    assert (both.jobs, both.makespan) == (6, 1100)
+
+
+class _Forgetful(Ours):
+    """Loses its admitter before every decision."""
+
+    def act(self, world: World) -> float | None:
+        self.restart()
+        return super().act(world)
+
+
+@pytest.mark.parametrize("trace", ["dragon", "kueue", "storm", "philly"])
+def test_an_admitter_that_is_lost_and_made_anew_decides_the_same(trace: str) -> None:
+    scenario = TRACES[trace](Wish(jobs=120, nodes=4, gpus=4, load=1.1))
+    steady, forgetful = (simulate(scenario, policy(scenario)) for policy in (Ours, _Forgetful))
+    assert [run.ended for run in forgetful.runs] == [run.ended for run in steady.runs]
+    assert figures(forgetful) == figures(steady)
+
+
+def test_queues_are_kept_to() -> None:
+    """Two queues of 2 cores that lend nothing to each other: no more than that works at a time in either."""
+    queues = tuple(Queue(name=name, quotas={"cpu": Quota(nominal=Decimal(2))}) for name in ("red", "blue"))
+    names = ("red", "red", "red", "blue")
+    trace = tuple(SimJob(name=f"j{n}", submit=n, duration=10, gpus=0, cpu=1, queue=q) for n, q in enumerate(names))
+    cluster = Cluster(nodes=1, gpus=0, cpu=100)
+    scenario = Scenario(name="queues", cluster=cluster, jobs=trace, queues=queues)
+    assert [run.started for run in simulate(scenario, Ours(scenario)).runs] == [0, 1, 10, 3]

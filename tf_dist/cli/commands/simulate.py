@@ -1,0 +1,167 @@
+"""``tf-dist simulate``: what a trace of jobs goes through under one policy of admission or another."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tf_dist.cli import options, output
+
+if TYPE_CHECKING:
+    from tf_dist.simulate.metrics import Figures
+    from tf_dist.simulate.model import Scenario
+    from tf_dist.simulate.traces import Wish
+    from tf_dist.simulate.world import World
+
+_TRACE = "philly, helios, dragon, kueue, storm, or a file of jobs (.csv, .yaml)."
+_POLICY = "A policy to compare; again for more: ours, easy, skip, fifo, dragon, seed, gang+locality, gang, default…"
+
+
+def simulate(
+    trace: Annotated[str, typer.Option("--trace", metavar="TRACE", help=_TRACE)] = "dragon",
+    policy: Annotated[list[str] | None, typer.Option("--policy", metavar="NAME", help=_POLICY)] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, max=1_000_000, help="How many jobs.")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, max=100_000, help="How many nodes.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=1, max=1024, help="GPUs of a node.")] = None,
+    cpu: Annotated[int | None, typer.Option("--cpu", min=1, max=100_000, help="Cores of a node.")] = None,
+    load: Annotated[
+        float | None, typer.Option("--load", min=0.01, max=100.0, help="How much the jobs ask for, by what there is.")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Over how many traces to average.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="The first of them.")] = 0,
+    restart: Annotated[
+        float | None, typer.Option("--restart", min=0.0, help="Seconds that a job pauses to grow or to come back.")
+    ] = None,
+    html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write the table and pictures there.")] = "",
+    form: Annotated[options.DataFormat, typer.Option("--output", "-o", help="table, json or yaml.")] = (
+        options.DataFormat.TABLE
+    ),
+    plain: options.Plain = False,
+) -> None:
+    """Run a trace of jobs on a cluster that exists on a virtual clock only, under several policies, and compare.
+
+    The policy "ours" is the very code that admits jobs on real clusters. Others: default and default+timeout
+    (kube-scheduler, pod by pod), gang (all or nothing) and gang+locality, seed and dragon (the scaling rules of the
+    seed and of its successor), fifo, skip (best-effort FIFO) and easy (backfilling).
+    """
+    from tf_dist.simulate.traces import Wish
+
+    names = _policies(policy)
+    wish = Wish(jobs=jobs, nodes=nodes, gpus=gpus, cpu=cpu, load=load)
+    scenarios = [_scenario(trace, wish, seed + number, restart) for number in range(seeds)]
+    results: dict[str, Figures] = {}
+    drawn: dict[str, World] = {}
+    for name in names:
+        results[name], drawn[name] = _compare(name, scenarios, record=bool(html))
+    if html:
+        _write(html, scenarios[0], seeds, results, drawn)
+    if form is options.DataFormat.TABLE:
+        output.line(_about(scenarios[0], seeds))
+        output.line()
+        titles, rows = _table(results)
+        output.table(titles, rows)
+    else:
+        output.data(form.value, _report(scenarios[0], seeds, results))
+
+
+def _policies(wanted: list[str] | None) -> list[str]:
+    from difflib import get_close_matches
+
+    from tf_dist.simulate.policies import POLICIES
+
+    for name in wanted or ():
+        if name not in POLICIES:
+            near = get_close_matches(name, POLICIES, 1)
+            told = f"did you mean {near[0]}?" if near else f"there are: {', '.join(POLICIES)}"
+            raise _wrong(f"--policy: there is no policy {name!r}", told)
+    return list(dict.fromkeys(wanted or ("default+timeout", "gang+locality", "dragon", "easy", "ours")))
+
+
+def _wrong(message: str, hint: str) -> Exception:
+    from tf_dist.errors import InvalidJob, Problem
+
+    return InvalidJob([Problem("", message, hint)])
+
+
+def _scenario(trace: str, wish: Wish, seed: int, restart: float | None) -> Scenario:
+    from dataclasses import replace
+
+    from tf_dist.simulate.files import KINDS, load
+    from tf_dist.simulate.traces import TRACES
+
+    wish = replace(wish, seed=seed)
+    if trace in TRACES:
+        found = TRACES[trace](wish)
+    elif trace.endswith(KINDS):
+        found = load(Path(trace), wish)
+    else:
+        hint = f"there are: {', '.join(TRACES)}; a file ends in {', '.join(KINDS)}"
+        raise _wrong(f"--trace: there is no trace {trace!r}", hint)
+    return found if restart is None else replace(found, speed=replace(found.speed, restart=restart))
+
+
+def _compare(name: str, scenarios: list[Scenario], *, record: bool) -> tuple[Figures, World]:
+    """The figures over all seeds, and the world of the first, which alone is recorded."""
+    from tf_dist.simulate.engine import simulate as run
+    from tf_dist.simulate.metrics import averaged, figures
+    from tf_dist.simulate.policies import POLICIES
+
+    worlds = (run(s, POLICIES[name](s), record=record and n == 0) for n, s in enumerate(scenarios))
+    first = next(worlds)
+    return averaged([figures(first), *(figures(world) for world in worlds)]), first
+
+
+def _about(scenario: Scenario, seeds: int) -> str:
+    cluster = scenario.cluster
+    gpus = f"{cluster.gpus} GPUs and " if cluster.gpus else ""
+    times = f", {seeds} seeds" if seeds > 1 else ""
+    return f"{scenario.name}: {len(scenario.jobs)} jobs on {cluster.nodes} × ({gpus}{cluster.cpu} cpu){times}"
+
+
+def _table(results: dict[str, Figures]) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows for people."""
+    titles = ["POLICY", "ELAPSED", "P50", "P95", "MAX", "WAIT", "P50", "P95", "MAX", "SLOWDOWN", "USED", "WORKING"]
+    titles += ["GOODPUT", "IDLE-H", "STUCK", "RESTARTS", "RESIZES"]
+    return titles, [[name, *_cells(found)] for name, found in results.items()]
+
+
+def _cells(found: Figures) -> list[str]:
+    times = (found.elapsed_mean, found.elapsed_p50, found.elapsed_p95, found.elapsed_max)
+    waits = (found.wait_mean, found.wait_p50, found.wait_p95, found.wait_max)
+    shares = (found.utilisation, found.productive, found.goodput)
+    return [
+        *(_time(value) for value in (*times, *waits)),
+        f"{found.slowdown:.2f}",
+        *(f"{100 * share:.1f}%" for share in shares),
+        f"{found.idle_hours:.0f}",
+        *(f"{count:.0f}" for count in (found.stuck, found.restarts, found.resizes)),
+    ]
+
+
+def _time(seconds: float) -> str:
+    for size, name in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f}{name}"
+    return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+
+
+def _report(scenario: Scenario, seeds: int, results: dict[str, Figures]) -> dict[str, Any]:
+    cluster = {"nodes": scenario.cluster.nodes, "gpus": scenario.cluster.gpus, "cpu": scenario.cluster.cpu}
+    about = {"trace": scenario.name, "jobs": len(scenario.jobs), "seeds": seeds, "firstSeed": scenario.seed}
+    policies = {name: {k: round(v, 4) for k, v in asdict(found).items()} for name, found in results.items()}
+    return {**about, "cluster": cluster, "policies": policies}
+
+
+def _write(name: str, scenario: Scenario, seeds: int, results: dict[str, Figures], worlds: dict[str, World]) -> None:
+    from tf_dist.simulate.page import page
+
+    titles, rows = _table(results)
+    text = page(f"tf-dist simulate: {scenario.name}", _about(scenario, seeds), titles, rows, worlds)
+    try:
+        Path(name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        message = f"--html: {name} cannot be written: {error.strerror}"
+        raise _wrong(message, "give a file in a folder that is there") from error

@@ -1,0 +1,104 @@
+"""What came of a simulation, in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from statistics import fmean
+from typing import Final
+
+from tf_dist.simulate.world import World
+
+SHORT: Final = 600.0
+"""Seconds: the slowdown of a shorter job counts as if it ran so long, or a job of one second would decide the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Seconds, if nothing else is said.
+
+    ``elapsed_…``: from submission to the end, of the jobs that ended; ``wait_…``: to the first start. ``slowdown``:
+    mean bounded slowdown (elapsed ÷ duration, at least 1). ``makespan``: from the first submission to the last end.
+    Shares of the cluster until the last submission (the end, if all come at once): ``utilisation`` (held by jobs),
+    ``productive`` (by jobs that work), ``goodput`` (work done, as what single workers beside their parameter servers
+    would do). ``efficiency``: work done per unit-second held, over the whole time. ``idle_hours``: unit-hours held by
+    jobs that did not work. ``stuck``: jobs that never end. ``restarts``, ``resizes``, ``timeouts``: how often.
+    """
+
+    jobs: float
+    stuck: float
+    elapsed_mean: float
+    elapsed_p50: float
+    elapsed_p95: float
+    elapsed_max: float
+    wait_mean: float
+    wait_p50: float
+    wait_p95: float
+    wait_max: float
+    slowdown: float
+    makespan: float
+    utilisation: float
+    productive: float
+    goodput: float
+    efficiency: float
+    idle_hours: float
+    restarts: float
+    resizes: float
+    timeouts: float
+
+
+_SUMS: Final = frozenset({"jobs", "stuck"})
+
+
+def figures(world: World) -> Figures:
+    """The figures of a world that has come to its end."""
+    runs = world.runs
+    ended = [run for run in runs if run.ended is not None]
+    elapsed = sorted((run.ended or 0.0) - run.job.submit for run in ended)
+    waits = sorted((run.started or 0.0) - run.job.submit for run in ended)
+    slow = [max(1.0, ((r.ended or 0.0) - r.job.submit) / max(r.job.duration, SHORT)) for r in ended]
+    room = world.scenario.cluster.units * min(world.window, world.now)
+    held, busy = sum(run.held for run in runs), sum(run.busy for run in runs)
+    unit_work = sum(run.done * world.floor.of_worker(run.job) for run in runs)
+    first = min((run.job.submit for run in runs), default=0.0)
+    return Figures(
+        jobs=len(runs),
+        stuck=len(runs) - len(ended),
+        elapsed_mean=_mean(elapsed),
+        elapsed_p50=quantile(elapsed, 0.5),
+        elapsed_p95=quantile(elapsed, 0.95),
+        elapsed_max=quantile(elapsed, 1),
+        wait_mean=_mean(waits),
+        wait_p50=quantile(waits, 0.5),
+        wait_p95=quantile(waits, 0.95),
+        wait_max=quantile(waits, 1),
+        slowdown=_mean(slow),
+        makespan=max((run.ended or 0.0 for run in ended), default=first) - first,
+        utilisation=_share(world.held, room),
+        productive=_share(world.busy, room),
+        goodput=_share(world.done, room),
+        efficiency=_share(unit_work, held),
+        idle_hours=(held - busy) / 3600,
+        restarts=sum(run.restarts for run in runs),
+        resizes=sum(run.resizes for run in runs),
+        timeouts=sum(run.timeouts for run in runs),
+    )
+
+
+def averaged(all_of: Sequence[Figures]) -> Figures:
+    """The mean over several seeds; jobs and stuck jobs are added up."""
+    columns = {field.name: [getattr(one, field.name) for one in all_of] for field in fields(Figures)}
+    return Figures(**{name: sum(values) if name in _SUMS else _mean(values) for name, values in columns.items()})
+
+
+def quantile(ordered: Sequence[float], part: float) -> float:
+    """The value below which ``part`` of the ordered values are; 0 without any."""
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else 0.0
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0

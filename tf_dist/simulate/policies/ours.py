@@ -1,0 +1,115 @@
+"""tf-dist's own admission: the very ``Admitter`` that the driver asks, on the virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from math import inf
+from typing import Final
+
+from tf_dist.core.gang.admit import Admitter
+from tf_dist.core.gang.model import Admit, Gang, Member, Node, Place, Placement, Policy, Preempt, Verdict, Wait
+from tf_dist.core.model import JobKey
+from tf_dist.simulate.model import Layout, Scenario, SimJob
+from tf_dist.simulate.world import Run, World
+
+_TICK: Final = 1e-3
+GPU: Final = "nvidia.com/gpu"
+_PS, _WORKER = "ps", "worker"
+
+
+class Ours:
+    """Gives the admitter what a driver would: nodes, queues, and each job as a gang, whose pods no node counts yet.
+
+    Jobs that are stopped go back to their queue. ``restart`` forgets the admitter and makes one anew, as a driver
+    does that takes over.
+    """
+
+    def __init__(self, scenario: Scenario, policy: Policy | None = None) -> None:
+        self._scenario = scenario
+        self._policy = policy or Policy(restart_cost=scenario.speed.restart)
+        self._members: dict[tuple[int, ...], tuple[Member, ...]] = {}
+        self._gangs: dict[str, Gang] = {}
+        self._names = [f"node-{number:05}" for number in range(scenario.cluster.nodes)]
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        self._admitter = self._new()
+
+    def restart(self) -> None:
+        """As after a crash: all that is known is what was written."""
+        self._admitter = self._new()
+        for gang in self._gangs.values():
+            self._admitter.put_gang(gang)
+
+    def arrived(self, run: Run, world: World) -> None:
+        """A gang that waits."""
+        job = run.job
+        self._put(
+            Gang(
+                key=JobKey("default", job.name),
+                uid=str(run.number),
+                created_at=job.submit,
+                members=self._members_of(job),
+                queue=job.queue,
+                priority=job.priority,
+                estimate=job.estimate,
+                live=False,
+            )
+        )
+
+    def ended(self, run: Run, world: World) -> None:
+        """A gang is gone."""
+        del self._gangs[str(run.number)]
+        self._admitter.remove_gang(str(run.number))
+
+    def act(self, world: World) -> float | None:
+        """Ask, and do what is said, until nothing more is: who was stopped makes room at once."""
+        while sum(self._obey(uid, verdict, world) for uid, verdict in self._admitter.decide(world.now).items()):
+            pass
+        wake = self._admitter.wake_at(world.now)
+        return None if wake == inf else max(wake, world.now + _TICK)
+
+    def _obey(self, uid: str, verdict: Verdict, world: World) -> bool:
+        """Do what a verdict says; whether it says anything new."""
+        gang, run = self._gangs[uid], world.runs[int(uid)]
+        if isinstance(verdict, Preempt):
+            world.take(run)
+            self._put(replace(gang, place=None))
+        elif isinstance(verdict, Wait) or (isinstance(verdict, Admit) and gang.place is not None):
+            return False
+        elif gang.place is None:  # to be resized is the last word on a gang that was admitted in the same round
+            world.resume(run, self._layout(verdict.placement))
+            self._put(replace(gang, place=Place(at=world.now, sizes=verdict.sizes, placement=verdict.placement)))
+        else:
+            world.resize(run, self._layout(verdict.placement))
+            place = replace(gang.place, sizes=verdict.sizes, placement=verdict.placement, resized=world.now)
+            self._put(replace(gang, place=place))
+        return True
+
+    def _put(self, gang: Gang) -> None:
+        self._gangs[gang.uid] = gang
+        self._admitter.put_gang(gang)
+
+    def _new(self) -> Admitter:
+        admitter = Admitter(self._policy)
+        cluster = self._scenario.cluster
+        room = {"cpu": Decimal(cluster.cpu)} | ({GPU: Decimal(cluster.gpus)} if cluster.gpus else {})
+        for name in self._names:
+            admitter.put_node(Node(name=name, allocatable=room, free=room))
+        admitter.put_queues(self._scenario.queues)
+        return admitter
+
+    def _members_of(self, job: SimJob) -> tuple[Member, ...]:
+        key = (job.workers, job.least, job.most, job.gpus, job.cpu, job.ps, job.ps_cpu)
+        if key not in self._members:
+            asks = {"cpu": Decimal(job.cpu)} | ({GPU: Decimal(job.gpus)} if job.gpus else {})
+            workers = Member(type=_WORKER, count=job.workers, least=job.least, most=job.most, requests=asks)
+            servers = Member(type=_PS, count=job.ps, requests={"cpu": Decimal(job.ps_cpu)})
+            self._members[key] = (servers, workers) if job.ps else (workers,)
+        return self._members[key]
+
+    def _layout(self, placement: Placement) -> Layout:
+        def numbered(nodes: Mapping[str, int]) -> dict[int, int]:
+            return {self._numbers[node]: count for node, count in nodes.items() if count}
+
+        return Layout(numbered(placement.get(_WORKER, {})), numbered(placement.get(_PS, {})))

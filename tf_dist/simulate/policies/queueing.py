@@ -1,0 +1,214 @@
+"""Queues of rigid gangs: first in first out, strictly or not, and EASY backfilling."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import count
+
+from tf_dist.simulate.model import Layout, SimJob
+from tf_dist.simulate.placing import Placing, packed
+from tf_dist.simulate.room import Floor
+from tf_dist.simulate.world import Run, World
+
+Shape = tuple[int, int, int, int, int]
+
+
+def shape_of(job: SimJob) -> Shape:
+    """Jobs of the same shape fit or do not fit alike."""
+    return (job.workers, job.gpus, job.cpu, job.ps, job.ps_cpu)
+
+
+class Line:
+    """Waiting jobs in the order in which they came, by shape. What cannot start need be tried once a shape."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[Shape, deque[Run]] = {}
+        self._gone: set[int] = set()
+        self._all: deque[Run] = deque()
+
+    def add(self, run: Run) -> None:
+        """A job waits from now on."""
+        self.shapes.setdefault(shape_of(run.job), deque()).append(run)
+        self._all.append(run)
+
+    def remove(self, run: Run) -> None:
+        """It waits no longer."""
+        self._gone.add(run.number)
+
+    def head(self) -> Run | None:
+        """Who has waited longest."""
+        return self._first(self._all)
+
+    def first(self, shape: Shape) -> Run | None:
+        """Who of the shape has waited longest."""
+        return self._first(self.shapes[shape])
+
+    def of(self, shape: Shape) -> Iterator[Run]:
+        """All of the shape."""
+        return (run for run in self.shapes[shape] if run.number not in self._gone)
+
+    def _first(self, runs: deque[Run]) -> Run | None:
+        while runs and runs[0].number in self._gone:
+            runs.popleft()
+        return runs[0] if runs else None
+
+
+class Fifo:
+    """First come first served: who cannot start holds back all others."""
+
+    def __init__(self, placing: Placing = packed) -> None:
+        self.line = Line()
+        self.placing = placing
+
+    def arrived(self, run: Run, world: World) -> None:
+        """To the end of the line."""
+        self.line.add(run)
+
+    def ended(self, run: Run, world: World) -> None:
+        """Nothing to remember."""
+
+    def act(self, world: World) -> float | None:
+        """Start from the head of the line, as far as it goes."""
+        while (run := self.line.head()) is not None and self.start(run, world):
+            pass
+        return None
+
+    def start(self, run: Run, world: World) -> bool:
+        """Start a job, if there is room."""
+        layout = self.placing(world.floor, run.job, run.job.workers)
+        if layout is not None:
+            self.line.remove(run)
+            world.resume(run, layout)
+        return layout is not None
+
+
+class Skip(Fifo):
+    """First come first served, but who cannot start is skipped: nothing protects a large job from small ones."""
+
+    def __init__(self, placing: Placing = packed) -> None:
+        super().__init__(placing)
+        self._blocked: set[Shape] = set()
+
+    def ended(self, run: Run, world: World) -> None:
+        """There is room again."""
+        self._blocked.clear()
+
+    def act(self, world: World) -> float | None:
+        """Start whoever fits, in order of arrival."""
+        while True:
+            free = (s for s in self.line.shapes if s not in self._blocked)
+            firsts = [(run.number, shape) for shape in free if (run := self.line.first(shape)) is not None]
+            if not firsts:
+                return None
+            number, shape = min(firsts, key=lambda first: (world.runs[first[0]].job.submit, first[0]))
+            if not self.start(world.runs[number], world):
+                self._blocked.add(shape)
+
+
+class Easy(Fifo):
+    """EASY backfilling: the head of the line has a reservation, and others pass it only if that keeps it.
+
+    The reservation is exact to the node. Jobs whose user says nothing are taken for as long as the median of those
+    whose user does.
+    """
+
+    def __init__(self, placing: Placing = packed) -> None:
+        super().__init__(placing)
+        self._ends: dict[int, float] = {}
+        self._estimates: list[float] = []
+        self._median = 3600.0
+        self._seen = count(1)
+        self._blocked: set[Shape] = set()
+
+    def arrived(self, run: Run, world: World) -> None:
+        """To the end of the line; what its user says goes into the median."""
+        super().arrived(run, world)
+        if run.job.estimate is not None:
+            self._estimates.append(run.job.estimate)
+            if next(self._seen) % 50 == 1:
+                self._median = sorted(self._estimates)[len(self._estimates) // 2]
+
+    def ended(self, run: Run, world: World) -> None:
+        """There is room again."""
+        del self._ends[run.number]
+        self._blocked.clear()
+
+    def start(self, run: Run, world: World) -> bool:
+        """Start a job, and remember when it should end."""
+        started = super().start(run, world)
+        if started:
+            self._ends[run.number] = world.now + self.expected(run)
+        return started
+
+    def expected(self, run: Run) -> float:
+        """How long a job may take, by what is known."""
+        return self._median if run.job.estimate is None else run.job.estimate
+
+    def act(self, world: World) -> float | None:
+        """The head of the line as far as it goes, then whoever may pass."""
+        super().act(world)
+        head = self.line.head()
+        if head is not None:
+            self._backfill(head, world)
+        return None
+
+    def _backfill(self, head: Run, world: World) -> None:
+        self._blocked.add(shape_of(head.job))
+        reservation: tuple[float, Floor] | None = None
+        refused: set[Shape] = set()
+        while (shape := self._oldest(world, refused)) is not None:
+            run = self.line.first(shape)
+            assert run is not None
+            if self.placing(world.floor, run.job, run.job.workers) is None:
+                self._blocked.add(shape)
+                continue
+            if reservation is None:
+                reservation = self._reserve(head, world)
+            before, spare = reservation
+            if not (self._pass(shape, spare, world) or self._be_short(shape, before - world.now, world)):
+                refused.add(shape)
+                continue
+            reservation = None
+
+    def _oldest(self, world: World, refused: set[Shape]) -> Shape | None:
+        found = None
+        for shape in self.line.shapes:
+            if shape not in self._blocked and shape not in refused and (run := self.line.first(shape)) is not None:
+                key = (run.job.submit, run.number, shape)
+                found = key if found is None or key < found else found
+        return found[2] if found else None
+
+    def _pass(self, shape: Shape, spare: Floor, world: World) -> bool:
+        """Start the first of the shape on room that the reservation leaves."""
+        run = self.line.first(shape)
+        assert run is not None
+        layout = self.placing(spare, run.job, run.job.workers)
+        if layout is None:
+            return False
+        self._start_at(run, layout, world)
+        return True
+
+    def _be_short(self, shape: Shape, limit: float, world: World) -> bool:
+        """Start the first of the shape that should be done before the reservation begins."""
+        run = next((run for run in self.line.of(shape) if self.expected(run) <= limit), None)
+        return run is not None and self.start(run, world)
+
+    def _start_at(self, run: Run, layout: Layout, world: World) -> None:
+        self.line.remove(run)
+        self._ends[run.number] = world.now + self.expected(run)
+        world.resume(run, layout)
+
+    def _reserve(self, head: Run, world: World) -> tuple[float, Floor]:
+        """When the head of the line should start, and the room of now that it does not need then."""
+        floor = world.floor.copy()
+        need = head.job.workers * floor.of_worker(head.job)
+        for end, number in sorted((max(end, world.now), number) for number, end in self._ends.items()):
+            run = world.runs[number]
+            assert run.layout is not None
+            floor.give(run.job, run.layout)
+            layout = self.placing(floor, head.job, head.job.workers) if floor.free >= need else None
+            if layout is not None:
+                floor.take(head.job, layout)
+                return end, world.floor.limited(floor.units, floor.cpu)
+        return float("inf"), world.floor

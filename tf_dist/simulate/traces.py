@@ -1,0 +1,170 @@
+"""Traces, drawn from a seed: the same seed gives the same trace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import accumulate
+from typing import Final
+
+from tf_dist.core.gang.model import Queue, Quota
+from tf_dist.simulate import distributions
+from tf_dist.simulate.model import Cluster, Scenario, SimJob, Speed
+
+_RIGID: Final = Speed(remote=1.0, overhead=0.0, restart=15.0)
+_SWEEP: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a trace is asked for; None: what suits it. ``cpu``: cores of a node."""
+
+    jobs: int | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    cpu: int | None = None
+    load: float | None = None
+    seed: int = 0
+
+
+def philly(wish: Wish) -> Scenario:
+    """Microsoft's Philly: run times with a long tail, sweeps of equal jobs; workers of 1 GPU, which fit anywhere."""
+    return _rigid("philly", wish, distributions.philly_seconds, per_worker=1)
+
+
+def helios(wish: Wish) -> Scenario:
+    """SenseTime's Helios: most jobs are done in minutes; workers with up to all GPUs of a node, whole."""
+    return _rigid("helios", wish, distributions.helios_seconds, per_worker=wish.gpus or 8)
+
+
+def _rigid(name: str, wish: Wish, seconds: Callable[[random.Random], float], *, per_worker: int) -> Scenario:
+    cluster = _cluster(wish, nodes=64, gpus=8, per_gpu=12)
+    dice = random.Random(f"{name}/{wish.seed}")
+    sweeps: list[list[SimJob]] = []
+    missing = wish.jobs or 2000
+    while missing > 0:
+        gpus = distributions.size(dice, max(1, cluster.units // 2))
+        count = min(missing, _geometric(dice) if dice.random() < 0.1 else 1)
+        runs = [seconds(dice) for _ in range(count)]
+        sweeps.append([_of_size(gpus, run, per_worker, distributions.estimate(dice, run)) for run in runs])
+        missing -= count
+    drawn = [job for sweep in sweeps for job in sweep]
+    times = distributions.arrivals(dice, len(sweeps), _span(drawn, cluster, wish.load or 0.95))
+    submits = [time for time, sweep in zip(times, sweeps, strict=True) for _ in sweep]
+    return Scenario(name=name, cluster=cluster, jobs=_named(name, drawn, submits), speed=_RIGID, seed=wish.seed)
+
+
+def _of_size(gpus: int, seconds: float, per_worker: int, estimate: float | None) -> SimJob:
+    """Workers of a size; beside more than one, a parameter server for four of them."""
+    each = min(gpus, per_worker)
+    workers = -(-gpus // each)
+    return SimJob(
+        name="",
+        submit=0.0,
+        duration=seconds,
+        workers=workers,
+        least=workers,
+        most=workers,
+        gpus=each,
+        cpu=6 * each,
+        ps=0 if workers == 1 else max(1, workers // 4),
+        estimate=estimate,
+        kind=f"{gpus} GPU",
+    )
+
+
+def _geometric(dice: random.Random) -> int:
+    """How many jobs a sweep has: eight on average."""
+    count = 1
+    while dice.random() > 1 / _SWEEP:
+        count += 1
+    return count
+
+
+def dragon(wish: Wish) -> Scenario:
+    """Elastic jobs of 1 parameter server and 1 to 8 workers, half as many at least and twice as many at most."""
+    cluster = _cluster(wish, nodes=8, gpus=4, per_gpu=16)
+    dice = random.Random(f"dragon/{wish.seed}")
+    drawn = []
+    for _ in range(wish.jobs or 300):
+        size = min(dice.choice((1, 2, 2, 4, 4, 4, 8)), cluster.units)
+        run = dice.lognormvariate(6.2, 0.9)
+        least, most = max(1, size // 2), min(2 * size, 12)
+        kind = f"{size} workers"
+        drawn.append(SimJob(name="", submit=0, duration=run, workers=size, least=least, most=most, ps=1, kind=kind))
+    rate = len(drawn) / _span(drawn, cluster, wish.load or 0.9)
+    submits = list(accumulate((dice.expovariate(rate) for _ in drawn[1:]), initial=0.0))
+    jobs = _named("dragon", drawn, submits)
+    return Scenario(name="dragon", cluster=cluster, jobs=jobs, speed=Speed(), seed=wish.seed)
+
+
+def storm(wish: Wish) -> Scenario:
+    """Gangs of a parameter server and 8 workers, all submitted at once, for ten minutes each."""
+    cluster = _cluster(wish, nodes=20, gpus=8, per_gpu=12)
+    one = SimJob(name="", submit=0.0, duration=600.0, workers=8, least=8, most=8, ps=1, kind="gang of 8")
+    jobs = tuple(replace(one, name=f"storm-{number}") for number in range(wish.jobs or 200))
+    return Scenario(name="storm", cluster=cluster, jobs=jobs, speed=Speed(), seed=wish.seed)
+
+
+_CLASSES: Final = (("small", 350, 0.1, 0.2, 1, 50), ("medium", 100, 0.5, 0.5, 5, 100), ("large", 50, 1.2, 1.0, 20, 200))
+
+
+def kueue(wish: Wish) -> Scenario:
+    """The workload with which Kueue measures itself: 5 cohorts of 6 queues with 20 cores each and 500 jobs each.
+
+    It is fixed: of what is asked for, only the number of jobs counts (of every queue the first ones).
+    """
+    jobs: list[SimJob] = []
+    queues: list[Queue] = []
+    per_queue = None if wish.jobs is None else -(-wish.jobs // 30)
+    for cohort in range(5):
+        queues.append(Queue(name=f"cohort-{cohort}"))
+        for number in range(6):
+            queue = f"cohort-{cohort}-{number}"
+            quota = Quota(nominal=Decimal(20), borrowing_limit=Decimal(100))
+            queues.append(Queue(name=queue, parent=f"cohort-{cohort}", quotas={"cpu": quota}))
+            jobs += sorted(_of_queue(queue), key=lambda job: job.submit)[:per_queue]
+    jobs.sort(key=lambda job: (job.submit, job.name))
+    speed = Speed(restart=0.0)
+    cluster = Cluster(nodes=1, gpus=0, cpu=600)
+    return Scenario(name="kueue", cluster=cluster, jobs=tuple(jobs), queues=tuple(queues), speed=speed, seed=wish.seed)
+
+
+def _of_queue(queue: str) -> Iterable[SimJob]:
+    for kind, count, every, run, cpu, priority in _CLASSES:
+        for number in range(count):
+            submit = (number + 1) * every
+            name = f"{queue}-{kind}-{number}"
+            one = SimJob(name=name, submit=submit, duration=run, gpus=0, cpu=cpu, queue=queue, kind=kind)
+            yield replace(one, priority=priority)
+
+
+TRACES: Final[dict[str, Callable[[Wish], Scenario]]] = {
+    "philly": philly,
+    "helios": helios,
+    "dragon": dragon,
+    "kueue": kueue,
+    "storm": storm,
+}
+
+
+def _cluster(wish: Wish, *, nodes: int, gpus: int, per_gpu: int) -> Cluster:
+    per_node = wish.gpus or gpus
+    return Cluster(nodes=wish.nodes or nodes, gpus=per_node, cpu=wish.cpu or per_node * per_gpu)
+
+
+def _named(name: str, jobs: Iterable[SimJob], submits: Iterable[float]) -> tuple[SimJob, ...]:
+    both = enumerate(zip(jobs, submits, strict=True))
+    return tuple(replace(job, name=f"{name}-{number}", submit=submit) for number, (job, submit) in both)
+
+
+def _span(jobs: Iterable[SimJob], cluster: Cluster, load: float) -> float:
+    """The time in which these jobs ask for ``load`` times the cluster."""
+    return asked(jobs, cluster) / (cluster.units * load)
+
+
+def asked(jobs: Iterable[SimJob], cluster: Cluster) -> float:
+    """Unit-seconds of these jobs, at the size they ask for."""
+    return sum(job.workers * cluster.units_of(job) * job.duration for job in jobs)
