@@ -10,7 +10,7 @@ import pytest
 
 from tests.core.gang.gangs import World, bound, gang, member, message, node, queue, reason, running, workers
 from tf_dist.core.gang.admit import admit
-from tf_dist.core.gang.model import Admit, Gang, Preempt, Preemption, Queue, Resize, Wait
+from tf_dist.core.gang.model import Admit, Gang, Place, Preempt, Preemption, Queue, Resize, Wait
 from tf_dist.core.model import JobKey
 
 
@@ -222,3 +222,32 @@ def test_plans_are_sound_minimal_and_nearly_always_the_best() -> None:
 def test_the_text_of_a_wait_is_a_wait() -> None:
     found = world(running("a", {"n0": 4}), gang("b", workers(4)), nodes=1)
     assert isinstance(found.decide(1)["b"], Wait)
+
+
+def test_who_takes_back_what_is_its_own_does_not_borrow_for_it() -> None:
+    """It stops its own of lower priority first; else those it stopped would stop it, and so for ever."""
+    pair = (queue("all"), queue("q0", gpu=4, parent="all"), queue("q1", gpu=4, parent="all"))
+    found = world(nodes=4, queues=pair)
+    arrivals = [
+        ("j0", "q0", 1, 50),
+        ("j1", "q1", 1, 50),
+        ("j2", "q0", 4, 200),
+        ("j3", "q1", 2, 100),
+        ("j4", "q1", 4, 200),
+    ]
+    for now, (name, where, gpus, priority) in enumerate(arrivals):
+        found.put(replace(gang(name, workers(gpus), queue=where, priority=priority), created_at=float(now)))
+        rounds = found.settle(float(now))
+        assert len(rounds) < 10
+    assert sorted(uid for uid, one in found.gangs.items() if one.place) == ["j2", "j4"]
+
+
+def test_nobody_is_told_to_give_up_a_place_it_may_not_have_heard_of() -> None:
+    found = world(gang("low", workers(4)), nodes=1)
+    said = found.admitter.decide(1)
+    assert isinstance(said["low"], Admit)
+    found.put(gang("high", workers(4), priority=5))
+    assert victims(found, 2) == []
+    place = Place(at=1, sizes=said["low"].sizes, placement=said["low"].placement)
+    found.put(replace(found.gangs["low"], place=place))
+    assert victims(found, 3) == ["low"]

@@ -16,6 +16,7 @@ from tf_dist.core.gang.explain import explain
 from tf_dist.core.gang.model import Admit, Gang, Node, Policy, Queue, Snapshot, Verdict
 from tf_dist.core.gang.pending import Pending
 from tf_dist.core.gang.queue_report import QueueFacts, facts
+from tf_dist.core.gang.reservations import Known
 from tf_dist.core.gang.round import Round
 
 
@@ -35,6 +36,10 @@ class Admitter:
         self._policy = policy or Policy()
         self._books = Books()
         self._pending = Pending(self._policy)
+        self._known = Known()
+        # Those who have their place in writing. Nobody is told to give up what it may never have heard of.
+        self._confirmed: set[str] = set()
+        self._awaits_hearing = False
         self._now = 0.0
         self._seen = -1
         self._due = inf
@@ -62,6 +67,7 @@ class Admitter:
         if promised != gang.promised:
             gang = replace(gang, promised=promised)
         entry = self._books.put(gang)
+        self._confirm(gang)
         if entry.runs:
             self._pending.remove(gang.uid)
             self._new.discard(gang.uid)
@@ -69,10 +75,20 @@ class Admitter:
             self._pending.put(entry)
             self._new.add(gang.uid)
 
+    def _confirm(self, gang: Gang) -> None:
+        if gang.place is None:
+            self._confirmed.discard(gang.uid)
+        elif gang.uid not in self._confirmed:
+            self._confirmed.add(gang.uid)
+            if self._awaits_hearing:
+                self._books.changes += 1
+                self._books.state += 1
+
     def remove_gang(self, uid: str) -> None:
         """A gang is over or gone. One that is not known is no error."""
         self._pending.remove(uid)
         self._books.remove(uid)
+        self._confirmed.discard(uid)
         self._new.discard(uid)
 
     def decide(self, now: float) -> dict[str, Verdict]:
@@ -90,9 +106,10 @@ class Admitter:
         if self._books.grants is not None:
             self._books.grants.settle()
         self._seen = self._books.changes
-        round_ = Round(self._books, self._pending, self._policy, now)
+        round_ = Round(self._books, self._pending, self._policy, now, self._known, self._confirmed)
         round_.run()
         self._due = round_.due()
+        self._awaits_hearing = round_.awaits_hearing
         if round_.last_word:
             self._seen = self._books.changes
         verdicts = round_.verdicts

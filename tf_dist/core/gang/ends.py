@@ -27,13 +27,15 @@ def end(gang: Gang, now: float) -> float:
 class Ends:
     """Gangs with a place, those first that end first; those of whom nobody knows last, of these the small ones first.
 
-    (To wait for a small gang is to reserve a node of which little is missing.)
+    (To wait for a small gang is to reserve a node of which little is missing.) ``version`` grows when time alone has
+    changed it.
     """
 
     def __init__(self) -> None:
         self._order: list[_Key] = []
         self._gangs: dict[str, tuple[Gang, _Key]] = {}
         self._now = 0.0
+        self.version = 0
 
     def put(self, gang: Gang, pods: int) -> None:
         """A gang that has a place, and so many pods."""
@@ -56,6 +58,7 @@ class Ends:
             gang, (_, pods, _, uid) = self._gangs[self._order[0][3]][0], self._order[0]
             self.remove(uid)
             self.put(gang, pods)
+            self.version += 1
 
     def __iter__(self) -> Iterator[str]:
         """The uids, in order."""

@@ -7,7 +7,7 @@ these nobody whose going turns out not to be needed. Nobody gives way if that wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 from typing import Final
@@ -203,7 +203,12 @@ def _needed(books: Books, entry: Entry, counts: Counts, steps: list[Step], place
         if step.entry.uid in evicted:
             continue  # it goes as a whole, and so do these pods
         books.quotas.take(step.entry.queue, step.quota)
-        if books.quotas.lack(entry.queue, need) is None and take_back(books, step, nodes):
+        rest = (other for place, other in enumerate(steps) if place != at and place not in spared)
+        if (
+            books.quotas.lack(entry.queue, need) is None
+            and _entitled(books, entry, need, rest)
+            and take_back(books, step, nodes)
+        ):
             spared.add(at)
             continue
         books.quotas.give(step.entry.queue, step.quota)
@@ -216,12 +221,22 @@ def _needed(books: Books, entry: Entry, counts: Counts, steps: list[Step], place
     return [step for at, step in enumerate(steps) if at not in spared]
 
 
+def _entitled(books: Books, entry: Entry, need: Resources, steps: Iterable[Step]) -> bool:
+    """Whether the gang may still have those of other queues stopped, if the steps are all that is done.
+
+    Who stops its own to stay within what is its queue's own must not be let off for having stopped others: with more
+    than its own it would be the next to be stopped, by those others.
+    """
+    others = {step.entry.queue for step in steps if not step.type and step.entry.queue != entry.queue}
+    return all(books.quotas.entitled(entry.queue, need, queue) for queue in sorted(others))
+
+
 def _each_needed(books: Books, entry: Entry, counts: Counts, steps: list[Step]) -> list[Step]:
     """The same, wherever else the gang might then be: for that it must be looked for anew, so only of a few steps."""
     for step in reversed(steps) if len(steps) <= _FEW else ():
         rest = [other for other in steps if other is not step]
         with Supposing(books, iter(rest)) as fewer:
             fewer.to(len(rest))
-            if fits(books, entry, counts) is not None:
+            if _entitled(books, entry, _need(entry, counts), rest) and fits(books, entry, counts) is not None:
                 steps = rest
     return steps

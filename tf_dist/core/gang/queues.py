@@ -150,16 +150,22 @@ class Quotas:
     def reclaims(self, queue: str, need: Resources, victim: str) -> bool:
         """Whether ``queue`` may take back from ``victim`` what it needs.
 
-        It may if, seen from where the two branches part, its branch stays within what is its own and the victim's has
-        more than its own of something that is needed.
+        It may if it is ``entitled``, and the victim's branch has more than its own of something that is needed.
         """
+        if not self.entitled(queue, need, victim):
+            return False
+        ours, theirs = self._branch(queue), self._branch(victim)
+        parting = _parting(ours, theirs)
+        return any(_over(theirs, parting, resource) > 0 for resource in billionths(need) if resource in ours.limits)
+
+    def entitled(self, queue: str, need: Resources, victim: str) -> bool:
+        """Whether, seen from where the two branches part, that of ``queue`` stays within what is its own."""
         ours, theirs = self._branch(queue), self._branch(victim)
         if ours is theirs or ours.root is not theirs.root:
             return False
-        parting = sum(1 for one, other in zip(ours.path, theirs.path, strict=False) if one is other)
+        parting = _parting(ours, theirs)
         wanted = {resource: value for resource, value in billionths(need).items() if resource in ours.limits}
-        within = all(_over(ours, parting, resource) + value <= 0 for resource, value in wanted.items())
-        return within and any(_over(theirs, parting, resource) > 0 for resource in wanted)
+        return all(_over(ours, parting, resource) + value <= 0 for resource, value in wanted.items())
 
     def _branch(self, queue: str) -> Branch:
         """A queue's branch; one that is not there (any more) holds what its gangs hold, and counts nowhere else."""
@@ -233,3 +239,8 @@ def _over(branch: Branch, parting: int, resource: str) -> int:
     held = branch.accounts[resource].held if resource in branch.accounts else 0
     below = sum(one.accounts[resource].held for one in branch.below if resource in one.accounts)
     return held - below - branch.own.get(resource, 0)
+
+
+def _parting(one: Branch, other: Branch) -> int:
+    """How many levels from the root two branches have in common."""
+    return sum(1 for mine, theirs in zip(one.path, other.path, strict=False) if mine is theirs)

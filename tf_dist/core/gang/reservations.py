@@ -12,14 +12,34 @@ from tf_dist.core.gang.reserve import Reservation, kept, reserve, taken
 from tf_dist.core.gang.supposing import fits
 
 
+class Known:
+    """What was found out about reservations while nobody gets or gives up anything, and no estimate is overrun.
+
+    ``made``: by the gang, its pods and those who reserved before it; ``kept_out``: who finds nothing beside whom.
+    """
+
+    def __init__(self) -> None:
+        self.made: dict[object, Reservation | None] = {}
+        self.kept_out: set[object] = set()
+        self._state: object = None
+
+    def at(self, books: Books) -> Known:
+        """What of it is true now."""
+        state = books.state, books.ends.version
+        if state != self._state:
+            self.made, self.kept_out, self._state = {}, set(), state
+        return self
+
+
 class Reservations:
     """Who comes later in the round gets what those who have reserved do not need."""
 
-    def __init__(self, books: Books, now: float) -> None:
+    def __init__(self, books: Books, now: float, known: Known) -> None:
         self.made: list[Reservation] = []
         self._wanted: list[tuple[Entry, Counts]] = []
         self._books = books
         self._now = now
+        self._known = known
 
     def __bool__(self) -> bool:
         """Whether any has been made."""
@@ -32,24 +52,31 @@ class Reservations:
     def when_left(self, entry: Entry, counts: Counts) -> bool:
         """Whether a gang can start once those that are leaving have left; if so, the room is reserved for it."""
         self._make()
-        reservation = reserve(self._books, entry, counts, self._now, self.made, ended=False)
-        if reservation is not None:
-            self.made.append(reservation)
-        return reservation is not None
+        return self._reserve(entry, counts, ended=False)
 
     def find(self, entry: Entry, counts: Counts) -> Places | None:
         """Where a gang can have so many pods, delaying nobody who has reserved; None: nowhere. Nothing is taken."""
         ask, books = entry.ask, self._books
         if ask is None or books.quotas.lack(entry.queue, ask.need(counts)) is not None:
             return None
-        found = books.grants.look(ask, counts) if books.grants else [{} for _ in counts]
-        if found is None:
-            return None
-        self._make()
+        found: Places | None = None
+        if not self.made or self._ends_before(entry):
+            found = books.grants.look(ask, counts) if books.grants else [{} for _ in counts]
+            if found is None:
+                return None
+            self._make()
         if not self.made or self._ends_before(entry):
             return found
+        self._make()
+        known = self._known.at(books)
+        key = ask, entry.queue, counts, *self.made
+        if key in known.kept_out:
+            return None
         with kept(books, self.made):
-            return fits(books, entry, counts)
+            found = fits(books, entry, counts)
+        if found is None:
+            known.kept_out.add(key)
+        return found
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -60,10 +87,18 @@ class Reservations:
 
     def _make(self) -> None:
         for entry, counts in self._wanted:
-            reservation = reserve(self._books, entry, counts, self._now, self.made)
-            if reservation is not None:
-                self.made.append(reservation)
+            self._reserve(entry, counts, ended=True)
         self._wanted.clear()
+
+    def _reserve(self, entry: Entry, counts: Counts, *, ended: bool) -> bool:
+        known = self._known.at(self._books)
+        key = entry, entry.ask, entry.queue, counts, ended, *self.made
+        if key not in known.made:
+            known.made[key] = reserve(self._books, entry, counts, self._now, self.made, ended=ended)
+        reservation = known.made[key]
+        if reservation is not None:
+            self.made.append(reservation)
+        return reservation is not None
 
     def _ends_before(self, entry: Entry) -> bool:
         """Whether a gang that starts now has ended before anybody who has reserved can start."""

@@ -8,37 +8,41 @@ behind it only in a strict queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from math import inf
 
 from tf_dist.core.gang import elastic, holding, preempt, words
-from tf_dist.core.gang.asks import Ask, Counts, total
+from tf_dist.core.gang.asks import Ask, Counts
 from tf_dist.core.gang.books import Books, Entry
 from tf_dist.core.gang.grants import Places
-from tf_dist.core.gang.holding import Pods
-from tf_dist.core.gang.model import Admit, Order, Place, Policy, Preempt, Resize, Verdict
+from tf_dist.core.gang.model import Admit, Order, Place, Policy, Resize, Verdict
 from tf_dist.core.gang.pending import Group, Pending
 from tf_dist.core.gang.queue_turns import Turns
-from tf_dist.core.gang.reservations import Reservations
+from tf_dist.core.gang.reservations import Known, Reservations
+from tf_dist.core.gang.telling import tell
 from tf_dist.core.gang.walk import Walk
 
 
 class Round:
     """What is decided at ``now``. ``verdicts``: on those who start, give way or grow, by uid.
 
-    ``promised``: to whom somebody was told to give way.
+    ``promised``: to whom somebody was told to give way. ``confirmed``: who is known to have heard of the place it has;
+    ``awaits_hearing``: there may be more to say once others have.
     """
 
-    def __init__(self, books: Books, pending: Pending, policy: Policy, now: float) -> None:
+    def __init__(
+        self, books: Books, pending: Pending, policy: Policy, now: float, known: Known, confirmed: Set[str]
+    ) -> None:
         self.now = now
         self.verdicts: dict[str, Verdict] = {}
         self.promised: list[str] = []
-        self.reservations = Reservations(books, now)
-        self._idle = self._relief = False
+        self.reservations = Reservations(books, now, known)
+        self._idle = self._relief = self.awaits_hearing = False
         self._books = books
         self._pending = pending
         self._policy = policy
+        self._confirmed = confirmed
         self._puzzles = self._count_puzzles()
 
     def run(self) -> None:
@@ -180,11 +184,14 @@ class Round:
             return False
         self._relief = True
         with self.reservations.taken():
-            plan = preempt.plan(self._books, entry, counts, self.now, self._policy, self.verdicts)
+            unheard = self._books.running.keys() - self._confirmed
+            plan = preempt.plan(self._books, entry, counts, self.now, self._policy, self.verdicts.keys() | unheard)
         if plan is None:
+            self.awaits_hearing = self.awaits_hearing or bool(unheard)
             group.helpless = None if self.reservations or self.verdicts else state
             return False
-        self._carry_out(plan, entry)
+        self.promised.append(entry.uid)
+        self.verdicts |= tell(self._books, plan, entry)
         return self.reservations.when_left(entry, counts)
 
     def _state(self, entry: Entry) -> object:
@@ -192,23 +199,6 @@ class Round:
         waited = self._waited(entry)
         stage = (waited >= self._policy.shrink_after) + (waited >= self._policy.squeeze_after)
         return self._books.state, entry.uid, stage
-
-    def _carry_out(self, plan: preempt.Plan, entry: Entry) -> None:
-        self.promised.append(entry.uid)
-        for uid, fewer in plan.fewer.items():
-            victim = self._books.entries[uid]
-            before = holding.sizes(victim.gang)
-            sizes = {type_: size - fewer.get(type_, 0) for type_, size in before.items()}
-            self.verdicts[uid] = Resize(
-                sizes=sizes,
-                placement=holding.placement(victim.gang, sizes),
-                message=words.shrinks(before, sizes, entry.gang.key),
-            )
-            goes = total((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)
-            self._books.tell(victim, _given_up(victim, fewer), goes)
-        for victim in plan.whole:
-            self.verdicts[victim.uid] = Preempt(by=entry.gang.key, message=words.preempted(victim.gang, entry.gang))
-            self._books.tell(victim, victim.held.staying, victim.held.staying_quota)
 
     # -- growing --
 
@@ -224,6 +214,8 @@ class Round:
 
     def _grow(self) -> None:
         for gang in elastic.grown(self._books, self.now, self._policy):
+            if gang.uid not in self._confirmed:
+                continue
             before = holding.sizes(self._books.entries[gang.uid].gang)
             self._books.put(gang)
             if gang.place is not None:
@@ -259,13 +251,3 @@ def _ask(entry: Entry) -> Ask:
     """What a gang in a line asks for: those that cannot be read are in none."""
     assert entry.ask is not None
     return entry.ask
-
-
-def _given_up(victim: Entry, fewer: dict[str, int]) -> list[Pods]:
-    """Where the last pods of each type are."""
-    pods = []
-    for want in _ask(victim).wants:
-        seats = holding.last(holding.seating(victim.gang, want.type), fewer.get(want.type, 0))
-        if want.shape is not None:
-            pods += [Pods(want.shape, node, count) for node, count in sorted(seats.items()) if node]
-    return pods

@@ -118,24 +118,39 @@ def fits(books: Books, entry: Entry, counts: Counts) -> Places | None:
 def fewest(books: Books, supposing: Supposing, entry: Entry, counts: Counts) -> Places | None:
     """Suppose as few steps done as let the gang start, and say where; None: all of them would not do.
 
-    The fewest are looked for by halving: where more room ever lets fewer gangs in, it may be one of several answers.
+    How many that are is guessed from what the last steps brought, and then looked for by halving: where more room ever
+    lets fewer gangs in, it may be one of several answers.
     """
     found = fits(books, entry, counts)
-    high = supposing.count
+    high, more = supposing.count, 1
     low = high - 1
+    missing = _missing(books, entry, counts)
     while found is None:
-        low, wanted = high, 2 * high or 1
-        high = supposing.to(wanted)
+        low, high = high, supposing.to(high + more)
         if high == low:
             return None
         found = fits(books, entry, counts)
+        left = _missing(books, entry, counts)
+        brought, missing = missing - left, left
+        # Rounded up: with as many steps again for every pod that these brought, none is missing.
+        more = min(-(-left * (high - low) // brought), 8 * (high - low)) if left and brought > 0 else 2 * more
+    middle = high - 1  # the guess is mostly right
     while high - low > 1:
-        middle = (low + high) // 2
         supposing.to(middle)
         fewer = fits(books, entry, counts)
         if fewer is None:
             low = middle
         else:
             high, found = middle, fewer
+        middle = (low + high) // 2
     supposing.to(high)
     return found
+
+
+def _missing(books: Books, entry: Entry, counts: Counts) -> int:
+    """For how many pods of a member there is no room, where that is most."""
+    if books.grants is None or entry.ask is None:
+        return 0
+    room = books.grants.room
+    wants = zip(entry.ask.wants, counts, strict=True)
+    return max((count - room.most(want.shape, count) for want, count in wants if want.shape and count), default=0)

@@ -14,7 +14,8 @@ from tf_dist.core.model import JobKey
 from tf_dist.simulate.model import Layout, Scenario, SimJob
 from tf_dist.simulate.world import Run, World
 
-_TICK: Final = 1e-3
+_ROUNDS: Final = 20
+_TICK: Final = 0.01
 GPU: Final = "nvidia.com/gpu"
 _PS, _WORKER = "ps", "worker"
 
@@ -63,11 +64,15 @@ class Ours:
         self._admitter.remove_gang(str(run.number))
 
     def act(self, world: World) -> float | None:
-        """Ask, and do what is said, until nothing more is: who was stopped makes room at once."""
-        while sum(self._obey(uid, verdict, world) for uid, verdict in self._admitter.decide(world.now).items()):
-            pass
-        wake = self._admitter.wake_at(world.now)
-        return None if wake == inf else max(wake, world.now + _TICK)
+        """Ask, and do what is said, until nothing more is: who was stopped makes room at once.
+
+        Gangs that stop each other in turn would do so for ever at the same instant: time goes on in between.
+        """
+        for _ in range(_ROUNDS):
+            if not sum(self._obey(uid, verdict, world) for uid, verdict in self._admitter.decide(world.now).items()):
+                wake = self._admitter.wake_at(world.now)
+                return None if wake == inf else max(wake, world.now + _TICK)
+        return world.now + _TICK
 
     def _obey(self, uid: str, verdict: Verdict, world: World) -> bool:
         """Do what a verdict says; whether it says anything new."""
