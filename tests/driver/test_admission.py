@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.driver.harness import START, World, tfjob
 from tests.waiting import until
+from tf_dist.cluster.api import TFJOBS
+from tf_dist.core.gang.model import Admit
 from tf_dist.driver.admission import Admission
 from tf_dist.driver.ledger import Known, Ledger
 from tf_dist.driver.loop import Driver
@@ -58,6 +61,45 @@ def test_a_decision_that_fails_is_rested_from_too() -> None:
     with pytest.raises(ZeroDivisionError):
         admission.decide(failing(), lambda *_: True)
     assert admission.pause() == 8.0
+
+
+def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
+    """Somebody wrote into the job between the decision and its pass; nothing that admission decides on has changed."""
+    world = World()
+    world.submit(tfjob())
+    caches, ledger = world.driver.caches, Ledger()
+    caches.refresh()
+    admission = Admission(caches, world.clock)
+    [(ref, stored)] = caches.jobs()
+    before = ledger.read(ref, stored)
+    assert admission.decide([before], lambda *_: True) == {before.uid}
+    assert isinstance(admission.verdict(before), Admit)
+    assert not admission.outdated(before)
+    body = {**world.job(), "status": {"tfDist": {"phase": "Pending", "message": "hello"}}}
+    world.memory.replace(TFJOBS, "default", "mnist", body, subresource="status")
+    caches.refresh()
+    after = ledger.read(ref, caches.job(ref) or {})
+    assert after.stake == before.stake
+    assert admission.outdated(after)
+    assert admission.verdict(after) is None
+    assert admission.decide([after], lambda *_: True) == {after.uid}
+    assert isinstance(admission.verdict(after), Admit)
+
+
+def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
+    world = World()
+    world.submit(tfjob())
+    drive = world.driver._steward.drive
+
+    def disturbed(*args: Any) -> Any:
+        world.driver._steward.drive = drive  # type: ignore[method-assign]
+        body = {**world.job(), "status": {"tfDist": {"phase": "Pending", "message": "hello"}}}
+        world.memory.replace(TFJOBS, "default", "mnist", body, subresource="status")
+        return drive(*args)
+
+    world.driver._steward.drive = disturbed  # type: ignore[method-assign]
+    world.settle()
+    assert world.status()["reason"] == "Admitted"
 
 
 def test_a_job_that_comes_while_admission_rests_is_decided_about_afterwards() -> None:

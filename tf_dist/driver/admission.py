@@ -96,6 +96,12 @@ class Admission:
                 return self._admitter.explain(known.uid)
             return None
 
+    def outdated(self, known: Known) -> bool:
+        """Whether what was given to a job was for an earlier version of it, so that it has to be decided anew."""
+        with self._lock:
+            given = self._given.get(known.uid)
+            return given is not None and given[1] != known.version
+
     def gives(self, known: Known) -> bool:
         """Whether ``verdict`` changes what the job holds."""
         return not isinstance(self.verdict(known), Wait | None)

@@ -264,7 +264,8 @@ class Driver:
         after = None if stored is None else self._ledger.read(ref, stored)
         if after is None:
             self._ledger.forget(ref)
-        if (before and before.stake) != (after and after.stake):
+        changed = (before and before.stake) != (after and after.stake)
+        if changed or (after is not None and self._admission.outdated(after)):
             self._ring_room()
         return after
 
