@@ -99,7 +99,7 @@ DAEMON = "setsid sh -c 'setsid tail -F {word} >/dev/null 2>&1 & sleep 0.1' & tai
 def alive(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end between opening the file and reading it
         return False
 
 
