@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tests.cluster.test_rest import CHUNKED, chunk, failure, reply, saying
-from tf_dist.cli.bundle import load
-from tf_dist.cli.commands.submit import create_job
-from tf_dist.cli.jobs import StoredJob
-from tf_dist.cli.lasting_logs import LastingLog
-from tf_dist.cli.merging import watching
-from tf_dist.cli.patience import Patience
-from tf_dist.cli.waiting import wait_for
-from tf_dist.cli.watching import Changed, Listed, Watcher
+from tf_dist.client.bundle import load
+from tf_dist.client.jobs import StoredJob
+from tf_dist.client.lasting_logs import LastingLog
+from tf_dist.client.merging import watching
+from tf_dist.client.patience import Patience
+from tf_dist.client.submitting import create_job
+from tf_dist.client.waiting import wait_for
+from tf_dist.client.watching import Changed, Listed, Watcher
 from tf_dist.cluster.api import TFJOBS, LogOptions, Object
 from tf_dist.errors import AlreadyExists, Forbidden, NotFound, Throttled, Unavailable
 
@@ -116,7 +116,7 @@ def test_waiting_bears_with_a_cluster_that_is_away(capsys: pytest.CaptureFixture
         *(CHUNKED + event("MODIFIED", with_phase("Running"))[:-9], listed(with_phase("Running"))),
     )
     with saying(*answers) as (client, _):
-        wait_for(client, [StoredJob(TFJOBS, JOB)], "running", None)
+        wait_for(client, [StoredJob(TFJOBS, JOB)], "running", None, print)
     assert capsys.readouterr().out == "tfjob/a Running\n"
 
 

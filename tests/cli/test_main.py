@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Program
 from tf_dist import __version__, errors
-from tf_dist.cli import exits
+from tf_dist.client import exits
 
 COMMANDS = ["validate", "plan", "run", "convert", "submit", "get", "describe", "logs", "wait", "explain", "suspend"]
 

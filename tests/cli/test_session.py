@@ -9,10 +9,10 @@ from tests.cluster.support import owned_by, pod
 from tests.cluster.test_official_client import FixedLogs
 from tests.driver.harness import tfjob
 from tests.waiting import until
-from tf_dist.cli.following import LogLine, opener
-from tf_dist.cli.jobs import StoredJob
-from tf_dist.cli.running.scene import Scene
-from tf_dist.cli.running.session import End, Manner, Result, Session
+from tf_dist.client.following import LogLine, opener
+from tf_dist.client.jobs import StoredJob
+from tf_dist.client.scene import Scene
+from tf_dist.client.session import End, Manner, Result, Session
 from tf_dist.cluster.api import PODS, TFJOBS, LogOptions, Resource
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.core import names

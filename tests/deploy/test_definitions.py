@@ -13,7 +13,8 @@ import yaml
 
 from tests.deploy.conftest import is_served
 from tests.waiting import until
-from tf_dist.cli.manifests.definitions import VOLCANO_JOBS, volcano_jobs
+from tf_dist.cli.manifests.definitions import volcano_jobs
+from tf_dist.client.ownership import VOLCANO_JOBS
 from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, Resource
 from tf_dist.cluster.api import VOLCANO_JOBS as VOLCANO
 from tf_dist.cluster.memory.resources import CRDS, QUEUES

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tf_dist.cli import output
+from tf_dist.client.bundle import Bundle, require, text_of
 from tf_dist.core.diagnose import Diagnosis
 
 _STYLES: Final = {"error": "red bold", "warning": "yellow bold", "info": "cyan"}
@@ -19,3 +20,10 @@ def show(found: Iterable[Diagnosis], write: Callable[[str], None] = output.line)
             write(f"    {text}")
         if one.resolution:
             write(f"  {output.painted('what to do:', 'bold')} {one.resolution}")
+
+
+def accepted(bundle: Bundle) -> Bundle:
+    """The bundle, its warnings shown; InvalidFiles if it cannot be used."""
+    for found in require(bundle).problems:
+        output.warning(text_of(found), found.problem.hint)
+    return bundle

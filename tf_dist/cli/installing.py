@@ -6,16 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.cli.manifests.definitions import TFJOBS, VOLCANO_JOBS, tfjobs
-from tf_dist.cli.manifests.foreign import Difference, differences, is_ours
-from tf_dist.cli.manifests.names import PART_OF, TF_DIST
+from tf_dist.cli.manifests.definitions import TFJOBS, tfjobs
+from tf_dist.cli.manifests.foreign import Difference, differences
 from tf_dist.cli.manifests.settings import Budgets, Settings
+from tf_dist.client.ownership import PART_OF, TF_DIST, VOLCANO_JOBS, definition, is_ours
 from tf_dist.cluster.api import Cluster, Object, Resource
 from tf_dist.errors import Forbidden, NotFound, Rejected
 
-_DEFINITIONS: Final = Resource(
-    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False
-)
 _BUDGETS: Final = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 _TAKE_OVER: Final = "kubectl label crd {} {}={} --overwrite"
 
@@ -27,19 +24,12 @@ def look(cluster: Cluster, settings: Settings) -> tuple[Settings, list[Differenc
     """
     if settings.volcano_jobs:
         _refuse_volcano(cluster)
-    there = _definition(cluster, TFJOBS)
+    there = definition(cluster, TFJOBS)
     found: list[Difference] = []
     if there is not None and not is_ours(there):
         found = list(_told(there))
         settings = replace(settings, left_out=settings.left_out | {TFJOBS})
     return replace(settings, budgets=_budgets(cluster, settings.into)), found
-
-
-def _definition(cluster: Cluster, name: str) -> Object | None:
-    try:
-        return cluster.get(_DEFINITIONS, None, name)
-    except NotFound:
-        return None
 
 
 def _budgets(cluster: Cluster, namespace: str) -> Budgets:
@@ -66,21 +56,8 @@ def _told(there: Object) -> Iterator[Difference]:
     )
 
 
-def leave_to_volcano(cluster: Cluster, name: str) -> None:
-    """Rejected when a Job would be driven here beside Volcano's controller. Who may not look is not stopped."""
-    try:
-        there = _definition(cluster, VOLCANO_JOBS)
-    except Forbidden:
-        return
-    if there is not None and not is_ours(there):
-        raise Rejected(
-            f"Job {name} is Volcano's to drive: the cluster has its definition {VOLCANO_JOBS}",
-            hint="hand it over: tf-dist submit; or make it a TFJob: tf-dist convert FILE --to kubeflow.org/v1",
-        )
-
-
 def _refuse_volcano(cluster: Cluster) -> None:
-    there = _definition(cluster, VOLCANO_JOBS)
+    there = definition(cluster, VOLCANO_JOBS)
     if there is None or is_ours(there):
         return
     raise Rejected(

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
 from tf_dist.cli import output
+from tf_dist.client.telling import prefix_width, visible
 from tf_dist.core.model import Job
 from tf_dist.core.sizes import largest
 
 _COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue")
-_CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
-
-
-def visible(text: str) -> str:
-    """What a line shows in the end: progress bars draw over themselves, and only colours may steer a terminal."""
-    shown = next((part for part in reversed(text.split("\r")) if part), "")
-    return _CONTROLS.sub("", shown)
 
 
 class Prefixes:
@@ -25,7 +18,7 @@ class Prefixes:
 
     def __init__(self, job: Job) -> None:
         replicas = [str(replica) for replica in largest(job).replicas]
-        self._width = max(map(len, replicas), default=0)
+        self._width = prefix_width(job)
         self._colours = {replica: _COLOURS[number % len(_COLOURS)] for number, replica in enumerate(replicas)}
 
     def colour(self, source: str) -> str:

@@ -6,7 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from tf_dist.cli import exits, output
+from tf_dist.cli import output
+from tf_dist.client import exits
 from tf_dist.errors import InvalidJob, TFDistError
 
 _REPORT = "this is a defect of tf-dist; please report it with the output of the same command under TF_DIST_DEBUG=1"
@@ -45,7 +46,7 @@ def _explain(error: TFDistError) -> int:
     _trace(error)
     found = getattr(error, "found", None)
     if found is not None:
-        from tf_dist.cli.bundle import text_of
+        from tf_dist.client.bundle import text_of
 
         for one in found:
             (output.warning if one.warning else output.failure)(text_of(one), one.problem.hint)

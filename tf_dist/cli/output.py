@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tf_dist.client.connect import Connection
+
 _state = {"plain": False}
 
 
@@ -151,3 +153,9 @@ def to_yaml(objects: Any) -> str:
     Dumper.add_representer(str, text)
     dump: Callable[..., str] = yaml.dump_all if isinstance(objects, list) else yaml.dump
     return dump(objects, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
+
+
+def announce(connection: Connection, namespace: str) -> None:
+    """Tell a person at a terminal, before something is changed in a cluster, which one it is."""
+    if connection.place is not None and sys.stderr.isatty():
+        note(f"cluster: {connection.name}, namespace {namespace}", "dim")

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tf_dist.cli import exits, options, output
+from tf_dist.cli import options, output
+from tf_dist.client import exits
 
 if TYPE_CHECKING:
-    from tf_dist.cli.yaml_files import FileProblem
+    from tf_dist.client.yaml_files import FileProblem
     from tf_dist.core.model import Dialect
 
 
@@ -24,12 +25,13 @@ def convert(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 if something cannot be carried.")] = False,
 ) -> None:
     """Write a job in another format. What the other format cannot say is told on standard error."""
-    from tf_dist.cli.bundle import load, require
-    from tf_dist.cli.yaml_files import FileProblem
+    from tf_dist.cli.findings import accepted
+    from tf_dist.client.bundle import load
+    from tf_dist.client.yaml_files import FileProblem
     from tf_dist.core.dialects import convert as converted
 
     target = _target(to)
-    bundle = require(load([file]))
+    bundle = accepted(load([file]))
     documents = [written.content for written in bundle.companions]
     lost: list[FileProblem] = []
     for entry in bundle.jobs:
@@ -44,7 +46,7 @@ def convert(
 
 
 def _tell(lost: list[FileProblem]) -> None:
-    from tf_dist.cli.bundle import text_of
+    from tf_dist.client.bundle import text_of
 
     for found in lost:
         output.warning(text_of(found), found.problem.hint)

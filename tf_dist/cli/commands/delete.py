@@ -21,9 +21,9 @@ def delete(
 ) -> None:
     """Delete jobs with their pods and services. Pods get their grace period to end in."""
     from tf_dist.cli.arguments import seconds
-    from tf_dist.cli.connect import connect
-    from tf_dist.cli.jobs import find
-    from tf_dist.cli.waiting import wait_for
+    from tf_dist.client.connect import connect
+    from tf_dist.client.jobs import find
+    from tf_dist.client.waiting import wait_for
     from tf_dist.errors import NotFound
 
     limit = seconds(timeout)
@@ -36,7 +36,7 @@ def delete(
         except NotFound:
             if not ignore_missing:
                 raise
-    connection.announce(namespace)
+    output.announce(connection, namespace)
     for job in found:
         # In the foreground the job itself goes last, so that its end is the end of everything.
         propagation = "Foreground" if wait else "Background"
@@ -44,4 +44,4 @@ def delete(
         if not wait:
             output.line(f"{job.shown} deleted")
     if wait:
-        wait_for(cluster, found, "deleted", limit)
+        wait_for(cluster, found, "deleted", limit, output.line)

@@ -10,7 +10,7 @@ import typer
 from tf_dist.cli import options, output
 
 if TYPE_CHECKING:
-    from tf_dist.cli.jobs import StoredJob
+    from tf_dist.client.jobs import StoredJob
     from tf_dist.cluster.api import Object
     from tf_dist.core.observed import PodView
 
@@ -27,8 +27,8 @@ def describe(
     plain: options.Plain = False,
 ) -> None:
     """Show a job: what it asks for, how it stands, its replicas, its events, and what is to be said about them."""
-    from tf_dist.cli.connect import connect
-    from tf_dist.cli.jobs import events_of, find, pods_of, views
+    from tf_dist.client.connect import connect
+    from tf_dist.client.jobs import events_of, find, pods_of, views
     from tf_dist.errors import InvalidJob
 
     connection = connect(kubeconfig, context, local=local)
@@ -141,7 +141,7 @@ def _replicas(job: StoredJob, pods: tuple[PodView, ...]) -> None:
 
 
 def _events(events: list[Object]) -> None:
-    from tf_dist.cli.jobs import event_time
+    from tf_dist.client.jobs import event_time
 
     if not events:
         return
@@ -161,7 +161,7 @@ def _events(events: list[Object]) -> None:
 
 def _diagnosis(job: StoredJob, pods: tuple[PodView, ...]) -> None:
     from tf_dist.cli.findings import show
-    from tf_dist.cli.jobs import now
+    from tf_dist.client.jobs import now
     from tf_dist.core.diagnose import diagnose
 
     _title("Diagnosis")
@@ -177,7 +177,7 @@ def _problems(error: Exception) -> None:
 def _report(job: StoredJob, raw: list[Object], events: list[Object], pods: tuple[PodView, ...]) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from tf_dist.cli.jobs import now, summary
+    from tf_dist.client.jobs import now, summary
     from tf_dist.core.diagnose import diagnose
 
     found = [asdict(one) for one in diagnose(job.job, job.status, pods, now())]

@@ -20,9 +20,9 @@ def explain(
     plain: options.Plain = False,
 ) -> None:
     """Say in sentences why a job waits, or why it failed, and what to do about it."""
-    from tf_dist.cli.connect import connect
     from tf_dist.cli.findings import show
-    from tf_dist.cli.jobs import find, now, pods_of, views
+    from tf_dist.client.connect import connect
+    from tf_dist.client.jobs import find, now, pods_of, views
     from tf_dist.core.diagnose import Category, Diagnosis, Level, diagnose
     from tf_dist.core.status import state_word
     from tf_dist.errors import InvalidJob

@@ -9,7 +9,7 @@ import typer
 from tf_dist.cli import options, output
 
 if TYPE_CHECKING:
-    from tf_dist.cli.jobs import StoredJob
+    from tf_dist.client.jobs import StoredJob
     from tf_dist.cluster.api import Cluster
 
 
@@ -27,8 +27,8 @@ def get(
     plain: options.Plain = False,
 ) -> None:
     """List submitted jobs, or show one."""
-    from tf_dist.cli.connect import connect
-    from tf_dist.cli.jobs import find, list_jobs
+    from tf_dist.client.connect import connect
+    from tf_dist.client.jobs import find, list_jobs
 
     connection = connect(kubeconfig, context, local=local)
     cluster, namespace = connection.cluster, namespace or connection.namespace
@@ -43,7 +43,7 @@ def get(
 
 
 def _show(jobs: list[StoredJob], form: options.ListFormat, *, everywhere: bool, one: bool) -> None:
-    from tf_dist.cli.jobs import summary
+    from tf_dist.client.jobs import summary
 
     match form:
         case options.ListFormat.NAME:
@@ -86,8 +86,8 @@ def _rows(jobs: list[StoredJob], wide: bool, everywhere: bool) -> list[list[str]
 
 def row(job: StoredJob, wide: bool) -> list[str]:
     """The cells of a job in a list."""
-    from tf_dist.cli.jobs import now
     from tf_dist.cli.texts import age
+    from tf_dist.client.jobs import now
     from tf_dist.core.status import state_word
     from tf_dist.core.times import parse_time
 
@@ -100,8 +100,8 @@ def row(job: StoredJob, wide: bool) -> list[str]:
 
 def _watch(cluster: Cluster, namespace: str | None, only: list[StoredJob] | None, form: options.ListFormat) -> None:
     """One line for each change, for as long as one looks."""
-    from tf_dist.cli.jobs import JOB_KINDS, StoredJob, summary
-    from tf_dist.cli.merging import merged_watch
+    from tf_dist.client.jobs import JOB_KINDS, StoredJob, summary
+    from tf_dist.client.merging import merged_watch
 
     kinds = tuple({job.resource for job in only}) if only else JOB_KINDS
     uids = {job.uid for job in only} if only else None

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tf_dist.cli import exits, options, output
+from tf_dist.cli import options, output
+from tf_dist.client import exits
 
 if TYPE_CHECKING:
     from tf_dist.cli.manifests.foreign import Difference

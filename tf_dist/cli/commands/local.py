@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tf_dist.cli import exits, options, output
+from tf_dist.cli import options, output
+from tf_dist.client import exits
 
 if TYPE_CHECKING:
     from tf_dist.driver.local import LocalEndpoint

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tf_dist.cli import exits, options, output
+from tf_dist.cli import options, output
+from tf_dist.client import exits
 
 if TYPE_CHECKING:
-    from tf_dist.cli.following import Ended, LogLine
-    from tf_dist.cli.jobs import StoredJob
     from tf_dist.cli.lines import Prefixes
-    from tf_dist.cli.watching import Item
+    from tf_dist.client.following import Ended, LogLine
+    from tf_dist.client.jobs import StoredJob
+    from tf_dist.client.watching import Item
     from tf_dist.cluster.api import Cluster, LogOptions, Object
 
 
@@ -37,8 +38,8 @@ def logs(
 ) -> None:
     """Print the logs of all replicas together, each line with the name of the replica that wrote it."""
     from tf_dist.cli.arguments import seconds
-    from tf_dist.cli.connect import connect
-    from tf_dist.cli.jobs import find
+    from tf_dist.client.connect import connect
+    from tf_dist.client.jobs import find
     from tf_dist.cluster.api import LogOptions
 
     wanted = LogOptions(
@@ -78,16 +79,16 @@ def _chosen(job: StoredJob, wanted: list[str]) -> frozenset[str]:
 
 
 def _wanted(pod: Object, chosen: frozenset[str]) -> bool:
-    from tf_dist.cli.following import replica_of
+    from tf_dist.client.following import replica_of
 
     return str(replica_of(pod)) in chosen
 
 
 def _print(cluster: Cluster, job: StoredJob, wanted: LogOptions, chosen: frozenset[str], *, timestamps: bool) -> None:
     """What there is, in the order in which it was written."""
-    from tf_dist.cli.following import Following, LogLine, opener
-    from tf_dist.cli.jobs import pods_of
     from tf_dist.cli.lines import Prefixes
+    from tf_dist.client.following import Following, LogLine, opener
+    from tf_dist.client.jobs import pods_of
 
     found: queue.SimpleQueue[LogLine | Ended] = queue.SimpleQueue()
     following = Following(job.job, opener(cluster, wanted), found.put)
@@ -118,10 +119,10 @@ def _nothing(job: StoredJob) -> None:
 
 def _follow(cluster: Cluster, job: StoredJob, wanted: LogOptions, chosen: frozenset[str]) -> None:
     """Lines as they come, of restarted replicas too, until the job has finished and every line is read."""
-    from tf_dist.cli.following import Following, opener
-    from tf_dist.cli.jobs import pods_of
     from tf_dist.cli.lines import Prefixes
-    from tf_dist.cli.watching import JobWatch, Listed, pods_in
+    from tf_dist.client.following import Following, opener
+    from tf_dist.client.jobs import pods_of
+    from tf_dist.client.watching import JobWatch, Listed, pods_in
     from tf_dist.cluster.api import PODS
 
     prefixes = Prefixes(job.job)
@@ -143,7 +144,7 @@ def _follow(cluster: Cluster, job: StoredJob, wanted: LogOptions, chosen: frozen
 
 
 def _write(batch: list[Item], prefixes: Prefixes) -> None:
-    from tf_dist.cli.following import Ended, LogLine
+    from tf_dist.client.following import Ended, LogLine
 
     for item in batch:
         if isinstance(item, LogLine):

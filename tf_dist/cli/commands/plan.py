@@ -26,9 +26,10 @@ def plan(
 
     With -o yaml, a stream of objects that kubectl can apply. They have no owner: only a submitted job can be one.
     """
-    from tf_dist.cli.bundle import load, one_job
+    from tf_dist.cli.findings import accepted
+    from tf_dist.client.bundle import load, one_job
 
-    bundle = load([file], changes or ())
+    bundle = accepted(load([file], changes or ()))
     job = _placeholder(one_job(bundle).job)
     companions = [written.content for written in bundle.companions]
     if form is options.DataFormat.TABLE:

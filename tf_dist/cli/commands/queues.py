@@ -28,8 +28,8 @@ def queues(
 
     Queues are made from files (tf-dist submit queues.yaml, or kubectl apply); jobs that name none are in "default".
     """
-    from tf_dist.cli.connect import connect
-    from tf_dist.cli.jobs import not_installed
+    from tf_dist.client.connect import connect
+    from tf_dist.client.jobs import not_installed
     from tf_dist.cluster.api import QUEUES
     from tf_dist.cluster.refusals import NotServed
 
@@ -105,8 +105,8 @@ _MORE = ("WEIGHT", "ORDER", "PREEMPTION", "BORROWED")
 
 
 def _row(depth: int, queue: Object, wide: bool) -> list[str]:
-    from tf_dist.cli.jobs import now
     from tf_dist.cli.texts import age
+    from tf_dist.client.jobs import now
     from tf_dist.core.times import parse_time
 
     status = queue.get("status") or {}

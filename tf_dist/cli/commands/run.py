@@ -11,8 +11,8 @@ import typer
 from tf_dist.cli import options
 
 if TYPE_CHECKING:
-    from tf_dist.cli.bundle import Entry
-    from tf_dist.cli.running.session import Result
+    from tf_dist.client.bundle import Entry
+    from tf_dist.client.session import Result
     from tf_dist.driver.embedded import EmbeddedSettings
 
 
@@ -49,10 +49,11 @@ def run(
     75 when it was evicted or got no place in time.
     """
     from tf_dist.cli import arguments
-    from tf_dist.cli.bundle import load, one_job
-    from tf_dist.cli.commands.submit import Spaces
-    from tf_dist.cli.connect import connect
+    from tf_dist.cli.findings import accepted
     from tf_dist.cli.running.order import Order
+    from tf_dist.client.bundle import load, one_job
+    from tf_dist.client.connect import connect
+    from tf_dist.client.submitting import Spaces
 
     limit = arguments.seconds(timeout)
     machine = Machine(network, node, tuple(entrypoint or ()), workdir)
@@ -60,7 +61,7 @@ def run(
     if elsewhere:
         machine.refuse()
     settings = None if elsewhere else machine.settings(file)
-    bundle = load([file], changes or ())
+    bundle = accepted(load([file], changes or ()))
     entry = one_job(bundle)
     _refuse_suspended(entry)
     connection = None if settings else connect(kubeconfig, context, local=local)
@@ -165,8 +166,8 @@ def _workdir(asked: str, file: str) -> Path:
 
 
 def _refuse_suspended(entry: Entry) -> None:
-    from tf_dist.cli.bundle import InvalidFiles
-    from tf_dist.cli.yaml_files import FileProblem
+    from tf_dist.client.bundle import InvalidFiles
+    from tf_dist.client.yaml_files import FileProblem
     from tf_dist.errors import Problem
 
     if entry.job.run_policy.suspend:

@@ -9,7 +9,7 @@ import typer
 from tf_dist.cli import options, output
 
 if TYPE_CHECKING:
-    from tf_dist.cli.jobs import StoredJob
+    from tf_dist.client.jobs import StoredJob
     from tf_dist.cluster.api import Cluster
 
 # Somebody else writes the job too: a driver its status. So many times it is looked at anew.
@@ -27,8 +27,8 @@ def scale(
     local: options.Local = False,
 ) -> None:
     """Give a job another number of workers. Those who leave are the last ones; new ones start when there is room."""
-    from tf_dist.cli.connect import connect
-    from tf_dist.cli.jobs import find, refuse_finished
+    from tf_dist.client.connect import connect
+    from tf_dist.client.jobs import find, refuse_finished
 
     connection = connect(kubeconfig, context, local=local)
     cluster, namespace = connection.cluster, namespace or connection.namespace
@@ -38,7 +38,7 @@ def scale(
     if before == workers:
         output.line(f"{job.shown} has {workers} workers already")
         return
-    connection.announce(namespace)
+    output.announce(connection, namespace)
     job = _write(cluster, job, workers)
     output.line(f"{job.shown} scaled from {before} to {workers} workers")
     _advise(job, before, workers)
@@ -52,7 +52,7 @@ def _count(job: StoredJob) -> int:
 
 def _write(cluster: Cluster, job: StoredJob, workers: int) -> StoredJob:
     """The job as it is with so many workers; Conflict if it is written all the time by somebody else."""
-    from tf_dist.cli.jobs import StoredJob
+    from tf_dist.client.jobs import StoredJob
     from tf_dist.core.dialects import scale_patch
     from tf_dist.errors import Conflict
 

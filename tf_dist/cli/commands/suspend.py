@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from tf_dist.cli import options, output
 
 if TYPE_CHECKING:
-    from tf_dist.cli.connect import Connection
-    from tf_dist.cli.jobs import StoredJob
+    from tf_dist.client.connect import Connection
+    from tf_dist.client.jobs import StoredJob
 
 
 def _command(help_text: str, *, suspended: bool) -> Callable[..., None]:
@@ -22,7 +22,7 @@ def _command(help_text: str, *, suspended: bool) -> Callable[..., None]:
         context: options.Context = "",
         local: options.Local = False,
     ) -> None:
-        from tf_dist.cli.connect import connect
+        from tf_dist.client.connect import connect
 
         _set(jobs, namespace, connect(kubeconfig, context, local=local), suspended=suspended)
 
@@ -38,14 +38,14 @@ resume = _command("Let suspended jobs, and jobs that a policy aborted, start aga
 
 
 def _set(jobs: list[str], namespace: str, connection: Connection, *, suspended: bool) -> None:
-    from tf_dist.cli.jobs import find, refuse_finished
+    from tf_dist.client.jobs import find, refuse_finished
     from tf_dist.core.dialects import suspend_patch
 
     cluster, namespace = connection.cluster, namespace or connection.namespace
     found = [find(cluster, name, namespace) for name in jobs]
     for job in found:
         refuse_finished(job)
-    connection.announce(namespace)
+    output.announce(connection, namespace)
     for job in found:
         patch: dict[str, Any] = suspend_patch(job.stored, suspended)
         if not suspended:

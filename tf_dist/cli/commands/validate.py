@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tf_dist.cli import exits, options, output
+from tf_dist.cli import options, output
+from tf_dist.client import exits
 
 if TYPE_CHECKING:
-    from tf_dist.cli.bundle import Bundle, Entry
-    from tf_dist.cli.yaml_files import FileProblem
+    from tf_dist.client.bundle import Bundle, Entry
+    from tf_dist.client.yaml_files import FileProblem
 
 
 def validate(
@@ -24,7 +25,7 @@ def validate(
     Understands kubeflow.org/v1 and v1alpha1 TFJobs and Volcano Jobs, several documents in a file, and ConfigMaps,
     Secrets, PersistentVolumeClaims and Services beside a job.
     """
-    from tf_dist.cli.bundle import load
+    from tf_dist.client.bundle import load
 
     bundle = load(files)
     valid = not (bundle.problems if strict else bundle.errors)
@@ -37,7 +38,7 @@ def validate(
 
 
 def _show(bundle: Bundle) -> None:
-    from tf_dist.cli.bundle import text_of
+    from tf_dist.client.bundle import text_of
 
     for found in bundle.problems:
         level = output.painted("warning", "yellow bold") if found.warning else output.painted("error", "red bold")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tf_dist.cli import options
+from tf_dist.cli import options, output
 
 
 def wait(
@@ -28,9 +28,9 @@ def wait(
     kubectl's form works too: --for=condition=Succeeded, --for=delete.
     """
     from tf_dist.cli.arguments import seconds
-    from tf_dist.cli.connect import connect
-    from tf_dist.cli.jobs import find
-    from tf_dist.cli.waiting import wait_for
+    from tf_dist.client.connect import connect
+    from tf_dist.client.jobs import find
+    from tf_dist.client.waiting import wait_for
     from tf_dist.errors import NotFound
 
     state, limit = _state(goal), seconds(timeout)
@@ -43,7 +43,7 @@ def wait(
         except NotFound:
             if state != "deleted":
                 raise
-    wait_for(cluster, found, state, limit)
+    wait_for(cluster, found, state, limit, output.line)
 
 
 _SAME = {"delete": "deleted", "created": "admitted", "complete": "succeeded", "completed": "succeeded"}

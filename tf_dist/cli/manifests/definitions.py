@@ -14,7 +14,6 @@ from tf_dist.cli.manifests.volcano_schema import VOLCANO_JOB
 
 TFJOBS: Final = "tfjobs.kubeflow.org"
 QUEUES: Final = "queues.tf-dist.dev"
-VOLCANO_JOBS: Final = "jobs.batch.volcano.sh"
 
 
 def definitions(settings: Settings) -> list[Object]:

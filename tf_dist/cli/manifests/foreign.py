@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tf_dist.cli.manifests.names import PART_OF, TF_DIST, Object
+from tf_dist.cli.manifests.names import Object
 
 _PRESERVED: Final = "x-kubernetes-preserve-unknown-fields"
 
@@ -17,11 +17,6 @@ class Difference:
 
     what: str
     so: str
-
-
-def is_ours(definition: Object) -> bool:
-    """Whether tf-dist may replace it: its label says so."""
-    return (definition["metadata"].get("labels") or {}).get(PART_OF) == TF_DIST
 
 
 def differences(found: Object, ours: Object) -> list[Difference]:

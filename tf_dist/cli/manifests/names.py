@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tf_dist.client.ownership import PART_OF, TF_DIST
+
 Object = dict[str, Any]
 
-PART_OF: Final = "app.kubernetes.io/part-of"
-TF_DIST: Final = "tf-dist"
 CONTROLLER: Final = "tf-dist-controller"
 DRIVER: Final = "tf-dist-driver"
 NODE: Final = "tf-dist-node"

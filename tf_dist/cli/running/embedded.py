@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from tf_dist.cli.commands.submit import create_job
-from tf_dist.cli.following import Instance, Opener
 from tf_dist.cli.running.order import Order
 from tf_dist.cli.running.preflight import check
-from tf_dist.cli.running.session import Manner, Result, Session
 from tf_dist.cli.running.views import view_of
-from tf_dist.cli.watching import JobWatch
+from tf_dist.client.following import Instance, Opener
+from tf_dist.client.session import Manner, Result, Session
+from tf_dist.client.submitting import create_job
+from tf_dist.client.watching import JobWatch
 from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
 from tf_dist.cluster.node.logs import LogStream
 from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tf_dist.cli.bundle import Entry
-from tf_dist.cli.commands.submit import Spaces, create_companion
-from tf_dist.cli.yaml_files import Written
+from tf_dist.client.bundle import Entry
+from tf_dist.client.submitting import Spaces, create_companion
+from tf_dist.client.yaml_files import Written
 from tf_dist.cluster.api import Cluster
 
 

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from tf_dist.cli.bundle import Entry, InvalidFiles
-from tf_dist.cli.yaml_files import FileProblem, Written
+from tf_dist.client.bundle import Entry, InvalidFiles
+from tf_dist.client.yaml_files import FileProblem, Written
 from tf_dist.cluster.node.machine import base_env
 from tf_dist.cluster.node.podspec import ContainerPlan, Surroundings, plan_container
 from tf_dist.cluster.node.problems import PodProblem

@@ -8,13 +8,14 @@ from contextlib import closing, contextmanager, suppress
 from typing import Final
 
 from tf_dist.cli import output
-from tf_dist.cli.commands.submit import create_job
-from tf_dist.cli.connect import Connection
-from tf_dist.cli.following import opener
-from tf_dist.cli.running.inline import inline_driver
 from tf_dist.cli.running.order import Order
-from tf_dist.cli.running.session import Manner, Result, Session
-from tf_dist.cli.running.views import View, view_of
+from tf_dist.cli.running.views import view_of
+from tf_dist.client.connect import Connection
+from tf_dist.client.following import opener
+from tf_dist.client.inline import inline_driver
+from tf_dist.client.onlooking import View
+from tf_dist.client.session import Manner, Result, Session
+from tf_dist.client.submitting import create_job
 from tf_dist.cluster.api import LogOptions
 from tf_dist.core.model import JobKey
 from tf_dist.driver.signals import Signals
@@ -26,7 +27,7 @@ _FOLLOW: Final = LogOptions(follow=True)
 def run(order: Order, connection: Connection, *, keep: bool) -> Result:
     """Run it to its end, and take the job away again unless ``keep``. ClusterError when the cluster does not let us."""
     cluster, entry, namespace = connection.cluster, order.entry, order.namespace
-    connection.announce(namespace)
+    output.announce(connection, namespace)
     manner = Manner(
         open_log=lambda _: opener(cluster, _FOLLOW),
         gives_up=False,

@@ -6,12 +6,13 @@ import signal
 from dataclasses import asdict
 from typing import Any, Final
 
-from tf_dist.cli import exits, output
+from tf_dist.cli import output
 from tf_dist.cli.findings import show
-from tf_dist.cli.jobs import now
-from tf_dist.cli.running.scene import Scene
-from tf_dist.cli.running.session import End, Result
 from tf_dist.cli.texts import duration, number
+from tf_dist.client import exits
+from tf_dist.client.jobs import now
+from tf_dist.client.scene import Scene
+from tf_dist.client.session import End, Result
 from tf_dist.core.diagnose import Diagnosis, diagnose
 from tf_dist.core.outcome import Outcome, outcome
 from tf_dist.core.status import LIVE

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.cli import output
 from tf_dist.cli.commands.get import STYLES
-from tf_dist.cli.following import LogLine
-from tf_dist.cli.lines import Prefixes, visible
-from tf_dist.cli.running.scene import NOTHING, Scene
+from tf_dist.cli.lines import Prefixes
 from tf_dist.cli.texts import duration, number
+from tf_dist.client.following import LogLine
+from tf_dist.client.onlooking import View
+from tf_dist.client.scene import NOTHING, Scene
+from tf_dist.client.telling import changes, visible
 from tf_dist.core.model import Job
 
 if TYPE_CHECKING:
@@ -20,23 +22,7 @@ if TYPE_CHECKING:
 
 _TF_DIST: Final = "tf-dist"
 _REFRESH: Final = 0.25
-_UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # what the job's own state says already
 _SPOKEN: Final = ("step", "loss", "accuracy")
-
-
-class View(Protocol):
-    """Shows what happens; ``tick`` is how often it wants to be called when nothing does (None: never)."""
-
-    tick: float | None
-
-    def show(self, scene: Scene, lines: list[LogLine]) -> None:
-        """The scene has changed, or lines have come."""
-
-    def say(self, text: str, style: str = "") -> None:
-        """A word of tf-dist itself."""
-
-    def close(self) -> None:
-        """Leave the place to the summary."""
 
 
 def view_of(job: Job, *, data_wanted: bool) -> View:
@@ -72,25 +58,6 @@ class PlainView:
 
     def close(self) -> None:
         """Nothing to take away."""
-
-
-def changes(scene: Scene, shown: dict[str, str]) -> list[str]:
-    """A sentence for each state that is not the one in ``shown``, which is brought up to date."""
-    told = []
-    status = scene.status
-    message = f": {status.message}" if status.message else ""
-    states = {"": (scene.state, f"job {scene.job.key.name} is {scene.state}{message}")} if message else {}
-    for row in scene.replicas:
-        if row.state in _UNREMARKABLE:
-            continue
-        detail = f" ({row.detail})" if row.detail else ""
-        where = f" on {row.node}" if row.node and row.state == "Running" else ""
-        states[str(row.replica)] = (f"{row.state}{row.restarts}", f"{row.replica} is {row.state}{where}{detail}")
-    for key, (state, text) in states.items():
-        if shown.get(key) != state:
-            shown[key] = state
-            told.append(text)
-    return told
 
 
 class LiveView:

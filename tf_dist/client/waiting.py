@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from tf_dist.cli import output
-from tf_dist.cli.jobs import StoredJob
-from tf_dist.cli.patience import PASSING, Patience
+from tf_dist.client.jobs import StoredJob
+from tf_dist.client.patience import PASSING, Patience
 from tf_dist.cluster.api import Cluster
 from tf_dist.core.outcome import WAITS, Outcome, never, outcome
 from tf_dist.core.status import state_word
@@ -23,12 +22,17 @@ class NotYet(Unavailable):
     """It has not come to that in the time given; it still may."""
 
 
-def wait_for(cluster: Cluster, jobs: Sequence[StoredJob], goal: str, timeout: float | None) -> None:
-    """Return when every job is at ``goal``; JobFailed (JobEvicted) when one can never be, NotYet after ``timeout``."""
+def wait_for(
+    cluster: Cluster, jobs: Sequence[StoredJob], goal: str, timeout: float | None, told: Callable[[str], object]
+) -> None:
+    """Return when every job is at ``goal``; JobFailed (JobEvicted) when one can never be, NotYet after ``timeout``.
+
+    ``told`` is given a line for each job that has come there.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     for job in jobs:
         reached = _wait(cluster, job, goal, deadline)
-        output.line(f"{job.shown} {'deleted' if reached is None else state_word(reached.status)}")
+        told(f"{job.shown} {'deleted' if reached is None else state_word(reached.status)}")
         if goal == "finished" and reached is not None:
             _check(reached)
 

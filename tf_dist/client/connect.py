@@ -1,13 +1,11 @@
-"""The one place where commands get their cluster: the one named by flags, else the local one, else the kubeconfig's."""
+"""The one place where fronts get their cluster: the one that is named, else the local one, else the kubeconfig's."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tf_dist.cli import output
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -31,11 +29,6 @@ class Connection:
     def here(self) -> bool:
         """Whether its nodes are this machine, as far as one can tell: folders of this machine mean something there."""
         return self.place is None or urlsplit(self.place.server).hostname in ("127.0.0.1", "::1", "localhost")
-
-    def announce(self, namespace: str) -> None:
-        """Tell a person at a terminal, before something is changed there, which cluster it is."""
-        if self.place is not None and sys.stderr.isatty():
-            output.note(f"cluster: {self.name}, namespace {namespace}", "dim")
 
 
 def connect(kubeconfig: str = "", context: str = "", *, local: bool = False) -> Connection:

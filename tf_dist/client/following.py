@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from tf_dist.cli.lasting_logs import LastingLog
+from tf_dist.client.lasting_logs import LastingLog
 from tf_dist.cluster.api import Cluster, LogOptions, Object, Stream
 from tf_dist.core import names
 from tf_dist.core.model import Job, ReplicaId

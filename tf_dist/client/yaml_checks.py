@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from tf_dist.cli.yaml_types import TAG, Loader
+from tf_dist.client.yaml_types import TAG, Loader
 from tf_dist.core.paths import format_path
 from tf_dist.errors import Problem
 

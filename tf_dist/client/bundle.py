@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tf_dist.cli import output
-from tf_dist.cli.yaml_files import FileProblem, Written, read
+from tf_dist.client.yaml_files import FileProblem, Written, read
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -177,11 +176,9 @@ def _where(written: Written) -> str:
 
 
 def require(bundle: Bundle) -> Bundle:
-    """The bundle, its warnings shown; InvalidFiles if it cannot be used."""
+    """The bundle; InvalidFiles if it cannot be used."""
     if bundle.errors:
         raise InvalidFiles(bundle.problems)
-    for found in bundle.problems:
-        output.warning(text_of(found), found.problem.hint)
     return bundle
 
 

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator
 
-from tf_dist.cli.patience import PASSING, Patience
+from tf_dist.client.patience import PASSING, Patience
 from tf_dist.cluster.api import Cluster, Resource, WatchEvent
 from tf_dist.errors import ClusterError, Forbidden, Gone, NotFound
 

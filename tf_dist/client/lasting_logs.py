@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Self
 
-from tf_dist.cli.patience import PASSING, Patience
+from tf_dist.client.patience import PASSING, Patience
 from tf_dist.cluster.api import Cluster, LogOptions, Stream
 
 _SLACK: Final = 5.0  # seconds asked for once more: what was written last may still have been under way

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tf_dist.cli.following import LogLine
-from tf_dist.cli.jobs import views
+from tf_dist.client.following import LogLine
+from tf_dist.client.jobs import views
 from tf_dist.cluster.api import Object
 from tf_dist.core.model import Job, ReplicaId
 from tf_dist.core.observed import PodView

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self
 
-from tf_dist.cli.following import Ended, Instance, LogLine
-from tf_dist.cli.jobs import StoredJob
-from tf_dist.cli.patience import PASSING, Patience
+from tf_dist.client.following import Ended, Instance, LogLine
+from tf_dist.client.jobs import StoredJob
+from tf_dist.client.patience import PASSING, Patience
 from tf_dist.cluster.api import PODS, Cluster, Object, Resource, Stream, WatchEvent
 from tf_dist.cluster.cache import version_of
 from tf_dist.errors import ClusterError, Gone

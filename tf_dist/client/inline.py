@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from tf_dist.cli.connect import Connection
-from tf_dist.cli.installing import leave_to_volcano
-from tf_dist.cli.jobs import no_namespace
+from tf_dist.client.connect import Connection
+from tf_dist.client.jobs import no_namespace
+from tf_dist.client.ownership import leave_to_volcano
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.core import names
 from tf_dist.core.model import Dialect, JobKey

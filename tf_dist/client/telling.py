@@ -1,0 +1,43 @@
+"""What happens to a job, and what its replicas write, as lines of text: the same words in every front."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tf_dist.client.scene import Scene
+from tf_dist.core.model import Job
+from tf_dist.core.sizes import largest
+
+_UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # what the job's own state says already
+_CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
+
+
+def visible(text: str) -> str:
+    """What a line shows in the end: progress bars draw over themselves, and only colours may steer a terminal."""
+    shown = next((part for part in reversed(text.split("\r")) if part), "")
+    return _CONTROLS.sub("", shown)
+
+
+def prefix_width(job: Job) -> int:
+    """How wide the longest name of a replica is that the job may have."""
+    return max((len(str(replica)) for replica in largest(job).replicas), default=0)
+
+
+def changes(scene: Scene, shown: dict[str, str]) -> list[str]:
+    """A sentence for each state that is not the one in ``shown``, which is brought up to date."""
+    told = []
+    status = scene.status
+    message = f": {status.message}" if status.message else ""
+    states = {"": (scene.state, f"job {scene.job.key.name} is {scene.state}{message}")} if message else {}
+    for row in scene.replicas:
+        if row.state in _UNREMARKABLE:
+            continue
+        detail = f" ({row.detail})" if row.detail else ""
+        where = f" on {row.node}" if row.node and row.state == "Running" else ""
+        states[str(row.replica)] = (f"{row.state}{row.restarts}", f"{row.replica} is {row.state}{where}{detail}")
+    for key, (state, text) in states.items():
+        if shown.get(key) != state:
+            shown[key] = state
+            told.append(text)
+    return told
