@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
+from itertools import islice
 
 from tf_dist.cluster.api import Object, ObjectList, WatchEvent
 from tf_dist.cluster.memory.selectors import Predicate, selector
@@ -38,21 +39,16 @@ def read(store: Store, page: Page) -> ObjectList:
         objects = _at(store, page, version, start)
     else:
         version = store.version
-        objects = [
-            (namespace, name, names[name])
-            for namespace, names in store.scan(page.kind, page.namespace)
-            for name in sorted(names)
-        ]
+        objects = store.scan(page.kind, page.namespace)
     match = page.match
-    items = [entry for entry in objects if match is None or match(entry[2])]
-    token = ""
-    if 0 < page.limit < len(items):
-        items = items[: page.limit]
-        token = _token(version, items[-1][0], items[-1][1])
+    wanted = (entry for entry in objects if match is None or match(entry[2]))
+    items = list(islice(wanted, page.limit)) if page.limit > 0 else list(wanted)
+    more = page.limit > 0 and next(wanted, None) is not None
+    token = _token(version, items[-1][0], items[-1][1]) if more else ""
     return ObjectList([obj for _, _, obj in items], str(version), token)
 
 
-def _at(store: Store, page: Page, version: int, start: _Place) -> list[tuple[str, str, Object]]:
+def _at(store: Store, page: Page, version: int, start: _Place) -> Iterator[tuple[str, str, Object]]:
     """The objects after a place as they were at a version: today's, with every later change undone."""
     try:
         changes = store.changes_since(page.kind, version)
@@ -64,18 +60,9 @@ def _at(store: Store, page: Page, version: int, start: _Place) -> list[tuple[str
     for change in changes:
         if page.namespace in (None, change.key.namespace):
             before.setdefault((change.key.namespace, change.key.name), change.previous)
-    now = (
-        (namespace, name, names[name])
-        for namespace, names in store.scan(page.kind, page.namespace)
-        for name in sorted(names)
-        if (namespace, name) not in before
-    )
-    then = ((*place, before[place]) for place in sorted(before))
-    return [
-        (namespace, name, obj)
-        for namespace, name, obj in merge(now, then, key=lambda entry: entry[:2])
-        if obj is not None and (namespace, name) > start
-    ]
+    now = (entry for entry in store.scan(page.kind, page.namespace, start) if entry[:2] not in before)
+    then = ((*place, obj) for place, obj in sorted(before.items()) if obj is not None and place > start)
+    return merge(now, then, key=lambda entry: entry[:2])
 
 
 def _token(version: int, namespace: str, name: str) -> str:

@@ -143,9 +143,8 @@ class Reaper:
     def _undefine(self, crd: Object) -> None:
         kind = self._context.registry.forget(crd)
         if kind:
-            for namespace, objects in list(self._store.scan(kind.key, None)):
-                for name in list(objects):
-                    self.gone(Key(kind.key, namespace, name))
+            for namespace, name, _ in list(self._store.scan(kind.key, None)):
+                self.gone(Key(kind.key, namespace, name))
 
     # What follows
 
@@ -161,8 +160,7 @@ class Reaper:
         above = (self._store.by_uid(uid) for uid in dict.fromkeys(owners))
         self._todo.extend(owned)
         self._todo.extend(key for key in above if key)
-        for _, names in self._store.scan("namespaces", None):
-            self._todo.extend(Key("namespaces", "", name) for name in names)
+        self._todo.extend(Key("namespaces", "", name) for _, name, _ in self._store.scan("namespaces", None))
         self.work_off()
 
     def work_off(self) -> None:

@@ -7,9 +7,11 @@ Nobody may change an object it holds or returned; a write puts a new object in t
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
@@ -71,6 +73,7 @@ class Store:
         self._journal = journal
         self._history = history
         self._objects: dict[str, dict[str, dict[str, Object]]] = {}
+        self._sorted: dict[tuple[str, str], list[str]] = {}
         self._by_uid: dict[str, Key] = {}
         self._dependents: dict[str, dict[Key, None]] = {}
         self._changes: dict[str, deque[Change]] = {}
@@ -92,11 +95,28 @@ class Store:
         """The object at a key."""
         return self._objects.get(key.kind, {}).get(key.namespace, {}).get(key.name)
 
-    def scan(self, kind: str, namespace: str | None) -> Iterator[tuple[str, Mapping[str, Object]]]:
-        """The namespaces of a kind (or one of them) with their objects by name, in order of namespace."""
+    def scan(
+        self, kind: str, namespace: str | None, after: tuple[str, str] = ("", "")
+    ) -> Iterator[tuple[str, str, Object]]:
+        """The objects of a kind (in one namespace, or in all) in order of namespace and name, from behind a place."""
         spaces = self._objects.get(kind, {})
-        for name in sorted(spaces) if namespace is None else [namespace]:
-            yield name, spaces.get(name, {})
+        for space in sorted(spaces) if namespace is None else [namespace]:
+            if space < after[0] or space not in spaces:
+                continue
+            found, names = spaces[space], self._in_order(kind, space)
+            for name in islice(names, bisect_right(names, after[1]) if space == after[0] else 0, None):
+                yield space, name, found[name]
+
+    def _in_order(self, kind: str, namespace: str) -> list[str]:
+        """The names in a namespace, sorted. Kept until one comes or goes: a list of many pages sorts them once."""
+        place = kind, namespace
+        if place not in self._sorted:
+            self._sorted[place] = sorted(self._objects[kind][namespace])
+        return self._sorted[place]
+
+    def by_age(self, kind: str, namespace: str) -> Mapping[str, Object]:
+        """The objects of a kind in a namespace by name, in order of their creation."""
+        return self._objects.get(kind, {}).get(namespace, {})
 
     def in_namespace(self, namespace: str) -> list[Key]:
         """The keys of everything in a namespace."""
@@ -166,6 +186,7 @@ class Store:
         if old is None or new is None or owners_of(old) != owners_of(new):
             self._index_owners(key, old, new)
         if old is None or new is None:
+            self._sorted.pop((key.kind, key.namespace), None)
             self._index_uid(key, old, new)
 
     def _index_uid(self, key: Key, old: Object | None, new: Object | None) -> None:

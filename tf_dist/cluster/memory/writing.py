@@ -62,12 +62,11 @@ class Writer:
         """Events last an hour after they were seen last, as in Kubernetes; looked at whenever one is added."""
         limit = timestamp(self._context.clock() - _EVENT_SECONDS)
         old: list[str] = []
-        for _, events in self._store.scan("events", namespace):
-            for name, event in events.items():
-                if event["metadata"]["creationTimestamp"] >= limit:
-                    break  # they are in the order of their creation
-                if (event.get("lastTimestamp") or "") < limit:
-                    old.append(name)
+        for name, event in self._store.by_age("events", namespace).items():
+            if event["metadata"]["creationTimestamp"] >= limit:
+                break
+            if (event.get("lastTimestamp") or "") < limit:
+                old.append(name)
         for name in old:
             self._reaper.gone(Key("events", namespace, name))
 
@@ -202,9 +201,8 @@ class Writer:
 
     def define_stored_kinds(self) -> None:
         """After a restart: serve the kinds of the stored CustomResourceDefinitions again."""
-        for _, crds in self._store.scan(_CRDS_KEY, None):
-            for crd in crds.values():
-                self._context.registry.define(crd)
+        for _, _, crd in self._store.scan(_CRDS_KEY, None):
+            self._context.registry.define(crd)
 
     def _existing(self, kind: Kind, key: Key) -> Object:
         obj = self._store.get(key)
