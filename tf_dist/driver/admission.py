@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from tf_dist.cluster.api import PRIORITY_CLASSES, QUEUES
 from tf_dist.core.gang.admit import Admitter
-from tf_dist.core.gang.model import Snapshot, Verdict, Wait
+from tf_dist.core.gang.model import Verdict, Wait
 from tf_dist.core.gang.queue_report import QueueFacts
-from tf_dist.core.gang.snapshot import Claim, snapshot
-from tf_dist.core.rules import rules_of
 from tf_dist.driver.caches import Caches
 from tf_dist.driver.feed import Feed
 from tf_dist.driver.intents import Alone, Intents
@@ -142,7 +139,8 @@ class Admission:
     def _decide(self, known: Mapping[str, Known], tells: Callable[[Known, Verdict], bool]) -> frozenset[str]:
         admitter, feed = self._ready()
         self._settle(known, feed)
-        seen = self._seen([claim for entry in known.values() if (claim := entry.claim()) is not None])
+        claims = [claim for entry in known.values() if (claim := entry.claim()) is not None]
+        seen = self._caches.snapshot(claims, self._clock())
         feed.take(seen)
         verdicts = admitter.decide(seen.now)
         new = {uid for uid, verdict in verdicts.items() if isinstance(verdict, Wait)}
@@ -155,12 +153,6 @@ class Admission:
             self._admitter = Admitter(sees_nodes=self._caches.knows_room)
             self._feed = Feed(self._admitter)
         return self._admitter, self._feed
-
-    def _seen(self, claims: list[Claim]) -> Snapshot:
-        caches = self._caches
-        nodes = caches.nodes() if caches.knows_room else None
-        rules = rules_of(caches.rules(QUEUES), caches.rules(PRIORITY_CLASSES))
-        return snapshot(claims, nodes, caches.all_pods(), now=self._clock(), rules=rules)
 
     def _settle(self, known: Mapping[str, Known], feed: Feed) -> None:
         """What was given to a job that has changed since is in it by now, or will never be."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -20,6 +21,9 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.reflector import Reflector
 from tf_dist.core import names
+from tf_dist.core.gang.model import Snapshot
+from tf_dist.core.gang.snapshot import Claim, Snapshots
+from tf_dist.core.rules import rules_of
 from tf_dist.core.times import format_time
 from tf_dist.driver import slim
 from tf_dist.driver.recorder import Recorder
@@ -52,6 +56,8 @@ class Caches:
         self._room = room
         self._recorder = recorder
         self._reflectors: dict[Resource, Reflector] = {}
+        self._snapshots = Snapshots()
+        self._seeing = threading.Lock()
         self.followed = False
         # Without the right to see nodes and everybody's pods there is no telling what is free.
         self.knows_room = False
@@ -180,13 +186,12 @@ class Caches:
         """The pods of a job."""
         return self._reflectors[PODS].cache.group(uid)
 
-    def all_pods(self) -> list[Object]:
-        """The pods of everybody, as far as nodes have to hold them."""
-        return self._reflectors[PODS].items()
-
-    def nodes(self) -> list[Object]:
-        """The nodes."""
-        return self._reflectors[NODES].items()
+    def snapshot(self, claims: Iterable[Claim], now: float) -> Snapshot:
+        """What admission decides on: these jobs, the nodes, the pods of everybody, and the rules."""
+        nodes = self._reflectors[NODES].items() if self.knows_room else None
+        rules = rules_of(self.rules(QUEUES), self.rules(PRIORITY_CLASSES))
+        with self._seeing:
+            return self._snapshots.take(claims, nodes, now=now, rules=rules)
 
     def rules(self, kind: Resource) -> list[Object]:
         """The queues, or the priority classes."""
@@ -241,6 +246,8 @@ class Caches:
         self._ring_owner(new or old)
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        with self._seeing:
+            self._snapshots.change(old, new)
         self._ring_owner(new or old)
         if not _holds_room(new) and (old is None or _holds_room(old)):
             self._room()

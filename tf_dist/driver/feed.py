@@ -33,7 +33,8 @@ class Feed:
         for name in self._nodes.keys() - nodes.keys():
             self._admitter.remove_node(name)
         for name, node in nodes.items():
-            if self._nodes.get(name) != node:
+            known = self._nodes.get(name)
+            if known is not node and known != node:
                 self._admitter.put_node(node)
         self._nodes = nodes
 
@@ -41,6 +42,7 @@ class Feed:
         for uid in self._gangs.keys() - gangs.keys():
             self._admitter.remove_gang(uid)
         for uid, gang in gangs.items():
-            if self._gangs.get(uid) != gang:
+            known = self._gangs.get(uid)
+            if known is not gang and known != gang:
                 self._admitter.put_gang(gang)
         self._gangs = dict(gangs)

@@ -151,7 +151,7 @@ class Driver:
     def _round(self) -> float:
         """Once round the loop; how long to stay away from it."""
         if not self._follows():
-            return _STANDBY
+            return 0.0 if self._mandate.valid() else _STANDBY
         if not self._mandate.valid():
             self._everything = True
             return _STANDBY
@@ -191,6 +191,8 @@ class Driver:
 
     def _ring(self, ref: JobRef) -> None:
         with self._lock:
+            if ref in self._dirty:
+                return  # it is in the queue, and will be read after this
             self._dirty.add(ref)
         self._queue.add(ref)
 

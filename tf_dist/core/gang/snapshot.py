@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tf_dist.core import names
-from tf_dist.core.gang.demand import added, members, parsed, requests, subtracted
-from tf_dist.core.gang.model import PREEMPTING, Gang, Locality, Node, Place, Policy, Queue, Resources, Snapshot
+from tf_dist.core.gang.demand import members
+from tf_dist.core.gang.model import PREEMPTING, Gang, Locality, Place, Policy, Queue, Snapshot
 from tf_dist.core.gang.queue_tree import DEFAULT
+from tf_dist.core.gang.sight import Bound, Sight
 from tf_dist.core.model import Job
 from tf_dist.core.seats import seats
 from tf_dist.core.sizes import grows_live
 from tf_dist.core.status import LIVE, Status
 
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 _DURATION: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+", re.ASCII)
 _PART: Final = re.compile(r"([0-9.]+)(h|ms|m|s)", re.ASCII)
 _SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -54,15 +54,53 @@ class Rules:
 NO_RULES: Final = Rules()
 
 
-@dataclass(slots=True)
-class Bound:
-    """The pods of one job that are on nodes: per type and node how many, and per type and index the node."""
+class Snapshots:
+    """Takes one snapshot after another. What has not changed since the last is in the next as the very same value."""
 
-    counts: dict[str, dict[str, int]] = field(default_factory=dict)
-    seats: dict[str, dict[int, str]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._sight = Sight()
+        self._rules = NO_RULES
+        self._gangs: dict[str, tuple[Claim, Gang]] = {}
+
+    def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
+        """A pod has come (``old`` None), has changed, or is gone (``new`` None)."""
+        self._sight.change(old, new)
+
+    def take(
+        self,
+        claims: Iterable[Claim],
+        nodes: Iterable[Mapping[str, Any]] | None,
+        *,
+        now: float = 0.0,
+        rules: Rules = NO_RULES,
+        policy: Policy | None = None,
+    ) -> Snapshot:
+        """What admission decides on. ``nodes`` None: they may not be seen."""
+        return Snapshot(
+            gangs=self._take_gangs(claims, rules),
+            nodes=self._sight.nodes(nodes) if nodes is not None else None,
+            now=now,
+            queues=rules.queues or (),
+            policy=policy or Policy(),
+        )
+
+    def _take_gangs(self, claims: Iterable[Claim], rules: Rules) -> tuple[Gang, ...]:
+        moved, before = self._sight.moved(), self._gangs if rules == self._rules else {}
+        self._rules, self._gangs = rules, {}
+        for claim in claims:
+            if claim.status.phase not in LIVE:
+                continue
+            uid = claim.job.uid
+            known = before.get(uid)
+            if known is None or uid in moved or not _same(known[0], claim):
+                known = claim, gang(claim, self._sight.bound(uid), rules)
+            self._gangs[uid] = known
+        return tuple(gang for _, gang in self._gangs.values())
 
 
-_NO_PODS: Final = Bound()
+def _same(one: Claim, other: Claim) -> bool:
+    """Whether they are read from the same version of a job."""
+    return one.job is other.job and one.status is other.status and one.created_at == other.created_at
 
 
 def snapshot(
@@ -74,46 +112,14 @@ def snapshot(
     rules: Rules = NO_RULES,
     policy: Policy | None = None,
 ) -> Snapshot:
-    """What admission decides on. ``nodes`` None: they may not be seen."""
-    by_node: dict[str, list[Mapping[str, Any]]] = {}
-    bound: dict[str, Bound] = {}
+    """What admission decides on, from everything there is. ``nodes`` None: they may not be seen."""
+    snapshots = Snapshots()
     for pod in pods:
-        node = node_of(pod)
-        if node:
-            by_node.setdefault(node, []).append(pod)
-            count_pod(pod, bound)
-    gangs = tuple(
-        gang(claim, bound.get(claim.job.uid, _NO_PODS), rules) for claim in claims if claim.status.phase in LIVE
-    )
-    asked = _Requests()
-    usable = None
-    if nodes is not None:
-        usable = tuple(
-            _node(node, asked.of(by_node.get(node["metadata"]["name"], ()))) for node in nodes if takes_pods(node)
-        )
-    return Snapshot(gangs=gangs, nodes=usable, now=now, queues=rules.queues or (), policy=policy or Policy())
+        snapshots.change(None, pod)
+    return snapshots.take(claims, nodes, now=now, rules=rules, policy=policy)
 
 
-def node_of(pod: Mapping[str, Any]) -> str:
-    """The node on which a pod takes room; "": it takes none."""
-    ended = (pod.get("status") or {}).get("phase") in _ENDED
-    return "" if ended else str((pod.get("spec") or {}).get("nodeName") or "")
-
-
-def count_pod(pod: Mapping[str, Any], bound: dict[str, Bound]) -> None:
-    """Add a pod that takes room on a node to those of its job, by the job's uid."""
-    labels = pod["metadata"].get("labels") or {}
-    if names.JOB_UID in labels:
-        node, type_ = node_of(pod), labels.get(names.REPLICA_TYPE, "")
-        job = bound.setdefault(labels[names.JOB_UID], Bound())
-        counts = job.counts.setdefault(type_, {})
-        counts[node] = counts.get(node, 0) + 1
-        index = labels.get(names.REPLICA_INDEX, "")
-        if index.isdecimal():
-            job.seats.setdefault(type_, {})[int(index)] = node
-
-
-def gang(claim: Claim, bound: Bound = _NO_PODS, rules: Rules = NO_RULES) -> Gang:
+def gang(claim: Claim, bound: Bound, rules: Rules = NO_RULES) -> Gang:
     """A job as admission sees it, with those of its pods that are on nodes."""
     job, status, admission = claim.job, claim.status, claim.status.admission
     place = None
@@ -135,7 +141,7 @@ def gang(claim: Claim, bound: Bound = _NO_PODS, rules: Rules = NO_RULES) -> Gang
         estimate=_estimate(job),
         not_before=status.not_before,
         place=place,
-        bound=bound.counts,
+        bound=bound.placement(),
         seats={spec.type: _seats(claim, bound, spec.type) for spec in job.replica_specs} if place else {},
         done=dict(done),
     )
@@ -145,7 +151,7 @@ def _seats(claim: Claim, bound: Bound, type_: str) -> tuple[str, ...]:
     """The nodes of a type's replicas by index: where their pods are, else where they are to be."""
     admission = claim.status.admission
     meant = seats(claim.job, admission.placement, type_) if admission else ()
-    found = bound.seats.get(type_, {})
+    found = bound.nodes(type_)
     count = max(len(meant), max(found, default=-1) + 1)
     return tuple(found.get(index) or (meant[index] if index < len(meant) else "") for index in range(count))
 
@@ -183,55 +189,3 @@ def seconds(text: str) -> float | None:
     if not _DURATION.fullmatch(text):
         return None
     return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text)) or None
-
-
-def takes_pods(node: Mapping[str, Any]) -> bool:
-    """Whether a node is ready and not cordoned."""
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), "True")
-    return ready == "True" and not (node.get("spec") or {}).get("unschedulable")
-
-
-def node(raw: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Node:
-    """A node as admission sees it; ``pods``: those that take room on it."""
-    return _node(raw, _Requests().of(pods))
-
-
-class _Requests:
-    """Adds up what pods request; pods that share their list of containers, as most do, are read once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, Resources] = {}
-
-    def of(self, pods: Iterable[Mapping[str, Any]]) -> Resources:
-        """What these pods request together."""
-        counts: Counter[int] = Counter()
-        alone: list[Resources] = []
-        for pod in pods:
-            spec = pod.get("spec") or {}
-            if "initContainers" in spec or "overhead" in spec or "containers" not in spec:
-                alone.append(requests(spec))
-                continue
-            # The snapshot's pods hold their lists as long as this lives: no other can have the same id.
-            shape = id(spec["containers"])
-            if shape not in self._known:
-                self._known[shape] = requests(spec)
-            counts[shape] += 1
-        return added((*alone, *(_times(self._known[shape], count) for shape, count in counts.items())))
-
-
-def _times(resources: Resources, count: int) -> Resources:
-    return {resource: value * count for resource, value in resources.items()}
-
-
-def _node(node: Mapping[str, Any], used: Resources) -> Node:
-    status = node.get("status") or {}
-    stated = status.get("allocatable") or status.get("capacity") or {}
-    allocatable = parsed(stated)
-    return Node(
-        name=node["metadata"]["name"],
-        allocatable=allocatable,
-        free={r: v for r, v in subtracted(allocatable, used).items() if r in allocatable},
-        labels=node["metadata"].get("labels") or {},
-        taints=tuple((node.get("spec") or {}).get("taints") or ()),
-    )

@@ -1,0 +1,150 @@
+"""What admission sees, kept up to date change by change: with a hundred thousand pods nobody looks at each of them.
+
+``Sight`` is told of every pod that changes, and gives nodes and gangs as values: the very same ones as long as nothing
+about them has changed, so that whoever compares them is done at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+from tf_dist.core import names
+from tf_dist.core.gang.demand import parsed, requests, subtracted
+from tf_dist.core.gang.model import Node, Resources
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_NONE: Final = Decimal(0)
+_MOST_SHAPES: Final = 10_000
+
+
+@dataclass(slots=True)
+class Bound:
+    """The pods of one job that are on nodes: how many, per type and node, and per type, index and node."""
+
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    seats: dict[str, dict[int, dict[str, int]]] = field(default_factory=dict)
+
+    def placement(self) -> dict[str, dict[str, int]]:
+        """How many pods, per type and node."""
+        return {type_: dict(nodes) for type_, nodes in self.counts.items() if nodes}
+
+    def nodes(self, type_: str) -> dict[int, str]:
+        """The node of each replica; of two, while one replaces another, the first by name."""
+        return {index: min(nodes) for index, nodes in self.seats.get(type_, {}).items() if nodes}
+
+
+class Sight:
+    """The room that pods take on nodes, and where the pods of jobs are."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, dict[str, Decimal]] = {}
+        self._bound: dict[str, Bound] = {}
+        self._fuller: set[str] = set()
+        self._moved: set[str] = set()
+        self._nodes: dict[str, tuple[Mapping[str, Any], Node | None]] = {}
+        # What pods of one list of containers request; the list is kept, so that its id stays its own.
+        self._shapes: dict[int, tuple[object, Resources]] = {}
+
+    # What it is told
+
+    def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
+        """A pod has come (``old`` None), has changed, or is gone (``new`` None); changes may come in any order."""
+        if old is not None and (node := node_of(old)):
+            self._take(old, node, -1)
+        if new is not None and (node := node_of(new)):
+            self._take(new, node, 1)
+
+    def _take(self, pod: Mapping[str, Any], node: str, sign: int) -> None:
+        used = self._used.setdefault(node, {})
+        for resource, value in self._requests(pod.get("spec") or {}).items():
+            used[resource] = used.get(resource, _NONE) + sign * value
+            if not used[resource]:
+                del used[resource]
+        if not used:
+            del self._used[node]
+        self._fuller.add(node)
+        labels = pod["metadata"].get("labels") or {}
+        if names.JOB_UID in labels:
+            self._seat(labels, node, sign)
+
+    def _requests(self, spec: Mapping[str, Any]) -> Resources:
+        if "initContainers" in spec or "overhead" in spec or "containers" not in spec:
+            return requests(spec)
+        containers = spec["containers"]
+        known = self._shapes.get(id(containers))
+        if known is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            known = self._shapes[id(containers)] = (containers, requests(spec))
+        return known[1]
+
+    def _seat(self, labels: Mapping[str, str], node: str, sign: int) -> None:
+        uid, type_, index = (
+            labels[names.JOB_UID],
+            labels.get(names.REPLICA_TYPE, ""),
+            labels.get(names.REPLICA_INDEX, ""),
+        )
+        job = self._bound.setdefault(uid, Bound())
+        _count(job.counts.setdefault(type_, {}), node, sign)
+        if index.isdecimal():
+            _count(job.seats.setdefault(type_, {}).setdefault(int(index), {}), node, sign)
+        if not any(job.counts.values()):
+            del self._bound[uid]
+        self._moved.add(uid)
+
+    # What it gives
+
+    def bound(self, uid: str) -> Bound:
+        """Where the pods of a job are."""
+        return self._bound.get(uid, Bound())
+
+    def moved(self) -> frozenset[str]:
+        """The uids of the jobs whose pods have come to nodes, or left them, since this was asked last."""
+        moved, self._moved = self._moved, set()
+        return frozenset(moved)
+
+    def nodes(self, raw: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
+        """The nodes that take pods; ``raw``: all there are."""
+        fuller, self._fuller = self._fuller, set()
+        before, self._nodes = self._nodes, {}
+        for node in raw:
+            name = node["metadata"]["name"]
+            known = before.get(name)
+            if known is None or known[0] is not node or name in fuller:
+                known = node, self._node(node) if takes_pods(node) else None
+            self._nodes[name] = known
+        return tuple(node for _, node in self._nodes.values() if node is not None)
+
+    def _node(self, raw: Mapping[str, Any]) -> Node:
+        status, metadata = raw.get("status") or {}, raw["metadata"]
+        allocatable = parsed(status.get("allocatable") or status.get("capacity") or {})
+        left = subtracted(allocatable, self._used.get(metadata["name"], {}))
+        return Node(
+            name=metadata["name"],
+            allocatable=allocatable,
+            free={resource: value for resource, value in left.items() if resource in allocatable},
+            labels=metadata.get("labels") or {},
+            taints=tuple((raw.get("spec") or {}).get("taints") or ()),
+        )
+
+
+def _count(counts: dict[str, int], node: str, sign: int) -> None:
+    counts[node] = counts.get(node, 0) + sign
+    if not counts[node]:
+        del counts[node]
+
+
+def node_of(pod: Mapping[str, Any]) -> str:
+    """The node on which a pod takes room; "": it takes none."""
+    ended = (pod.get("status") or {}).get("phase") in _ENDED
+    return "" if ended else str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def takes_pods(node: Mapping[str, Any]) -> bool:
+    """Whether a node is ready and not cordoned."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), "True")
+    return ready == "True" and not (node.get("spec") or {}).get("unschedulable")
