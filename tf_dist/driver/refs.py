@@ -8,6 +8,7 @@ from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, SERVICES, TFJOBS,
 from tf_dist.core import names
 
 JOB_KINDS: Final = (TFJOBS, VOLCANO_JOBS)
+_BY_KIND: Final = {kind.kind: kind for kind in JOB_KINDS}
 OWNED_KINDS: Final = (SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
 
 
@@ -29,9 +30,11 @@ class JobRef(NamedTuple):
         if not job_uid(owned):
             return None
         metadata = owned["metadata"]
-        owner = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), None)
-        kind = next((k for k in JOB_KINDS if owner and owner["kind"] == k.kind), None)
-        return cls(kind, metadata["namespace"], owner["name"]) if owner and kind else None
+        for owner in metadata.get("ownerReferences") or ():
+            if owner.get("controller"):
+                kind = _BY_KIND.get(owner["kind"])
+                return cls(kind, metadata["namespace"], owner["name"]) if kind else None
+        return None
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -18,6 +18,7 @@ from tf_dist.core.dialects.tfjob_v1_schema import RETIRED_KEYS, TYPES, Replicas,
 from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
 
 _SPECS: Loc = ("spec", "tfReplicaSpecs")
+_RETIRED = {key: name for key in RETIRED_KEYS for name, info in Spec.model_fields.items() if info.alias == key}
 _BY_FOLDED = {name.casefold(): name for name in TYPES}
 
 
@@ -83,8 +84,7 @@ def _check_counts(specs: Mapping[str, Replicas], out: Findings) -> None:
 
 def _check_retired(spec: Spec, out: Findings) -> None:
     now = spec.run_policy or RunPolicyShape()
-    for key in RETIRED_KEYS:
-        field = next(name for name, info in Spec.model_fields.items() if info.alias == key)
+    for key, field in _RETIRED.items():
         old, new = getattr(spec, field), getattr(now, field)
         if old is None:
             continue

@@ -52,10 +52,13 @@ class Sight:
 
     def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         """A pod has come (``old`` None), has changed, or is gone (``new`` None); changes may come in any order."""
-        if old is not None and (node := node_of(old)):
-            self._take(old, node, -1)
-        if new is not None and (node := node_of(new)):
-            self._take(new, node, 1)
+        before, after = node_of(old) if old else "", node_of(new) if new else ""
+        if old and new and before == after and _says_the_same(old, new):
+            return
+        if old and before:
+            self._take(old, before, -1)
+        if new and after:
+            self._take(new, after, 1)
 
     def _take(self, pod: Mapping[str, Any], node: str, sign: int) -> None:
         used = self._used.setdefault(node, {})
@@ -129,6 +132,11 @@ class Sight:
             labels=metadata.get("labels") or {},
             taints=tuple((raw.get("spec") or {}).get("taints") or ()),
         )
+
+
+def _says_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether they are told apart by their status only, as two versions of a pod mostly are."""
+    return old.get("spec") == new.get("spec") and old["metadata"].get("labels") == new["metadata"].get("labels")
 
 
 def _count(counts: dict[str, int], node: str, sign: int) -> None:
