@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
+    admitting,
+    argo,
     client,
     control_plane,
     core,
@@ -22,7 +24,20 @@ from benchmarks import (
 from benchmarks.measure import REGISTRY, Figure, machine
 
 RESULTS = Path(__file__).with_name("results.json")
-MODULES = (core, gang_place, gang_admit, gang_queues, start_up, store, client, overhead, control_plane, simulations)
+MODULES = (
+    core,
+    gang_place,
+    gang_admit,
+    gang_queues,
+    start_up,
+    store,
+    client,
+    overhead,
+    argo,
+    control_plane,
+    admitting,
+    simulations,
+)
 
 
 def main(wanted: list[str]) -> int:

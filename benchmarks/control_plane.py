@@ -58,12 +58,12 @@ def at_hand() -> bool:
 
 
 @contextmanager
-def _cluster() -> Iterator[Cluster]:
+def prepared() -> Iterator[Cluster]:
     """The real cluster with the TFJob kind, sixty nodes, and an empty namespace."""
     with load(os.environ[VARIABLE]).cluster(connections=32) as cluster:
         with suppress(AlreadyExists):
             cluster.create(CRDS, None, definitions.tfjobs())
-        _until(lambda: _served(cluster))
+        until(lambda: _served(cluster))
         for number in range(60):
             _node(cluster, f"{SPACE}-{number}")
         with suppress(AlreadyExists):
@@ -98,7 +98,7 @@ def _empty(cluster: Cluster) -> None:
     with ThreadPoolExecutor(16) as pool:
         for kind in kinds:
             list(pool.map(partial(_delete, cluster, kind), cluster.list(kind, SPACE).items))
-    _until(lambda: not any(cluster.list(kind, SPACE, limit=1).items for kind in kinds))
+    until(lambda: not any(cluster.list(kind, SPACE, limit=1).items for kind in kinds))
 
 
 def _delete(cluster: Cluster, kind: Any, stored: Object) -> None:
@@ -106,7 +106,8 @@ def _delete(cluster: Cluster, kind: Any, stored: Object) -> None:
         cluster.delete(kind, SPACE, stored["metadata"]["name"], grace_period=0)
 
 
-def _until(condition: Callable[[], bool], seconds: float = 600) -> None:
+def until(condition: Callable[[], bool], seconds: float = 600) -> None:
+    """Return when ``condition`` holds; TimeoutError."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -124,7 +125,7 @@ class Controller:
         command = [sys.executable, "-m", "tf_dist", "controller", "--kubeconfig", os.environ[VARIABLE]]
         command += ["--lease-namespace", SPACE, "--metrics-port", str(self.port), "--namespace", SPACE]
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        _until(self.ready)
+        until(self.ready)
 
     def ready(self) -> bool:
         """Whether it follows the cluster."""
@@ -190,7 +191,8 @@ def _pods(cluster: Cluster) -> Iterator[Reflector]:
         reflector.stop()
 
 
-def _job(number: int, *, workers: int, scheduler: str) -> Object:
+def job_of(number: int, *, workers: int, scheduler: str) -> Object:
+    """A job with one parameter server, whose pods are for ``scheduler``."""
     job = tfjob(f"job-{number:05}", ps=1, workers=workers)
     job["metadata"] = {"name": job["metadata"]["name"], "annotations": {"tf-dist.dev/services": "per-job"}}
     for spec in job["spec"]["tfReplicaSpecs"].values():
@@ -199,7 +201,7 @@ def _job(number: int, *, workers: int, scheduler: str) -> Object:
 
 
 def _submit(cluster: Cluster, count: int, *, workers: int, scheduler: str) -> None:
-    jobs = (_job(number, workers=workers, scheduler=scheduler) for number in range(count))
+    jobs = (job_of(number, workers=workers, scheduler=scheduler) for number in range(count))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda job: cluster.create(TFJOBS, SPACE, job), jobs))
 
@@ -213,16 +215,16 @@ def created() -> Figure:
 
     The peer writes the same objects into the same server with the same client, and decides nothing.
     """
-    with _cluster() as cluster, _pods(cluster) as pods:
+    with prepared() as cluster, _pods(cluster) as pods:
         begun = time.monotonic()
         _write_alike(cluster)
-        _until(lambda: len(pods.cache) >= JOBS * REPLICAS)
+        until(lambda: len(pods.cache) >= JOBS * REPLICAS)
         bare = JOBS * REPLICAS / (time.monotonic() - begun)
-    with _cluster() as cluster, Controller() as controller, _pods(cluster) as pods:
-        _until(controller.leads)
+    with prepared() as cluster, Controller() as controller, _pods(cluster) as pods:
+        until(controller.leads)
         before, begun = controller.calls(), time.monotonic()
         _submit(cluster, JOBS, workers=REPLICAS - 1, scheduler="nobody")
-        _until(lambda: len(pods.cache) >= JOBS * REPLICAS)
+        until(lambda: len(pods.cache) >= JOBS * REPLICAS)
         seconds = time.monotonic() - begun
         calls = {key: count - before.get(key, 0) for key, count in controller.calls().items()}
     print("  calls per job: " + ", ".join(f"{key} {count / JOBS:.2f}" for key, count in sorted(calls.items()) if count))
@@ -235,7 +237,7 @@ def _write_alike(cluster: Cluster) -> None:
     """What a driver writes for these jobs: one status, one service and the pods of each."""
 
     def write(number: int) -> None:
-        stored = cluster.create(TFJOBS, SPACE, _job(number, workers=REPLICAS - 1, scheduler="nobody"))
+        stored = cluster.create(TFJOBS, SPACE, job_of(number, workers=REPLICAS - 1, scheduler="nobody"))
         plan = reconcile(read(stored), Observed(now=time.time(), verdict=Admit()))
         for action in plan.actions:
             if isinstance(action, WriteStatus):
@@ -251,13 +253,13 @@ def _write_alike(cluster: Cluster) -> None:
 @benchmark("api.gang8_scheduled")
 def scheduled() -> Figure:
     """The same with the cluster's scheduler: how much sooner the last pod is made than the last one bound."""
-    with _cluster() as cluster, Controller() as controller, _pods(cluster) as pods:
-        _until(controller.leads)
+    with prepared() as cluster, Controller() as controller, _pods(cluster) as pods:
+        until(controller.leads)
         begun = time.monotonic()
         _submit(cluster, JOBS, workers=REPLICAS - 1, scheduler="default-scheduler")
-        _until(lambda: len(pods.cache) >= JOBS * REPLICAS)
+        until(lambda: len(pods.cache) >= JOBS * REPLICAS)
         made = time.monotonic() - begun
-        _until(lambda: all(pod["node"] for pod in pods.items()))
+        until(lambda: all(pod["node"] for pod in pods.items()))
         bound = time.monotonic() - begun
     count = JOBS * REPLICAS
     return Figure(bound / made, "ratio", target=1, at_least=True, peer=f"kube-scheduler: {count / bound:.0f} pods/s")
@@ -266,12 +268,12 @@ def scheduled() -> Figure:
 @benchmark("api.idle_1000_jobs")
 def idle() -> Figure:
     """Percent of a core that a controller takes while 1,000 jobs of 3 pods run and nothing happens."""
-    with _cluster() as cluster, Controller() as controller, _pods(cluster) as pods:
-        _until(controller.leads)
+    with prepared() as cluster, Controller() as controller, _pods(cluster) as pods:
+        until(controller.leads)
         _submit(cluster, 1000, workers=2, scheduler="nobody")
-        _until(lambda: len(pods.cache) >= 3000)
+        until(lambda: len(pods.cache) >= 3000)
         _run(cluster, pods)
-        _until(lambda: all(_phase(job) == "Running" for job in cluster.list(TFJOBS, SPACE).items))
+        until(lambda: all(_phase(job) == "Running" for job in cluster.list(TFJOBS, SPACE).items))
         time.sleep(15)  # what was gathered is written
         writes, cpu = controller.calls(), controller.cpu()
         time.sleep(60)
@@ -298,16 +300,16 @@ def _phase(job: Object) -> str:
 def failover() -> Figure:
     """A controller is killed; seconds until the next replica makes a pod for a job that came meanwhile."""
     with ExitStack() as stack:
-        cluster = stack.enter_context(_cluster())
+        cluster = stack.enter_context(prepared())
         pods = stack.enter_context(_pods(cluster))
         first = stack.enter_context(Controller())
-        _until(first.leads)
+        until(first.leads)
         stack.enter_context(Controller())
         _submit(cluster, 1, workers=2, scheduler="nobody")
-        _until(lambda: len(pods.cache) == 3)
+        until(lambda: len(pods.cache) == 3)
         first.kill()
         begun = time.monotonic()
-        cluster.create(TFJOBS, SPACE, _job(99, workers=2, scheduler="nobody"))
-        _until(lambda: len(pods.cache) == 6)
+        cluster.create(TFJOBS, SPACE, job_of(99, workers=2, scheduler="nobody"))
+        until(lambda: len(pods.cache) == 6)
         seconds = time.monotonic() - begun
     return Figure(seconds, "s", target=20)

@@ -108,6 +108,10 @@ class JobEvicted(JobFailed):
     """The job ended because the cluster took its place away: worth another try."""
 
 
+class ImagePullFailed(JobFailed):
+    """The image of a container cannot be had, so the job never began."""
+
+
 class JobTimeout(TFDistError):
     """The job was not done in the time the caller gave it."""
 

@@ -32,6 +32,7 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.memory.resources import CRDS
 from tf_dist.cluster.rest import RestCluster
+from tf_dist.driver.arbiter import ARBITER
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.leasebook import LeaseBook, sweep
 from tf_dist.driver.loop import Driver
@@ -129,6 +130,15 @@ def _rules(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:
 def test_the_controller_may_do_this_and_nothing_more(kubectl: Kubectl, namespace: str) -> None:
     assert granted(kubectl, "tf-dist-controller", SYSTEM, namespace) == CONTROLLER
     assert granted(kubectl, "tf-dist-controller", SYSTEM, SYSTEM) == CONTROLLER | ELECTION
+    seen = table("leases.coordination.k8s.io: get")  # there anybody may, of one Lease
+    assert granted(kubectl, "tf-dist-controller", SYSTEM, ARBITER.namespace) | seen == CONTROLLER | ELECTION
+
+
+def test_anybody_may_see_who_decides_for_all_and_no_other_lease(kubectl: Kubectl, namespace: str) -> None:
+    group = "--as-group=system:authenticated"
+    somebody = ["-n", ARBITER.namespace, f"--as=system:serviceaccount:{namespace}:somebody", group]
+    assert kubectl("auth", "can-i", "get", f"leases/{ARBITER.name}", *somebody).strip() == "yes"
+    assert kubectl("auth", "can-i", "get", "leases/kube-scheduler", *somebody, fails=True).startswith("no")
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def leave(world: World) -> None:
 
 
 @given(TURNS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75)
 def test_the_sum_of_what_is_given_never_exceeds_the_room(turns: list[Turn]) -> None:
     world = World(cpu="4")  # one job at a time
     processes = [Process(world), Process(world)]

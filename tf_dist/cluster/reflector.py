@@ -63,6 +63,7 @@ class Reflector:
         self._pause = pause
         self.cache = Cache(index)
         self.problem: ClusterError | None = None
+        self.absent = False  # the server does not serve the kind: that nothing is cached then says nothing else
         self._version = ""  # the newest that was seen
         self._resume = ""  # where to watch from; "": list first
         self._failures = 0
@@ -207,7 +208,7 @@ class Reflector:
         for change in self.cache.replace(kept, as_number(version), set_back=set_back):
             self._tell(change)
         self._version = self._resume = version
-        self.problem = None
+        self.problem, self.absent = None, False
         with self._lock:
             # A wish that came in the meantime is for a list that begins after it.
             if not self._wanted:
@@ -242,6 +243,7 @@ class Reflector:
 
     def _absent(self) -> None:
         """The kind is not served: its definition is not there (any more), and so none of its objects is."""
+        self.absent = True
         for stored in self.cache.items():
             self._tell(self.cache.discard(key_of(stored), stored["metadata"].get("uid", "")))
         self._resume = ""

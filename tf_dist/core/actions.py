@@ -25,11 +25,15 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Give an object of the job other data (merge patch)."""
+    """Give an object of the job other data (merge patch), or its ``subresource``.
+
+    ``kind``: with the group where it is a gang scheduler's (``PodGroup.scheduling.volcano.sh``), as for ``Delete``.
+    """
 
     kind: str
     name: str
     patch: dict[str, Any]
+    subresource: str = ""
 
 
 @dataclass(frozen=True, slots=True)

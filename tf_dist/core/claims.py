@@ -44,3 +44,11 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def may_claim(driver: str, me: str, stale: Collection[str], *, reserved: str) -> bool:
+    """Whether ``me``, who takes nothing over by itself, may take a job that it was asked to drive.
+
+    One that nobody drives, one that is ``reserved`` for whoever is asked, or one whose driver is among ``stale``.
+    """
+    return driver != me and (driver in ("", reserved) or ("/" in driver and driver in stale))

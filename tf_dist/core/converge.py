@@ -16,6 +16,7 @@ from tf_dist.core.facts import Facts
 from tf_dist.core.model import CleanPodPolicy, Job, ReplicaId, ServiceStyle
 from tf_dist.core.names import replica_name
 from tf_dist.core.observed import Observed
+from tf_dist.core.schedulers.consult import Consultation
 from tf_dist.core.seats import assigned
 from tf_dist.core.status import LIVE, STOPPED, Status
 from tf_dist.core.stopping import clean_policy, doomed
@@ -27,13 +28,17 @@ def converge(job: Job, status: Status, facts: Facts, observed: Observed) -> Iter
         if not pod.deleting:
             yield Delete("Pod", pod.name, pod.uid)
     yield from _unwanted_services(job, status, facts, observed)
-    if status.phase in LIVE and status.admission is not None:
+    consultation = Consultation(job, status, facts, observed)
+    yield from consultation.objects()
+    if status.phase in LIVE and consultation.takes_pods():
         yield from _objects(job, observed)
         due = due_replicas(job, status, facts, observed.now)
-        nodes = assigned(job, status.admission.placement, facts, due)
+        nodes = assigned(job, status.admission.placement, facts, due) if status.admission is not None else {}
         for replica in due:
             label = status.attempts.label(replica)
-            yield Create(render.pod(job, replica, label, observed.addresses, nodes.get(replica, "")))
+            body = render.pod(job, replica, label, observed.addresses, nodes.get(replica, ""))
+            consultation.decorate(replica, body)
+            yield Create(body)
 
 
 def due_replicas(job: Job, status: Status, facts: Facts, now: float) -> tuple[ReplicaId, ...]:

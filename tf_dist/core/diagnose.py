@@ -94,7 +94,9 @@ def _of_life(job: Job, status: Status, facts: Facts, now: float) -> Iterator[Dia
     if status.admission is None:
         yield from waits(status)
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
-        yield from _of_pod(pod)
+        # Another gang scheduler may have the gang wait as pods without nodes: that has been said.
+        if status.admission is not None or pod.has_node:
+            yield from _of_pod(pod)
     if facts.stale:
         names = ", ".join(sorted(pod.name for pod in facts.stale)[:5])
         yield Diagnosis(

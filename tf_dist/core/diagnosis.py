@@ -24,6 +24,7 @@ class Category(StrEnum):
     NEVER_FITS = "never-fits"
     QUOTA = "quota-exceeded"
     QUEUE = "queue-not-found"
+    SCHEDULER_MISSING = "gang-scheduler-missing"
     RESERVED = "room-is-reserved"
     PREEMPTED = "preempted"
     SCHEDULE_TIMEOUT = "not-scheduled-in-time"

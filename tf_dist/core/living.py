@@ -7,6 +7,7 @@ from dataclasses import replace
 from tf_dist.core import names
 from tf_dist.core.gang.model import Admit, Wait
 from tf_dist.core.resizing import size_text
+from tf_dist.core.schedulers.table import scheduler_of
 from tf_dist.core.situation import Situation
 from tf_dist.core.sizes import granted
 from tf_dist.core.status import STOPPED, Admission, Phase, Status
@@ -52,10 +53,11 @@ def admit(s: Situation) -> Status | None:
     if isinstance(verdict, Wait):
         return replace(s.status, reason=verdict.reason, message=verdict.message)
     if isinstance(verdict, Admit):
-        place = Admission(s.now, verdict.placement, verdict.sizes)
+        other = scheduler_of(s.asked, s.status)
+        place = Admission(s.now, verdict.placement, verdict.sizes, by=other.name if other else "")
         admitted = replace(s.status, admission=place, start_time=s.now)
-        other = size_text(s.asked, granted(s.asked, admitted))
-        message = f"begins with {other}" if other else f"all {len(s.asked.replicas)} replicas have their place"
+        smaller = size_text(s.asked, granted(s.asked, admitted))
+        message = f"begins with {smaller}" if smaller else f"all {len(s.asked.replicas)} replicas have their place"
         return replace(admitted, reason="Admitted", message=message)
     return None
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from tf_dist.core.gang_scheduler import GangScheduler
+
 Document = Mapping[str, Any]
 
 
@@ -235,7 +237,8 @@ class Plugins:
 class Scheduling:
     """What admission needs: the gang's minimum, its queue and priority, and how long it may stay unscheduled.
 
-    ``timeout``: seconds (None or 0: the default, see ``core.requeue``).
+    ``timeout``: seconds (None or 0: the default, see ``core.requeue``). ``gang``: who decides about the gang (None: the
+    job names nobody, and its driver's default holds).
     """
 
     min_available: int
@@ -243,6 +246,7 @@ class Scheduling:
     priority_class: str = ""
     scheduler_name: str = ""
     timeout: float | None = None
+    gang: GangScheduler | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,8 @@ MIN_WORKERS: Final = "tf-dist.dev/min-workers"
 MAX_WORKERS: Final = "tf-dist.dev/max-workers"
 TOPOLOGY: Final = "tf-dist.dev/topology"  # on a job: the node label in whose value its nodes are to agree
 TOPOLOGY_REQUIRED: Final = "tf-dist.dev/topology-required"  # "true": or else it waits
+QUEUE: Final = "tf-dist.dev/queue"  # a label of a job: the queue it is in
+GANG_SCHEDULER: Final = "tf-dist.dev/gang-scheduler"  # on a job: who decides when it starts
 EXPECTED_DURATION: Final = "tf-dist.dev/expected-duration"  # on a job: seconds, or 1h30m
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -10,6 +10,7 @@ from typing import Any, Final
 from tf_dist.core import names
 from tf_dist.core.gang.model import Verdict
 from tf_dist.core.model import Document, ReplicaId
+from tf_dist.core.schedulers.served import Served
 from tf_dist.core.status import Status
 from tf_dist.core.times import parse_time, round_time
 
@@ -89,6 +90,10 @@ class Observed:
     ``stored_status`` is the job's raw status; ``objects`` the other objects it owns, by (kind, name); ``verdict`` what
     admission says now; ``addresses`` see ``Cluster.addresses``; ``now`` epoch seconds. ``driver`` is who asks, and
     becomes the job's driver. ``remembered`` is the memory as the last pass left it, where that was not worth a write.
+    ``served``: what there is of the gang scheduler that the job asks for, where that is another system (None: not known
+    yet); its objects are among ``objects``, their kinds with the group (``PodGroup.scheduling.volcano.sh``).
+    ``gang``: the one that the asking driver has for jobs which name none ("": tf-dist itself; None: the job is another
+    driver's).
     """
 
     now: float
@@ -100,6 +105,8 @@ class Observed:
     deleting: bool = False
     driver: str = ""
     remembered: Status | None = None
+    served: Served | None = None
+    gang: str | None = None
 
     def __post_init__(self) -> None:
         """Times are stored to the microsecond: one that is compared with a stored one must be no finer."""

@@ -24,6 +24,8 @@ from tf_dist.core.observed import Observed
 from tf_dist.core.policies import next_due
 from tf_dist.core.report import report
 from tf_dist.core.requeue import SCHEDULE_TIMEOUT, release_at
+from tf_dist.core.schedulers.consult import consulted, look_again_at
+from tf_dist.core.schedulers.table import taken_on
 from tf_dist.core.sizes import granted
 from tf_dist.core.status import LIVE, PREEMPTED, RESIZED, Phase, Status
 from tf_dist.core.status_codec import ADOPTED, load_status
@@ -52,7 +54,9 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         return Plan(before, (DeleteJob(),))
     if before.finished and before.reason == ADOPTED:
         return Plan(before, wake_at=_expires_at(job, before))
-    after, facts = advance(job, _driven_by(before, observed.driver), observed)
+    driven = taken_on(job, _driven_by(before, observed.driver), observed.gang)
+    observed = consulted(job, driven, observed)
+    after, facts = advance(job, driven, observed)
     job = granted(job, after)
     actions: list[Action] = []
     report_at = _report_at(stored, after)
@@ -131,9 +135,10 @@ def _expired(job: Job, status: Status, now: float) -> bool:
 
 def _wake_at(job: Job, status: Status, facts: Facts, observed: Observed) -> float | None:
     """The earliest moment at which time alone changes the answer."""
+    look_again = look_again_at(job, status, observed)
     if status.phase not in LIVE:
-        return _expires_at(job, status)
-    times = [deadline_at(job, status), release_at(job, status, facts), unpin_at(status, facts)]
+        return _earliest(_expires_at(job, status), look_again)
+    times = [look_again, deadline_at(job, status), release_at(job, status, facts), unpin_at(status, facts)]
     if status.admission is None:
         times.append(status.not_before)
     if any(counts.pending or counts.failed for counts in facts.counts.values()):

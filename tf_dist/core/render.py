@@ -32,6 +32,7 @@ _NOT_FOR_PODS: Final = frozenset(
         names.TOPOLOGY,
         names.TOPOLOGY_REQUIRED,
         names.EXPECTED_DURATION,
+        names.GANG_SCHEDULER,
         "tf-dist.dev/services",
     }
 )

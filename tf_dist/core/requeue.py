@@ -15,8 +15,10 @@ from tf_dist.core.gang.model import Preempt
 from tf_dist.core.model import Action, Event, Job, ReplicaId
 from tf_dist.core.names import short_hash
 from tf_dist.core.policies import GRAVITY, decide
+from tf_dist.core.schedulers.table import scheduler_of
 from tf_dist.core.situation import Situation
 from tf_dist.core.status import PREEMPTED, Failure, Phase, Status
+from tf_dist.core.text import listed
 from tf_dist.core.times import format_time, round_time
 
 SCHEDULE_TIMEOUT: Final = "ScheduleTimeout"
@@ -29,7 +31,6 @@ _LONGEST_PAUSE: Final = 3600.0
 # So much of a pause depends on the job: gangs that failed together do not come back together.
 _SPREAD: Final = 0.1
 _DIGITS: Final = 36
-_MOST_NAMED: Final = 3
 
 _ENDS: Final = {
     Action.FAIL_JOB: Phase.FAILED,
@@ -44,7 +45,8 @@ def give_way(s: Situation) -> Status | None:
     verdict = s.observed.verdict
     if not s.live or s.status.admission is None or not isinstance(verdict, Preempt):
         return None
-    message = f"gave its place to {verdict.by}" + (f": {verdict.message}" if verdict.message else "")
+    message = f"gave its place to {verdict.by}" if verdict.by else "gave its place up"
+    message += f": {verdict.message}" if verdict.message else ""
     told = replace(s.status, failure=Failure(event=PREEMPTED, message=message, at=s.now))
     action = _answer(s)
     if action in _ENDS:
@@ -105,8 +107,14 @@ def timeout(job: Job) -> float:
 
 
 def release_at(job: Job, status: Status, facts: Facts) -> float | None:
-    """When the gang is released if nothing changes; None if every pod has its node, or once had."""
+    """When the gang is released if nothing changes; None if every pod has its node, or once had.
+
+    A gang scheduler that binds pods has its own patience with those that a gang can do without.
+    """
     if status.admission is None or status.admission.complete is not None:
+        return None
+    scheduler = scheduler_of(job, status)
+    if scheduler is not None and scheduler.pods_first:
         return None
     since = min((since for _, since in _unplaced(job, status, facts)), default=None)
     return None if since is None else round_time(since + timeout(job))
@@ -140,8 +148,6 @@ def is_complete(job: Job, facts: Facts) -> bool:
 
 def _unplaced_text(s: Situation) -> str:
     replicas = [replica for replica, _ in _unplaced(s.job, s.status, s.facts)]
-    named = ", ".join(map(str, replicas[:_MOST_NAMED]))
-    more = f" and {len(replicas) - _MOST_NAMED} more" if len(replicas) > _MOST_NAMED else ""
     pods = (s.facts.current.get(replica) for replica in replicas)
     words = next((pod.unschedulable for pod in pods if pod is not None and pod.unschedulable), "")
-    return f"{named}{more} got no node" + (f" ({words})" if words else "")
+    return f"{listed(replicas)} got no node" + (f" ({words})" if words else "")

@@ -114,7 +114,8 @@ class Admission:
     """The gang's place: since when, on which nodes where admission chose them, and how many pods per type it may have.
 
     ``sizes``: empty: as many as the job says. ``resized``: when they changed last; ``complete``: since when every pod
-    has had its node (None: they never all had one). Epoch seconds.
+    has had its node (None: they never all had one). Epoch seconds. ``by``: the gang scheduler that gave it ("": tf-dist
+    itself); whoever gave it speaks for the job as long as it stands.
     """
 
     at: float
@@ -122,6 +123,7 @@ class Admission:
     sizes: Mapping[str, int] = field(default_factory=dict)
     resized: float | None = None
     complete: float | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +145,9 @@ class Status:
     ``succeeded``: replicas that are done for good, even when their pods are gone. ``restarts``: restarts spent, by
     cause; ``container_restarts``: those by the kubelet in pods that are gone. ``pauses``: keyed by replica, task or ""
     (the job). ``last_sizes``: those of its last place, once it is over or stopped. ``requeues``: how often in a row its
-    pods found no nodes in time; ``not_before``: until then it does not try again. ``driver``: who drives the job (see
-    ``core.claims``). ``reported``: when the status was written last. Times are epoch seconds.
+    pods found no nodes in time; ``not_before``: until then it does not try again. ``gang``: the gang scheduler that its
+    driver has for jobs which name none ("": tf-dist itself). ``driver``: who drives the job (see ``core.claims``).
+    ``reported``: when the status was written last. Times are epoch seconds.
     """
 
     phase: Phase = Phase.PENDING
@@ -166,6 +169,7 @@ class Status:
     not_before: float = 0.0
     counts: Mapping[str, Counts] = field(default_factory=dict)
     failure: Failure | None = None
+    gang: str = ""
     driver: str = ""
     reported: float | None = None
 

@@ -72,6 +72,7 @@ def load_status(stored: Document) -> Status:
         not_before=parse_time(raw.get("notBefore")) or 0.0,
         counts={type_: Counts(**counts) for type_, counts in (raw.get("replicas") or {}).items()},
         failure=_load_failure(raw.get("failure")),
+        gang=raw.get("gang", ""),
         driver=raw.get("driver", ""),
         reported=parse_time(raw.get("reported")),
     )
@@ -99,6 +100,7 @@ def dump_status(status: Status) -> dict[str, Any]:
         "notBefore": _time(status.not_before or None),
         "replicas": {type_: _nonzero(asdict(counts)) for type_, counts in status.counts.items()},
         "failure": _dump_failure(status.failure),
+        "gang": status.gang,
         "driver": status.driver,
         "reported": _time(status.reported),
     }
@@ -181,6 +183,7 @@ def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:
         "sizes": dict(admission.sizes),
         "resized": _time(admission.resized),
         "complete": _time(admission.complete),
+        "by": admission.by,
     }
     return _nonzero(fields)
 
@@ -194,6 +197,7 @@ def _load_admission(raw: Mapping[str, Any] | None) -> Admission | None:
         sizes=dict(raw.get("sizes") or {}),
         resized=parse_time(raw.get("resized")),
         complete=parse_time(raw.get("complete")),
+        by=raw.get("by", ""),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tf_dist.core.facts import Occurrence
@@ -31,6 +31,12 @@ def exit_text(exit_: Exit | None) -> str:
     special = exit_.reason if exit_.reason not in ("", "Error", "Completed") else ""
     detail = ", ".join(part for part in (name, special) if part)
     return f"exited with code {exit_.code}" + (f" ({detail})" if detail else "")
+
+
+def listed(things: Sequence[object], most: int = 3) -> str:
+    """The first few things by name, and how many more there are."""
+    more = len(things) - most
+    return ", ".join(map(str, things[:most])) + (f" and {more} more" if more > 0 else "")
 
 
 def describe(job: Job, occurrence: Occurrence) -> str:

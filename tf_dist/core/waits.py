@@ -8,6 +8,7 @@ from typing import Final
 from tf_dist.core.diagnosis import Category, Diagnosis, Level
 from tf_dist.core.gang.model import PREEMPTING
 from tf_dist.core.requeue import SCHEDULE_TIMEOUT
+from tf_dist.core.schedulers.model import DEACTIVATED, QUEUE_REFUSED, SCHEDULER_MISSING
 from tf_dist.core.status import PREEMPTED, Status
 
 # Why a gang waits -> how grave that is, what it is, and what helps.
@@ -31,6 +32,21 @@ _WAITS: Final[Mapping[str, tuple[Level, Category, str]]] = {
         Level.ERROR,
         Category.QUEUE,
         "name a queue that tf-dist queues lists, or have this one made; the job starts as soon as it is there",
+    ),
+    SCHEDULER_MISSING: (
+        Level.ERROR,
+        Category.SCHEDULER_MISSING,
+        "install it, and grant tf-dist its objects (tf-dist install --gang-scheduler NAME); or name another one",
+    ),
+    QUEUE_REFUSED: (
+        Level.ERROR,
+        Category.QUEUE,
+        "name a queue that the gang scheduler serves, or have this one made; the job starts as soon as it is there",
+    ),
+    DEACTIVATED: (
+        Level.WARNING,
+        Category.ADMISSION,
+        "whoever switched it off can switch it on again; until then it waits outside its queue",
     ),
     "Reserved": (
         Level.INFO,

@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import Final
 
 from tf_dist.core.gang.admit import Admitter
+from tf_dist.core.gang.feed import Feed
 from tf_dist.core.gang.model import Verdict, Wait
 from tf_dist.core.gang.queue_report import QueueFacts
 from tf_dist.driver.caches import Caches
-from tf_dist.driver.feed import Feed
 from tf_dist.driver.intents import Alone, Intents
 from tf_dist.driver.ledger import Known
 from tf_dist.driver.refs import JobRef
@@ -25,8 +25,7 @@ _REST: Final = 4.0
 class Admission:
     """Asks the core for verdicts and keeps them until the jobs have taken them over. Thread-safe.
 
-    ``clock``: epoch seconds; ``monotonic``: seconds that only go forward. ``intents``: where places are written down
-    before they are given away.
+    ``clock``: epoch seconds; ``monotonic``: seconds that only go forward.
     """
 
     def __init__(
@@ -34,12 +33,11 @@ class Admission:
         caches: Caches,
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
-        intents: Intents | None = None,
     ) -> None:
         self._caches = caches
         self._clock = clock
         self._monotonic = monotonic
-        self._intents = intents or Alone()
+        self._intents: Intents = Alone()
         self._lock = threading.RLock()
         self._begin()
         self._rested = float("-inf")
@@ -70,9 +68,13 @@ class Admission:
             due = self._admitter.wake_at(now) - now if self._admitter is not None else math.inf
         return max(rest, due)
 
-    def open(self, epoch: int) -> bool:
-        """Begin to decide under a mandate; whether that is new, and all that was seen before out of date."""
-        anew = self._intents.open(epoch)
+    def open(self, epoch: object, intents: Intents) -> bool:
+        """Begin to decide, under a right won as ``epoch``; whether that is new, and what was seen before out of date.
+
+        ``intents``: where places are written down before they are given away.
+        """
+        anew = intents.open(epoch) or intents is not self._intents
+        self._intents = intents
         if anew:
             with self._lock:
                 self._begin()
@@ -98,10 +100,6 @@ class Admission:
         with self._lock:
             given = self._given.get(known.uid)
             return given is not None and given[1] != known.version
-
-    def gives(self, known: Known) -> bool:
-        """Whether ``verdict`` changes what the job holds."""
-        return not isinstance(self.verdict(known), Wait | None)
 
     def queue_facts(self) -> Mapping[str, QueueFacts]:
         """How the queues stand as of the last decision."""

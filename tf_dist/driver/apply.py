@@ -11,6 +11,7 @@ from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES, C
 from tf_dist.core import names
 from tf_dist.core.actions import Action, Create, Delete, DeleteJob, Emit, Plan, Update, WriteStatus
 from tf_dist.core.model import Document
+from tf_dist.core.schedulers.table import kind_key
 from tf_dist.core.status_codec import FIELD
 from tf_dist.driver.caches import Caches
 from tf_dist.driver.events import EventWriter
@@ -77,10 +78,9 @@ class Applier:
             case Create():
                 self._create(ref, stored, action.body)
             case Update():
-                kind = _KINDS[action.kind]
-                self._caches.wrote(kind, self._cluster.patch(kind, ref.namespace, action.name, action.patch))
+                self._update(ref, action)
             case Delete():
-                self._delete(_KINDS[action.kind], ref.namespace, action.name, action.uid)
+                self._delete(self._kind(action.kind), ref.namespace, action.name, action.uid)
             case DeleteJob():
                 self._delete(ref.resource, ref.namespace, ref.name, stored["metadata"]["uid"])
             case Emit():
@@ -110,8 +110,17 @@ class Applier:
 
     # What a job owns
 
+    def _kind(self, name: str) -> Resource:
+        """The kind of that name; one of a gang scheduler has its group in it."""
+        return _KINDS.get(name) or self._caches.schedulers.resource(name)
+
+    def _update(self, ref: JobRef, action: Update) -> None:
+        kind = self._kind(action.kind)
+        written = self._cluster.patch(kind, ref.namespace, action.name, action.patch, subresource=action.subresource)
+        self._caches.wrote(kind, written)
+
     def _create(self, ref: JobRef, stored: Object, body: Object) -> None:
-        resource = _KINDS[body["kind"]]
+        resource = self._kind(kind_key(body))
         try:
             there = self._cluster.create(resource, ref.namespace, body)
         except AlreadyExists:

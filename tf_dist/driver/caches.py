@@ -24,10 +24,13 @@ from tf_dist.core import names
 from tf_dist.core.gang.model import Snapshot
 from tf_dist.core.gang.snapshot import Claim, Snapshots
 from tf_dist.core.rules import rules_of
+from tf_dist.core.schedulers.model import Scheduler
+from tf_dist.core.schedulers.served import Served
 from tf_dist.core.times import format_time
 from tf_dist.driver import slim
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JOB_KINDS, OWNED_KINDS, JobRef, job_uid
+from tf_dist.driver.schedulers import Schedulers
 from tf_dist.driver.settings import DriverSettings
 from tf_dist.errors import Forbidden, NotFound
 
@@ -58,9 +61,12 @@ class Caches:
         self._reflectors: dict[Resource, Reflector] = {}
         self._snapshots = Snapshots()
         self._seeing = threading.Lock()
+        self.schedulers = Schedulers(cluster, settings.namespace, rung=rung, recorder=recorder)
         self.followed = False
         # Without the right to see nodes and everybody's pods there is no telling what is free.
         self.knows_room = False
+        # Who does not see every job cannot decide for all of them.
+        self.sees_all = False
 
     # Their life
 
@@ -69,8 +75,10 @@ class Caches:
         if self._reflectors:
             return
         self.knows_room = self._may_list(NODES) and self._may_list(PODS)
+        self.sees_all = self.knows_room and self._settings.arbitrates and self._is_served(TFJOBS)
         namespace = self._settings.namespace
-        kinds = {kind: self._reflector(kind, self._job_changed(kind), slim.job) for kind in self._job_kinds()}
+        jobs_of = None if self.sees_all else namespace
+        kinds = {kind: self._reflector(kind, self._job_changed(kind), slim.job, jobs_of) for kind in self._job_kinds()}
         for kind in self._owned_kinds():
             changed = self._owned_changed
             kinds[kind] = self._reflector(kind, changed, slim.owned, namespace, labels=names.JOB_UID, index=job_uid)
@@ -134,26 +142,31 @@ class Caches:
         """Follow the cluster in threads, one a kind."""
         self.prepare()
         self.followed = True
+        self.schedulers.follow()
         for reflector in self._reflectors.values():
             reflector.start()
 
     def stop(self) -> None:
         """End the threads."""
-        for reflector in self._reflectors.values():
+        self.schedulers.end()
+        for reflector in self._all():
             reflector.end()
-        for reflector in self._reflectors.values():
+        for reflector in self._all():
             reflector.stop()
+
+    def _all(self) -> list[Reflector]:
+        return [*self._reflectors.values(), *self.schedulers.reflectors()]
 
     def refresh(self) -> None:
         """List everything now, unless it is followed anyway; ClusterError."""
         self.prepare()
         if not self.followed:
-            for reflector in self._reflectors.values():
+            for reflector in self._all():
                 reflector.refresh()
 
     def relist(self) -> None:
         """Believe nothing that is not newer than this moment; ``synced`` says when that is so."""
-        for reflector in self._reflectors.values():
+        for reflector in self._all():
             reflector.relist()
 
     def synced(self) -> bool:
@@ -167,7 +180,7 @@ class Caches:
 
     def problems(self) -> list[str]:
         """What keeps the caches from following the cluster."""
-        return [f"{kind.plural}: {r.problem}" for kind, r in self._reflectors.items() if r.problem is not None]
+        return [f"{r.resource.plural}: {r.problem}" for r in self._all() if r.problem is not None]
 
     # What they hold
 
@@ -198,12 +211,18 @@ class Caches:
         return self._reflectors[kind].items() if kind in self._reflectors else []
 
     def objects(self, uid: str) -> dict[tuple[str, str], Object]:
-        """What else a job owns, by kind and name."""
-        return {
+        """What else a job owns, by kind (that of a gang scheduler with its group) and name."""
+        owned: dict[tuple[str, str], Object] = {
             (kind.kind, stored["metadata"]["name"]): stored
             for kind in self._owned_kinds()
             for stored in self._reflectors[kind].cache.group(uid)
         }
+        return owned | self.schedulers.objects(uid)
+
+    def served(self, scheduler: Scheduler) -> Served | None:
+        """What there is of another gang scheduler, that a job asks for; None while that cannot be told."""
+        priorities = rules_of((), self.rules(PRIORITY_CLASSES)).priorities
+        return self.schedulers.served(scheduler, {name: one.value for name, one in priorities.items()})
 
     def confirm(self, ref: JobRef, uid: str) -> None:
         """List the pods of one job now: whoever takes a job over must not miss those its last driver made."""
@@ -222,15 +241,18 @@ class Caches:
 
     def wrote(self, kind: Resource, stored: Object) -> None:
         """The server's answer to a write."""
-        self._reflectors[kind].put(stored)
+        self._of(kind).put(stored)
 
     def deleted(self, kind: Resource, namespace: str, name: str, uid: str, now: float) -> None:
         """The server has accepted a deletion."""
-        self._reflectors[kind].expect_deletion(namespace, name, uid, format_time(now))
+        self._of(kind).expect_deletion(namespace, name, uid, format_time(now))
 
     def gone(self, kind: Resource, namespace: str, name: str, uid: str) -> None:
         """The server has said that this object is not there."""
-        self._reflectors[kind].discard(namespace, name, uid)
+        self._of(kind).discard(namespace, name, uid)
+
+    def _of(self, kind: Resource) -> Reflector:
+        return self._reflectors.get(kind) or self.schedulers.reflector(kind)
 
     # What changed
 

@@ -16,7 +16,9 @@ from functools import partial
 from typing import Self
 
 from tf_dist.cluster.api import Cluster
+from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.driver import lease
+from tf_dist.driver.arbiter import LeaseArbiter
 from tf_dist.driver.health import Answer, HealthServer, healthy
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.lease_mandate import LeaseMandate
@@ -34,7 +36,7 @@ class ControllerSettings:
     """What a controller may be told.
 
     ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is.
-    ``metrics_port``: for probes and metrics (0: any free one). ``workers`` and ``volcano_jobs``: see
+    ``metrics_port``: for probes and metrics (0: any free one). ``workers``, ``volcano_jobs``, ``gang_scheduler``: see
     ``DriverSettings``. ``duration``: seconds after which the next replica takes over from one that died;
     ``renew_every``: seconds between renewals. ``identity``: this replica's name in the Lease ("": made up).
     """
@@ -44,6 +46,7 @@ class ControllerSettings:
     metrics_port: int = 8080
     workers: int = 16
     volcano_jobs: bool = False
+    gang_scheduler: GangScheduler = GangScheduler.BUILTIN
     duration: float = lease.DURATION
     renew_every: float = lease.RENEW_EVERY
     identity: str = ""
@@ -97,10 +100,18 @@ class Controller:
             namespace=namespace,
             workers=self._settings.workers,
             volcano_jobs=self._settings.volcano_jobs,
+            gang_scheduler=self._settings.gang_scheduler,
             component=lease.CONTROLLER_NAME,
             admissions=LeaseRef(self.tenure.ref.namespace, lease.admissions_name(self.tenure.ref.name, namespace)),
+            arbitrates=True,
         )
-        return mandate, Driver(cluster, settings=settings, recorder=self.recorder, mandate=mandate)
+        arbiter = LeaseArbiter(
+            self._leases,
+            stands=mandate.valid,
+            duration=self._settings.duration,
+            renew_every=self._settings.renew_every,
+        )
+        return mandate, Driver(cluster, settings=settings, recorder=self.recorder, mandate=mandate, arbiter=arbiter)
 
     @property
     def port(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tf_dist.core.actions import Emit, Plan
+from tf_dist.core.gang.model import Verdict
 from tf_dist.driver.admission import Admission
 from tf_dist.driver.caches import Caches
 from tf_dist.driver.events import EventWriter
@@ -27,9 +28,9 @@ _LOG = logging.getLogger(__name__)
 class Crew:
     """Carries out passes of jobs.
 
-    ``look`` gives what is known of a job at this moment, and whether this driver is the one for it. ``lost`` is called
-    when the mandate turns out to have ended. ``start`` brings in workers; before that, and without, a pass is made in
-    the caller's thread.
+    ``look`` gives what is known of a job at this moment, and whether this driver is the one for it; ``tells`` says
+    whether it is to tell it a verdict all the same. ``lost`` is called when the mandate turns out to have ended.
+    ``start`` brings in workers; before that, and without, a pass is made in the caller's thread.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Crew:
         recorder: Recorder,
         *,
         look: Callable[[JobRef], tuple[Known | None, bool]],
+        tells: Callable[[Known, Verdict], bool],
         lost: Callable[[], None],
     ) -> None:
         self._steward = steward
@@ -51,6 +53,7 @@ class Crew:
         self._events = events
         self._recorder = recorder
         self._look = look
+        self._tells = tells
         self._lost = lost
         self._lock = threading.Lock()
         self._busy: set[JobRef] = set()
@@ -101,7 +104,7 @@ class Crew:
     def _drive(self, ref: JobRef) -> int:
         """One job's pass. Whatever goes wrong with it stays with it."""
         known, mine = self._look(ref)
-        if known is None or not (mine or self._admission.gives(known)):
+        if known is None or not (mine or self._has_to_hear(known)):
             self._queue.succeeded(ref)
             return 0
         begun = time.perf_counter()
@@ -114,6 +117,10 @@ class Crew:
         if plan.wake_at is not None and mine:
             self._queue.add(ref, plan.wake_at)
         return len(plan.actions)
+
+    def _has_to_hear(self, known: Known) -> bool:
+        verdict = self._admission.verdict(known)
+        return verdict is not None and self._tells(known, verdict)
 
     def _pass(self, ref: JobRef, known: Known, mine: bool) -> Plan | None:
         """None: it did not come to its end, and will be tried again."""

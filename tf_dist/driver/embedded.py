@@ -19,6 +19,7 @@ from tf_dist.cluster.node.settings import NetworkDescription, NetworkMode, NodeS
 from tf_dist.core.dialects import parse
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.mandate import Always
+from tf_dist.driver.settings import DriverSettings
 from tf_dist.errors import ClusterError
 
 
@@ -73,7 +74,9 @@ class EmbeddedCluster:
         self.cluster.log_source = self.node
         if self.network.mode is NetworkMode.SHARED:
             self.cluster.address_book = AddressBook(self.cluster)
-        for part in (Scheduler(self.cluster), Driver(self.cluster, mandate=Always("embedded"))):
+        alone = DriverSettings(other_schedulers=False)
+        driver = Driver(self.cluster, settings=alone, mandate=Always("embedded"))
+        for part in (Scheduler(self.cluster), driver):
             part.start()
             stack.callback(part.stop)
         if settings.serve:

@@ -39,8 +39,8 @@ ROOM: Final = 500
 class Intents(Protocol):
     """Where an arbiter says what it is about to do."""
 
-    def open(self, epoch: int) -> bool:
-        """Begin under a mandate won for the ``epoch``-th time; False: it had begun. ClusterError: give nothing away.
+    def open(self, epoch: object) -> bool:
+        """Begin under the right to decide won as ``epoch``; False: it had begun. ClusterError: give nothing away.
 
         Only what is seen after this is all that was given away before.
         """
@@ -61,7 +61,7 @@ class Intents(Protocol):
 class Alone:
     """Of an arbiter that has no successor while it lives, and shares its end with the cluster."""
 
-    def open(self, epoch: int) -> bool:
+    def open(self, epoch: object) -> bool:
         """Nothing to do."""
         return False
 
@@ -85,12 +85,12 @@ class LeaseIntents:
         self._ref = ref
         self._touched = touched
         self._stored: Object | None = None
-        self._epoch: int | None = None
+        self._epoch: object = None
         self._jobs: dict[str, JobRef] = {}
         self._settled: set[str] = set()
         self._lock = threading.Lock()
 
-    def open(self, epoch: int) -> bool:
+    def open(self, epoch: object) -> bool:
         """Shut out whoever gave places away before, and make sure of what it had begun."""
         if self._epoch == epoch and self._stored is not None:
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tf_dist.cluster.api import Object
@@ -12,8 +12,10 @@ from tf_dist.core import names
 from tf_dist.core.claims import driver_of
 from tf_dist.core.dialects import as_written, parse, read
 from tf_dist.core.gang.snapshot import Claim
+from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.core.model import Job
 from tf_dist.core.observed import PodView, pod_view
+from tf_dist.core.schedulers.table import scheduler_of, taken_on
 from tf_dist.core.status import LIVE, Status
 from tf_dist.core.status_codec import load_status, stored_status
 from tf_dist.core.times import parse_time
@@ -26,6 +28,7 @@ class Known:
     """A stored job and what it was read as; ``problem`` says why it or its memory cannot be read.
 
     ``status`` is the memory that is stored, ``remembered`` the one of the last pass where that was not written.
+    ``gang``: see ``Ledger``.
     """
 
     ref: JobRef
@@ -35,6 +38,7 @@ class Known:
     driver: str
     problem: Exception | None = None
     remembered: Status | None = None
+    gang: str = ""
 
     @property
     def uid(self) -> str:
@@ -48,8 +52,14 @@ class Known:
 
     @property
     def waits(self) -> bool:
-        """Whether it has no place yet."""
-        return self.job is not None and not self.status.finished and self.status.admission is None
+        """Whether it has no place yet, and is to get one from tf-dist."""
+        waits = not self.status.finished and self.status.admission is None
+        return waits and self.job is not None and not self._another_decides(self.job)
+
+    def _another_decides(self, job: Job) -> bool:
+        """Whether another gang scheduler decides about it; one that nobody drives yet will have our default."""
+        status = self.status if self.driver else taken_on(job, self.status, self.gang)
+        return scheduler_of(job, status) is not None
 
     def left_to(self, me: str) -> bool:
         """Whether it is over, and another driver than ``me`` was its last."""
@@ -60,21 +70,30 @@ class Known:
         """All of it on which admission's decisions depend, as a value to compare."""
         status = self.status
         live = status.phase in LIVE
-        return self.uid, id(self.job), self.driver, live, status.admission, len(status.succeeded), status.not_before
+        parts = self.uid, id(self.job), self.driver, live, status.admission, len(status.succeeded), status.not_before
+        return *parts, status.gang
 
     def claim(self) -> Claim | None:
         """What admission has to know of it; None where there is nothing to know."""
         job = self.job
         if job is None or job.managed_elsewhere or job.run_policy.suspend:
             return None
+        if self._another_decides(job):
+            return None  # its pods take room as those of anybody
         created = parse_time(self.stored["metadata"].get("creationTimestamp")) or 0.0
         return Claim(job, self.status, created)
 
 
 class Ledger:
-    """Reads what is stored, each version once. Thread-safe for different jobs."""
+    """Reads what is stored, each version once. Thread-safe for different jobs.
 
-    def __init__(self) -> None:
+    ``gang``: who decides about the gangs of jobs that name nobody ("": tf-dist itself). Where there are no ``others``
+    it does not matter whom they name.
+    """
+
+    def __init__(self, gang: str = "", *, others: bool = True) -> None:
+        self._gang = gang
+        self._others = others
         self._known: dict[JobRef, Known] = {}
         self._views: dict[str, dict[str, tuple[str, PodView | None]]] = {}
         self._lock = threading.Lock()
@@ -113,9 +132,13 @@ class Ledger:
         before = self._known.get(ref)
         if before is not None and before.stored is stored:
             return before
-        known = _read(ref, stored, before)
+        known = replace(_read(ref, stored, before, self._seen), gang=self._gang)
         self._set(ref, known)
         return known
+
+    def _seen(self, job: Job) -> Job:
+        """The job as it is here."""
+        return job if self._others else replace(job, scheduling=replace(job.scheduling, gang=GangScheduler.BUILTIN))
 
     def remember(self, ref: JobRef, known: Known, status: Status) -> None:
         """Keep the memory a pass ended with, while it is not the one that is stored."""
@@ -159,14 +182,14 @@ class Ledger:
         return tuple(view for _, view in now.values() if view is not None)
 
 
-def _read(ref: JobRef, stored: Object, before: Known | None) -> Known:
+def _read(ref: JobRef, stored: Object, before: Known | None, seen: Callable[[Job], Job]) -> Known:
     """One object that cannot be read, whatever is wrong with it, must not stop the others."""
     status, driver = Status(), driver_of(stored)
     try:
         status = load_status(stored_status(stored))
         # What was remembered on top of a status holds as long as that status stands.
         kept = before.remembered if before is not None and before.status == status and _same(before, stored) else None
-        return Known(ref, stored, _job(stored, before), status, driver, remembered=kept)
+        return Known(ref, stored, _job(stored, before, seen), status, driver, remembered=kept)
     except InvalidJob as problem:
         return Known(ref, stored, None, status, driver, _every(stored, problem))
     except Exception as error:
@@ -177,10 +200,10 @@ def _same(before: Known, stored: Object) -> bool:
     return bool(before.uid == stored["metadata"]["uid"])
 
 
-def _job(stored: Object, before: Known | None) -> Job:
+def _job(stored: Object, before: Known | None, seen: Callable[[Job], Job]) -> Job:
     if before is not None and before.job is not None and _parts(before.stored) == _parts(stored):
         return before.job
-    return read(stored)
+    return seen(read(stored))
 
 
 def _parts(stored: Object) -> tuple[object, ...]:

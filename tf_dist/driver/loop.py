@@ -14,13 +14,17 @@ from typing import Final
 
 from tf_dist.cluster.api import Cluster
 from tf_dist.core.claims import may_drive
-from tf_dist.core.gang.model import Admit, Verdict
+from tf_dist.core.gang.model import Admit, Verdict, Wait
+from tf_dist.driver import arbiter as arbiters
 from tf_dist.driver.admission import Admission
 from tf_dist.driver.apply import Applier
+from tf_dist.driver.arbiter import ADMISSIONS, Arbiter
 from tf_dist.driver.caches import Caches
 from tf_dist.driver.crew import Crew
+from tf_dist.driver.deciding import Deciding
 from tf_dist.driver.events import EventWriter
 from tf_dist.driver.intents import Alone, Intents, LeaseIntents
+from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.ledger import Known, Ledger
 from tf_dist.driver.mandate import Always, Mandate
 from tf_dist.driver.pulse import Pulse
@@ -43,7 +47,8 @@ class Driver:
     """Drives the jobs of a cluster, of a namespace, or one job.
 
     ``start`` follows the cluster and acts in threads until ``stop``. ``step`` is one pass in the caller's thread, over
-    lists made for it unless ``start`` or ``caches.start`` came before.
+    lists made for it unless ``start`` or ``caches.start`` came before. ``rung`` is called, from any thread, with every
+    job around which something has changed.
     """
 
     def __init__(
@@ -54,17 +59,29 @@ class Driver:
         clock: Callable[[], float] = time.time,
         recorder: Recorder | None = None,
         mandate: Mandate | None = None,
+        arbiter: Arbiter | None = None,
+        rung: Callable[[JobRef], object] = lambda _: None,
     ) -> None:
         self._settings = settings or DriverSettings()
         self._clock = clock
         self._recorder = recorder or Recorder()
         self._mandate = mandate or Always()
+        self._rung = rung
         self._queue: WorkQueue[JobRef] = WorkQueue(clock)
         self._events = EventWriter(cluster, clock, self._settings.component)
         self.caches = Caches(cluster, self._settings, rung=self._ring, room=self._ring_room, recorder=self._recorder)
-        self._ledger = Ledger()
-        self._admission = Admission(self.caches, clock, intents=self._intents(cluster))
-        self._reports = QueueReports(cluster, self.caches, time.monotonic)
+        self._ledger = Ledger(self._settings.default_gang, others=self._settings.other_schedulers)
+        self._admission = Admission(self.caches, clock)
+        arbiter = arbiter or arbiters.Alone()
+        arbiter.listen(self._ring_room)
+        self._deciding = Deciding(
+            arbiter,
+            self._admission,
+            QueueReports(cluster, self.caches, time.monotonic),
+            own=self._intents(cluster, self._settings.admissions),
+            common=self._intents(cluster, ADMISSIONS),
+            reporting=self._settings.only is None,
+        )
         applier = Applier(
             cluster,
             self.caches,
@@ -90,6 +107,7 @@ class Driver:
             self._events,
             self._recorder,
             look=self._look,
+            tells=self._tells,
             lost=self._look_at_all,
         )
         self.pulse = Pulse()
@@ -104,8 +122,7 @@ class Driver:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def _intents(self, cluster: Cluster) -> Intents:
-        place = self._settings.admissions
+    def _intents(self, cluster: Cluster, place: LeaseRef | None) -> Intents:
         if place is None:
             return Alone()
         return LeaseIntents(cluster, place, lambda ref, stored: self.caches.wrote(ref.resource, stored))
@@ -126,6 +143,7 @@ class Driver:
         if self._thread is not None:
             self._thread.join()
         self._crew.stop()
+        self._deciding.stop()
         self.caches.stop()
 
     def wake(self) -> None:
@@ -169,11 +187,10 @@ class Driver:
         return self.caches.wait_synced(_STANDBY)
 
     def _take_up(self) -> None:
-        """Begin under a mandate that was won anew: all that was seen before that is out of date."""
+        """Begin under a right that was won anew: all that was seen before that is out of date."""
         self.caches.prepare()
         epoch = self._mandate.epoch
-        # Opened first: what is seen from then on is all that anybody before has given away.
-        if self._admission.open(epoch) or self._epoch != epoch:
+        if self._deciding.open(epoch, sees_all=self.caches.sees_all) or self._epoch != epoch:
             self._epoch, self._everything = epoch, True
             self.caches.relist()
 
@@ -181,7 +198,7 @@ class Driver:
         others = self._undone or self._ledger.drivers() - {self._mandate.ref}
         # How other drivers fare nobody rings about.
         longest = _BLIND if others else _BEAT
-        return min(longest, self._admission.pause(), self._reports.pause())
+        return min(longest, self._deciding.pause(waiting=bool(self._ledger.waiting())))
 
     def _may_act(self) -> bool:
         """Asked before every write: a job of a thousand pods must not hold back who wants to stop."""
@@ -190,6 +207,7 @@ class Driver:
     # What rings
 
     def _ring(self, ref: JobRef) -> None:
+        self._rung(ref)
         with self._lock:
             if ref in self._dirty:
                 return  # it is in the queue, and will be read after this
@@ -223,8 +241,6 @@ class Driver:
         if everything:
             self._recorder.driving(len(chosen))
         heard = self._admit()
-        if self._settings.only is None:
-            self._reports.write(self._admission.queue_facts)
         # Whoever waits for an answer has it first.
         order = [*heard, *sorted(chosen.difference(heard), key=str)]
         self._recorder.queue_depth(len(order))
@@ -280,22 +296,29 @@ class Driver:
 
     def _drives(self, known: Known | None) -> bool:
         """Whether this driver is the one for a job."""
-        if known is None or self._settings.only not in (None, known.ref):
+        settings = self._settings
+        if known is None or settings.only not in (None, known.ref):
+            return False
+        if settings.namespace not in (None, known.ref.namespace):
             return False
         return may_drive(known.driver, self._mandate.ref, self._stale, takes_over=self._mandate.takes_over)
 
     def _admit(self) -> list[JobRef]:
         """Have admission decide if it may come to another verdict; the jobs that have one to hear."""
-        if self._admission.pause() > 0 and (self._crew.started or not self._admission.wanted):
+        if not self._deciding.ours(self._mandate.epoch):
             return []
-        known = [known for known in self._ledger.values() if self._counts(known)]
-        heard = self._admission.decide(known, self._tells)
-        self._reports.want()
-        return sorted((known.ref for known in self._ledger.values() if known.uid in heard), key=str)
+        heard: frozenset[str] = frozenset()
+        if self._admission.pause() <= 0 or (self._admission.wanted and not self._crew.started):
+            known = [known for known in self._ledger.values() if self._counts(known)]
+            heard = self._deciding.decide(known, self._tells)
+        self._deciding.report()
+        return sorted((known.ref for known in self._ledger.values() if known.uid in heard), key=str) if heard else []
 
     def _tells(self, known: Known, verdict: Verdict) -> bool:
-        """Who drives a job has it admitted; that it is to give something up, a driver of all jobs may write into it."""
-        return self._drives(known) or (self._settings.only is None and not isinstance(verdict, Admit))
+        """Who decides for all tells all. Else each driver its jobs, and one of many also who gives something up."""
+        if self._deciding.for_all() or self._drives(known):
+            return True
+        return self._settings.only is None and not isinstance(verdict, Admit | Wait)
 
     def _counts(self, known: Known) -> bool:
         """A job that nobody drives must not stand in the way of one that somebody does."""

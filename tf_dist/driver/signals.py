@@ -19,7 +19,7 @@ _PATIENCE: Final = 3
 
 
 class Signals:
-    """While it is entered, signals are told to ``listener``; one that came before it listened is told of then.
+    """While it is entered, signals are told to every listener; one that came before it listened is told of then.
 
     ``patience``: with which signal the process ends as it is (0: with none).
     """
@@ -27,7 +27,7 @@ class Signals:
     def __init__(self, *, patience: int = _PATIENCE) -> None:
         self._patience = patience
         self._received: list[int] = []
-        self._listener: Callable[[int], None] | None = None
+        self._listeners: list[Callable[[int], None]] = []
         self._before: dict[int, Any] = {}
         self._lock = threading.Lock()
 
@@ -51,7 +51,7 @@ class Signals:
     def listen(self, listener: Callable[[int], None]) -> None:
         """Tell of every signal, those that have come already included."""
         with self._lock:
-            self._listener = listener
+            self._listeners.append(listener)
             for number in self._received:
                 listener(number)
 
@@ -67,5 +67,5 @@ class Signals:
             self._received.append(number)
             if len(self._received) == self._patience:
                 os._exit(128 + number)  # the node ends its pods when its agent is gone, however it went
-            if self._listener is not None:
-                self._listener(number)
+            for listener in self._listeners:
+                listener(number)

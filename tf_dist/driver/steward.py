@@ -11,6 +11,7 @@ from tf_dist.core.gang.model import Verdict
 from tf_dist.core.invalid import invalid_status
 from tf_dist.core.observed import Observed
 from tf_dist.core.reconcile import reconcile
+from tf_dist.core.schedulers.table import scheduler_of, taken_on
 from tf_dist.core.sizes import foreseen
 from tf_dist.core.status import Status
 from tf_dist.core.status_codec import stored_status
@@ -75,6 +76,10 @@ class Steward:
         if known.problem is not None or job is None:
             raise known.problem or RuntimeError("neither a job nor a problem")
         pods = self._ledger.pod_views(job, self._caches.pods(known.uid))
+        gang = known.gang if driver is None else None
+        scheduler = scheduler_of(job, taken_on(job, known.remembered or known.status, gang))
+        # Asked before its objects are: they are followed from then on.
+        served = None if scheduler is None else self._caches.served(scheduler)
         observed = Observed(
             now=now,
             stored_status=stored_status(stored),
@@ -85,6 +90,8 @@ class Steward:
             deleting="deletionTimestamp" in stored["metadata"],
             driver=self._mandate.ref if driver is None else driver,
             remembered=known.remembered,
+            served=served,
+            gang=gang,
         )
         return reconcile(job, observed, known.status)
 

@@ -41,6 +41,8 @@ class Tenure:
     ``shared``: several processes stand for one Lease, which outlives them; else it is this process's own: nobody has
     used its name before (``lease.own_ref``), it is created at once and deleted at the end. ``duration``: seconds that
     it holds unrenewed; ``renew_every``: seconds between renewals; ``clock``: epoch seconds, for people only.
+    ``stands``: whether the Lease is wanted; one that is held and not wanted any more is given back. ``fenced``: what is
+    done under it does no harm when two believe to hold it, so that one that is absent need not be waited for.
 
     ``start`` runs ``step`` in a thread until ``stop``. ``problem`` is why the last step did not come through, if so;
     ``epoch`` counts how often the Lease was won: between two of them others may have held it.
@@ -56,6 +58,8 @@ class Tenure:
         duration: float = lease.DURATION,
         renew_every: float = lease.RENEW_EVERY,
         labels: Mapping[str, str] | None = None,
+        stands: Callable[[], bool] = lambda: True,
+        fenced: bool = False,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = lease.steady,
         recorder: Recorder | None = None,
@@ -70,6 +74,8 @@ class Tenure:
         self._duration = duration
         self._renew_every = renew_every
         self._retry_every = renew_every * _RETRY
+        self._stands = stands
+        self._fenced = fenced
         self._labels = {names.DRIVER: lease.CONTROLLER if shared else lease.INLINE, **(labels or {})}
         self._clock = clock
         self._monotonic = monotonic
@@ -162,6 +168,8 @@ class Tenure:
         return pause
 
     def _attempt(self) -> float:
+        if not self._stands():
+            return self._stand_back()
         stored = self._held or self._look()
         if stored is None:
             return self._absent()
@@ -174,6 +182,15 @@ class Tenure:
         body = lease.acquired(stored, self.identity, self._duration, self._clock())
         return self._write(lambda: self._replace(body))
 
+    def _stand_back(self) -> float:
+        """Somebody else should have it. It is looked at all the same: a dead holder is to be known as such in time."""
+        held, self._held, self._span = self._held, None, _NEVER
+        if held is not None:
+            self._tell()
+            self._give_back()
+        self._look()
+        return self._retry_every
+
     def _look(self) -> Object | None:
         stored = self._get()
         self._seen.note(stored, self._monotonic())
@@ -181,7 +198,7 @@ class Tenure:
 
     def _absent(self) -> float:
         """Somebody deleted the Lease, or it never was. Its last holder may be sure of it for a whole duration yet."""
-        if not self._unused:
+        if not (self._unused or self._fenced):
             self._doubtful = True
             now = self._monotonic()
             if now >= self._span.until and not self._seen.expired(now):

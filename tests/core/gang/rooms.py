@@ -49,7 +49,7 @@ def state(room: Room) -> dict[str, dict[str, Decimal]]:
 def bits(room: Room) -> list[bytes]:
     """All that a room has derived of what is free, to the bit."""
     room.table.derive()
-    return [cells.tobytes() for cells in (room.table.free, room.table.coarse, room.table.key)]
+    return [cells.tobytes() for cells in (room.table.free, room.table.key)]
 
 
 def allowed(pod: Member, node: Node) -> bool:

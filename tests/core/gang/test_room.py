@@ -67,14 +67,18 @@ def test_what_is_asked_for_is_rounded_up_and_what_there_is_down() -> None:
 
 
 def test_amounts_of_any_size_are_exact() -> None:
-    """Bytes beyond what a float32 holds, and requests that are no whole mebibytes."""
+    """Bytes, and requests that are no whole mebibytes; what is taken is there again when it is given back."""
     room = Room([node("n", memory=4 * 10**9, cpu=20_000)])
     assert room.most(room.shape(member(memory=10**9))) == 4
     assert room.most(room.shape(member(memory=10**9 + 1))) == 3
-    assert room.most(room.shape(member(cpu="0.001"))) == 20_000_000 - 3_222_785  # a node counts at most 2^24 - 1
+    assert room.most(room.shape(member(cpu="0.001"))) == 20_000_000
     assert room.most(room.shape(member(cpu="19999.999"))) == 1
     huge = room.shape(member(memory=10**30))
     assert (room.most(huge), room.most_ever(huge)) == (0, 0)
+    before = room.free("n")
+    room.take(huge, "n", 20)
+    room.give(huge, "n", 20)
+    assert room.free("n") == before
 
 
 def test_what_a_pod_does_not_ask_for_never_keeps_it_away() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tf_dist.cli import options
+from tf_dist.core.gang_scheduler import GangScheduler
 
 if TYPE_CHECKING:
     from tf_dist.cluster.kube import KubeContext
@@ -40,6 +41,9 @@ def controller(
     ] = options.TextFormat.TEXT,
     workers: _Workers = 16,
     volcano_jobs: _Volcano = False,
+    gang_scheduler: Annotated[
+        GangScheduler, typer.Option("--gang-scheduler", help="Who decides when a gang starts whose job names nobody.")
+    ] = GangScheduler.BUILTIN,
 ) -> None:
     """Drive the jobs of a cluster: start their pods, restart what may be restarted, and say how they end.
 
@@ -59,6 +63,7 @@ def controller(
         metrics_port=metrics_port,
         workers=workers,
         volcano_jobs=volcano_jobs,
+        gang_scheduler=gang_scheduler,
     )
     _run(place, settings)
 

@@ -9,6 +9,7 @@ import typer
 
 from tf_dist.cli import options, output
 from tf_dist.client import exits
+from tf_dist.core.gang_scheduler import GangScheduler
 
 if TYPE_CHECKING:
     from tf_dist.cli.manifests.foreign import Difference
@@ -38,6 +39,13 @@ def install(
     volcano_jobs: Annotated[
         bool, typer.Option("--volcano-jobs", help="Drive Volcano Jobs, too, in a cluster without Volcano.")
     ] = False,
+    gang_scheduler: Annotated[
+        list[GangScheduler] | None,
+        typer.Option("--gang-scheduler", help="Let jobs ask for this gang scheduler, too (may be repeated)."),
+    ] = None,
+    default_scheduler: Annotated[
+        GangScheduler, typer.Option("--default-scheduler", help="That of jobs which name none.")
+    ] = GangScheduler.BUILTIN,
     crds_only: Annotated[bool, typer.Option("--crds-only", help="Only the definitions.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Only say what stands in the way; 1 if something does.")
@@ -65,6 +73,8 @@ def install(
         only_definitions=crds_only,
         service_monitor=service_monitor,
         volcano_jobs=volcano_jobs,
+        gang_schedulers=tuple(gang_scheduler or ()),
+        gang_scheduler=default_scheduler,
     )
     _require_sense(settings, check=check, offline=offline)
     found: list[Difference] = []

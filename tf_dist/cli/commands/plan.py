@@ -47,11 +47,14 @@ def _placeholder(job: Job) -> Job:
 def planned(job: Job) -> list[dict[str, Any]]:
     """Every object of the first attempt, without the owner that is not there yet."""
     from tf_dist.core import render
+    from tf_dist.core.schedulers import consult
     from tf_dist.core.status import Attempts
 
-    attempt = Attempts()
-    pods = [render.pod(job, replica, attempt.label(replica)) for replica in job.replicas]
-    return [_ownerless(body) for body in (*render.objects(job), *pods)]
+    attempt, consultation = Attempts(), consult.planned(job)
+    pods = {replica: render.pod(job, replica, attempt.label(replica)) for replica in job.replicas}
+    for replica, body in pods.items():
+        consultation.decorate(replica, body)
+    return [_ownerless(body) for body in (*consultation.wanted(), *render.objects(job), *pods.values())]
 
 
 def _ownerless(body: dict[str, Any]) -> dict[str, Any]:
@@ -110,6 +113,8 @@ def _detail(body: dict[str, Any]) -> str:
         case "Service":
             ports = ", ".join(str(port["port"]) for port in spec.get("ports") or ())
             return f"headless, port {ports}" if ports else "headless"
+        case "PodGroup" | "Workload":
+            return str(body["apiVersion"])
         case "ConfigMap" | "Secret":
             return ", ".join((body.get("data") or {}) | (body.get("stringData") or {}))
     return ""

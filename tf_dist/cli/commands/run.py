@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tf_dist.cli import options
+from tf_dist.core.gang_scheduler import GangScheduler
 
 if TYPE_CHECKING:
     from tf_dist.client.bundle import Entry
@@ -34,6 +35,10 @@ def run(
     workdir: Annotated[
         str, typer.Option("--workdir", metavar="DIR", help="Where containers run that name no folder. [FILE's]")
     ] = "",
+    gang_scheduler: Annotated[
+        GangScheduler | None,
+        typer.Option("--gang-scheduler", help="On a cluster: who decides when the gang starts, whatever FILE says."),
+    ] = None,
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text or json.")] = (
         options.TextFormat.TEXT
     ),
@@ -60,8 +65,9 @@ def run(
     elsewhere = _elsewhere(kubeconfig, context, local=local, embedded=embedded)
     if elsewhere:
         machine.refuse()
+    asked = _asked(gang_scheduler, here=local or not elsewhere)
     settings = None if elsewhere else machine.settings(file)
-    bundle = accepted(load([file], changes or ()))
+    bundle = accepted(load([file], [*(changes or ()), *asked]))
     entry = one_job(bundle)
     _refuse_suspended(entry)
     connection = None if settings else connect(kubeconfig, context, local=local)
@@ -101,6 +107,19 @@ def _elsewhere(kubeconfig: str, context: str, *, local: bool, embedded: bool) ->
     from tf_dist.cluster.kube import in_cluster
 
     return in_cluster() is not None
+
+
+def _asked(gang: GangScheduler | None, *, here: bool) -> list[str]:
+    """The change of the job that has it ask for a gang scheduler. InvalidJob where there is none but tf-dist's own."""
+    from tf_dist.core.names import GANG_SCHEDULER
+    from tf_dist.errors import InvalidJob, Problem
+
+    if gang is None:
+        return []
+    if here and gang is not GangScheduler.BUILTIN:
+        hint = "name a cluster that has it: --kubeconfig or --context"
+        raise InvalidJob([Problem("--gang-scheduler", f"there is no {gang} on this machine", hint)])
+    return [f'metadata.annotations["{GANG_SCHEDULER}"]={gang}']
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 from tf_dist.cli.manifests.definitions import definitions
 from tf_dist.cli.manifests.names import Object
-from tf_dist.cli.manifests.roles import for_controller, for_drivers, for_nodes, for_people
+from tf_dist.cli.manifests.roles import for_controller, for_drivers, for_flavors, for_nodes, for_people
 from tf_dist.cli.manifests.settings import Settings
 from tf_dist.cli.manifests.workload import namespace, workload
 
@@ -23,7 +23,9 @@ def files(settings: Settings) -> Files:
         return parts
     parts["roles.yaml"] = [*for_people(settings), *for_nodes()]
     for one in settings.drivers:
-        parts[f"driver-{one}.yaml"] = for_drivers(one, volcano=settings.volcano_jobs)
+        parts[f"driver-{one}.yaml"] = _driver(one, settings)
+    if shared := for_flavors(settings):
+        parts["flavors.yaml"] = shared
     if settings.controller:
         parts["controller.yaml"] = [*namespace(settings), *for_controller(settings), *workload(settings)]
     return parts
@@ -39,8 +41,12 @@ def tree(settings: Settings) -> Files:
     folder = {**applied, _KUSTOMIZATION: [_kustomization(applied)]}
     if settings.only_definitions:
         return folder
-    driver = for_drivers("default", volcano=settings.volcano_jobs)
+    driver = _driver("default", settings)
     return {**folder, "driver/driver.yaml": driver, f"driver/{_KUSTOMIZATION}": [_kustomization(["driver.yaml"])]}
+
+
+def _driver(namespace: str, settings: Settings) -> list[Object]:
+    return for_drivers(namespace, volcano=settings.volcano_jobs, gang_schedulers=settings.others)
 
 
 def _kustomization(resources: Iterable[str]) -> Object:

@@ -12,6 +12,7 @@ CONTROLLER: Final = "tf-dist-controller"
 DRIVER: Final = "tf-dist-driver"
 NODE: Final = "tf-dist-node"
 QUEUES: Final = "tf-dist-queues"
+FLAVORS: Final = "tf-dist-flavors"
 
 LABELS: Final = {PART_OF: TF_DIST}
 SELECTOR: Final = {"app.kubernetes.io/name": CONTROLLER}

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from tf_dist.cli.manifests import rules
-from tf_dist.cli.manifests.names import CONTROLLER, DRIVER, NODE, QUEUES, Object, metadata
+from tf_dist.cli.manifests.names import CONTROLLER, DRIVER, FLAVORS, NODE, QUEUES, Object, metadata
 from tf_dist.cli.manifests.settings import Settings
+from tf_dist.driver.arbiter import ARBITER
 
 _API: Final = "rbac.authorization.k8s.io"
 _NODE_LEASES: Final = "kube-node-lease"
@@ -41,20 +42,42 @@ def for_controller(settings: Settings) -> list[Object]:
         "metadata": metadata(CONTROLLER, settings.into),
         "automountServiceAccountToken": False,  # its pod asks for it
     }
-    rights = rules.controlling(volcano=settings.volcano_jobs)
+    rights = [*rules.controlling(volcano=settings.volcano_jobs), *rules.gang_scheduling(settings.others)]
     granted: list[Object] = []
     for namespace in settings.namespaces or ("",):
-        everywhere = [] if namespace else rules.scheduling()
+        everywhere = [] if namespace else [*rules.scheduling(), *rules.flavors(settings.others)]
         granted += _granted(CONTROLLER, [*rights, *everywhere], settings.into, namespace)
     # A name of its own: the namespace may be one of those that are driven.
     election = _granted(f"{CONTROLLER}-election", rules.electing(), settings.into, settings.into)
-    return [account, *granted, *election]
+    return [account, *granted, *election, *([] if settings.namespaces else _arbitration(settings.into))]
 
 
-def for_drivers(namespace: str, *, volcano: bool = False) -> list[Object]:
+def _arbitration(home: str) -> list[Object]:
+    """The controller of a whole cluster decides about places for all drivers, and these must be able to see that."""
+    everybody = {"apiGroup": _API, "kind": "Group", "name": "system:authenticated"}
+    return [
+        *_granted(ARBITER.name, rules.electing(), home, ARBITER.namespace),
+        _role(f"{ARBITER.name}-seen", rules.seeing_arbiter(), ARBITER.namespace),
+        {**_binding(f"{ARBITER.name}-seen", "", "", ARBITER.namespace), "subjects": [everybody]},
+    ]
+
+
+def for_flavors(settings: Settings) -> list[Object]:
+    """What the gang schedulers have in no namespace, for those whose rights are in single namespaces."""
+    rights = rules.flavors(settings.others)
+    if not rights:
+        return []
+    bindings = [_binding(f"{FLAVORS}-{one}", DRIVER, one, role=FLAVORS) for one in settings.drivers]
+    if settings.controller and settings.namespaces:
+        bindings.append(_binding(f"{FLAVORS}-controller", CONTROLLER, settings.into, role=FLAVORS))
+    return [_role(FLAVORS, rights), *bindings]
+
+
+def for_drivers(namespace: str, *, volcano: bool = False, gang_schedulers: Sequence[str] = ()) -> list[Object]:
     """An account in a namespace that may submit jobs there and drive them, and see the queues of the cluster."""
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(DRIVER, namespace)}
-    role = _role(DRIVER, rules.inline(volcano=volcano), namespace)
+    rights = [*rules.inline(volcano=volcano), *rules.gang_scheduling(gang_schedulers)]
+    role = _role(DRIVER, rights, namespace)
     queues = _binding(f"{DRIVER}-{namespace}", DRIVER, namespace, role=QUEUES)
     return [account, role, _binding(DRIVER, DRIVER, namespace, namespace), queues]
 

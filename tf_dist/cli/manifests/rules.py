@@ -5,9 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tf_dist.cli.manifests.names import Object
+from tf_dist.core.gang_scheduler import GangScheduler
+from tf_dist.core.schedulers.served import Api
+from tf_dist.core.schedulers.table import SCHEDULERS
+from tf_dist.driver.arbiter import ARBITER
 
 _SEE: Final = ("get", "list", "watch")
 _FEED: Final = ("list", "watch")  # what a reflector needs, and nothing that reads one object by name
@@ -18,6 +23,7 @@ _VOLCANO: Final = "batch.volcano.sh"
 _TF_DIST: Final = "tf-dist.dev"
 _NETWORK: Final = "networking.k8s.io"
 _SCHEDULING: Final = "scheduling.k8s.io"
+_KUEUE: Final = "kueue.x-k8s.io"
 _LEASES: Final = "coordination.k8s.io"
 
 
@@ -53,6 +59,26 @@ def driving(*, volcano: bool = False) -> list[Object]:
     return rules
 
 
+def gang_scheduling(schedulers: Iterable[str]) -> list[Object]:
+    """What a driver needs in a namespace whose jobs may ask for these gang schedulers: their objects, to make, change
+    and follow them; of Kueue it is the one that says how its jobs stand.
+    """
+    objects = {key: api for name in schedulers for part in SCHEDULERS[name].apis for key, api in _own_kinds(part)}
+    rules = [_rule(api.group, api.plural, *_OWN, "patch") for api in objects.values()]
+    if GangScheduler.KUEUE in schedulers:
+        rules.append(_rule(_KUEUE, "workloads/status", "patch"))
+    return rules
+
+
+def _own_kinds(apis: Iterable[Api]) -> Iterator[tuple[str, Api]]:
+    return ((api.key, api) for api in apis if api.namespaced)
+
+
+def flavors(schedulers: Iterable[str]) -> list[Object]:
+    """What they have in no namespace: Kueue's kinds of nodes."""
+    return [_rule(_KUEUE, "resourceflavors", *_FEED)] if GangScheduler.KUEUE in schedulers else []
+
+
 def controlling(*, volcano: bool = False) -> list[Object]:
     """What the controller needs where it drives jobs: with other drivers' Leases, to see which of them are dead, to
     break those so that nobody believes in them any more, and to clear them away.
@@ -61,8 +87,13 @@ def controlling(*, volcano: bool = False) -> list[Object]:
 
 
 def electing() -> list[Object]:
-    """What the controller's replicas need in their own namespace: one Lease, to choose who drives."""
+    """What the controller's replicas need where their Leases are: one to choose who drives, and who decides for all."""
     return [_rule(_LEASES, "leases", "get", "create", "update")]
+
+
+def seeing_arbiter() -> list[Object]:
+    """What any driver needs to leave decisions about places to the one that decides for all."""
+    return [{**_rule(_LEASES, "leases", "get"), "resourceNames": [ARBITER.name]}]
 
 
 def scheduling() -> list[Object]:

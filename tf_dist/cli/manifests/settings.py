@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from tf_dist import __version__
+from tf_dist.core.gang_scheduler import GangScheduler
 
 IMAGE: Final = f"tf-dist:{__version__}"
 """No registry: whoever builds the image knows where they put it."""
@@ -24,8 +25,9 @@ class Settings:
     """What to install, and where.
 
     ``into``: the controller's namespace; ``namespaces``: the only ones whose jobs it drives (none: all of them, and it
-    sees nodes); ``drivers``: namespaces in which programs without a controller drive jobs; ``left_out``: definitions
-    that are somebody else's in this cluster, by their names.
+    sees nodes); ``drivers``: namespaces in which programs without a controller drive jobs; ``gang_schedulers``: other
+    ones that jobs may ask for; ``gang_scheduler``: that of jobs which name none; ``left_out``: definitions that are
+    somebody else's in this cluster, by their names.
     """
 
     into: str = "tf-dist-system"
@@ -37,5 +39,13 @@ class Settings:
     only_definitions: bool = False
     service_monitor: bool = False
     volcano_jobs: bool = False
+    gang_schedulers: tuple[str, ...] = ()
+    gang_scheduler: str = GangScheduler.BUILTIN
     budgets: Budgets = Budgets.V1
     left_out: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The gang schedulers beside tf-dist itself whose objects are made, each once."""
+        asked = dict.fromkeys((*self.gang_schedulers, self.gang_scheduler))
+        return tuple(name for name in asked if name != GangScheduler.BUILTIN)

@@ -6,6 +6,7 @@ from typing import Final
 
 from tf_dist.cli.manifests.names import CONTROLLER, SELECTOR, Object, metadata
 from tf_dist.cli.manifests.settings import Settings
+from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.driver.lease import controller_name
 
 _PORT: Final = 8080
@@ -83,10 +84,12 @@ def _spread(over: str) -> Object:
 def _container(settings: Settings) -> Object:
     only = [f"--namespace={one}" for one in settings.namespaces]
     volcano = ["--volcano-jobs"] if settings.volcano_jobs else []
+    named = settings.gang_scheduler != GangScheduler.BUILTIN
+    gang = [f"--gang-scheduler={settings.gang_scheduler}"] if named else []
     return {
         "name": "controller",
         "image": settings.image,
-        "args": ["controller", f"--metrics-port={_PORT}", "--log-format=json", *only, *volcano],
+        "args": ["controller", f"--metrics-port={_PORT}", "--log-format=json", *only, *volcano, *gang],
         "ports": [{"name": "metrics", "containerPort": _PORT}],
         # A cold start lists every job and pod before it says anything.
         "startupProbe": {**_probe("/healthz"), "periodSeconds": 2, "failureThreshold": 60},

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from typing import Final
 
 from tf_dist.cli import output
@@ -13,9 +11,9 @@ from tf_dist.cli.running.views import view_of
 from tf_dist.client.connect import Connection
 from tf_dist.client.following import opener
 from tf_dist.client.inline import inline_driver
-from tf_dist.client.onlooking import View
 from tf_dist.client.session import Manner, Result, Session
 from tf_dist.client.submitting import create_job
+from tf_dist.client.telling import warnings_told
 from tf_dist.cluster.api import LogOptions
 from tf_dist.core.model import JobKey
 from tf_dist.driver.signals import Signals
@@ -39,7 +37,7 @@ def run(order: Order, connection: Connection, *, keep: bool) -> Result:
     with (
         Signals() as signals,
         closing(view_of(entry.job, data_wanted=order.data_wanted)) as view,
-        _said_by(view),
+        warnings_told(view),
         inline_driver(connection, entry.job.dialect, key) as annotations,
     ):
         workdir = None if connection.here else ""
@@ -51,20 +49,3 @@ def run(order: Order, connection: Connection, *, keep: bool) -> Result:
                 f"{job.shown} may still be in {connection.name}", f"tf-dist delete {job.shown} -n {namespace}"
             )
             raise
-
-
-@contextmanager
-def _said_by(view: View) -> Iterator[None]:
-    """What the driver warns of is shown where everything is shown."""
-
-    class Saying(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            with suppress(output.ReaderGone):
-                view.say(record.getMessage(), "yellow")
-
-    handler, logger = Saying(logging.WARNING), logging.getLogger("tf_dist")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)

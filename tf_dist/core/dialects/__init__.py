@@ -11,10 +11,12 @@ from tf_dist.core.dialects.convert import Converted, convert
 from tf_dist.core.dialects.formats import dialect_of
 from tf_dist.core.dialects.reading import Parsed, as_written, defaulted, parse, read, suspend_patch
 from tf_dist.core.dialects.scaling import scale_patch
+from tf_dist.core.dialects.tailoring import Tailoring, tailored
 
 __all__ = [
     "Converted",
     "Parsed",
+    "Tailoring",
     "as_written",
     "convert",
     "defaulted",
@@ -23,4 +25,5 @@ __all__ = [
     "read",
     "scale_patch",
     "suspend_patch",
+    "tailored",
 ]

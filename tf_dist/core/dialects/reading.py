@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tf_dist.core.dialects import accelerators as devices
+from tf_dist.core.dialects import gang_scheduler, queue_label
 from tf_dist.core.dialects.formats import FORMATS, Format, check_layout, dialect_of, laid_out
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.problems import Findings, Loc, report
@@ -41,7 +42,7 @@ def parse(document: Any, *, accelerators: Mapping[str, Any] | None = None) -> Pa
     ready = form.defaulted(document)
     if accelerators and dialect is Dialect.TFJOB_V1ALPHA1:
         ready = devices.apply(ready, accelerators)
-    job = form.build(_valid(ready, form.model))
+    job = queue_label.queued(gang_scheduler.chosen(form.build(_valid(ready, form.model))))
     _advise_tf_config(job, form.templates(document), out)
     return Parsed(job=job, document=ready, warnings=out.warnings)
 
@@ -69,8 +70,10 @@ def read(stored: Document) -> Job:
     for raw in form.templates(ready):
         check_frame(raw.template, raw.loc, out)
     form.check(model, out)
+    gang_scheduler.check(ready, out)
+    queue_label.check(ready, out)
     out.raise_errors()
-    return form.build(model)
+    return queue_label.queued(gang_scheduler.chosen(form.build(model)))
 
 
 def as_written(stored: Document) -> dict[str, Any]:
@@ -120,6 +123,8 @@ def _check(document: dict[str, Any], form: Format, out: Findings) -> None:
         except ValidationError:
             return
     form.check(model, out)
+    gang_scheduler.check(document, out)
+    queue_label.check(document, out)
 
 
 def _without(value: Any, loc: Sequence[str | int]) -> Any:

@@ -8,8 +8,8 @@ from typing import Any, Final
 from tf_dist.core.dialects.formats import dialect_of, laid_out
 from tf_dist.core.dialects.problems import Loc, dotted
 from tf_dist.core.dialects.reading import read
-from tf_dist.core.dialects.shape import at, items, mapping
-from tf_dist.core.model import Dialect, Document, Role
+from tf_dist.core.dialects.shape import at, mapping
+from tf_dist.core.model import Dialect, Document, Job, Role
 from tf_dist.errors import InvalidJob, Problem
 
 _SPECS: Final[Mapping[Dialect, tuple[str, str]]] = {
@@ -26,7 +26,7 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
     which a patch replaces as a whole; so it holds for the version of the object that was seen (Conflict, else).
     """
     dialect = laid_out(document, dialect_of(document))
-    place = _place(document, dialect)
+    place = _workers(document, dialect)
     top, field = _SPECS[dialect]
     before = document[top][field]
     if isinstance(before, Mapping):
@@ -45,22 +45,24 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
     return {**fence, top: {field: change}}
 
 
-def _place(document: Document, dialect: Dialect) -> Loc:
+def _workers(document: Document, dialect: Dialect) -> Loc:
     """Where the document speaks of its workers."""
     job = read(document)
-    worker = next((spec for spec in job.replica_specs if spec.role is Role.WORKER), None)
+    for spec, place in zip(job.replica_specs, places(document, dialect, job), strict=True):
+        if spec.role is Role.WORKER:
+            return place
+    have = ", ".join(spec.name for spec in job.replica_specs)
+    raise InvalidJob([Problem(dotted(_SPECS[dialect]), f"the job has no workers to scale: {have}")])
+
+
+def places(document: Document, dialect: Dialect, job: Job) -> tuple[Loc, ...]:
+    """Where the document speaks of each of the job's replica specs."""
     top, field = _SPECS[dialect]
-    if worker is None:
-        have = ", ".join(spec.name for spec in job.replica_specs)
-        raise InvalidJob([Problem(dotted((top, field)), f"the job has no workers to scale: {have}")])
-    listed = document[top][field]
-    if dialect is Dialect.TFJOB_V1:
-        # Whatever its case: `worker` is Worker.
-        return (top, field, next(key for key in mapping(listed) if key.casefold() == worker.type))
-    if dialect is Dialect.VOLCANO:
-        return (top, field, job.replica_specs.index(worker))
-    kinds = [at(entry, "tfReplicaType") for entry in items(listed)]
-    return (top, field, kinds.index(worker.name))
+    if dialect is not Dialect.TFJOB_V1:
+        return tuple((top, field, index) for index in range(len(job.replica_specs)))
+    # Whatever its case: `worker` is Worker.
+    keys = {str(key).casefold(): key for key in mapping(document[top][field])}
+    return tuple((top, field, keys[spec.type]) for spec in job.replica_specs)
 
 
 def _told(error: InvalidJob, place: str, workers: int) -> Iterator[Problem]:

@@ -18,7 +18,7 @@ from tf_dist.core.dialects.shape import (
     without_none,
 )
 from tf_dist.core.model import Action, Dialect, Document, Event, Job, ReplicaSpec, Role, TFConfigStyle
-from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS, QUEUE
 
 _V1_KEYS: Final[Mapping[Role, str]] = {
     Role.CHIEF: "Chief",
@@ -27,6 +27,7 @@ _V1_KEYS: Final[Mapping[Role, str]] = {
     Role.WORKER: "Worker",
     Role.EVALUATOR: "Evaluator",
 }
+_LONGEST_LABEL: Final = 63
 _SIGNALS: Final = (130, 134, 135, 137, 138, 139, 143)
 """Exit codes of programs killed by a signal; Volcano wants each by itself."""
 
@@ -126,7 +127,10 @@ def tfjob_v1alpha1(job: Job, source: Document) -> dict[str, Any]:
     )
     if worker is not None and elastic:
         spec |= {"min-instance": worker.min_replicas, "max-instance": worker.most}
-    return _document(Dialect.TFJOB_V1ALPHA1, metadata(source, suspended=job.run_policy.suspend), spec)
+    head = metadata(source, suspended=job.run_policy.suspend)
+    if 0 < len(job.scheduling.queue) <= _LONGEST_LABEL:
+        head["labels"] = {**head.get("labels", {}), QUEUE: job.scheduling.queue}
+    return _document(Dialect.TFJOB_V1ALPHA1, head, spec)
 
 
 def _v1alpha1_type(role: Role) -> str:

@@ -62,10 +62,10 @@ class Admitter:
     def put_gang(self, gang: Gang) -> None:
         """A gang that is new, or has changed, or has done or not done what it was told."""
         before = self._books.entries.get(gang.uid)
-        known = before and (_stands(before.gang), before.ask)
         promised = gang.place is None and (gang.promised or (before is not None and before.gang.promised))
         if promised != gang.promised:
             gang = replace(gang, promised=promised)
+        known = before and gang.place is None and (_stands(before.gang), before.ask)
         entry = self._books.put(gang)
         self._confirm(gang)
         if entry.runs:
@@ -91,9 +91,9 @@ class Admitter:
         self._confirmed.discard(uid)
         self._new.discard(uid)
 
-    def decide(self, now: float) -> dict[str, Verdict]:
-        """What is new at ``now`` (epoch seconds), by uid: who starts, grows or gives way, and, of the gangs that came
-        or changed since the last time, who waits, and why.
+    def decide(self, now: float, *, reasons: bool = True) -> dict[str, Verdict]:
+        """What is new at ``now`` (epoch seconds), by uid: who starts, grows or gives way, and (``reasons``), of the
+        gangs that came or changed since the last time, who waits, and why.
 
         Why the others wait changes all the time and for everybody: ask ``explain`` when it is wanted.
         """
@@ -106,21 +106,25 @@ class Admitter:
         if self._books.grants is not None:
             self._books.grants.settle()
         self._seen = self._books.changes
+        self._due = self._pending.alarm()
+        verdicts = self._decide(now) if self._pending.lines or self._books.elastic else {}
+        if reasons:
+            for uid in sorted(self._new - verdicts.keys()):
+                verdicts[uid] = self.explain(uid)
+            self._new.clear()
+        return verdicts
+
+    def _decide(self, now: float) -> dict[str, Verdict]:
         round_ = Round(self._books, self._pending, self._policy, now, self._known, self._confirmed)
         round_.run()
         self._due = round_.due()
         self._awaits_hearing = round_.awaits_hearing
         if round_.last_word:
             self._seen = self._books.changes
-        verdicts = round_.verdicts
         for uid in round_.promised:
             self.put_gang(replace(self._books.entries[uid].gang, promised=True))
             self._new.add(uid)
-        for uid in sorted(self._new):
-            if uid not in verdicts:
-                verdicts[uid] = self.explain(uid)
-        self._new.clear()
-        return verdicts
+        return round_.verdicts
 
     def wake_at(self, now: float) -> float:
         """When to decide next: ``now`` if something has changed, else when time alone may (inf: never)."""
@@ -134,7 +138,7 @@ class Admitter:
         entry = self._books.entries[uid]
         if entry.gang.place is not None:
             return Admit(placement=entry.gang.place.placement, sizes=entry.gang.place.sizes)
-        return explain(self._books, self._pending, self._policy, entry, self._now)
+        return explain(self._books, self._pending, self._policy, entry, self._now, self._known)
 
     def queue_facts(self) -> dict[str, QueueFacts]:
         """How each queue stands that has a document."""

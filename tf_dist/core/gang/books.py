@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from tf_dist.core.gang import fit, holding
 from tf_dist.core.gang.asks import Ask, Asks
@@ -21,19 +22,20 @@ class Entry:
     """A gang in the books. ``ask`` None: it cannot be read, ``problem`` says why.
 
     ``going``: the pods it will have given up once it has done what it was told, and ``goes``: what they ask for.
+    ``seats``: what ``seating`` has found out about the gang as it is.
     """
 
     gang: Gang
     ask: Ask | None
     problem: str = ""
-    held: Holding = field(default_factory=Holding)
+    uid: str = field(init=False)
+    held: Holding = field(default_factory=lambda: holding.NOTHING)
     going: list[Pods] = field(default_factory=list)
     goes: Resources = field(default_factory=dict)
+    seats: dict[str, list[str]] = field(default_factory=dict)
 
-    @property
-    def uid(self) -> str:
-        """The uid of the gang."""
-        return self.gang.uid
+    def __post_init__(self) -> None:
+        self.uid = self.gang.uid
 
     @property
     def queue(self) -> str:
@@ -55,6 +57,24 @@ class Entry:
         """Since when it may start: epoch seconds."""
         return max(self.gang.created_at, self.gang.not_before)
 
+    @property
+    def moved(self) -> float:
+        """When it got or gave up room last: epoch seconds; -inf: it has none."""
+        at = self.gang.place
+        return -inf if at is None else at.at if at.resized is None else at.resized
+
+    def become(self, gang: Gang, ask: Ask | None, problem: str) -> None:
+        """The gang has changed."""
+        self.gang, self.ask, self.problem = gang, ask, problem
+        self.seats = {}
+
+    def seating(self, type_: str) -> list[str]:
+        """The nodes of the pods it has been given, as ``holding.seating`` has it. Not to be changed."""
+        found = self.seats.get(type_)
+        if found is None:
+            found = self.seats[type_] = holding.seating(self.gang, type_)
+        return found
+
 
 Turn = tuple[int, float, float, str]
 """The order in which gangs give way: the lowest priority first, then the youngest or the largest; and the uid."""
@@ -66,7 +86,7 @@ class Books:
     ``running``: those with a place; ``departing``: those with pods on their way out; ``elastic``: those with a place
     that could be smaller or larger; ``changes`` grows with every change, ``state`` with those of what anybody holds or
     may hold. ``youngest`` and ``largest``: per queue those with a place, the one first that is to give way first;
-    ``ends``: the one first that ends first.
+    ``ends``: the one first that ends first; ``moves``: when each of them got or gave up room last, in order.
     """
 
     def __init__(self) -> None:
@@ -80,6 +100,7 @@ class Books:
         self.youngest: dict[str, list[Turn]] = {}
         self.largest: dict[str, list[Turn]] = {}
         self.ends = Ends()
+        self.moves: list[tuple[float, str]] = []
         self.changes = 0
         self.state = 0
         self._asks = Asks()
@@ -139,9 +160,10 @@ class Books:
         held = holding.of(gang, ask)
         if held != entry.held or _stands(gang) != _stands(before) or ask is not entry.ask or entry.told:
             self._leave(entry)
-            entry.gang, entry.ask, entry.problem = gang, ask, problem
+            entry.become(gang, ask, problem)
             self._enter(entry, held)
-        entry.gang = gang
+        else:
+            entry.become(gang, ask, problem)
         return entry
 
     def remove(self, uid: str) -> None:
@@ -163,7 +185,7 @@ class Books:
         """Asks are of the room they are made for."""
         self._asks = Asks()
         for entry in self.entries.values():
-            entry.ask, entry.problem = self._ask(entry.gang)
+            entry.become(entry.gang, *self._ask(entry.gang))
             self._unlist(entry)
             self.quotas.give(entry.queue, entry.held.quota)
             self._enter(entry, holding.of(entry.gang, entry.ask))
@@ -182,31 +204,35 @@ class Books:
     def _enter(self, entry: Entry, held: Holding) -> None:
         entry.held = held
         gang = entry.gang
-        self.state += bool(held.quota or entry.runs)
-        self.quotas.take(entry.queue, held.quota)
-        if self.grants is not None:
-            self.grants.grant(held.coming, held.afloat)
-        if held.leaving:
-            self.departing[entry.uid] = entry
+        if held is not holding.NOTHING:
+            self.state += bool(held.quota or entry.runs)
+            self.quotas.take(entry.queue, held.quota)
+            if self.grants is not None:
+                self.grants.grant(held.coming, held.afloat)
+            if held.leaving:
+                self.departing[entry.uid] = entry
         if entry.runs:
             self.running[entry.uid] = entry
             for order, turn in self._turns(entry):
                 insort(order.setdefault(entry.queue, []), turn)
             self.ends.put(gang, held.pods)
+            insort(self.moves, (entry.moved, entry.uid))
             if holding.shrinks(gang, entry.ask) or holding.grows(gang, entry.ask):
                 self.elastic[entry.uid] = entry
 
     def _leave(self, entry: Entry) -> None:
-        self.state += bool(entry.held.quota or entry.runs)
-        self.quotas.give(entry.queue, entry.held.quota)
-        if self.grants is not None:
-            self.grants.withdraw(entry.held.coming, entry.held.afloat)
+        if entry.held is not holding.NOTHING:
+            self.state += bool(entry.held.quota or entry.runs)
+            self.quotas.give(entry.queue, entry.held.quota)
+            if self.grants is not None:
+                self.grants.withdraw(entry.held.coming, entry.held.afloat)
         self._unlist(entry)
 
     def _unlist(self, entry: Entry) -> None:
         if entry.runs:
             del self.running[entry.uid]
             self.ends.remove(entry.uid)
+            del self.moves[bisect_left(self.moves, (entry.moved, entry.uid))]
             for order, turn in self._turns(entry):
                 stack = order[entry.queue]
                 del stack[bisect_left(stack, turn)]
@@ -214,7 +240,8 @@ class Books:
                     del order[entry.queue]
         self.departing.pop(entry.uid, None)
         self.elastic.pop(entry.uid, None)
-        entry.going, entry.goes = [], {}
+        if entry.told:
+            entry.going, entry.goes = [], {}
 
     def _turns(self, entry: Entry) -> tuple[tuple[dict[str, list[Turn]], Turn], ...]:
         """A gang's places in the orders in which gangs give way."""
@@ -225,4 +252,5 @@ class Books:
 
 def _stands(gang: Gang) -> tuple[object, ...]:
     """What the books are ordered by, besides what the gang holds."""
-    return gang.queue, gang.priority, gang.estimate, gang.place and (gang.place.at, gang.place.sizes)
+    at = gang.place
+    return gang.queue, gang.priority, gang.estimate, at and (at.at, at.sizes, at.resized)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tf_dist.core.gang.masks import Mask
-from tf_dist.core.gang.shapes import Requests
-from tf_dist.core.gang.table import COARSE_LIMIT, Floats, Ints, Rows, Table
-
-# A pod that asks for nothing finds so much room on a node; more of any kind are not counted either.
-UNLIMITED: Final = float(COARSE_LIMIT - 1)
-
+from tf_dist.core.gang.shapes import UNLIMITED, Requests
+from tf_dist.core.gang.table import Floats, Ints, Rows, Table
 
 # Sums are kept for the domains of so many labels.
 _LABELS: Final = 16
+# Up to so many nodes are counted again one by one.
+_ONE_BY_ONE: Final = 16
 
 
 class Capacity:
@@ -29,24 +27,22 @@ class Capacity:
         self._table = table
         self._requests = requests
         self._mask = mask
-        self.counts: Floats = count(table, requests, mask)
-        self._change = table.changes
         self._total: int | None = None
         self._sums: dict[str, tuple[Rows, Ints]] = {}
+        self._change = table.changes
         self.grown = -1
+        self._count_all()
 
     @property
     def known_total(self) -> int | None:
-        """The sum when it was last asked for; None: never."""
+        """The sum when it was last asked for; None: that is not known any more."""
         return self._total
 
     @property
     def total(self) -> int:
         """The sum over all nodes."""
         if self._total is None:
-            total = float(self.counts.sum())
-            # Below, a sum of float32 is exact.
-            self._total = int(total if total < COARSE_LIMIT else self.counts.sum(dtype=np.float64))
+            self._total = int(np.add.reduce(self.counts))
         return self._total
 
     def by_domain(self, label: str, domain: Rows, domains: int) -> Ints:
@@ -60,53 +56,59 @@ class Capacity:
 
     def refresh(self) -> None:
         """Count again where something has changed."""
-        if self._change == self._table.changes:
+        table = self._table
+        if self._change == table.changes:
             return
-        touched = self._table.since(self._change, len(self.counts) // 64 + 8)
-        self._change = self._table.changes
+        touched = table.since(self._change, table.size // 8 + _ONE_BY_ONE)
+        self._change = table.changes
         if touched is None:
-            self.counts = count(self._table, self._requests, self._mask)
-            self._total = None
-            self._sums.clear()
-            return
-        rows = np.fromiter(touched, np.intp, len(touched))
-        allowed = None if self._mask.rows is None else self._mask.rows[rows]
-        now = count_in(self._table.free.take(rows, axis=0), self._requests, allowed)
-        more = now - self.counts[rows].astype(np.int64)
-        self.counts[rows] = now
-        if self._total is not None:
-            self._total += int(more.sum())
+            self._count_all()
+        elif len(touched) <= _ONE_BY_ONE:
+            self._count_each(set(touched))
+        else:
+            rows = np.frombuffer(touched, np.int64)
+            self._count_some(np.unique(rows) if self._sums else rows)
+
+    def _count_all(self) -> None:
+        self.counts: Floats = count_in(self._table.free, self._requests, self._mask)
+        self._cells = self.counts.data
+        self._change = self._table.changes
+        self._total = None
+        self._sums.clear()
+
+    def _count_each(self, rows: Iterable[int]) -> None:
+        allowed = self._mask.cells
+        for row in rows:
+            now = self._table.fitting(self._requests, row) if allowed is None or allowed[row] else 0
+            more = now - int(self._cells[row])
+            if more:
+                self._cells[row] = now
+                if self._total is not None:
+                    self._total += more
+                for domain, sums in self._sums.values():
+                    sums[domain[row]] += more
+
+    def _count_some(self, rows: Rows) -> None:
+        now = count_in(self._table.free, self._requests, self._mask, rows)
         for domain, sums in self._sums.values():
-            np.add.at(sums, domain[rows], more)
+            np.add.at(sums, domain[rows], (now - self.counts[rows]).astype(np.int64))
+        self.counts[rows] = now
+        self._total = None
 
 
-def count(table: Table, requests: Requests, mask: Mask) -> Floats:
-    """For each node how many such pods have room."""
-    table.derive()
+def count_in(amounts: Floats, requests: Requests, mask: Mask, rows: Rows | None = None) -> Floats:
+    """How many such pods have room, of these amounts by column and row, in each row (``rows``: in each of these)."""
     found: Floats | None = None
     for column, value in requests:
-        unit = table.units[column]
-        if table.is_fine(column) or value % unit or value // unit >= COARSE_LIMIT:
-            exact = (table.free[:, column] // value).clip(0, UNLIMITED)
-            room: Floats = exact.astype(np.float32)
-        elif value == unit and found is not None:
-            room = table.coarse[column]
-        else:
-            room = np.divide(table.coarse[column], value // unit, dtype=np.float32)
+        there = amounts[column] if rows is None else amounts[column].take(rows)
         # The floor of the least is the least of the floors: once at the end is enough.
-        found = room if found is None else np.minimum(found, room, out=found)
-    found = np.full(table.size, UNLIMITED, np.float32) if found is None else np.floor(found, out=found)
+        if found is None:
+            found = there / value
+        else:
+            np.minimum(found, there if value == 1 else there / value, out=found)
+    if found is None:
+        found = np.full(amounts.shape[1] if rows is None else len(rows), float(UNLIMITED))
+    np.maximum(np.floor(found, out=found), 0, out=found)
     if mask.rows is not None:
-        found *= mask.rows
-    return found
-
-
-def count_in(amounts: Ints, requests: Requests, allowed: NDArray[np.bool_] | None) -> Ints:
-    """The same for some nodes that have these amounts, one line a node."""
-    found: Ints = np.full(len(amounts), int(UNLIMITED))
-    for column, value in requests:
-        np.minimum(found, amounts[:, column] // value, out=found)
-    np.maximum(found, 0, out=found)
-    if allowed is not None:
-        found *= allowed
+        found *= mask.rows if rows is None else mask.rows[rows]
     return found

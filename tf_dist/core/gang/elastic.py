@@ -24,6 +24,9 @@ from tf_dist.core.gang.pack import place
 _DRAG = 0.03
 # To start again for it, a gang must save so many times what that costs.
 _WORTH = 3.0
+# Who gives no estimate is taken to run for as long again as it has, and no less than this (seconds): else nobody would
+# grow who has just started, and they have most to gain by it.
+_AT_LEAST = 300.0
 
 
 @dataclass(slots=True, eq=False)
@@ -58,12 +61,7 @@ def _speed(pods: int) -> float:
 
 def ready(books: Books, policy: Policy) -> float:
     """From when on gangs may grow if nobody waits (epoch seconds): some time after the last one got or gave up room."""
-    return max((_changed(entry) for entry in books.running.values()), default=-inf) + policy.grow_after
-
-
-def _changed(entry: Entry) -> float:
-    at = entry.gang.place
-    return -inf if at is None else at.at if at.resized is None else at.resized
+    return (books.moves[-1][0] if books.moves else -inf) + policy.grow_after
 
 
 def steady(entry: Entry, policy: Policy) -> float:
@@ -103,8 +101,8 @@ def _growths(entry: Entry, now: float, policy: Policy) -> Iterator[_Growth]:
     if entry.told or now < steady(entry, policy) or entry.gang.place is None:
         return
     known = end(entry.gang, now)
-    remaining = max(1.0, (now - entry.gang.place.at) if known == inf else known - now)
-    on = Counter(node for want in _wants(entry) for node in holding.seating(entry.gang, want.type) if node)
+    remaining = max(_AT_LEAST, now - entry.gang.place.at) if known == inf else max(1.0, known - now)
+    on = Counter(node for want in _wants(entry) for node in entry.seating(want.type) if node)
     for want in _wants(entry):
         size = holding.size(entry.gang, want.member)
         if size < want.most:
@@ -117,7 +115,7 @@ def _wants(entry: Entry) -> tuple[Want, ...]:
 
 def _another(books: Books, one: _Growth) -> str | None:
     """Take room for one pod more; its node, None if there is none."""
-    if books.quotas.lack(one.entry.queue, one.want.member.requests) is not None:
+    if not books.quotas.fits(one.entry.queue, one.want.member.requests):
         return None
     if books.grants is None or one.want.shape is None:
         return ""

@@ -8,11 +8,11 @@ from tf_dist.core.gang.books import Books, Entry
 from tf_dist.core.gang.grants import Grants
 from tf_dist.core.gang.model import PREEMPTING, Order, Policy, Wait
 from tf_dist.core.gang.pending import Group, Pending
-from tf_dist.core.gang.reserve import reserve
+from tf_dist.core.gang.reservations import Known
 from tf_dist.core.model import JobKey
 
 
-def explain(books: Books, pending: Pending, policy: Policy, entry: Entry, now: float) -> Wait:
+def explain(books: Books, pending: Pending, policy: Policy, entry: Entry, now: float, known: Known) -> Wait:
     """The verdict on a gang that has not been admitted."""
     gang, ask = entry.gang, entry.ask
     if ask is None:
@@ -39,7 +39,7 @@ def explain(books: Books, pending: Pending, policy: Policy, entry: Entry, now: f
             break
     message += words.behind(number, first, gang.queue)
     if foremost:  # then it has a reservation
-        message += _starts(books, entry, counts, now)
+        message += _starts(books, entry, counts, now, known)
     return Wait(reason=reason, message=message, position=number + 1)
 
 
@@ -71,8 +71,10 @@ def _counts(books: Books, group: Group) -> bool:
     return books.grants is None or books.grants.never(group.ask) is None
 
 
-def _starts(books: Books, entry: Entry, counts: Counts, now: float) -> str:
-    reservation = reserve(books, entry, counts, now)
+def _starts(books: Books, entry: Entry, counts: Counts, now: float, known: Known) -> str:
+    # Who need only wait for those that are leaving has been told to in the same round: then that is known.
+    reservation = known.reserve(books, entry, counts, now, ended=False) if books.departing else None
+    reservation = reservation or known.reserve(books, entry, counts, now, ended=True)
     if reservation is None:
         return ""
     leaving = {one.gang.key for one in books.departing.values()}

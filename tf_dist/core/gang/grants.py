@@ -37,7 +37,7 @@ class Grants:
         self.layout = 0
         self.puzzles = 0
         self._empty: Room | None = None
-        self._claims: dict[str, Counter[Shape]] = {}
+        self._claims: dict[str, dict[Shape, int]] = {}
         self._anywhere: Counter[Shape] = Counter()
         self._settled: list[Pods] | None = None
 
@@ -81,7 +81,8 @@ class Grants:
     def grant(self, coming: Iterable[Pods], anywhere: Iterable[tuple[Shape, int]]) -> None:
         """Room for pods that are to come, some of them to nodes that nobody knows."""
         for shape, node, count in coming:
-            self._claims.setdefault(node, Counter())[shape] += count
+            claims = self._claims.setdefault(node, {})
+            claims[shape] = claims.get(shape, 0) + count
             if node in self.room:
                 self.room.take(shape, node, count)
                 self.version += 1
@@ -132,16 +133,21 @@ class Grants:
 
     def look(self, ask: Ask, counts: Counts) -> Places | None:
         """Where there is room for so many pods of each member; None: not for all of them. Nothing is taken."""
-        if self.lacks(ask, counts):
-            return None
-        if self.short(ask, counts) is not None:
-            ask.lacking[counts] = self.epoch
+        # To count first is quicker for those who will find nothing: mostly those who found nothing before.
+        if self.lacks(ask, counts) or (counts in ask.lacking and self.surely_lacks(ask, counts)):
             return None
         found = self.fit(ask, counts)
-        if found is None:
+        if found is None and not self.surely_lacks(ask, counts):
             ask.unplaced[counts] = self.version
             self.puzzles += 1
         return found
+
+    def surely_lacks(self, ask: Ask, counts: Counts) -> bool:
+        """Whether some member alone has not room enough, which is remembered until room becomes free."""
+        lacks = self.short(ask, counts) is not None
+        if lacks:
+            ask.lacking[counts] = self.epoch
+        return lacks
 
     def lacks(self, ask: Ask, counts: Counts) -> bool:
         """Whether it is known already that there is no room for so many."""

@@ -48,9 +48,13 @@ def of(gang: Gang, ask: Ask | None) -> Holding:
     """What a gang holds. Without an ask (it cannot be read): its quota alone."""
     if gang.place is None and not gang.bound:
         return NOTHING
-    staying = total((member.requests, _wanted(gang, member)) for member in gang.members)
-    leaving = total((member.requests, _excess(gang, member)) for member in gang.members)
-    held = Holding(quota=added((staying, leaving)), leaving_quota=leaving, staying_quota=staying)
+    wanted = tuple(_wanted(gang, member) for member in gang.members)
+    staying = ask.need(wanted) if ask else total(zip((member.requests for member in gang.members), wanted, strict=True))
+    if gang.bound:
+        leaving = total((member.requests, _excess(gang, member)) for member in gang.members)
+        held = Holding(quota=added((staying, leaving)), leaving_quota=leaving, staying_quota=staying)
+    else:
+        held = Holding(quota=staying, staying_quota=staying)
     for want in ask.wants if ask else ():
         if want.shape is not None:
             _add(held, gang, want, want.shape)
@@ -82,6 +86,9 @@ def _add(held: Holding, gang: Gang, want: Want, shape: Shape) -> None:
             to_come -= spare
     if to_come:
         held.afloat.append((shape, to_come))
+    if not bound:
+        held.staying += held.coming[known:]
+        return
     excess = there - wanted
     leaving = last(_seating(gang, want.type, bound), excess) if excess > 0 else Counter()
     held.leaving += [Pods(shape, node, leaving[node]) for node in sorted(leaving) if node]

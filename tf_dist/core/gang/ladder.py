@@ -8,7 +8,7 @@ from typing import Final
 
 from tf_dist.core.gang.masks import Mask
 from tf_dist.core.gang.shapes import CPU, Requests, Shape
-from tf_dist.core.gang.table import LEVEL_BITS, ROW, Table, start
+from tf_dist.core.gang.table import LEVEL_BITS, ROW, Table, from_cpu
 
 # After looking at so many nodes in vain a scan over all of them is faster.
 _PATIENCE: Final = 128
@@ -41,20 +41,21 @@ class Ladder:
 
     def refresh(self) -> None:
         """Move the nodes that have changed to where they belong now."""
-        if self._change == self._table.changes:
+        table, keys = self._table, self._keys
+        if self._change == table.changes:
             return
-        touched = self._table.since(self._change, len(self._keys))
+        touched = table.since(self._change, table.size)
         if touched is None:
             self._build()
             return
-        self._change = self._table.changes
-        for row in touched:
-            before, now = self._keys[row], self._table.key_of(row)
+        self._change = table.changes
+        for row in set(touched):
+            before, now = keys[row], table.key_of(row)
             if before != now:
-                rung = self._rung(before)
+                rung = self._rungs[before >> LEVEL_BITS]
                 del rung[bisect_left(rung, before)]
                 insort(self._rung(now), now)
-                self._keys[row] = now
+                keys[row] = now
         while self._rungs and not self._rungs[-1]:
             self._rungs.pop()
 
@@ -69,20 +70,19 @@ class Ladder:
         TooMany when it is hard to find.
         """
         rungs, cells = self._rungs, self._table.cells
-        lowest = self._table.level_of(requests, times)
-        cpu = requests[0][1] * times if requests and requests[0][0] == CPU else 0
+        cpu = from_cpu(requests[0][1] * times) if requests and requests[0][0] == CPU else 0
         # The rung is in the order of CPU: what lacks is another column, so that one is looked at last.
-        ask = [(column, value * times) for column, value in requests[::-1]]
+        ask = [(cells[column], value * times) for column, value in (*requests[1:], *requests[:1])]
         allowed = [mask.cells for mask in masks if mask.cells is not None]
         patience = _PATIENCE
-        for level in range(lowest, len(rungs)):
+        for level in range(self._table.level_of(requests, times), len(rungs)):
             rung = rungs[level]
             if not rung:
                 continue
-            for at in range(bisect_left(rung, start(level, cpu)), len(rung)):
+            for at in range(bisect_left(rung, (level << LEVEL_BITS) + cpu), len(rung)):
                 row = rung[at] & ROW
-                for column, value in ask:
-                    if cells[row, column] < value:
+                for line, value in ask:
+                    if line[row] < value:
                         break
                 else:
                     if not allowed or all(mask[row] for mask in allowed):

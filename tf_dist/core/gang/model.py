@@ -155,12 +155,12 @@ class Policy:
     that must start again for it.
     """
 
-    patience: float = 300.0
+    patience: float = 900.0
     starving: float = 86_400.0
     stretch: float = 0.5
     assumed: float = 3600.0
     shrink_after: float = 30.0
-    squeeze_after: float = 180.0
+    squeeze_after: float = 900.0
     grow_after: float = 20.0
     steady: float = 60.0
     restart_cost: float = 15.0
@@ -212,9 +212,9 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempt:
-    """An admitted gang gives its place up for the gang ``by``."""
+    """An admitted gang gives its place up for the gang ``by`` (None: nobody says for whom)."""
 
-    by: JobKey
+    by: JobKey | None
     message: str
 
 

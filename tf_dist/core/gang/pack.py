@@ -19,7 +19,7 @@ from tf_dist.core.gang.model import Locality
 from tf_dist.core.gang.near import on_near_ones
 from tf_dist.core.gang.room import Room
 from tf_dist.core.gang.search import Few, Found, Search, Short, Sweep, on_one_node, on_several
-from tf_dist.core.gang.shapes import Shape
+from tf_dist.core.gang.shapes import Groups, Shape, grouped
 
 Wants = Sequence[tuple[Shape, int]]
 
@@ -36,48 +36,41 @@ def place(
     An int: nothing was taken; the index of the want that lacked room. (With a required ``locality`` it may have room,
     but not where the others have.) ``keep``: nodes that the gang is on already; they come first.
     """
-    counts: dict[Shape, int] = {}
-    for shape, count in wants:
-        if count > 0:
-            counts[shape] = counts.get(shape, 0) + count
-    if not counts:
+    groups = grouped(tuple(wants))
+    if not groups.counts:
         return [{} for _ in wants]
     room.ready()
-    groups = dict(sorted(counts.items(), key=_demanding))
     lacking = None
-    if not room.surely_lacks(groups):
-        found = _placed(room, groups, locality, [room.table.row[node] for node in keep if node in room.table.row])
+    if not room.surely_lacks(groups.counts):
+        rows = room.table.row
+        found = _placed(room, groups, locality, [rows[node] for node in keep if node in rows])
         if not isinstance(found, Short):
-            return _shared_out(room.table.names, wants, groups, found)
+            return _shared_out(room.table.names, wants, groups.counts, found)
         lacking = found.shape
     # Which one is named must not depend on what happens to be known: first those that lack room even alone.
-    lacking = next((shape for shape in groups if room.most(shape) < groups[shape]), lacking)
+    lacking = next((shape for shape, count in groups.counts.items() if room.most(shape) < count), lacking)
     return next(at for at, (shape, count) in enumerate(wants) if shape is lacking and count > 0)
 
 
-def _demanding(group: tuple[Shape, int]) -> tuple[int, int]:
-    shape, count = group
-    return -shape.accelerators, -shape.cpu * count
-
-
-def _placed(room: Room, groups: Mapping[Shape, int], locality: Locality | None, keep: list[int]) -> Found | Short:
-    search: Search = Few(room) if sum(groups.values()) <= FEW else Sweep(room)
+def _placed(room: Room, groups: Groups, locality: Locality | None, keep: list[int]) -> Found | Short:
+    search: Search = Few(room) if groups.pods <= FEW else Sweep(room)
     if not keep:
         found = on_one_node(room, search, groups, room.domains(locality.label).inside if locality else EVERYWHERE)
         if found is not None:
             return found
     if locality is None:
-        return on_several(room, search, groups, keep)
-    return on_near_ones(room, search, groups, keep, locality)
+        return on_several(room, search, groups.counts, keep)
+    return on_near_ones(room, search, groups.counts, keep, locality)
 
 
 def _shared_out(names: Sequence[str], wants: Wants, groups: Mapping[Shape, int], found: Found) -> list[dict[str, int]]:
     """What each want has of what was found for its shape."""
     shares: list[dict[str, int]] = []
     for shape, count in wants:
-        nodes = found.get(shape, {}) if count > 0 else {}
-        if count < groups.get(shape, 0):
-            nodes = _first(nodes, count)
+        if count <= 0:
+            shares.append({})
+            continue
+        nodes = found[shape] if count == groups[shape] else _first(found[shape], count)
         shares.append({names[row]: there for row, there in nodes.items()})
     return shares
 

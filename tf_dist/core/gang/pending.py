@@ -124,7 +124,9 @@ class Pending:
 
     def alarm(self) -> float:
         """When ``wake`` will have something to do: epoch seconds, inf for never."""
-        return min((heap[0][0] for heap in (self._alarms, self._starving) if heap), default=inf)
+        asleep = self._alarms[0][0] if self._alarms else inf
+        starving = self._starving[0][0] if self._starving else inf
+        return asleep if asleep < starving else starving
 
     def asleep(self, uid: str) -> bool:
         """Whether the gang's time has not come."""

@@ -7,6 +7,7 @@ these nobody whose going turns out not to be needed. Nobody gives way if that wo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
@@ -83,7 +84,7 @@ def _steps(
     books: Books, entry: Entry, counts: Counts, waited: float, policy: Policy, spared: Container[str], *, largest: bool
 ) -> Iterator[Step]:
     # Where the quota lets the gang in as it is, it need not be counted who gives up how much of it.
-    counted = len(books.youngest) > 1 or books.quotas.lack(entry.queue, _need(entry, counts)) is not None
+    counted = len(books.youngest) > 1 or not books.quotas.fits(entry.queue, _need(entry, counts))
     dropped: dict[str, list[Step]] = {}
     for step in _shrinking(books, entry, waited, policy, spared):
         dropped.setdefault(step.entry.uid, []).append(step)
@@ -110,17 +111,20 @@ def _shrinking(books: Books, entry: Entry, waited: float, policy: Policy, spared
     higher = [one for one in others if entry.gang.preempts and one.gang.priority < entry.gang.priority]
     overgrown = others if waited >= policy.shrink_after else higher
     squeezed = [one for one in others if one.gang.priority <= entry.gang.priority]
-    seats: dict[str, list[str]] = {}
+    seats: dict[tuple[str, str], list[str]] = {}
     yield from _surplus(overgrown, lambda want: want.count, seats)
     yield from _surplus(squeezed if waited >= policy.squeeze_after else higher, lambda want: want.least, seats)
 
 
-def _surplus(entries: list[Entry], floor: Callable[[Want], int], seats: dict[str, list[str]]) -> Iterator[Step]:
+def _surplus(
+    entries: list[Entry], floor: Callable[[Want], int], seats: dict[tuple[str, str], list[str]]
+) -> Iterator[Step]:
     order = []
     for entry in entries:
         for want in entry.ask.wants if entry.ask else ():
-            left = seats.setdefault(f"{entry.uid}/{want.type}", holding.seating(entry.gang, want.type))
+            left = seats.get((entry.uid, want.type)) or list(entry.seating(want.type))
             if len(left) > floor(want):
+                seats[entry.uid, want.type] = left
                 at = entry.gang.place.at if entry.gang.place else 0.0
                 turn = entry.gang.priority, floor(want) - len(left), -at, entry.uid, want.type
                 order.append((turn, entry, want, left))
@@ -198,18 +202,20 @@ def _needed(books: Books, entry: Entry, counts: Counts, steps: list[Step], place
             books.grants.room.take(shape, node, count)
     spared: set[int] = set()
     evicted: set[str] = set()
+    reclaimed = Counter(step.entry.queue for step in steps if _reclaims(entry, step))
     for at in range(len(steps) - 1, -1, -1):
         step = steps[at]
         if step.entry.uid in evicted:
             continue  # it goes as a whole, and so do these pods
         books.quotas.take(step.entry.queue, step.quota)
-        rest = (other for place, other in enumerate(steps) if place != at and place not in spared)
+        others = reclaimed - Counter([step.entry.queue]) if _reclaims(entry, step) else reclaimed
         if (
-            books.quotas.lack(entry.queue, need) is None
-            and _entitled(books, entry, need, rest)
+            books.quotas.fits(entry.queue, need)
+            and _entitled(books, entry, need, others)
             and take_back(books, step, nodes)
         ):
             spared.add(at)
+            reclaimed = others
             continue
         books.quotas.give(step.entry.queue, step.quota)
         if not step.type:
@@ -221,14 +227,18 @@ def _needed(books: Books, entry: Entry, counts: Counts, steps: list[Step], place
     return [step for at, step in enumerate(steps) if at not in spared]
 
 
-def _entitled(books: Books, entry: Entry, need: Resources, steps: Iterable[Step]) -> bool:
-    """Whether the gang may still have those of other queues stopped, if the steps are all that is done.
+def _reclaims(entry: Entry, step: Step) -> bool:
+    """Whether a gang of another queue is stopped."""
+    return not step.type and step.entry.queue != entry.queue
+
+
+def _entitled(books: Books, entry: Entry, need: Resources, queues: Iterable[str]) -> bool:
+    """Whether the gang may have gangs of these other queues stopped, as things are.
 
     Who stops its own to stay within what is its queue's own must not be let off for having stopped others: with more
     than its own it would be the next to be stopped, by those others.
     """
-    others = {step.entry.queue for step in steps if not step.type and step.entry.queue != entry.queue}
-    return all(books.quotas.entitled(entry.queue, need, queue) for queue in sorted(others))
+    return all(books.quotas.entitled(entry.queue, need, queue) for queue in queues)
 
 
 def _each_needed(books: Books, entry: Entry, counts: Counts, steps: list[Step]) -> list[Step]:
@@ -237,6 +247,7 @@ def _each_needed(books: Books, entry: Entry, counts: Counts, steps: list[Step]) 
         rest = [other for other in steps if other is not step]
         with Supposing(books, iter(rest)) as fewer:
             fewer.to(len(rest))
-            if _entitled(books, entry, _need(entry, counts), rest) and fits(books, entry, counts) is not None:
+            others = {step.entry.queue for step in rest if _reclaims(entry, step)}
+            if _entitled(books, entry, _need(entry, counts), others) and fits(books, entry, counts) is not None:
                 steps = rest
     return steps

@@ -76,6 +76,8 @@ class Quotas:
             near = difflib.get_close_matches(name, self.names, n=1, cutoff=0.6)
             return Lack(queue=name, at=name, nearest=near[0] if near else "")
         limits = self._branches[name].limits
+        if not limits:
+            return None
         worst: tuple[bool, str, int] | None = None
         for resource, value in billionths(need).items():
             account = limits.get(resource)
@@ -83,6 +85,26 @@ class Quotas:
                 found = (value <= account.possible, resource, value)
                 worst = found if worst is None else min(worst, found)
         return None if worst is None else _lack(name, worst[1], worst[2], limits[worst[1]])
+
+    def fits(self, queue: str, need: Resources) -> bool:
+        """Whether such a gang fits into its queue now: whether there is no ``lack``."""
+        branch = self._branches.get(queue or DEFAULT)
+        if branch is None or not branch.defined:
+            return False
+        if branch.limits:
+            for resource, value in billionths(need).items():
+                account = branch.limits.get(resource)
+                if account is not None and value > account.left()[0]:
+                    return False
+        return True
+
+    def could_fit(self, queue: str, need: Resources) -> bool:
+        """Whether it would with every other gang gone. (Into a queue that does not exist: it may yet be made.)"""
+        branch = self._branches.get(queue or DEFAULT)
+        if branch is None or not branch.limits:
+            return True
+        limits = branch.limits
+        return all(r not in limits or value <= limits[r].possible for r, value in billionths(need).items())
 
     def most(self, queue: str, need: Resources, limit: int) -> int:
         """How many times ``need`` fits into the queue, up to ``limit``; none into a queue that does not exist."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tf_dist.core.gang.asks import Counts
@@ -29,6 +29,16 @@ class Known:
         if state != self._state:
             self.made, self.kept_out, self._state = {}, set(), state
         return self
+
+    def reserve(
+        self, books: Books, entry: Entry, counts: Counts, now: float, before: Sequence[Reservation] = (), *, ended: bool
+    ) -> Reservation | None:
+        """As ``reserve``, but what is known already is not found out again."""
+        known = self.at(books)
+        key = entry, entry.ask, entry.queue, counts, ended, *before
+        if key not in known.made:
+            known.made[key] = reserve(books, entry, counts, now, before, ended=ended)
+        return known.made[key]
 
 
 class Reservations:
@@ -57,7 +67,7 @@ class Reservations:
     def find(self, entry: Entry, counts: Counts) -> Places | None:
         """Where a gang can have so many pods, delaying nobody who has reserved; None: nowhere. Nothing is taken."""
         ask, books = entry.ask, self._books
-        if ask is None or books.quotas.lack(entry.queue, ask.need(counts)) is not None:
+        if ask is None or not books.quotas.fits(entry.queue, ask.need(counts)):
             return None
         found: Places | None = None
         if not self.made or self._ends_before(entry):
@@ -70,7 +80,7 @@ class Reservations:
         self._make()
         known = self._known.at(books)
         key = ask, entry.queue, counts, *self.made
-        if key in known.kept_out:
+        if key in known.kept_out or (books.grants is not None and books.grants.surely_lacks(ask, counts)):
             return None
         with kept(books, self.made):
             found = fits(books, entry, counts)
@@ -91,11 +101,7 @@ class Reservations:
         self._wanted.clear()
 
     def _reserve(self, entry: Entry, counts: Counts, *, ended: bool) -> bool:
-        known = self._known.at(self._books)
-        key = entry, entry.ask, entry.queue, counts, ended, *self.made
-        if key not in known.made:
-            known.made[key] = reserve(self._books, entry, counts, self._now, self.made, ended=ended)
-        reservation = known.made[key]
+        reservation = self._known.reserve(self._books, entry, counts, self._now, self.made, ended=ended)
         if reservation is not None:
             self.made.append(reservation)
         return reservation is not None

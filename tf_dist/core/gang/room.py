@@ -85,7 +85,7 @@ class Room:
         self.ready()
         row = self.table.row[node]
         return {
-            resource: quantity(resource, self.table.cells[row, column])
+            resource: quantity(resource, int(self.table.cells[column][row]))
             for resource, column in self.catalogue.columns.items()
         }
 
@@ -169,7 +169,7 @@ class Room:
         if shape not in self._ever:
             if len(self._ever) >= _KEPT:
                 self._ever.clear()
-            self._ever[shape] = int(count_in(self.table.whole, shape.requests, self.mask(shape).rows).sum())
+            self._ever[shape] = int(count_in(self.table.whole, shape.requests, self.mask(shape)).sum())
         return self._ever[shape]
 
     def surely_lacks(self, groups: Mapping[Shape, int]) -> bool:
@@ -209,23 +209,20 @@ class Room:
     def give(self, shape: Shape, node: str, count: int) -> None:
         """The pods are gone: their room is free. KeyError when there is no such node."""
         self.ready()
-        self._change(shape.requests, self.table.row[node], count)
+        self.take_at(shape.requests, self.table.row[node], -count)
         self._grow()
 
     def take_at(self, requests: Requests, row: int, times: int) -> None:
         """Take room on the node of a row."""
-        self._change(requests, row, -times)
+        if self._marks or self._trials:
+            self._log.append((requests, row, -times))
+        self.table.add(requests, row, -times)
 
     def take_rows(self, requests: Requests, rows: Rows, times: Ints) -> None:
         """Take room on several nodes, none of them twice."""
         if self._marks or self._trials:
             self._log.append((requests, rows, -times))
         self.table.add_rows(requests, rows, -times)
-
-    def _change(self, requests: Requests, row: int, times: int) -> None:
-        if self._marks or self._trials:
-            self._log.append((requests, row, times))
-        self.table.add(requests, row, times)
 
     def _grow(self) -> None:
         self.epoch = next(self._epochs)

@@ -68,6 +68,11 @@ class Round:
         walks = {queue: self._walk(queue) for queue in self._pending.lines if queue in self._books.quotas}
         while promised := [walk for walk in walks.values() if walk and walk.next.promised]:
             self._step(min(promised, key=lambda walk: walk.next))
+        if len(walks) == 1:
+            (alone,) = walks.values()
+            while alone:
+                self._step(alone)
+            return
         turns = Turns(self._books.quotas, {queue: walk.next for queue, walk in walks.items() if walk})
         while turns:
             queue = turns.next()
@@ -85,9 +90,10 @@ class Round:
     def _step(self, walk: Walk) -> None:
         rank, group = walk.pop()
         entry = self._books.entries[rank.uid]
-        if any(self._start(entry, counts) for counts in self._choices(entry)):
-            walk.again(group)
-            return
+        for counts in self._choices(entry):
+            if self._start(entry, counts):
+                walk.again(group)
+                return
         if self._never(entry):
             return
         if not self._make_way(entry, group) and not walk.owns and self._waited(entry) >= self._policy.patience:
@@ -118,8 +124,7 @@ class Round:
     def _never(self, entry: Entry) -> bool:
         """Whether it could not even start if nobody else were there."""
         ask = _ask(entry)
-        lack = self._books.quotas.lack(entry.queue, ask.need(ask.least))
-        if lack is not None and lack.never:
+        if not self._books.quotas.could_fit(entry.queue, ask.need(ask.least)):
             return True
         return self._books.grants is not None and self._books.grants.never(ask) is not None
 
@@ -184,7 +189,7 @@ class Round:
             return False
         self._relief = True
         with self.reservations.taken():
-            unheard = self._books.running.keys() - self._confirmed
+            unheard = self._unheard()
             plan = preempt.plan(self._books, entry, counts, self.now, self._policy, self.verdicts.keys() | unheard)
         if plan is None:
             self.awaits_hearing = self.awaits_hearing or bool(unheard)
@@ -193,6 +198,11 @@ class Round:
         self.promised.append(entry.uid)
         self.verdicts |= tell(self._books, plan, entry)
         return self.reservations.when_left(entry, counts)
+
+    def _unheard(self) -> Set[str]:
+        """Who runs and may not have heard of it: nobody, if all who have run."""
+        running = self._books.running
+        return running.keys() - self._confirmed if len(running) != len(self._confirmed) else frozenset()
 
     def _state(self, entry: Entry) -> object:
         """Equal as long as nobody could be made to give way who could not before."""
@@ -208,7 +218,7 @@ class Round:
             for group in line.groups.values() if queue in self._books.quotas else ():
                 entry = self._first(group)
                 need = group.ask.need(group.ask.least)
-                if self._books.quotas.lack(queue, need) is None and not self._never(entry):
+                if self._books.quotas.fits(queue, need) and not self._never(entry):
                     return True
         return False
 

@@ -18,8 +18,8 @@ from tf_dist.core.gang.capacity import count_in
 from tf_dist.core.gang.ladder import TooMany
 from tf_dist.core.gang.masks import EVERYWHERE, Mask
 from tf_dist.core.gang.room import Room
-from tf_dist.core.gang.shapes import Requests, Shape, together
-from tf_dist.core.gang.table import COARSE_LIMIT, Ints, Rows, Table
+from tf_dist.core.gang.shapes import Groups, Requests, Shape
+from tf_dist.core.gang.table import Ints, Rows, Table
 
 # row -> pods, for each shape
 Found = dict[Shape, dict[int, int]]
@@ -68,52 +68,44 @@ class Sweep:
         if capacity.total < count:
             return None
         counts = capacity.counts if self._rows is None else capacity.counts[self._rows]
-        if not len(counts):
-            return None
-        rows: list[Rows] = []
-        times: list[Ints] = []
+        taken: list[Rows] = []
+        times: list[int] = []
         while count:
-            most = int(counts.max())
+            most = int(np.maximum.reduce(counts, initial=0))
             if not most:
                 return None
             each, nodes = (count, 1) if most >= count else (most, count // most)
             at = (counts >= each).nonzero()[0]
-            at = self._first(at, nodes)
-            rows.append(at if self._rows is None else self._rows[at])
-            times.append(np.full(len(at), each))
-            count -= each * len(at)
+            rows = at if self._rows is None else self._rows[at]
+            first = _first(self._room.table.key[rows], nodes)
+            taken.append(rows[first])
+            times.append(each)
+            count -= each * len(first)
             if count:
                 counts = counts.copy() if counts is capacity.counts else counts
-                counts[at] = 0
-        taken, how_often = (rows[0], times[0]) if len(rows) == 1 else (np.concatenate(rows), np.concatenate(times))
-        self._room.take_rows(shape.requests, taken, how_often)
-        return dict(zip(taken.tolist(), how_often.tolist(), strict=True))
+                counts[at[first]] = 0
+        self._room.take_rows(shape.requests, np.concatenate(taken), np.array(times).repeat([*map(len, taken)]))
+        return {row: each for rows, each in zip(taken, times, strict=True) for row in rows.tolist()}
 
-    def _first(self, at: Rows, nodes: int) -> Rows:
-        """The first ``nodes`` of these in the order of ``Table.key``."""
-        keys = self._room.table.key[at if self._rows is None else self._rows[at]]
-        if nodes == 1:
-            return at[keys.argmin() :][:1]
-        if nodes < len(at):
-            first = np.argpartition(keys, nodes - 1)[:nodes]
-            at, keys = at[first], keys[first]
-        return at[keys.argsort()]
+
+def _first(keys: Ints, nodes: int) -> Rows:
+    """Where the ``nodes`` smallest keys are, the smallest first."""
+    if nodes == 1:
+        return np.array([keys.argmin()])
+    if nodes >= len(keys):
+        return keys.argsort()
+    first = np.argpartition(keys, nodes - 1)[:nodes]
+    return first[keys[first].argsort()]
 
 
 def _with_room(table: Table, requests: Requests, rows: Rows | None) -> Rows:
     """Those of the rows (None: of all) that have room for the requests once."""
     if rows is not None:
-        return rows[count_in(table.free.take(rows, axis=0), requests, None) > 0]
-    table.derive()
+        return rows[count_in(table.free, requests, EVERYWHERE, rows) > 0]
     enough: NDArray[np.bool_] = np.ones(table.size, bool)
-    odd = []
     for column, value in requests:
-        units, rest = divmod(value, table.units[column])
-        enough &= table.coarse[column] >= min(units, COARSE_LIMIT)
-        if rest or units >= COARSE_LIMIT or table.is_fine(column):
-            odd.append((column, value))
-    rows = enough.nonzero()[0]
-    return rows[count_in(table.free.take(rows, axis=0), tuple(odd), None) > 0] if odd else rows
+        enough &= table.free[column] >= value
+    return enough.nonzero()[0]
 
 
 class Few:
@@ -152,17 +144,17 @@ class Few:
         return None if count else found
 
 
-def on_one_node(room: Room, search: Search, groups: Mapping[Shape, int], within: Mask = EVERYWHERE) -> Found | None:
+def on_one_node(room: Room, search: Search, groups: Groups, within: Mask = EVERYWHERE) -> Found | None:
     """Take room for all groups on one node, of those ``within``; None: no node has so much."""
-    requests = together(groups)
-    for column, value in requests:
-        if value > room.table.largest[column]:
+    largest = room.table.largest
+    for column, value in groups.together:
+        if value > largest[column]:
             return None
-    row = search.whole(requests, [*(room.mask(shape) for shape in groups), within])
+    row = search.whole(groups.together, [*map(room.mask, groups.counts), within])
     if row is None:
         return None
-    room.take_at(requests, row, 1)
-    return {shape: {row: count} for shape, count in groups.items()}
+    room.take_at(groups.together, row, 1)
+    return {shape: {row: count} for shape, count in groups.counts.items()}
 
 
 def on_several(room: Room, search: Search, groups: Mapping[Shape, int], keep: Sequence[int]) -> Found | Short:
@@ -193,25 +185,28 @@ def _in_order(room: Room, search: Search, groups: Sequence[tuple[Shape, int]], k
 
 def _fill(room: Room, shape: Shape, count: int, used: Sequence[int]) -> dict[int, int]:
     """Take room for up to so many pods on the nodes that the gang uses already."""
-    found: dict[int, int] = {}
-    cells, allowed = room.table.cells, room.mask(shape).cells
+    if count > _ONE_BY_ONE and len(used) > _ONE_BY_ONE:
+        found = _fill_at_once(room, shape, count, used[:count])  # mostly enough of them
+        left = count - sum(found.values())
+        return found | _fill(room, shape, left, used[count:]) if left and used[count:] else found
+    found = {}
+    allowed = room.mask(shape).cells
     for row in used[:_ONE_BY_ONE]:
-        fitting = count if allowed is None or allowed[row] else 0
-        for column, value in shape.requests:
-            fitting = min(fitting, cells[row, column] // value)
-        if fitting > 0:
-            room.take_at(shape.requests, row, fitting)
-            found[row] = fitting
-            count -= fitting
+        fitting = room.table.fitting(shape.requests, row) if allowed is None or allowed[row] else 0
+        if fitting:
+            found[row] = fitting if fitting < count else count
+            room.take_at(shape.requests, row, found[row])
+            count -= found[row]
             if not count:
                 return found
     return found | _fill_at_once(room, shape, count, used[_ONE_BY_ONE:]) if len(used) > _ONE_BY_ONE else found
 
 
 def _fill_at_once(room: Room, shape: Shape, count: int, used: Sequence[int]) -> dict[int, int]:
-    rows, mask = np.array(used), room.mask(shape).rows
-    counts = count_in(room.table.free.take(rows, axis=0), shape.requests, None if mask is None else mask[rows])
-    taken = (count - (counts.cumsum() - counts)).clip(0, counts)
-    some = taken.nonzero()[0]
-    room.take_rows(shape.requests, rows[some], taken[some])
-    return dict(zip(rows[some].tolist(), taken[some].tolist(), strict=True))
+    rows = np.array(used)
+    counts = count_in(room.table.free, shape.requests, room.mask(shape), rows).astype(np.int64)
+    before = counts.cumsum() - counts  # how many the nodes before it have room for
+    some = ((counts > 0) & (before < count)).nonzero()[0]
+    rows, taken = rows[some], np.minimum(counts[some], count - before[some])
+    room.take_rows(shape.requests, rows, taken)
+    return dict(zip(rows.tolist(), taken.tolist(), strict=True))

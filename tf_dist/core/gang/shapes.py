@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -19,9 +21,11 @@ from tf_dist.core.model import Document
 CPU: Final = 0
 # The columns that every room has.
 _ALWAYS: Final = ("cpu", "memory", "pods")
-_BYTES: Final = ("memory", "ephemeral-storage")
-# More than this of anything counts as this much: 9 PB, 9 million million CPUs.
-_MOST: Final = 1 << 53
+# More than this of anything counts as this much: 281 TB, 281 thousand million CPUs. So sums of some dozen of them are
+# below 2 ** 53, up to which a float64 is exact.
+_MOST: Final = 1 << 48
+# Of pods that ask for nothing a node has room for so many.
+UNLIMITED: Final = (1 << 24) - 1
 
 Requests = tuple[tuple[int, int], ...]
 
@@ -82,11 +86,6 @@ def extended(resource: str) -> bool:
     return "/" in resource
 
 
-def in_bytes(resource: str) -> bool:
-    """Whether amounts of the resource are bytes."""
-    return resource in _BYTES or resource.startswith("hugepages-")
-
-
 def amount(resource: str, value: Decimal, *, up: bool) -> int:
     """A quantity as the integer of its column, rounded up or down."""
     scaled = value * 1000 if resource == "cpu" else value
@@ -101,10 +100,27 @@ def quantity(resource: str, amount: int) -> Decimal:
     return Decimal(amount) / 1000 if resource == "cpu" else Decimal(amount)
 
 
-def together(wants: Mapping[Shape, int]) -> Requests:
-    """What so many pods of each shape ask for together."""
-    total: dict[int, int] = {}
-    for shape, count in wants.items():
-        for column, value in shape.requests:
-            total[column] = total.get(column, 0) + value * count
-    return tuple(sorted(total.items()))
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The pods of a gang by shape, in the order in which they are placed: those that ask for most accelerators first.
+
+    ``together``: what all of them ask for; ``pods``: how many they are.
+    """
+
+    counts: Mapping[Shape, int]
+    together: Requests
+    pods: int
+
+
+@lru_cache(maxsize=1024)  # the same few gangs are tried again and again
+def grouped(wants: tuple[tuple[Shape, int], ...]) -> Groups:
+    """So many pods of each shape; a shape may come several times."""
+    counts: dict[Shape, int] = {}
+    together: dict[int, int] = {}
+    for shape, count in wants:
+        if count > 0:
+            counts[shape] = counts.get(shape, 0) + count
+            for column, value in shape.requests:
+                together[column] = together.get(column, 0) + value * count
+    ordered = sorted(counts.items(), key=lambda group: (-group[0].accelerators, -group[0].cpu * group[1]))
+    return Groups(MappingProxyType(dict(ordered)), tuple(sorted(together.items())), sum(counts.values()))

@@ -102,13 +102,13 @@ def take_back(books: Books, step: Step, nodes: Container[str]) -> bool:
 def overdrawn(room: Room, pods: Pods) -> bool:
     """Whether their node has given more than it has of something they ask for."""
     row = room.table.row[pods.node]
-    return any(room.table.cells[row, column] < 0 for column, _ in pods.shape.requests)
+    return any(room.table.cells[column][row] < 0 for column, _ in pods.shape.requests)
 
 
 def fits(books: Books, entry: Entry, counts: Counts) -> Places | None:
     """Where a gang's pods would be, were it admitted now; None: it lacks room or quota."""
     ask = entry.ask
-    if ask is None or books.quotas.lack(entry.queue, ask.need(counts)) is not None:
+    if ask is None or not books.quotas.fits(entry.queue, ask.need(counts)):
         return None
     if books.grants is None:
         return [{} for _ in counts]

@@ -36,7 +36,7 @@ def _given_up(victim: Entry, fewer: Mapping[str, int]) -> list[Pods]:
     """Where the last pods of each type are."""
     pods = []
     for want in victim.ask.wants if victim.ask else ():
-        seats = holding.last(holding.seating(victim.gang, want.type), fewer.get(want.type, 0))
+        seats = holding.last(victim.seating(want.type), fewer.get(want.type, 0))
         if want.shape is not None:
             pods += [Pods(want.shape, node, count) for node, count in sorted(seats.items()) if node]
     return pods

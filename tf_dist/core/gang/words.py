@@ -86,7 +86,7 @@ def _there(room: Room, want: Want, *, whole: bool) -> str:
     open_ = _open(room, want)
     amounts_of = room.table.whole if whole else room.table.free
     shown = [r for r in sorted(want.member.requests) if r != "pods"] or ["pods"]
-    totals = {r: int(amounts_of[open_, room.catalogue.column(r)].clip(0).sum()) for r in shown}
+    totals = {r: int(amounts_of[room.catalogue.column(r), open_].clip(0).sum()) for r in shown}
     count = int(open_.sum())
     amounts = {r: Decimal(total) / (1000 if r == "cpu" else 1) for r, total in totals.items()}
     return f"{_text(amounts)} on {count} node" + ("s" if count != 1 else "")

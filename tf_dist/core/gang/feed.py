@@ -1,4 +1,4 @@
-"""Keeps an ``Admitter`` up to date with what the driver sees, by telling it what has changed and nothing else."""
+"""Keeps an ``Admitter`` up to date with snapshots, by telling it what has changed and nothing else."""
 
 from __future__ import annotations
 

@@ -1,0 +1,118 @@
+"""When whoever waits for a job may stop waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.driver.harness import tfjob
+from tf_dist.core.conclusion import NO_LIMITS, Conclusion, End, Limits, conclude, next_due, running
+from tf_dist.core.dialects import parse
+from tf_dist.core.model import ReplicaId
+from tf_dist.core.observed import PodPhase, PodView
+from tf_dist.core.status import Admission, Failure, Phase, Status
+
+NOW = 1_800_000_000.0
+JOB = parse(tfjob(workers=2, ps=0)).job
+WAITS = Status(phase=Phase.PENDING, reason="Queued", message="waits in line", since=NOW, created=NOW)
+PLACED = replace(WAITS, reason="Admitted", admission=Admission(NOW), start_time=NOW)
+RUNS = replace(PLACED, phase=Phase.RUNNING)
+SUSPENDED = replace(WAITS, phase=Phase.ABORTED, reason="Suspended")
+FAILURE = Failure(event="PodFailed", replica="worker-1", code=3)
+
+
+def ended(phase: Phase, reason: str = "", message: str = "it said so") -> Status:
+    return replace(RUNS, phase=phase, reason=reason, message=message, admission=None, failure=FAILURE)
+
+
+def pod(reason: str) -> PodView:
+    return PodView(
+        name="p",
+        uid="u",
+        replica=ReplicaId("worker", 0),
+        attempt="1.0.0",
+        phase=PodPhase.PENDING,
+        waiting=(reason, "no"),
+    )
+
+
+def end(
+    status: Status, limits: Limits = NO_LIMITS, *pods: PodView, now: float = NOW, goal: str = "succeeded"
+) -> object:
+    found = conclude(JOB, status, pods, limits, now, goal=goal)
+    return found and found.end
+
+
+@pytest.mark.parametrize("status", [WAITS, PLACED, RUNS, SUSPENDED])
+def test_what_may_still_come_is_waited_for(status: Status) -> None:
+    assert end(status) is None
+
+
+def test_every_end_has_its_word() -> None:
+    assert end(ended(Phase.COMPLETED)) is End.REACHED
+    assert end(ended(Phase.FAILED)) is End.FAILED
+    assert end(ended(Phase.FAILED, "PodEvicted")) is End.EVICTED
+    assert end(ended(Phase.TERMINATED)) is End.FAILED
+    assert end(ended(Phase.ABORTED, "PodFailed")) is End.STOPPED
+
+
+def test_an_end_says_why_and_what_to_do() -> None:
+    found = conclude(JOB, ended(Phase.FAILED, "DeadlineExceeded"), (), NO_LIMITS, NOW)
+    assert found == Conclusion(End.FAILED, "it said so", "raise activeDeadlineSeconds, or find out what takes so long")
+
+
+def test_a_job_that_is_about_to_succeed_is_not_there_yet() -> None:
+    assert end(replace(RUNS, phase=Phase.COMPLETING)) is None
+
+
+def test_a_gang_is_admitted_when_it_has_its_place_or_had_one() -> None:
+    assert end(WAITS, goal="admitted") is None
+    assert end(PLACED, goal="admitted") is End.REACHED
+    assert end(ended(Phase.COMPLETED), goal="admitted") is End.REACHED
+    never_had_one = replace(ended(Phase.FAILED), start_time=None)
+    assert end(never_had_one, goal="admitted") is End.FAILED
+
+
+def test_the_deadline_is_for_everything() -> None:
+    limits = Limits(deadline=NOW + 10)
+    for status in (WAITS, PLACED, RUNS, SUSPENDED):
+        assert end(status, limits, now=NOW + 9.9) is None
+        assert end(status, limits, now=NOW + 10) is End.TIMEOUT
+    assert end(ended(Phase.COMPLETED), limits, now=NOW + 99) is End.REACHED
+
+
+def test_a_place_must_come_in_time_and_then_the_pods() -> None:
+    limits = Limits(admission=10, startup=5)
+    assert end(WAITS, limits, now=NOW + 9) is None
+    assert end(WAITS, limits, now=NOW + 10) is End.NOT_ADMITTED
+    assert end(PLACED, limits, now=NOW + 4) is None
+    assert end(PLACED, limits, now=NOW + 5) is End.NOT_STARTED
+    assert end(RUNS, limits, now=NOW + 99) is None
+    assert end(SUSPENDED, limits, now=NOW + 99) is None
+
+
+def test_an_image_that_does_not_come_is_told_as_such() -> None:
+    limits = Limits(startup=5)
+    assert end(PLACED, limits, pod("ImagePullBackOff"), now=NOW + 4) is None
+    assert end(PLACED, limits, pod("ImagePullBackOff"), now=NOW + 5) is End.IMAGE
+
+
+@pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"])
+def test_an_image_that_can_never_come_is_not_waited_for(reason: str) -> None:
+    assert end(PLACED, NO_LIMITS, pod(reason)) is End.IMAGE
+
+
+def test_what_to_look_again_for() -> None:
+    limits = Limits(deadline=NOW + 100, admission=10, startup=5)
+    assert next_due(WAITS, limits, NOW) == NOW + 10
+    assert next_due(PLACED, limits, NOW) == NOW + 5
+    assert next_due(RUNS, limits, NOW) == NOW + 100
+    assert next_due(RUNS, limits, NOW + 100) is None
+    assert next_due(WAITS, NO_LIMITS, NOW) is None
+
+
+def test_pods_that_still_run() -> None:
+    waiting = pod("ContainerCreating")
+    over = replace(waiting, phase=PodPhase.SUCCEEDED)
+    assert running((waiting, over, replace(waiting, deleting=True))) == 1

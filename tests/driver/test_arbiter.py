@@ -1,0 +1,300 @@
+"""One driver of the whole cluster decides about places; every other one waits for what it tells their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from tests.driver.harness import Clock, World, tfjob
+from tests.driver.test_driving import Hands
+from tests.driver.test_intents import TURNS, Process, Turn, admitted, leave
+from tests.waiting import until
+from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, TFJOBS, Cluster, Resource
+from tf_dist.core import names
+from tf_dist.driver import lease
+from tf_dist.driver.arbiter import ARBITER, Arbiter, LeaseArbiter
+from tf_dist.driver.lease import LeaseRef
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.refs import JobRef
+from tf_dist.driver.settings import DriverSettings
+from tf_dist.errors import Forbidden, Unavailable
+
+
+class Believer:
+    """One that believes that it decides for all, whatever happens: no clock and no Lease keeps it back."""
+
+    def __init__(self, mandate: Hands) -> None:
+        self._mandate = mandate
+
+    @property
+    def epoch(self) -> int:
+        return self._mandate.epoch
+
+    def start(self, *, sees_all: bool) -> None:
+        assert sees_all
+
+    def stop(self) -> None: ...
+
+    def listen(self, listener: Any) -> None: ...
+
+    def decides(self) -> bool:
+        return True
+
+    def for_all(self) -> bool:
+        return True
+
+    def pause(self) -> float:
+        return 0.0
+
+
+def inline(
+    world: World, name: str, arbiter: Arbiter, cluster: Cluster | None = None, namespace: str = "default"
+) -> Driver:
+    """A driver of one job, under a Lease of its own."""
+    return Driver(
+        cluster or world.memory,
+        clock=world.clock,
+        mandate=Hands(f"default/driver-of-{name}", takes_over=False),
+        settings=DriverSettings(namespace=namespace, only=JobRef(TFJOBS, namespace, name), arbitrates=True),
+        arbiter=arbiter,
+    )
+
+
+def submit(world: World, name: str) -> None:
+    """A job that its own driver is to drive."""
+    document = tfjob(name)
+    document["metadata"]["annotations"] = {names.DRIVER: f"default/driver-of-{name}"}
+    world.submit(document)
+
+
+class Believing(Process):
+    """A process that decides for all; the second one drives one job and no other."""
+
+    def __init__(self, world: World, only: str = "") -> None:
+        super().__init__(world)
+        cluster: Any = self.wire
+        if only:
+            self.mandate = Hands(f"default/driver-of-{only}", takes_over=False)
+        self.driver = Driver(
+            cluster,
+            clock=world.clock,
+            mandate=self.mandate,
+            settings=DriverSettings(arbitrates=True, only=JobRef(TFJOBS, "default", only) if only else None),
+            arbiter=Believer(self.mandate),
+        )
+
+
+@given(TURNS)
+@settings(max_examples=100)
+def test_a_driver_of_one_job_and_one_of_all_never_give_more_than_there_is(turns: list[Turn]) -> None:
+    world = World(cpu="4")  # one job at a time
+    processes = [Believing(world), Believing(world, "own")]
+    submit(world, "own")
+    for number in range(3):
+        world.submit(tfjob(f"m-{number}"))
+    for turn in turns:
+        other = processes[1 - turn.who]
+
+        def meanwhile(turn: Turn = turn, other: Believing = other) -> None:
+            for _ in range(turn.steps):
+                other.step()
+            assert len(admitted(world)) <= 1
+
+        if turn.leaves:
+            leave(world)
+        processes[turn.who].wire.sleep = (turn.write, meanwhile)
+        processes[turn.who].step()
+        assert len(admitted(world)) <= 1
+    for process in processes:
+        process.wire.sleep = None
+    for _ in range(4):
+        processes[0].step()
+    assert len(admitted(world)) == min(1, len(world.memory.list(TFJOBS).items))
+
+
+@pytest.fixture
+def world() -> World:
+    return World(cpu="4")
+
+
+@pytest.fixture
+def arbiters(world: World) -> Iterator[list[LeaseArbiter]]:
+    made = [LeaseArbiter(world.memory), LeaseArbiter(world.memory)]
+    yield made
+    for arbiter in made:
+        arbiter.stop()
+
+
+def test_who_decides_tells_the_jobs_of_others_and_their_drivers_do_the_rest(
+    world: World, arbiters: list[LeaseArbiter]
+) -> None:
+    first, second = inline(world, "a", arbiters[0]), inline(world, "b", arbiters[1])
+    submit(world, "a")
+    submit(world, "b")
+    first.step()
+    until(arbiters[0].for_all, 60)
+    second.step()
+    assert not arbiters[1].decides()
+    first.step()
+    first.step()
+    assert admitted(world) == ["a"]
+    assert "cpu" in world.status("b")["message"]
+    assert world.status("b")["driver"] == "default/driver-of-b"
+    second.step()
+    assert {pod.rpartition("-")[0].split("-")[0] for pod in world.pods()} == {"a"}
+    leave(world)
+    first.step()
+    first.step()
+    assert admitted(world) == ["b"]
+    assert world.pods() == {}, "who decides makes no pods for the jobs of others"
+    second.step()
+    second.step()
+    assert sorted(world.pods()) == ["b-ps-0", "b-worker-0", "b-worker-1"]
+
+
+def test_when_it_is_gone_the_next_one_decides(world: World, arbiters: list[LeaseArbiter]) -> None:
+    first, second = inline(world, "a", arbiters[0]), inline(world, "b", arbiters[1])
+    submit(world, "b")
+    first.step()
+    until(arbiters[0].decides, 60)
+    second.step()
+    arbiters[0].stop()
+    until(arbiters[1].decides, 60)
+    second.step()
+    second.step()
+    assert admitted(world) == ["b"]
+
+
+def test_who_does_not_want_to_decide_any_more_gives_the_lease_back(world: World) -> None:
+    wanted = [True]
+    arbiter = LeaseArbiter(world.memory, stands=lambda: wanted[0], renew_every=0.05)
+    arbiter.start(sees_all=True)
+    until(arbiter.decides, 60)
+    wanted[0] = False
+    until(lambda: world.memory.get(LEASES, *ARBITER)["spec"]["holderIdentity"] == "", 60)
+    assert not arbiter.decides()
+    arbiter.stop()
+
+
+class Narrow:
+    """A cluster of which one may see a namespace only, and Leases of ``kube-system`` if ``leases``."""
+
+    def __init__(self, world: World, *, leases: bool = True) -> None:
+        self._inner = world.memory
+        self._leases = leases
+        self.away = False
+
+    def __getattr__(self, verb: str) -> Any:
+        call = getattr(self._inner, verb)
+        if verb in ("wait", "addresses", "close"):
+            return call
+
+        def asked(resource: Resource, namespace: str | None = None, *args: Any, **kwargs: Any) -> Any:
+            if self.away:
+                raise Unavailable("it is away")
+            if namespace is None or (namespace == "kube-system" and not (self._leases and verb == "get")):
+                raise Forbidden(f"may not {verb} {resource.plural} there")
+            return call(resource, namespace, *args, **kwargs)
+
+        return asked
+
+
+def held(world: World, holder: str) -> None:
+    """Somebody holds the arbiter's Lease, and renews it."""
+    body = lease.fresh(ARBITER, holder, 15, 0, {})
+    world.memory.create(LEASES, ARBITER.namespace, body)
+
+
+def narrow(world: World, **rights: bool) -> tuple[Driver, LeaseArbiter, Clock, Any]:
+    time = Clock()
+    cluster: Any = Narrow(world, **rights)
+    arbiter = LeaseArbiter(cluster, monotonic=time)
+    return inline(world, "a", arbiter, cluster), arbiter, time, cluster
+
+
+def test_who_sees_one_namespace_leaves_the_decision_to_one_who_sees_all(world: World) -> None:
+    driver, arbiter, time, cluster = narrow(world)
+    held(world, "a-controller")
+    submit(world, "a")
+    driver.step()
+    driver.step()
+    assert not arbiter.decides()
+    assert admitted(world) == []
+    time.now += 14
+    cluster.away = True
+    assert not arbiter.decides(), "what cannot be asked is as it was"
+    cluster.away = False
+    time.now += 5
+    assert arbiter.decides(), "it has not been renewed for its whole duration"
+    driver.step()
+    driver.step()
+    assert admitted(world) == ["a"]
+
+
+@pytest.mark.parametrize("leases", [True, False])
+def test_who_sees_one_namespace_decides_about_its_job_where_nobody_else_does(world: World, leases: bool) -> None:
+    driver, _, _, _ = narrow(world, leases=leases)
+    if not leases:
+        held(world, "one that it may not see")
+    submit(world, "a")
+    driver.step()
+    driver.step()
+    assert admitted(world) == ["a"]
+
+
+def test_a_lease_that_was_given_back_binds_nobody(world: World) -> None:
+    driver, _, _, _ = narrow(world)
+    held(world, "")
+    submit(world, "a")
+    driver.step()
+    driver.step()
+    assert admitted(world) == ["a"]
+
+
+def test_who_may_not_hold_the_lease_does_not_wait_for_it(world: World) -> None:
+    class Reading(Narrow):
+        """All may be seen, and no Lease of ``kube-system`` written."""
+
+        def __getattr__(self, verb: str) -> Any:
+            call = getattr(self._inner, verb)
+
+            def asked(resource: Any, namespace: str | None = None, *args: Any, **kwargs: Any) -> Any:
+                if resource is LEASES and verb != "get":
+                    raise Forbidden("may not write leases")
+                return call(resource, namespace, *args, **kwargs)
+
+            return asked if verb in ("create", "replace") else call
+
+    cluster: Any = Reading(world)
+    arbiter = LeaseArbiter(cluster, renew_every=0.05)
+    driver = inline(world, "a", arbiter, cluster)
+    submit(world, "a")
+
+    def started() -> bool:
+        driver.step()
+        return admitted(world) == ["a"]
+
+    until(started, 60)
+    driver.stop()
+
+
+def test_jobs_of_other_namespaces_are_seen_and_never_driven(world: World) -> None:
+    world.memory.create(NAMESPACES, None, {"metadata": {"name": "other"}})
+    document = tfjob("x")
+    document["metadata"]["namespace"] = "other"
+    world.memory.create(TFJOBS, "other", document)
+    mandate = Hands("default/controller-of-default")
+    driver = Driver(
+        world.memory,
+        clock=world.clock,
+        mandate=mandate,
+        settings=DriverSettings(namespace="default", arbitrates=True, admissions=LeaseRef("default", "admissions")),
+        arbiter=Believer(mandate),
+    )
+    for _ in range(3):
+        driver.step()
+    assert "status" not in world.memory.get(TFJOBS, "other", "x"), "nobody drives it, so nobody has to hear anything"
+    assert world.memory.list(NODES).items

@@ -1,0 +1,150 @@
+"""When somebody who waits for a job may stop waiting, and what to tell: the job's end, or a limit of the one who waits.
+
+Nothing here ends a job: whoever waits decides what becomes of one that took too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tf_dist.core.diagnose import Category, Diagnosis, diagnose
+from tf_dist.core.model import Job
+from tf_dist.core.observed import PodPhase, PodView
+from tf_dist.core.outcome import WAITS, Outcome, never, outcome
+from tf_dist.core.status import Phase, Status, state_word
+
+
+class End(StrEnum):
+    """Why the wait is over. The values are a contract: they travel between processes, and old ones stay readable.
+
+    ``REACHED``: what was waited for; ``STOPPED``: a policy aborted the job; ``GONE``: it was deleted; ``TIMEOUT``,
+    ``NOT_ADMITTED``, ``NOT_STARTED``: a limit of the one who waits; ``IMAGE``: an image cannot be had.
+    """
+
+    REACHED = "reached"
+    FAILED = "failed"
+    EVICTED = "evicted"
+    STOPPED = "stopped"
+    GONE = "gone"
+    TIMEOUT = "timeout"
+    NOT_ADMITTED = "not-admitted"
+    NOT_STARTED = "not-started"
+    IMAGE = "image"
+
+
+# The job is still there and goes on, unless somebody takes it away.
+UNDECIDED: Final = frozenset({End.TIMEOUT, End.NOT_ADMITTED, End.NOT_STARTED, End.IMAGE})
+
+# What a kubelet says of an image that no second try brings.
+_HOPELESS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long somebody waits: ``deadline`` in all (epoch seconds); ``admission``: seconds for the gang's place;
+    ``startup``: seconds from then until it runs. None: for ever.
+    """
+
+    deadline: float | None = None
+    admission: float | None = None
+    startup: float | None = None
+
+
+NO_LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """Why the wait is over: in a word, in a sentence, and what helps."""
+
+    end: End
+    message: str
+    hint: str = ""
+
+
+_ENDS: Final = {Outcome.FAILED: End.FAILED, Outcome.EVICTED: End.EVICTED, Outcome.STOPPED: End.STOPPED}
+
+
+def conclude(
+    job: Job, status: Status, pods: tuple[PodView, ...], limits: Limits, now: float, *, goal: str = "succeeded"
+) -> Conclusion | None:
+    """Why to stop waiting for ``goal`` (see ``core.outcome.WAITS``), None while it may still come.
+
+    A job that is suspended may be resumed: only the deadline ends the wait for it.
+    """
+    if WAITS[goal](status) or (goal == "admitted" and status.start_time is not None):
+        return Conclusion(End.REACHED, status.message or f"the job is {state_word(status)}")
+    if _is_over(status) and (never(goal, status) or outcome(job, status) is Outcome.STOPPED):
+        return _failed(job, status)
+    return next(_overdue(job, status, pods, limits, now), None)
+
+
+def _is_over(status: Status) -> bool:
+    """Whether nothing but a command would change it any more."""
+    return status.finished or (status.phase is Phase.ABORTED and status.reason != "Suspended")
+
+
+def _failed(job: Job, status: Status) -> Conclusion:
+    found = diagnose(job, status, (), 0.0)[0]
+    hopeless = status.failure is not None and status.failure.reason in _HOPELESS
+    end = End.IMAGE if hopeless else _ENDS.get(outcome(job, status), End.FAILED)
+    return Conclusion(end, ": ".join(filter(None, (found.summary, found.detail))) or end, found.resolution)
+
+
+def _overdue(job: Job, status: Status, pods: tuple[PodView, ...], limits: Limits, now: float) -> Iterator[Conclusion]:
+    for end, due in _dues(status, limits):
+        if due <= now:
+            yield _late(end, job, status, pods, now)
+    yield from _without_image(job, status, pods, now)
+
+
+def _late(end: End, job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> Conclusion:
+    findings = diagnose(job, status, pods, now)
+    image = next((one for one in findings if one.category is Category.IMAGE), None)
+    if end is End.NOT_STARTED and image is not None:
+        return _of_image(image)
+    why, texts = (
+        findings[0],
+        {
+            End.TIMEOUT: "it took too long",
+            End.NOT_ADMITTED: "it got no place in time",
+            End.NOT_STARTED: "it has a place, but did not come up in time",
+        },
+    )
+    return Conclusion(end, f"{texts[end]}: {why.summary}", why.resolution)
+
+
+def _without_image(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> Iterator[Conclusion]:
+    if any(pod.waiting is not None and pod.waiting[0] in _HOPELESS for pod in pods):
+        found = (one for one in diagnose(job, status, pods, now) if one.category is Category.IMAGE)
+        yield from map(_of_image, found)
+
+
+def _of_image(found: Diagnosis) -> Conclusion:
+    return Conclusion(End.IMAGE, ": ".join(filter(None, (found.summary, found.detail))), found.resolution)
+
+
+def next_due(status: Status, limits: Limits, now: float) -> float | None:
+    """When a limit may end the wait though nothing changes (epoch seconds), None for never."""
+    return min((due for _, due in _dues(status, limits) if due > now), default=None)
+
+
+def _dues(status: Status, limits: Limits) -> Iterator[tuple[End, float]]:
+    """Every limit that counts at present, and when it is up."""
+    if limits.deadline is not None:
+        yield End.TIMEOUT, limits.deadline
+    if status.phase is not Phase.PENDING or status.reason == "Suspended":
+        return
+    asked, admission = status.since or status.created, status.admission
+    if limits.admission is not None and admission is None and asked is not None:
+        yield End.NOT_ADMITTED, asked + limits.admission
+    if limits.startup is not None and admission is not None:
+        yield End.NOT_STARTED, admission.at + limits.startup
+
+
+def running(pods: tuple[PodView, ...]) -> int:
+    """How many pods have neither ended nor been asked to."""
+    return sum(1 for pod in pods if pod.phase not in (PodPhase.SUCCEEDED, PodPhase.FAILED) and not pod.deleting)

@@ -1,0 +1,133 @@
+"""The pods of a Kueue Workload: what Kueue is told about them, and what its admission says they must carry.
+
+Kueue grants quota of *flavors*, which are kinds of nodes: a pod must go to a node of the flavor it was granted, and so
+gets its labels as node selector, and its tolerations. Source: kubernetes-sigs/kueue, ``pkg/podset``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tf_dist.core import render
+from tf_dist.core.model import Document, Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.schedulers.model import Body
+from tf_dist.core.schedulers.served import Api, Served
+from tf_dist.core.sizes import bounds
+
+FLAVOR: Final = Api(
+    group="kueue.x-k8s.io",
+    kind="ResourceFlavor",
+    plural="resourceflavors",
+    versions=("v1beta2", "v1beta1"),
+    namespaced=False,
+)
+
+_POD_SET: Final = "kueue.x-k8s.io/podset"
+_WORKLOAD: Final = "kueue.x-k8s.io/workload"
+_UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
+_TOPOLOGY_GATE: Final = "kueue.x-k8s.io/topology"
+
+# What of a pod decides about quota and flavors.
+_POD: Final = (
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "overhead",
+    "resources",
+    "priorityClassName",
+    "runtimeClassName",
+)
+_CONTAINER: Final = ("name", "image", "resources", "restartPolicy")
+
+
+def pod_sets(job: Job) -> list[Body]:
+    """The gang as Kueue sees it: for each type how many pods, and with how many it may begin.
+
+    Kueue lets one set of a Workload begin smaller; the workers, if they can.
+    """
+    limits = bounds(job)
+    shrinkable = [spec for spec in job.replica_specs if 0 < limits[spec.type][0] < spec.replicas]
+    elastic = min(shrinkable, key=lambda spec: spec.role is not Role.WORKER, default=None)
+    specs = (spec for spec in job.replica_specs if spec.replicas)
+    return [_pod_set(job, spec, limits[spec.type][0] if spec is elastic else 0) for spec in specs]
+
+
+def _pod_set(job: Job, spec: ReplicaSpec, least: int) -> Body:
+    pod = render.pod(job, ReplicaId(spec.type, 0), "")
+    whole = pod["spec"]
+    kept = {key: whole[key] for key in _POD if key in whole}
+    for key in ("containers", "initContainers"):
+        if key in whole:
+            kept[key] = [{name: one[name] for name in _CONTAINER if name in one} for one in whole[key]]
+    labels = (spec.template.get("metadata") or {}).get("labels") or {}
+    template: Body = {"spec": kept} | ({"metadata": {"labels": dict(labels)}} if labels else {})
+    size = {"count": spec.replicas} | ({"minCount": least} if least else {})
+    return {"name": spec.type, "template": template, **size}
+
+
+def counts(spec: Document) -> dict[str, int]:
+    """How many pods of each type a Workload's spec asks for."""
+    return {one["name"]: one.get("count", 1) for one in spec.get("podSets") or ()}
+
+
+def _assignments(workload: Document) -> list[Body]:
+    return list(((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ())
+
+
+def admitted_sizes(workload: Document) -> dict[str, int]:
+    """How many pods of each type were admitted; Kueue before 0.3 did not say, and admitted all."""
+    asked = counts(workload.get("spec") or {})
+    granted = {one["name"]: one["count"] for one in _assignments(workload) if one.get("count") is not None}
+    return {**asked, **granted}
+
+
+def _flavors(assignment: Body) -> list[str]:
+    return list(dict.fromkeys((assignment.get("flavors") or {}).values()))
+
+
+def missing_flavors(workload: Document, served: Served) -> list[str]:
+    """The flavors that were granted and are not there: without them nobody knows which nodes they stand for."""
+    granted = dict.fromkeys(name for one in _assignments(workload) for name in _flavors(one))
+    return [name for name in granted if (FLAVOR.key, name) not in served.shared]
+
+
+def decorate(workload: Document, served: Served, replica: ReplicaId, pod: Body) -> None:
+    """Have a pod go where it was admitted, and look as the admission checks ask for."""
+    assignment: Body = next((one for one in _assignments(workload) if one["name"] == replica.type), {})
+    metadata, spec = pod["metadata"], pod["spec"]
+    metadata["labels"][_POD_SET] = replica.type
+    for name in _flavors(assignment):
+        flavor = (served.shared.get((FLAVOR.key, name)) or {}).get("spec") or {}
+        _place(spec, flavor.get("nodeLabels") or {}, flavor.get("tolerations") or ())
+    for update in _checked(workload, replica.type):
+        _place(spec, update.get("nodeSelector") or {}, update.get("tolerations") or ())
+        metadata["labels"] |= update.get("labels") or {}
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **(update.get("annotations") or {})}
+    if assignment.get("topologyAssignment"):
+        _gate(workload, metadata, spec)
+
+
+def _checked(workload: Document, type_: str) -> Iterator[Mapping[str, Any]]:
+    """What admission checks want of the pods of a type."""
+    for check in (workload.get("status") or {}).get("admissionChecks") or ():
+        yield from (one for one in check.get("podSetUpdates") or () if one.get("name") == type_)
+
+
+def _place(spec: Body, labels: Mapping[str, str], tolerations: Any) -> None:
+    if labels:
+        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **labels}
+    there = list(spec.get("tolerations") or ())
+    added = [one for one in tolerations if one not in there]
+    if added:
+        spec["tolerations"] = [*there, *added]
+
+
+def _gate(workload: Document, metadata: Body, spec: Body) -> None:
+    """Kueue has chosen racks or nodes: it opens this gate when it has told the pod which."""
+    metadata["annotations"] = {
+        **(metadata.get("annotations") or {}),
+        _WORKLOAD: workload["metadata"]["name"],
+        _UNCONSTRAINED: "true",
+    }
+    spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": _TOPOLOGY_GATE}]

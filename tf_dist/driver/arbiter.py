@@ -1,0 +1,160 @@
+"""Who decides about places: one driver of the whole cluster at a time, whichever drivers the jobs have.
+
+Drivers of single jobs, of namespaces and of the whole cluster share its nodes. So those that see all of it stand for
+one Lease in a place that they all know, and the one that holds it tells every job its verdict; each job's own driver
+does what follows from that. A driver that may not see all of it leaves the decision to a holder that it sees living,
+and decides about its own jobs where there is none: what is free it cannot know, and leaves to the cluster's scheduler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from tf_dist.cluster.api import LEASES, Cluster
+from tf_dist.driver import lease
+from tf_dist.driver.lease import LeaseRef, Observation, Terms
+from tf_dist.driver.leasebook import LOOK_EVERY
+from tf_dist.driver.tenure import Tenure
+from tf_dist.errors import ClusterError, Forbidden, NotFound
+
+# Every cluster has this namespace, and who may not write there may not decide for others.
+ARBITER: Final = LeaseRef("kube-system", "tf-dist-arbiter")
+ADMISSIONS: Final = LeaseRef("kube-system", "tf-dist-admissions")
+
+
+class Arbiter(Protocol):
+    """Whether this driver decides about places."""
+
+    @property
+    def epoch(self) -> int:
+        """Grows whenever the right to decide was won anew: others may have decided in between."""
+
+    def start(self, *, sees_all: bool) -> None:
+        """Begin; again is no error. ``sees_all``: whether all nodes, pods and jobs are in sight."""
+
+    def stop(self) -> None:
+        """Let another one decide."""
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call ``listener``, from any thread, when an answer has changed."""
+
+    def decides(self) -> bool:
+        """Whether it may decide now."""
+
+    def for_all(self) -> bool:
+        """Whether it decides for the jobs of all drivers."""
+
+    def pause(self) -> float:
+        """While it does not decide: seconds until it should be asked again (inf: the listener is called)."""
+
+
+class Alone:
+    """Of a driver beside which nobody decides, or nobody that could be asked."""
+
+    epoch = 0
+
+    def start(self, *, sees_all: bool) -> None:
+        """Nothing to do."""
+
+    def stop(self) -> None:
+        """Nothing to do."""
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Nothing ever changes."""
+
+    def decides(self) -> bool:
+        """Always."""
+        return True
+
+    def for_all(self) -> bool:
+        """Others are not told."""
+        return False
+
+    def pause(self) -> float:
+        """Never asked."""
+        return math.inf
+
+
+class LeaseArbiter:
+    """Decides while it holds the cluster's Lease for that. ``cluster``: for Leases; ``stands``: whether it wants it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        stands: Callable[[], bool] = lambda: True,
+        duration: float = lease.DURATION,
+        renew_every: float = lease.RENEW_EVERY,
+        monotonic: Callable[[], float] = lease.steady,
+    ) -> None:
+        self._cluster = cluster
+        self._monotonic = monotonic
+        # Two drivers of one process are two candidates: each has a name of its own. Whoever believes to hold the Lease
+        # beside another gives nothing away: both would have to write into one list of intentions.
+        self._tenure = Tenure(
+            cluster,
+            ARBITER,
+            shared=True,
+            stands=stands,
+            fenced=True,
+            duration=duration,
+            renew_every=renew_every,
+            monotonic=monotonic,
+        )
+        self._sees_all: bool | None = None
+        self._seen = Observation()
+        self._other_lives = False
+        self._due = -math.inf
+
+    @property
+    def epoch(self) -> int:
+        """How often the Lease was won."""
+        return self._tenure.epoch
+
+    def start(self, *, sees_all: bool) -> None:
+        """Stand for the Lease, if all is in sight."""
+        if self._sees_all is None and sees_all:
+            self._tenure.start()
+        self._sees_all = sees_all
+
+    def stop(self) -> None:
+        """Give the Lease back."""
+        self._tenure.stop()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Called when the Lease was won or lost."""
+        self._tenure.listen(lambda _: listener())
+
+    def decides(self) -> bool:
+        """While the Lease is ours for sure, or if we cannot stand for it and see nobody who holds it."""
+        return self._tenure.valid() if self._is_candidate() else not self._sees_another()
+
+    def for_all(self) -> bool:
+        """While the Lease is ours."""
+        return self._tenure.valid()
+
+    def pause(self) -> float:
+        """The keeper of the Lease calls when it is won; on another's we have to look."""
+        return math.inf if self._is_candidate() else max(0.0, self._due - self._monotonic())
+
+    def _is_candidate(self) -> bool:
+        return bool(self._sees_all) and not isinstance(self._tenure.problem, Forbidden)
+
+    def _sees_another(self) -> bool:
+        now = self._monotonic()
+        if now >= self._due:
+            self._due = now + LOOK_EVERY
+            self._other_lives = self._look()
+        return self._other_lives
+
+    def _look(self) -> bool:
+        try:
+            stored = self._cluster.get(LEASES, *ARBITER)
+        except (Forbidden, NotFound):
+            return False
+        except ClusterError:
+            return self._other_lives
+        self._seen.note(stored, self._monotonic())
+        return bool(Terms.of(stored).holder) and not self._seen.expired(self._monotonic())

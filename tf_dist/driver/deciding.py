@@ -1,0 +1,84 @@
+"""Admission, while it is this driver that decides about places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tf_dist.core.gang.model import Verdict
+from tf_dist.driver.admission import Admission
+from tf_dist.driver.arbiter import Arbiter
+from tf_dist.driver.intents import Intents
+from tf_dist.driver.ledger import Known
+from tf_dist.driver.queue_reports import QueueReports
+
+
+class Deciding:
+    """Decides, or leaves it to another driver.
+
+    ``own``: where this driver writes down what it is about to give away; ``common``: where all do that decide for all.
+    ``reporting``: whether it says how the queues stand although it decides for nobody else.
+    """
+
+    def __init__(
+        self,
+        arbiter: Arbiter,
+        admission: Admission,
+        reports: QueueReports,
+        *,
+        own: Intents,
+        common: Intents,
+        reporting: bool,
+    ) -> None:
+        self._arbiter = arbiter
+        self._admission = admission
+        self._reports = reports
+        self._own = own
+        self._common = common
+        self._reporting = reporting
+        self._opened: object = None
+
+    def open(self, epoch: int, *, sees_all: bool) -> bool:
+        """Begin, under a mandate won for the ``epoch``-th time, if it is ours to decide.
+
+        Whether that is new: only what is seen from then on is all that anybody before has given away. ClusterError when
+        it cannot be made sure of.
+        """
+        self._arbiter.start(sees_all=sees_all)
+        if not self._arbiter.decides():
+            return False
+        right = self._right(epoch)
+        anew = self._admission.open(right, self._common if self._arbiter.for_all() else self._own)
+        self._opened = right
+        return anew
+
+    def _right(self, epoch: int) -> object:
+        return epoch, self._arbiter.epoch, self._arbiter.for_all()
+
+    def stop(self) -> None:
+        """Let another driver decide."""
+        self._arbiter.stop()
+
+    def ours(self, epoch: int) -> bool:
+        """Whether it is ours to decide, and begun."""
+        return self._arbiter.decides() and self._opened == self._right(epoch)
+
+    def for_all(self) -> bool:
+        """Whether we decide for the jobs of all drivers."""
+        return self._arbiter.for_all()
+
+    def pause(self, *, waiting: bool) -> float:
+        """Seconds until there may be something to decide. ``waiting``: whether any job waits."""
+        if self._arbiter.decides():
+            return min(self._admission.pause(), self._reports.pause())
+        return self._arbiter.pause() if waiting else float("inf")
+
+    def decide(self, known: Iterable[Known], tells: Callable[[Known, Verdict], bool]) -> frozenset[str]:
+        """Decide, and say how the queues stand; the uids of the jobs that have something to hear."""
+        heard = self._admission.decide(known, tells)
+        self._reports.want()
+        return heard
+
+    def report(self) -> None:
+        """Bring the queues' statuses up to date, if it is time."""
+        if self._reporting or self._arbiter.for_all():
+            self._reports.write(self._admission.queue_facts)
