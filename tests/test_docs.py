@@ -27,8 +27,8 @@ def _commands(program: str) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("command", _commands("tf-dist"), ids=" ".join)
 def test_every_command_and_flag_of_the_documents_exists(command: tuple[str, ...]) -> None:
-    words = [word for word in command[1:] if re.fullmatch(r"[a-z]+", word)]
-    verbs = words[:2] if words[0] == "local" else words[:1]
+    words = [word for word in command[1:] if re.fullmatch(r"[a-z][a-z-]*", word)]
+    verbs = words[:2] if words[0] in ("local", "workflows") else words[:1]
     told = subprocess.run([TF_DIST, *verbs, "--help"], capture_output=True, text=True, check=True).stdout
     for flag in (word.split("=")[0] for word in command if word.startswith("-")):
         assert re.search(rf"(?<![\w-]){re.escape(flag)}\b", told), f"tf-dist {' '.join(verbs)} has no {flag}"
@@ -36,7 +36,7 @@ def test_every_command_and_flag_of_the_documents_exists(command: tuple[str, ...]
 
 @pytest.mark.parametrize("command", _commands("make"), ids=" ".join)
 def test_every_make_target_of_the_documents_exists(command: tuple[str, ...]) -> None:
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert set(command[1:]) <= set(targets)
 
 
@@ -44,7 +44,7 @@ def test_every_make_target_of_the_documents_exists(command: tuple[str, ...]) -> 
 def test_every_link_and_path_of_the_documents_is_there(page: Path) -> None:
     text = page.read_text()
     links = [link.partition("#")[0] for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text)]
-    paths = list(re.findall(r"`((?:docs|examples|tf_dist|benchmarks|tests)/[\w./-]+)`", text))
+    paths = list(re.findall(r"`((?:docs|examples|tf_dist|benchmarks|tests|workflows)/[\w./-]+)`", text))
     missing = [link for link in links if link and not (page.parent / link).exists()]
     missing += [path for path in paths if not (ROOT / path).exists()]
     assert not missing

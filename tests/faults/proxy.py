@@ -308,7 +308,10 @@ class _Link:
         """The lines of the server's chunks, until the stream ends or the client hangs up."""
         begun = b""
         while self._more():
-            size = int(self.answering.readline().partition(b";")[0].strip() or b"0", 16)
+            head = self.answering.readline()
+            if not head:
+                return  # the server hung up: not the end of what it had to say
+            size = int(head.partition(b";")[0].strip(), 16)
             data = self.answering.read(size)
             self.answering.readline()
             if not size:

@@ -10,6 +10,7 @@ import typer
 from tf_dist import __version__
 from tf_dist.cli import output
 from tf_dist.cli.commands import (
+    argo_launch,
     controller,
     convert,
     delete,
@@ -29,6 +30,7 @@ from tf_dist.cli.commands import (
     suspend,
     validate,
     wait,
+    workflows,
 )
 
 app = typer.Typer(
@@ -42,6 +44,7 @@ app = typer.Typer(
 _ON_FILES = "With a file"
 _ON_JOBS = "With submitted jobs"
 _CLUSTERS = "Clusters"
+_PIPELINES = "Pipelines"
 
 for _name, _command, _panel in (
     ("validate", validate.validate, _ON_FILES),
@@ -64,7 +67,10 @@ app.command("queues", rich_help_panel=_CLUSTERS)(queues.queues)
 app.command("controller", rich_help_panel=_CLUSTERS)(controller.controller)
 app.command("install", rich_help_panel=_CLUSTERS)(install.install)
 app.command("simulate", rich_help_panel=_CLUSTERS)(simulate.simulate)
+app.command("argo-launch", rich_help_panel=_PIPELINES, context_settings=argo_launch.PASSED_ON)(argo_launch.argo_launch)
+app.command("argo-clean", rich_help_panel=_PIPELINES)(argo_launch.argo_clean)
 app.command("node", rich_help_panel=_CLUSTERS)(node.node)
+app.add_typer(workflows.app, name="workflows", rich_help_panel=_PIPELINES)
 app.add_typer(local.app, name="local", rich_help_panel=_CLUSTERS)
 
 

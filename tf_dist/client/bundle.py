@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tf_dist.client.yaml_files import FileProblem, Written, read
+from tf_dist.client.yaml_files import FileProblem, Written, read, read_text
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -73,14 +73,23 @@ class _Collector:
             self.problems.append(FileProblem(written.file, written.number, line, problem, warning))
 
 
-def load(files: Sequence[str], overrides: Sequence[str] = ()) -> Bundle:
-    """The jobs of the files, with ``--set`` applied to each; problems are collected, not raised."""
+def load(
+    files: Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    texts: Mapping[str, str] | None = None,
+    change: Callable[[Any], Any] = lambda content: content,
+) -> Bundle:
+    """The jobs of the files, with ``--set`` applied to each; problems are collected, not raised.
+
+    ``texts``: files that are at hand as text. ``change``: what else is done to each job; may raise InvalidJob.
+    """
     from tf_dist.core.overrides import override, parse_overrides
 
     changes = parse_overrides(overrides)
     collector = _Collector()
     for name in files:
-        documents, problems = read(name)
+        documents, problems = read_text(name, texts[name]) if texts and name in texts else read(name)
         collector.problems += problems
         broken = {problem.number for problem in problems}
         for written in documents:
@@ -92,7 +101,7 @@ def load(files: Sequence[str], overrides: Sequence[str] = ()) -> Bundle:
                 collector.companions.append(written)
                 collector.add(written, _companion_problems(written.content))
             else:
-                _add_job(collector, written, lambda content: override(content, changes))
+                _add_job(collector, written, lambda content: change(override(content, changes)))
     _relate(collector)
     collector.problems += _twice(collector)
     return Bundle(tuple(collector.jobs), tuple(collector.companions), tuple(collector.problems))

@@ -30,6 +30,13 @@ class Connection:
         """Whether its nodes are this machine, as far as one can tell: folders of this machine mean something there."""
         return self.place is None or urlsplit(self.place.server).hostname in ("127.0.0.1", "::1", "localhost")
 
+    def close(self) -> None:
+        """Close what the client keeps open."""
+        from tf_dist.cluster.rest import RestCluster
+
+        if isinstance(self.cluster, RestCluster):
+            self.cluster.close()
+
 
 def connect(kubeconfig: str = "", context: str = "", *, local: bool = False) -> Connection:
     """The cluster that these name, else the lasting local one if it is up, else that of the pod or kubeconfig at hand.

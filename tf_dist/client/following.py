@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from tf_dist.client.lasting_logs import LastingLog
@@ -52,10 +53,26 @@ def opener(cluster: Cluster, options: LogOptions) -> Opener:
     return open_log
 
 
-class Following:
-    """Reads every container that starts, each in a thread, and hands lines to ``sink`` (which may block)."""
+def in_thread(work: Callable[[], None]) -> None:
+    """Do it in a thread of its own."""
+    threading.Thread(target=work, daemon=True).start()
 
-    def __init__(self, job: Job, open_log: Opener, sink: Callable[[LogLine | Ended], None]) -> None:
+
+class Following:
+    """Reads every container that starts and hands lines to ``sink`` (which may block).
+
+    ``start`` has a log read: in a thread of its own, or when one is free.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        open_log: Opener,
+        sink: Callable[[LogLine | Ended], None],
+        *,
+        start: Callable[[Callable[[], None]], None] = in_thread,
+    ) -> None:
+        self._start = start
         self._job = job
         self._open_log = open_log
         self._sink = sink
@@ -84,7 +101,7 @@ class Following:
                     continue
                 self._seen.add(instance)
                 self._open[instance] = None
-            threading.Thread(target=self._read, args=(pod, replica, instance), daemon=True).start()
+            self._start(partial(self._read, pod, replica, instance))
         return self.count > before
 
     def pending(self, ended: Callable[[Instance], bool]) -> bool:
@@ -103,6 +120,8 @@ class Following:
     def _read(self, pod: Object, replica: ReplicaId, instance: Instance) -> None:
         problem = ""
         try:
+            if self._closed:
+                return
             with self._open_log(pod, instance) as lines:
                 self._keep(instance, lines)
                 spec = self._job.spec(replica.type)

@@ -9,9 +9,11 @@ from typing import Final
 from tf_dist.client.connect import Connection
 from tf_dist.client.jobs import no_namespace
 from tf_dist.client.ownership import leave_to_volcano
-from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster
+from tf_dist.cluster.kube import KubeContext
 from tf_dist.core import names
 from tf_dist.core.model import Dialect, JobKey
+from tf_dist.driver.arbiter import LeaseArbiter
 from tf_dist.driver.lease import TIMEOUT, own_ref
 from tf_dist.driver.lease_mandate import LeaseMandate
 from tf_dist.driver.leasebook import LeaseBook
@@ -25,11 +27,14 @@ _PATIENCE: Final = 30.0  # seconds for the first heartbeat
 
 
 @contextmanager
-def inline_driver(connection: Connection, dialect: Dialect, key: JobKey) -> Iterator[Mapping[str, str]]:
+def inline_driver(
+    connection: Connection, dialect: Dialect, key: JobKey, *, takes_over: bool = False
+) -> Iterator[Mapping[str, str]]:
     """Drive a job, that is still to be created, for as long as this lasts; the annotations that make it ours.
 
-    The Lease is there before the job, so that nobody takes a job for abandoned that is only young, and it goes last.
-    Nothing is driven where the cluster sees to its jobs itself. ClusterError when there can be no Lease.
+    ``takes_over``: also drive it if it is there already and its driver is dead. The Lease is there before the job, so
+    that nobody takes a job for abandoned that is only young, and it goes last. Nothing is driven where the cluster sees
+    to its jobs itself. ClusterError when there can be no Lease.
     """
     if connection.place is None:
         yield {}
@@ -37,19 +42,34 @@ def inline_driver(connection: Connection, dialect: Dialect, key: JobKey) -> Iter
     if dialect is Dialect.VOLCANO:
         leave_to_volcano(connection.cluster, key.name)
     ref = JobRef(VOLCANO_JOBS if dialect is Dialect.VOLCANO else TFJOBS, key.namespace, key.name)
+    driven = leased_driver(connection.place, connection.cluster, key.namespace, only=ref, takes_over=takes_over)
+    with driven as (_, mandate):
+        yield {names.DRIVER: mandate.ref}
+
+
+@contextmanager
+def leased_driver(
+    place: KubeContext, cluster: Cluster, namespace: str, *, only: JobRef | None = None, takes_over: bool = False
+) -> Iterator[tuple[Driver, LeaseMandate]]:
+    """A driver under a Lease of its own, which goes last; it drives the jobs of a namespace that name it, or ``only``.
+
+    ``takes_over``: also jobs that nobody drives, or whose driver is dead. ClusterError when there can be no Lease.
+    """
     with ExitStack() as stack:
         # A heartbeat comes again by itself, and must not wait behind anything.
-        leases = stack.enter_context(connection.place.cluster(connections=2, retries=0, timeout=TIMEOUT))
-        tenure = Tenure(leases, own_ref(key.namespace), shared=False)
+        leases = stack.enter_context(place.cluster(connections=2, retries=0, timeout=TIMEOUT))
+        tenure = Tenure(leases, own_ref(namespace), shared=False)
         stack.callback(tenure.stop)
-        mandate = LeaseMandate(tenure, LeaseBook(leases, tenure.identity), takes_over=False)
+        mandate = LeaseMandate(tenure, LeaseBook(leases, tenure.identity), takes_over=takes_over)
         stack.callback(mandate.stop)
-        driver = Driver(connection.cluster, settings=DriverSettings(namespace=key.namespace, only=ref), mandate=mandate)
+        settings = DriverSettings(namespace=namespace, only=only, arbitrates=True)
+        arbiter = LeaseArbiter(leases, stands=mandate.valid)
+        driver = Driver(cluster, settings=settings, mandate=mandate, arbiter=arbiter)
         _begin(tenure)
         mandate.start()
         stack.callback(driver.stop)
         driver.start()
-        yield {names.DRIVER: mandate.ref}
+        yield driver, mandate
 
 
 def _begin(tenure: Tenure) -> None:

@@ -11,12 +11,12 @@ from tf_dist.client.following import Ended, Following, LogLine, Opener
 from tf_dist.client.jobs import StoredJob, now, pods_of
 from tf_dist.client.patience import PASSING
 from tf_dist.client.scene import Scene
-from tf_dist.client.watching import Item, JobWatch, Listed, Signalled, pods_in
+from tf_dist.client.watching import Item, JobWatch, Listed, Mailbox, Signalled, pods_in
 from tf_dist.cluster.api import PODS, Cluster
 from tf_dist.core.diagnose import Category, Level, diagnose
 from tf_dist.driver.signals import Signals
 
-_DRAIN: Final = 5.0  # seconds without a line after which the log of a container that has ended is given up
+_DRAIN: Final = 15.0  # seconds without a line after which the log of a container that has ended is given up
 
 
 class View(Protocol):
@@ -40,7 +40,7 @@ class Onlooker:
     ``decided``: how it came out is known: from then on the scene takes in lines and nothing else.
     """
 
-    def __init__(self, cluster: Cluster, job: StoredJob, view: View, watch: JobWatch, following: Following) -> None:
+    def __init__(self, cluster: Cluster, job: StoredJob, view: View, watch: Mailbox, following: Following) -> None:
         self.scene = Scene(job.job)
         self.watch = watch
         self.signal = 0
@@ -92,6 +92,11 @@ class Onlooker:
             for pod in pods:
                 self._following.notice(pod)
 
+    @property
+    def unread(self) -> bool:
+        """Whether lines of a container that has ended may still come."""
+        return self._following.pending(self.watch.ended)
+
     def drain(self, before: int) -> None:
         """The last lines, and whatever else has come; cut short by another signal than the ``before`` there were."""
         self.read_out(before)
@@ -101,7 +106,7 @@ class Onlooker:
     def read_out(self, before: int) -> None:
         """The last lines of what has ended: however many they are, but not for ever if none comes."""
         until = time.monotonic() + _DRAIN
-        while self._following.pending(self.watch.ended) and self.signals == before and time.monotonic() < until:
+        while self.unread and self.signals == before and time.monotonic() < until:
             if self.step(max(0.0, until - time.monotonic())):
                 until = time.monotonic() + _DRAIN
 

@@ -11,7 +11,7 @@ from tf_dist.client.bundle import Entry, InvalidFiles
 from tf_dist.client.jobs import StoredJob, no_namespace, not_installed
 from tf_dist.client.yaml_files import FileProblem, Written
 from tf_dist.cluster import api
-from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Cluster
+from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Cluster, Resource
 from tf_dist.cluster.refusals import NotServed, PerhapsOurs
 from tf_dist.core.model import Dialect
 from tf_dist.errors import AlreadyExists, NotFound, Problem
@@ -59,6 +59,11 @@ def create_companion(cluster: Cluster, written: Written, namespace: str) -> None
         raise no_namespace(error, namespace) from error
 
 
+def kind_of(entry: Entry) -> Resource:
+    """The kind of object that a job is stored as."""
+    return _KINDS[entry.job.dialect]
+
+
 def create_job(
     cluster: Cluster,
     entry: Entry,
@@ -71,7 +76,7 @@ def create_job(
 
     ``workdir`` None is the file's folder, "" the cluster's own; ``annotations`` come on top of the job's.
     """
-    resource = _KINDS[entry.job.dialect]
+    resource = kind_of(entry)
     document = _document(entry, namespace, workdir, annotations or {})
     try:
         return StoredJob(resource, cluster.create(resource, namespace, document))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
+from tf_dist.client.onlooking import View
 from tf_dist.client.scene import Scene
 from tf_dist.core.model import Job
 from tf_dist.core.sizes import largest
 
 _UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # what the job's own state says already
+_WAITING: Final = "Waiting"
 _CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
 
 
@@ -29,7 +34,9 @@ def changes(scene: Scene, shown: dict[str, str]) -> list[str]:
     told = []
     status = scene.status
     message = f": {status.message}" if status.message else ""
-    states = {"": (scene.state, f"job {scene.job.key.name} is {scene.state}{message}")} if message else {}
+    # While it waits the reason is the news: its place in the line, and what is missing.
+    state = f"{scene.state}{message}" if scene.state == _WAITING else scene.state
+    states = {"": (state, f"job {scene.job.key.name} is {scene.state}{message}")} if message else {}
     for row in scene.replicas:
         if row.state in _UNREMARKABLE:
             continue
@@ -41,3 +48,20 @@ def changes(scene: Scene, shown: dict[str, str]) -> list[str]:
             shown[key] = state
             told.append(text)
     return told
+
+
+@contextmanager
+def warnings_told(view: View) -> Iterator[None]:
+    """What tf-dist warns of, as a driver does, is shown where everything is shown."""
+
+    class Saying(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with suppress(Exception):  # that nobody reads any more is no concern of who warns
+                view.say(record.getMessage(), "yellow")
+
+    handler, logger = Saying(logging.WARNING), logging.getLogger("tf_dist")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

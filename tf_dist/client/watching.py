@@ -15,7 +15,7 @@ from tf_dist.cluster.api import PODS, Cluster, Object, Resource, Stream, WatchEv
 from tf_dist.cluster.cache import version_of
 from tf_dist.errors import ClusterError, Gone
 
-_MOST_LINES: Final = 10_000  # that may wait to be shown; then their readers wait
+_MOST_LINES: Final = 10_000
 _BATCH: Final = 2_000
 
 
@@ -97,29 +97,31 @@ class Watcher:
                         return
 
 
-class JobWatch:
-    """A job and its pods as they are, kept up to date by ``take``; ``put`` adds other things to the same mailbox."""
+class Mailbox:
+    """A job and its pods as they are, kept up to date by ``take`` with what others ``put`` in.
 
-    def __init__(self, cluster: Cluster, job: StoredJob) -> None:
+    ``most_lines`` may wait to be taken, then their readers wait; ``batch``: the most that is taken at once.
+    """
+
+    def __init__(self, job: StoredJob, *, most_lines: int = _MOST_LINES, batch: int = _BATCH) -> None:
         self.uid, self.name = job.uid, job.name
         self.job: StoredJob | None = job
         self.pods: dict[str, Object] = {}
         self._resource = job.resource
+        self._batch = batch
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self._room = threading.Semaphore(_MOST_LINES)
-        fields = f"metadata.name={job.name}"
-        self._watchers = [
-            Watcher(cluster, job.resource, job.namespace, self.put, fields=fields),
-            Watcher(cluster, PODS, job.namespace, self.put, labels=job.selector),
-        ]
+        self._most_lines = most_lines
+        self._room = threading.Semaphore(most_lines)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for watcher in self._watchers:
-            watcher.close()
-        self._room.release(_MOST_LINES)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of whoever waits for room: nobody takes anything any more."""
+        self._room.release(self._most_lines)
 
     @property
     def over(self) -> bool:
@@ -137,7 +139,7 @@ class JobWatch:
         found: list[Item] = []
         with suppress(queue.Empty):
             found.append(self._items.get(timeout=timeout))
-            while len(found) < _BATCH:
+            while len(found) < self._batch:
                 found.append(self._items.get_nowait())
         for item in found:
             self.learn(item)
@@ -175,6 +177,24 @@ class JobWatch:
         if (mine.get("restartCount") or 0) != instance.number:
             return True
         return "running" not in (mine.get("state") or {})
+
+
+class JobWatch(Mailbox):
+    """A mailbox into which a job and its pods are watched, by two watches of its own."""
+
+    def __init__(self, cluster: Cluster, job: StoredJob) -> None:
+        super().__init__(job)
+        fields = f"metadata.name={job.name}"
+        self._watchers = [
+            Watcher(cluster, job.resource, job.namespace, self.put, fields=fields),
+            Watcher(cluster, PODS, job.namespace, self.put, labels=job.selector),
+        ]
+
+    def close(self) -> None:
+        """End the watches."""
+        for watcher in self._watchers:
+            watcher.close()
+        super().close()
 
 
 def pods_in(items: list[Item]) -> Iterator[Object]:

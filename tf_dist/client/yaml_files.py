@@ -62,6 +62,11 @@ def read(name: str) -> tuple[list[Written], list[FileProblem]]:
         return [], [_of_file(name, *_refused(error))]
     except _Unreadable as error:
         return [], [_of_file(name, *error.args)]
+    return read_text(name, text)
+
+
+def read_text(name: str, text: str) -> tuple[list[Written], list[FileProblem]]:
+    """``read`` of a text that is at hand; ``name`` stands for it in messages."""
     documents: list[Written] = []
     problems: list[FileProblem] = []
     _load(name, text, documents, problems)

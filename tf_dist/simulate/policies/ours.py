@@ -69,7 +69,8 @@ class Ours:
         Gangs that stop each other in turn would do so for ever at the same instant: time goes on in between.
         """
         for _ in range(_ROUNDS):
-            if not sum(self._obey(uid, verdict, world) for uid, verdict in self._admitter.decide(world.now).items()):
+            verdicts = self._admitter.decide(world.now, reasons=False)
+            if not sum(self._obey(uid, verdict, world) for uid, verdict in verdicts.items()):
                 wake = self._admitter.wake_at(world.now)
                 return None if wake == inf else max(wake, world.now + _TICK)
         return world.now + _TICK
