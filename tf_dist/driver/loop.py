@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tf_dist.cluster.api import Cluster
-from tf_dist.core.claims import may_drive
 from tf_dist.core.gang.model import Admit, Verdict, Wait
 from tf_dist.driver import arbiter as arbiters
 from tf_dist.driver.admission import Admission
@@ -27,6 +26,7 @@ from tf_dist.driver.intents import Alone, Intents, LeaseIntents
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.ledger import Known, Ledger
 from tf_dist.driver.mandate import Always, Mandate
+from tf_dist.driver.others import Others
 from tf_dist.driver.pulse import Pulse
 from tf_dist.driver.queue_reports import QueueReports
 from tf_dist.driver.recorder import Recorder
@@ -99,6 +99,7 @@ class Driver:
             mandate=self._mandate,
             recorder=self._recorder,
         )
+        self._others = Others(self._mandate, self._settings, self._steward, self._queue)
         self._crew = Crew(
             self._steward,
             self._admission,
@@ -113,10 +114,7 @@ class Driver:
         self.pulse = Pulse()
         self._lock = threading.Lock()
         self._dirty: set[JobRef] = set()
-        # Jobs that are over and are not done with, and their drivers.
-        self._undone: dict[JobRef, str] = {}
         self._everything = True
-        self._stale: frozenset[str] = frozenset()
         self._epoch = self._mandate.epoch
         self._all_due = float("-inf")
         self._stopped = threading.Event()
@@ -195,9 +193,8 @@ class Driver:
             self.caches.relist()
 
     def _longest_wait(self) -> float:
-        others = self._undone or self._ledger.drivers() - {self._mandate.ref}
         # How other drivers fare nobody rings about.
-        longest = _BLIND if others else _BEAT
+        longest = _BLIND if self._others.any(self._ledger.drivers()) else _BEAT
         return min(longest, self._deciding.pause(waiting=bool(self._ledger.waiting())))
 
     def _may_act(self) -> bool:
@@ -234,10 +231,10 @@ class Driver:
         everything = due is None or self._everything or now >= self._all_due
         self._everything = False
         self._read(everything, due or ())
-        if self._others() or everything:
+        if self._others.look(self._ledger.drivers()) or everything:
             self._all_due = now + self._settings.resync
             due, everything = self._ledger, True
-        chosen = {ref for ref in due or () if self._drives(self._ledger.get(ref))}
+        chosen = {ref for ref in due or () if self._others.drives(self._ledger.get(ref))}
         if everything:
             self._recorder.driving(len(chosen))
         heard = self._admit()
@@ -254,28 +251,7 @@ class Driver:
         if everything:
             dirty |= {*self._ledger, *(ref for ref, _ in self.caches.jobs())}
         for ref in dirty:
-            self._tend(ref, self._know(ref))
-
-    def _tend(self, ref: JobRef, known: Known | None) -> None:
-        """A job that is over may still have something to be done for it, and its driver may have died before that."""
-        self._undone.pop(ref, None)
-        if known is None or not known.left_to(self._mandate.ref) or not self._mandate.takes_over:
-            return
-        try:
-            plan = self._steward.plan(known)
-        except Exception:
-            _LOG.exception("%s: what it still needs cannot be told", ref)
-            return
-        if plan.actions:
-            self._undone[ref] = known.driver
-        elif plan.wake_at is not None:
-            self._queue.add(ref, plan.wake_at)
-
-    def _others(self) -> bool:
-        """Ask how the other drivers are; whether one has died since the last time."""
-        self._mandate.watch_refs({*self._ledger.drivers(), *self._undone.values()} - {self._mandate.ref})
-        before, self._stale = self._stale, frozenset(self._mandate.stale())
-        return not self._stale <= before
+            self._others.tend(ref, self._know(ref))
 
     def _know(self, ref: JobRef) -> Known | None:
         stored, before = self.caches.job(ref), self._ledger.get(ref)
@@ -289,19 +265,10 @@ class Driver:
 
     def _look(self, ref: JobRef) -> tuple[Known | None, bool]:
         known = self._know(ref)
-        return known, self._drives(known)
+        return known, self._others.drives(known)
 
     def _look_at_all(self) -> None:
         self._everything = True
-
-    def _drives(self, known: Known | None) -> bool:
-        """Whether this driver is the one for a job."""
-        settings = self._settings
-        if known is None or settings.only not in (None, known.ref):
-            return False
-        if settings.namespace not in (None, known.ref.namespace):
-            return False
-        return may_drive(known.driver, self._mandate.ref, self._stale, takes_over=self._mandate.takes_over)
 
     def _admit(self) -> list[JobRef]:
         """Have admission decide if it may come to another verdict; the jobs that have one to hear."""
@@ -309,19 +276,13 @@ class Driver:
             return []
         heard: frozenset[str] = frozenset()
         if self._admission.pause() <= 0 or (self._admission.wanted and not self._crew.started):
-            known = [known for known in self._ledger.values() if self._counts(known)]
+            known = [known for known in self._ledger.values() if self._others.counts(known)]
             heard = self._deciding.decide(known, self._tells)
         self._deciding.report()
         return sorted((known.ref for known in self._ledger.values() if known.uid in heard), key=str) if heard else []
 
     def _tells(self, known: Known, verdict: Verdict) -> bool:
         """Who decides for all tells all. Else each driver its jobs, and one of many also who gives something up."""
-        if self._deciding.for_all() or self._drives(known):
+        if self._deciding.for_all() or self._others.drives(known):
             return True
         return self._settings.only is None and not isinstance(verdict, Admit | Wait)
-
-    def _counts(self, known: Known) -> bool:
-        """A job that nobody drives must not stand in the way of one that somebody does."""
-        if not known.waits or self._drives(known):
-            return True
-        return bool(known.driver) and known.driver not in self._stale

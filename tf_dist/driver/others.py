@@ -1,0 +1,69 @@
+"""Which jobs are this driver's, and how the drivers of the others fare."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from tf_dist.core.claims import may_drive
+from tf_dist.driver.ledger import Known
+from tf_dist.driver.mandate import Mandate
+from tf_dist.driver.refs import JobRef
+from tf_dist.driver.settings import DriverSettings
+from tf_dist.driver.steward import Steward
+from tf_dist.driver.workqueue import WorkQueue
+
+_LOG = logging.getLogger(__name__)
+
+
+class Others:
+    """Of a driver among several; ``queue`` is where jobs go that need a look later."""
+
+    def __init__(self, mandate: Mandate, settings: DriverSettings, steward: Steward, queue: WorkQueue[JobRef]) -> None:
+        self._mandate = mandate
+        self._settings = settings
+        self._steward = steward
+        self._queue = queue
+        # Jobs that are over and are not done with, and their drivers.
+        self._undone: dict[JobRef, str] = {}
+        self._stale: frozenset[str] = frozenset()
+
+    def drives(self, known: Known | None) -> bool:
+        """Whether this driver is the one for a job."""
+        settings = self._settings
+        if known is None or settings.only not in (None, known.ref):
+            return False
+        if settings.namespace not in (None, known.ref.namespace):
+            return False
+        return may_drive(known.driver, self._mandate.ref, self._stale, takes_over=self._mandate.takes_over)
+
+    def counts(self, known: Known) -> bool:
+        """Whether a job has a part in admission: one that nobody drives must not stand in another's way."""
+        if not known.waits or self.drives(known):
+            return True
+        return bool(known.driver) and known.driver not in self._stale
+
+    def tend(self, ref: JobRef, known: Known | None) -> None:
+        """A job that is over may still have something to be done for it, and its driver may have died before that."""
+        self._undone.pop(ref, None)
+        if known is None or not known.left_to(self._mandate.ref) or not self._mandate.takes_over:
+            return
+        try:
+            plan = self._steward.plan(known)
+        except Exception:
+            _LOG.exception("%s: what it still needs cannot be told", ref)
+            return
+        if plan.actions:
+            self._undone[ref] = known.driver
+        elif plan.wake_at is not None:
+            self._queue.add(ref, plan.wake_at)
+
+    def any(self, drivers: Collection[str]) -> bool:
+        """Whether there are other drivers that matter; ``drivers``: those of unfinished jobs."""
+        return bool(self._undone) or any(driver != self._mandate.ref for driver in drivers)
+
+    def look(self, drivers: Collection[str]) -> bool:
+        """Ask how they are; whether one has died since the last time."""
+        self._mandate.watch_refs({*drivers, *self._undone.values()} - {self._mandate.ref})
+        before, self._stale = self._stale, frozenset(self._mandate.stale())
+        return not self._stale <= before
