@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -13,11 +13,13 @@ from tests.faults.site import Site
 from tf_dist.cluster.api import PODS, TFJOBS, Object
 from tf_dist.cluster.http import ApiServer
 from tf_dist.cluster.rest import RestCluster
+from tf_dist.driver.arbiter import LeaseArbiter
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.lease_mandate import LeaseMandate
 from tf_dist.driver.leasebook import LeaseBook
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.mandate import Always, Mandate
+from tf_dist.driver.refs import job_uid
 from tf_dist.driver.settings import DriverSettings
 from tf_dist.driver.tenure import Tenure
 from tf_dist.errors import ClusterError
@@ -54,6 +56,20 @@ class Wire(CrashingCluster):
         return slept
 
 
+class HandArbiter(LeaseArbiter):
+    """Keeps its Lease only when ``beat`` is called."""
+
+    due = 0.0
+
+    def start(self, *, sees_all: bool) -> None:
+        self._sees_all = sees_all
+
+    def beat(self, now: float) -> None:
+        """Whatever is due by now."""
+        if self._sees_all and now >= self.due:
+            self.due = now + self._tenure.step()
+
+
 class Puppet:
     """One driver process. It looks and acts only when ``work`` is called; its reflectors follow the cluster by threads.
 
@@ -76,11 +92,14 @@ class Puppet:
         self.book: LeaseBook | None = None
         self._tenure_due = self._book_due = 0.0
         self.mandate = self._mandate(company)
+        admissions = ADMISSIONS if company is Company.REPLICAS else None
+        self.arbiter = None if company is Company.ALONE else self._arbiter()
         self.driver = Driver(
-            self.wire,  # type: ignore[arg-type]
+            self.wire,
             clock=self.wall,
             mandate=self.mandate,
-            settings=DriverSettings(volcano_jobs=False, admissions=ADMISSIONS if company is Company.REPLICAS else None),
+            settings=DriverSettings(volcano_jobs=False, admissions=admissions, arbitrates=self.arbiter is not None),
+            arbiter=self.arbiter,
         )
         self.dead = False
 
@@ -93,6 +112,9 @@ class Puppet:
         self.tenure = Tenure(self.client, ref, who, shared=shared, clock=self.wall, monotonic=self.monotonic)
         self.book = LeaseBook(self.client, who, monotonic=self.monotonic)
         return LeaseMandate(self.tenure, self.book)
+
+    def _arbiter(self) -> HandArbiter:
+        return HandArbiter(self.client, stands=self.mandate.valid, monotonic=self.monotonic)
 
     # Its clocks
 
@@ -112,6 +134,8 @@ class Puppet:
             self._tenure_due = self.monotonic() + self.tenure.step()
         if self.monotonic() >= self._book_due:
             self._book_due = self.monotonic() + self.book.look()
+        if self.arbiter is not None:
+            self.arbiter.beat(self.monotonic())
 
     def work(self) -> int:
         """Once round its loop; how many actions it took. It may die of it."""
@@ -178,14 +202,21 @@ class Puppet:
 
     def sees_all(self) -> bool:
         """Whether its caches hold what the cluster does."""
-        caches = self.driver.caches
+        caches, memory = self.driver.caches, self.site.memory
         if self.dead or not caches.followed:
             return False
-        seen = {TFJOBS: [job for _, job in caches.jobs()], PODS: caches.all_pods()}
-        return all(_versions(self.site.memory.list(kind).items) == _versions(known) for kind, known in seen.items())
+        jobs = memory.list(TFJOBS).items
+        pods = [pod for job in jobs for pod in caches.pods(job["metadata"]["uid"])]
+        return _versions(jobs) == _versions(job for _, job in caches.jobs()) and _versions(
+            pod for pod in memory.list(PODS).items if _owned(pod, jobs)
+        ) == _versions(pods)
 
 
-def _versions(objects: list[Object]) -> set[Any]:
+def _owned(pod: Object, jobs: list[Object]) -> bool:
+    return job_uid(pod) in {job["metadata"]["uid"] for job in jobs}
+
+
+def _versions(objects: Iterable[Object]) -> set[Any]:
     return {(obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]) for obj in objects}
 
 
