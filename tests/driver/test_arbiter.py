@@ -298,3 +298,37 @@ def test_jobs_of_other_namespaces_are_seen_and_never_driven(world: World) -> Non
         driver.step()
     assert "status" not in world.memory.get(TFJOBS, "other", "x"), "nobody drives it, so nobody has to hear anything"
     assert world.memory.list(NODES).items
+
+
+def test_what_did_not_reach_the_job_of_another_driver_is_told_again(world: World, arbiters: list[LeaseArbiter]) -> None:
+    """It is not this driver's job, so that nobody else would try it again."""
+
+    class Losing:
+        """A cluster that cannot be reached for one write into a job."""
+
+        def __init__(self) -> None:
+            self.left = 1
+
+        def __getattr__(self, verb: str) -> Any:
+            return getattr(world.memory, verb)
+
+        def replace(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+            if resource is TFJOBS and self.left:
+                self.left -= 1
+                raise Unavailable("no route")
+            return world.memory.replace(resource, *args, **kwargs)
+
+    losing: Any = Losing()
+    deciding = inline(world, "a", arbiters[0], losing)
+    submit(world, "b")
+
+    def tried() -> bool:
+        deciding.step([])
+        return losing.left == 0
+
+    until(tried, 60)
+    deciding.step([])
+    assert admitted(world) == []
+    world.clock.now += 1
+    deciding.step(deciding._queue.take())
+    assert admitted(world) == ["b"]

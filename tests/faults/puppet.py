@@ -19,7 +19,6 @@ from tf_dist.driver.lease_mandate import LeaseMandate
 from tf_dist.driver.leasebook import LeaseBook
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.mandate import Always, Mandate
-from tf_dist.driver.refs import job_uid
 from tf_dist.driver.settings import DriverSettings
 from tf_dist.driver.tenure import Tenure
 from tf_dist.errors import ClusterError
@@ -205,15 +204,8 @@ class Puppet:
         caches, memory = self.driver.caches, self.site.memory
         if self.dead or not caches.followed:
             return False
-        jobs = memory.list(TFJOBS).items
-        pods = [pod for job in jobs for pod in caches.pods(job["metadata"]["uid"])]
-        return _versions(jobs) == _versions(job for _, job in caches.jobs()) and _versions(
-            pod for pod in memory.list(PODS).items if _owned(pod, jobs)
-        ) == _versions(pods)
-
-
-def _owned(pod: Object, jobs: list[Object]) -> bool:
-    return job_uid(pod) in {job["metadata"]["uid"] for job in jobs}
+        seen = {kind: caches._reflectors[kind].items() for kind in (TFJOBS, PODS)}
+        return all(_versions(memory.list(kind).items) == _versions(known) for kind, known in seen.items())
 
 
 def _versions(objects: Iterable[Object]) -> set[Any]:

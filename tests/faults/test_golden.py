@@ -44,7 +44,7 @@ class Recorded(World):
         caches = self.driver.caches
         seen = {
             TFJOBS: [stored for _, stored in caches.jobs()],
-            PODS: caches.all_pods(),
+            PODS: caches._reflectors[PODS].items(),
             SERVICES: [one for _, job in caches.jobs() for one in caches.objects(job["metadata"]["uid"]).values()],
         }
         return all(_versions(self.memory.list(kind).items) == _versions(known) for kind, known in seen.items())

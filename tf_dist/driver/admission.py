@@ -38,6 +38,7 @@ class Admission:
         self._clock = clock
         self._monotonic = monotonic
         self._intents: Intents = Alone()
+        self._opened = False
         self._lock = threading.RLock()
         self._begin()
         self._rested = float("-inf")
@@ -73,8 +74,8 @@ class Admission:
 
         ``intents``: where places are written down before they are given away.
         """
-        anew = intents.open(epoch) or intents is not self._intents
-        self._intents = intents
+        anew = intents.open(epoch) or (self._opened and intents is not self._intents)
+        self._intents, self._opened = intents, True
         if anew:
             with self._lock:
                 self._begin()

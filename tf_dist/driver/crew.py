@@ -104,7 +104,7 @@ class Crew:
     def _drive(self, ref: JobRef) -> int:
         """One job's pass. Whatever goes wrong with it stays with it."""
         known, mine = self._look(ref)
-        if known is None or not (mine or self._has_to_hear(known)):
+        if known is None or not (mine or self.has_to_hear(known)):
             self._queue.succeeded(ref)
             return 0
         begun = time.perf_counter()
@@ -118,7 +118,8 @@ class Crew:
             self._queue.add(ref, plan.wake_at)
         return len(plan.actions)
 
-    def _has_to_hear(self, known: Known) -> bool:
+    def has_to_hear(self, known: Known) -> bool:
+        """Whether there is a verdict for a job that this driver is to tell, though it may not drive it."""
         verdict = self._admission.verdict(known)
         return verdict is not None and self._tells(known, verdict)
 

@@ -184,13 +184,15 @@ class Driver:
             self._take_up()
         return self.caches.wait_synced(_STANDBY)
 
-    def _take_up(self) -> None:
-        """Begin under a right that was won anew: all that was seen before that is out of date."""
+    def _take_up(self) -> bool:
+        """Begin under a right that was won anew; whether it was, so that all that was seen before is out of date."""
         self.caches.prepare()
         epoch = self._mandate.epoch
         if self._deciding.open(epoch, sees_all=self.caches.sees_all) or self._epoch != epoch:
             self._epoch, self._everything = epoch, True
             self.caches.relist()
+            return True
+        return False
 
     def _longest_wait(self) -> float:
         # How other drivers fare nobody rings about.
@@ -224,8 +226,8 @@ class Driver:
         """
         if not self._mandate.valid():
             return 0
-        if not self.caches.followed:
-            self._take_up()
+        if not self._crew.started and self._take_up() and self.caches.followed:
+            return 0  # what is followed is listed anew first
         self.caches.refresh()
         now = self._clock()
         everything = due is None or self._everything or now >= self._all_due
@@ -234,7 +236,7 @@ class Driver:
         if self._others.look(self._ledger.drivers()) or everything:
             self._all_due = now + self._settings.resync
             due, everything = self._ledger, True
-        chosen = {ref for ref in due or () if self._others.drives(self._ledger.get(ref))}
+        chosen = {ref for ref in due or () if self._concerns(self._ledger.get(ref))}
         if everything:
             self._recorder.driving(len(chosen))
         heard = self._admit()
@@ -269,6 +271,10 @@ class Driver:
 
     def _look_at_all(self) -> None:
         self._everything = True
+
+    def _concerns(self, known: Known | None) -> bool:
+        """Whether there is something to be done for a job here: to drive it, or to tell it what has not reached it."""
+        return known is not None and (self._others.drives(known) or self._crew.has_to_hear(known))
 
     def _admit(self) -> list[JobRef]:
         """Have admission decide if it may come to another verdict; the jobs that have one to hear."""
