@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from benchmarks import naive_place
 from benchmarks.measure import Figure, benchmark
-from tf_dist.core.gang.model import Locality, Member, Node
+from tf_dist.core.gang.model import Member, Node
 from tf_dist.core.gang.pack import place
 from tf_dist.core.gang.room import Room
 from tf_dist.core.gang.shapes import Shape
@@ -94,7 +94,7 @@ class Filled:
     def gpus_used(self) -> float:
         """The part of the GPUs that is in use."""
         column = self.room.catalogue.columns[GPU]
-        return 1 - float(self.room.table.free[:, column].sum() / self.room.table.whole[:, column].sum())
+        return 1 - float(self.room.table.free[column].sum() / self.room.table.whole[column].sum())
 
 
 def filled(nodes: int, gpus: float = 0.62) -> Filled:
@@ -132,7 +132,7 @@ def _p99(took: list[float]) -> float:
 def _naive(cluster: Filled, size: int) -> str:
     """Microseconds of the naive ways for the same gangs, in the same state: the median of a few."""
     room = cluster.room
-    free = room.table.free.tolist()
+    free = room.table.free.astype(int).T.tolist()
     scan, vector = naive_place.Scan(free), naive_place.Vector(free)
     columns = range(room.table.columns)
     took: dict[str, list[float]] = {"scan": [], "numpy per pod": []}
@@ -216,45 +216,3 @@ def gangs_of_3() -> Figure:
 def gangs_of_1000() -> Figure:
     """9 gangs of 1,000 pods on 5,000 nodes."""
     return Figure(_identical(9, 1_000), "ms", target=0.5)
-
-
-def _racks(racks: int, each: int, gangs: int) -> tuple[float, float, int]:
-    """Gangs a second on nodes of 96 CPUs; the mean number of racks of those that prefer one; how many required one."""
-    nodes = [node(f"n{number:05}", 96, 384, rack=f"r{number // each:03}") for number in range(racks * each)]
-    room, dice = Room(nodes), random.Random(3)
-    rack = {each_node.name: each_node.labels["rack"] for each_node in nodes}
-    shapes = {size: room.shape(pods("worker", 1, 96 // size * 2, 8)) for size in (2, 4, 8)}
-    running: list[tuple[Shape, dict[str, int]]] = []
-    spread: list[int] = []
-    required, seconds, placed = 0, 0.0, 0
-    for number in range(gangs):
-        size = dice.choice((2, 4, 8))
-        locality = Locality(label="rack", required=number % 2 == 0)
-        began = time.perf_counter()
-        result = place(room, [(shapes[size], size)], locality=locality)
-        seconds += time.perf_counter() - began
-        if not isinstance(result, int):
-            placed += 1
-            running.append((shapes[size], result[0]))
-            over = len({rack[name] for name in result[0]})
-            assert over == 1 or not locality.required
-            required += locality.required
-            if not locality.required:
-                spread.append(over)
-        while running and (isinstance(result, int) or len(running) > racks * each * 9 // 20):
-            shape, share = running.pop(dice.randrange(len(running)))
-            for name, count in share.items():
-                room.give(shape, name, count)
-            result = []
-    return placed / seconds, statistics.mean(spread), required
-
-
-@benchmark("place.topology")
-def in_racks() -> Figure:
-    """Gangs of 2, 4 and 8 pods that want one rack of 256, with 40 nodes each."""
-    rate, spread, _ = _racks(256, 40, 12_000)
-    small, small_spread, _ = _racks(10, 64, 12_000)
-    peer = (
-        f"{spread:.3f} racks a gang; 10 racks of 64: {small:,.0f}/s, {small_spread:.3f}; Kueue's own test: 37 to 61/s"
-    )
-    return Figure(rate, "gangs/s", target=5_000, at_least=True, peer=peer)

@@ -1,7 +1,7 @@
-"""Two ways to place a gang that come to mind first, to measure ours against: both go pod by pod.
+"""Ways to place a gang to measure ours against: two that come to mind first, and one that knows racks.
 
-Of the nodes with room each takes the fullest, as ours does for the last pods of a gang, and takes back what it has
-placed when one pod finds none.
+The first two go pod by pod. Of the nodes with room each takes the fullest, as ours does for the last pods of a gang,
+and takes back what it has placed when one pod finds none.
 """
 
 from __future__ import annotations
@@ -72,3 +72,45 @@ class Vector:
         """Give back what was placed."""
         for row, asked in placed:
             self.free[row] += asked
+
+
+class BestFit:
+    """Equal pods into racks by the rule that Kueue calls best fit, on nodes of which only the CPUs are counted.
+
+    The rack with least room that holds the gang; if there is none (and it is not required), the rack with most room,
+    and so on, the last one the tightest that holds the rest. The same within a rack, with nodes.
+    """
+
+    def __init__(self, racks: int, each: int, cpu: int) -> None:
+        self._each = each
+        self._free = np.full((racks, each), cpu)
+
+    def place(self, cpu: int, count: int, *, required: bool) -> dict[int, int]:
+        """How many of the pods go to which node (racks one after the other); empty if there is no room for all."""
+        room = self._free // cpu
+        placed: dict[int, int] = {}
+        for rack, pods in _fitted(room.sum(axis=1), count, alone=required).items():
+            for node, there in _fitted(room[rack], pods).items():
+                placed[rack * self._each + node] = there
+                self._free[rack, node] -= cpu * there
+        return placed
+
+    def give(self, cpu: int, placed: dict[int, int]) -> None:
+        """The pods are gone."""
+        for node, count in placed.items():
+            self._free[divmod(node, self._each)] += cpu * count
+
+
+def _fitted(room: NDArray[np.int64], count: int, *, alone: bool = False) -> dict[int, int]:
+    """How many pods go where, if so many have room in each place; empty if there is none for all of them."""
+    found: dict[int, int] = {}
+    if int(room.sum()) < count or (alone and int(room.max()) < count):
+        return found
+    room = room.copy()
+    while count:
+        enough = (room >= count).nonzero()[0]
+        at = int(enough[room[enough].argmin()]) if len(enough) else int(room.argmax())
+        found[at] = min(count, int(room[at]))
+        count -= found[at]
+        room[at] = 0
+    return found

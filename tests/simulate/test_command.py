@@ -87,3 +87,16 @@ def test_mistakes_are_explained(capsys: pytest.CaptureFixture[str], arguments: t
     assert (code, out) == (2, "")
     assert told in err
     assert "Traceback" not in err
+
+
+def test_faithful_reconciles_every_job_and_comes_to_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (*SMALL, "--policy", "ours", "-o", "json")
+    code, out, _ = simulate(capsys, *arguments)
+    assert (code, *simulate(capsys, *arguments, "--faithful")[:2]) == (0, 0, out)
+
+
+def test_faithful_to_others_there_is_nothing_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = simulate(capsys, *SMALL, "--policy", "fifo", "--faithful")
+    assert code == 2
+    assert "only under the policy ours" in err
+    assert "add --policy ours" in err

@@ -322,6 +322,13 @@ def test_nothing_new_is_said_while_nothing_changes() -> None:
     world.admitter.remove_node("nowhere")
 
 
+def test_why_somebody_waits_need_not_be_said_to_be_asked() -> None:
+    world = World([node("n", gpu=2)])
+    world.put(gang("a", workers(2)), gang("b", workers(2), at=1))
+    assert world.admitter.decide(1, reasons=False).keys() == {"a"}
+    assert isinstance(world.admitter.explain("b"), Wait)
+
+
 # -- against every placement there is -----------------------------------------------------------------------------
 
 NODES = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=3)

@@ -61,7 +61,8 @@ def test_it_agrees_with_the_definitions(
     quotas, naive, empty = Quotas(forest), NaiveQuotas(forest), NaiveQuotas(forest)
     for name, need in steps:
         lack = quotas.lack(name, need)
-        assert (lack is None) == naive.fits(name, need)
+        assert (lack is None) == naive.fits(name, need) == quotas.fits(name, need)
+        assert quotas.could_fit(name, need) == empty.fits(name, need)
         if lack:
             assert lack.missing > 0
             assert not naive.fits(name, {lack.resource: need[lack.resource]})

@@ -39,7 +39,9 @@ def lack(quotas: Quotas, name: str, **amounts: float | str) -> Lack:
 
 
 def fits(quotas: Quotas, name: str, **amounts: float | str) -> bool:
-    return quotas.lack(name, need(**amounts)) is None
+    found = quotas.fits(name, need(**amounts))
+    assert found == (quotas.lack(name, need(**amounts)) is None)
+    return found
 
 
 def test_a_queue_alone_has_its_nominal_quota_and_no_more() -> None:

@@ -45,6 +45,6 @@ def test_what_has_not_changed_is_the_very_same() -> None:
     seen.change(None, pod("m"))
     second = seen.take(CLAIMS, NODES)
     assert second.gangs[0] is first.gangs[0]
-    one, other = (dict((n.name, n) for n in taken.nodes or ()) for taken in (first, second))
+    one, other = ({n.name: n for n in taken.nodes or ()} for taken in (first, second))
     assert other["n"] is one["n"]
     assert other["m"].free["cpu"] == one["m"].free["cpu"] - 1

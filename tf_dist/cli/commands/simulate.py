@@ -11,6 +11,9 @@ import typer
 from tf_dist.cli import options, output
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tf_dist.simulate.engine import Policy
     from tf_dist.simulate.metrics import Figures
     from tf_dist.simulate.model import Scenario
     from tf_dist.simulate.traces import Wish
@@ -35,6 +38,9 @@ def simulate(
     restart: Annotated[
         float | None, typer.Option("--restart", min=0.0, help="Seconds that a job pauses to grow or to come back.")
     ] = None,
+    faithful: Annotated[
+        bool, typer.Option("--faithful", help='Under "ours" also reconcile every job as a driver does; slower.')
+    ] = False,
     html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write the table and pictures there.")] = "",
     form: Annotated[options.DataFormat, typer.Option("--output", "-o", help="table, json or yaml.")] = (
         options.DataFormat.TABLE
@@ -50,12 +56,14 @@ def simulate(
     from tf_dist.simulate.traces import Wish
 
     names = _policies(policy)
+    if faithful and "ours" not in names:
+        raise _wrong("--faithful: only under the policy ours are jobs reconciled", "add --policy ours")
     wish = Wish(jobs=jobs, nodes=nodes, gpus=gpus, cpu=cpu, load=load)
     scenarios = [_scenario(trace, wish, seed + number, restart) for number in range(seeds)]
     results: dict[str, Figures] = {}
     drawn: dict[str, World] = {}
     for name in names:
-        results[name], drawn[name] = _compare(name, scenarios, record=bool(html))
+        results[name], drawn[name] = _compare(_maker(name, faithful=faithful), scenarios, record=bool(html))
     if html:
         _write(html, scenarios[0], seeds, results, drawn)
     if form is options.DataFormat.TABLE:
@@ -103,13 +111,18 @@ def _scenario(trace: str, wish: Wish, seed: int, restart: float | None) -> Scena
     return found if restart is None else replace(found, speed=replace(found.speed, restart=restart))
 
 
-def _compare(name: str, scenarios: list[Scenario], *, record: bool) -> tuple[Figures, World]:
+def _maker(name: str, *, faithful: bool) -> Callable[[Scenario], Policy]:
+    from tf_dist.simulate import policies
+
+    return policies.faithful if faithful and name == "ours" else policies.POLICIES[name]
+
+
+def _compare(make: Callable[[Scenario], Policy], scenarios: list[Scenario], *, record: bool) -> tuple[Figures, World]:
     """The figures over all seeds, and the world of the first, which alone is recorded."""
     from tf_dist.simulate.engine import simulate as run
     from tf_dist.simulate.metrics import averaged, figures
-    from tf_dist.simulate.policies import POLICIES
 
-    worlds = (run(s, POLICIES[name](s), record=record and n == 0) for n, s in enumerate(scenarios))
+    worlds = (run(s, make(s), record=record and n == 0) for n, s in enumerate(scenarios))
     first = next(worlds)
     return averaged([figures(first), *(figures(world) for world in worlds)]), first
 

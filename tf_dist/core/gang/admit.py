@@ -108,10 +108,9 @@ class Admitter:
         self._seen = self._books.changes
         self._due = self._pending.alarm()
         verdicts = self._decide(now) if self._pending.lines or self._books.elastic else {}
-        if reasons:
-            for uid in sorted(self._new - verdicts.keys()):
-                verdicts[uid] = self.explain(uid)
-            self._new.clear()
+        for uid in sorted(self._new - verdicts.keys()) if reasons else ():
+            verdicts[uid] = self.explain(uid)
+        self._new.clear()
         return verdicts
 
     def _decide(self, now: float) -> dict[str, Verdict]:

@@ -20,6 +20,13 @@ def _ours(scenario: Scenario) -> Policy:
     return Ours(scenario)
 
 
+def faithful(scenario: Scenario) -> Policy:
+    """tf-dist's own, with every job a document that goes through ``reconcile``: the same, and much slower."""
+    from tf_dist.simulate.policies.faithful import Faithful
+
+    return Faithful(scenario)
+
+
 POLICIES: Final[dict[str, Callable[[Scenario], Policy]]] = {
     "default": lambda scenario: PodByPod(scenario.seed),
     "default+timeout": lambda scenario: PodByPod(scenario.seed, timeout=TIMEOUT),
