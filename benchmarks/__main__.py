@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks import (
     admitting,
+    airflow,
     argo,
     client,
     control_plane,
@@ -35,6 +36,7 @@ MODULES = (
     store,
     client,
     overhead,
+    airflow,
     argo,
     control_plane,
     admitting,

@@ -1,1 +1,57 @@
-"""The face to Airflow: operator, sensors, hook, triggers. Empty so far; the core and the driver come first."""
+"""Airflow: operator, sensors, hook, triggers, links. No decisions of its own: it wires Airflow to the client.
+
+Names are imported when they are first used: Airflow looks at this package in every process that lists its providers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tf_dist.airflow.callbacks import TFJobCallbacks
+    from tf_dist.airflow.decorator import tfjob_task
+    from tf_dist.airflow.hook import TFJobHook
+    from tf_dist.airflow.operator import TFJobOperator
+    from tf_dist.airflow.sensors import GangAdmittedSensor, TFJobSensor
+    from tf_dist.airflow.trigger import TFJobTrigger
+    from tf_dist.client.tfjob import TFJob
+    from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFailed, JobTimeout
+
+_HOMES: Final = {
+    "AdmissionTimeout": "tf_dist.errors",
+    "GangAdmittedSensor": "tf_dist.airflow.sensors",
+    "ImagePullFailed": "tf_dist.errors",
+    "JobEvicted": "tf_dist.errors",
+    "JobFailed": "tf_dist.errors",
+    "JobTimeout": "tf_dist.errors",
+    "TFJob": "tf_dist.client.tfjob",
+    "TFJobCallbacks": "tf_dist.airflow.callbacks",
+    "TFJobHook": "tf_dist.airflow.hook",
+    "TFJobOperator": "tf_dist.airflow.operator",
+    "TFJobSensor": "tf_dist.airflow.sensors",
+    "TFJobTrigger": "tf_dist.airflow.trigger",
+    "tfjob_task": "tf_dist.airflow.decorator",
+}
+
+__all__ = [
+    "AdmissionTimeout",
+    "GangAdmittedSensor",
+    "ImagePullFailed",
+    "JobEvicted",
+    "JobFailed",
+    "JobTimeout",
+    "TFJob",
+    "TFJobCallbacks",
+    "TFJobHook",
+    "TFJobOperator",
+    "TFJobSensor",
+    "TFJobTrigger",
+    "tfjob_task",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

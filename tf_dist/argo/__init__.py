@@ -1,1 +1,23 @@
-"""The face to Argo Workflows: steps built with Hera, and their launcher. Empty so far."""
+"""Jobs as steps of Argo workflows, built with Hera (``pip install 'tf-dist[argo]'``)."""
+
+from __future__ import annotations
+
+try:
+    import hera.workflows  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("tf_dist.argo needs Hera: pip install 'tf-dist[argo]'", name=error.name) from error
+
+from tf_dist.argo.resource import tf_job_resource
+from tf_dist.argo.small_steps import cleanup_step, wait_admitted_step
+from tf_dist.argo.step import OnTerm, TFJobStep, default_retries
+from tf_dist.client.tfjob import TFJob
+
+__all__ = [
+    "OnTerm",
+    "TFJob",
+    "TFJobStep",
+    "cleanup_step",
+    "default_retries",
+    "tf_job_resource",
+    "wait_admitted_step",
+]

@@ -36,6 +36,11 @@ def run(arguments: list[str]) -> int:
 
 
 def _call(arguments: list[str]) -> int:
+    if arguments[:1] == ["argo-launch"]:
+        # It reads its command line itself, and a step's first line should not wait for all other commands.
+        from tf_dist.client.launch.main import main as launch
+
+        return launch(arguments[1:])
     from tf_dist.cli.app import app
 
     code = app(args=arguments, prog_name="tf-dist", standalone_mode=False)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from tf_dist.client.yaml_writing import to_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -135,24 +137,6 @@ def data(form: str, objects: Any) -> None:
         line(json.dumps(objects, indent=2, default=str))
     else:
         write(to_yaml(objects))
-
-
-def to_yaml(objects: Any) -> str:
-    """YAML as people write it: keys in their order, long text in blocks."""
-    import yaml
-
-    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-
-    class Dumper(dumper):  # type: ignore[misc]
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    def text(dumper: Any, value: str) -> Any:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-    Dumper.add_representer(str, text)
-    dump: Callable[..., str] = yaml.dump_all if isinstance(objects, list) else yaml.dump
-    return dump(objects, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
 
 
 def announce(connection: Connection, namespace: str) -> None:

@@ -15,12 +15,12 @@ def claim(cluster: Cluster, resource: Resource, stored: Object, me: str) -> Obje
 
     Who may be claimed from is ``core.claims.may_claim``'s to say. List its pods before: see ``Caches.confirm``.
     """
-    metadata = stored["metadata"]
-    fence = {"resourceVersion": metadata["resourceVersion"]}
+    metadata, status = stored["metadata"], stored.get("status") or {}
     where = metadata["namespace"], metadata["name"]
-    if FIELD in (stored.get("status") or {}):
-        body = {"metadata": fence, "status": {FIELD: {"driver": me}}}
-        return cluster.patch(resource, *where, body, subresource="status")
+    if FIELD in status:
+        body = {**stored, "status": {**status, FIELD: {**status[FIELD], "driver": me}}}
+        return cluster.replace(resource, *where, body, subresource="status")
+    fence = {"resourceVersion": metadata["resourceVersion"]}
     return cluster.patch(resource, *where, {"metadata": {**fence, "annotations": _annotations(stored, me)}})
 
 

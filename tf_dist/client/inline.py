@@ -62,7 +62,9 @@ def leased_driver(
         stack.callback(tenure.stop)
         mandate = LeaseMandate(tenure, LeaseBook(leases, tenure.identity), takes_over=takes_over)
         stack.callback(mandate.stop)
-        settings = DriverSettings(namespace=namespace, only=only, arbitrates=True)
+        # What one job does not need is not asked for: the role of who drives TFJobs has nothing of Volcano's.
+        volcano = only is None or only.resource is VOLCANO_JOBS
+        settings = DriverSettings(namespace=namespace, only=only, arbitrates=True, volcano_jobs=volcano)
         arbiter = LeaseArbiter(leases, stands=mandate.valid)
         driver = Driver(cluster, settings=settings, mandate=mandate, arbiter=arbiter)
         _begin(tenure)

@@ -99,11 +99,11 @@ class Onlooker:
 
     def drain(self, before: int) -> None:
         """The last lines, and whatever else has come; cut short by another signal than the ``before`` there were."""
-        self.read_out(before)
+        self._read_out(before)
         while self.step(0) and self.signals == before:
             pass
 
-    def read_out(self, before: int) -> None:
+    def _read_out(self, before: int) -> None:
         """The last lines of what has ended: however many they are, but not for ever if none comes."""
         until = time.monotonic() + _DRAIN
         while self.unread and self.signals == before and time.monotonic() < until:

@@ -114,7 +114,7 @@ class Session:
         if longest is not None or self._manner.keep:
             # On a cluster the logs of a job go with it.
             onlooker.catch_up()
-            onlooker.read_out(before)
+            onlooker.drain(before)
         if self._manner.keep:
             return
         with suppress(NotFound):

@@ -6,12 +6,12 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tf_dist.client.onlooking import View
-from tf_dist.client.scene import Scene
-from tf_dist.core.model import Job
-from tf_dist.core.sizes import largest
+if TYPE_CHECKING:
+    from tf_dist.client.onlooking import View
+    from tf_dist.client.scene import Scene
+    from tf_dist.core.model import Job
 
 _UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # what the job's own state says already
 _WAITING: Final = "Waiting"
@@ -26,6 +26,8 @@ def visible(text: str) -> str:
 
 def prefix_width(job: Job) -> int:
     """How wide the longest name of a replica is that the job may have."""
+    from tf_dist.core.sizes import largest
+
     return max((len(str(replica)) for replica in largest(job).replicas), default=0)
 
 

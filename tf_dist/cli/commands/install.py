@@ -9,6 +9,7 @@ import typer
 
 from tf_dist.cli import options, output
 from tf_dist.client import exits
+from tf_dist.client.yaml_writing import to_yaml
 from tf_dist.core.gang_scheduler import GangScheduler
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _print(settings: Settings) -> None:
 
 def text_of(objects: list[Object]) -> str:
     """A file of these objects."""
-    return _HEADER + output.to_yaml(objects if len(objects) > 1 else objects[0])
+    return _HEADER + to_yaml(objects if len(objects) > 1 else objects[0])
 
 
 def _write(settings: Settings, folder: Path) -> None:

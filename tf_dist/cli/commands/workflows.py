@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tf_dist.cli import output
+from tf_dist.client.yaml_writing import to_yaml
 
 app = typer.Typer(
     no_args_is_help=True, help="Workflows for Argo.", context_settings={"help_option_names": ["-h", "--help"]}
@@ -35,7 +36,7 @@ def export(
     from tf_dist.errors import TFDistError
 
     for name, documents in _documents(namespace):
-        text = output.to_yaml([_placed(one, namespace, image) for one in documents])
+        text = to_yaml([_placed(one, namespace, image) for one in documents])
         place = folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)

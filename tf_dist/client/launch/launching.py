@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
@@ -17,12 +17,15 @@ from tf_dist.client.launch.stopping import Stopping
 from tf_dist.client.launch.usage import Usage
 from tf_dist.client.onlooking import Onlooker, View
 from tf_dist.cluster.api import Cluster, Object
+from tf_dist.core import conclusion
 from tf_dist.core.adoption import suspended
+from tf_dist.core.conclusion import Limits
 from tf_dist.core.diagnose import diagnose
 from tf_dist.core.model import CleanPodPolicy
 from tf_dist.core.outcome import Outcome, outcome
 from tf_dist.core.progress import Progress
-from tf_dist.core.status import LIVE, SUCCESSFUL
+from tf_dist.core.status import SUCCESSFUL, Status
+from tf_dist.core.times import parse_time
 from tf_dist.errors import ClusterError
 
 _EVERY: Final = 1.0  # seconds between two writes of what training tells
@@ -37,23 +40,17 @@ class End(StrEnum):
     SIGNAL = "Terminated"
     PENDING = "PendingTimeout"
     TIMEOUT = "Timeout"
+    IMAGE = "ImageUnavailable"
 
 
 _WORDS: Final = {Outcome.SUCCEEDED: "Succeeded", Outcome.FAILED: "Failed", Outcome.EVICTED: "Evicted"}
 _CODES: Final = {Outcome.SUCCEEDED: exits.DONE, Outcome.EVICTED: exits.RETRYABLE}
-_WHY: Final = {
-    End.DELETED: "somebody deleted the job",
-    End.PENDING: "the job got no place in the time it was given (--pending-timeout)",
-    End.TIMEOUT: "the job was not done in the time it was given (--timeout)",
+_DELETED: Final = "somebody deleted the job"
+_LIMITS: Final = {
+    conclusion.End.TIMEOUT: End.TIMEOUT,
+    conclusion.End.NOT_ADMITTED: End.PENDING,
+    conclusion.End.IMAGE: End.IMAGE,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Seconds, None: none. ``pending``: until it has a place; ``whole``: until it is done."""
-
-    pending: float | None
-    whole: float | None
 
 
 class Launch:
@@ -77,8 +74,8 @@ class Launch:
         self._stopping = stopping
         self._usage = Usage()
         self._started = time.monotonic()
-        self._pending = None if limits.pending is None else self._started + limits.pending
-        self._deadline = None if limits.whole is None else self._started + limits.whole
+        self._limits = limits
+        self._why = ""
         self._told = 0.0
         self._complained = ""
 
@@ -89,8 +86,8 @@ class Launch:
         match end:
             case End.SIGNAL:
                 return self._stop(onlooker)
-            case End.PENDING | End.TIMEOUT:
-                self._view.say(f"{_WHY[end]}: deletes {self._job.shown}")
+            case End.PENDING | End.TIMEOUT | End.IMAGE:
+                self._view.say(f"{self._why}: deletes {self._job.shown}")
                 self._tell(onlooker, self._end_values(onlooker, end))
                 self._stopping.delete(onlooker, until=None)
             case End.FINISHED:
@@ -102,32 +99,37 @@ class Launch:
 
     def _until_end(self, onlooker: Onlooker) -> End:
         while True:
-            onlooker.step(self._patience())
+            onlooker.step(self._patience(onlooker))
             self._usage.note(onlooker.watch.pods, now())
             if (end := self._end(onlooker)) is not None:
                 return end
             self._tell_now_and_then(onlooker)
 
     def _end(self, onlooker: Onlooker) -> End | None:
-        status, current = onlooker.scene.status, time.monotonic()
+        scene, status = onlooker.scene, onlooker.scene.status
+        if onlooker.watch.job is None:
+            self._why = _DELETED
+            return End.SIGNAL if onlooker.signal else End.DELETED
+        result = outcome(scene.job, status)
+        if result is not Outcome.OPEN and not (result is Outcome.STOPPED and suspended(status)):
+            return End.FINISHED  # whatever else is asked: what it has come to is told
         if onlooker.signal:
             return End.SIGNAL
-        if onlooker.watch.job is None:
-            return End.DELETED
-        result = outcome(onlooker.scene.job, status)
-        if result is not Outcome.OPEN and not (result is Outcome.STOPPED and suspended(status)):
-            return End.FINISHED
-        if self._deadline is not None and current >= self._deadline:
-            return End.TIMEOUT
-        waits = status.phase in LIVE and status.admission is None
-        if self._pending is not None and waits and current >= self._pending:
-            return End.PENDING
-        return None
+        found = conclusion.conclude(scene.job, self._dated(status), scene.pods, self._limits, now())
+        if found is None or found.end not in _LIMITS:
+            return None
+        self._why = found.message
+        return _LIMITS[found.end]
 
-    def _patience(self) -> float | None:
+    def _patience(self, onlooker: Onlooker) -> float | None:
         """How long to wait for something to happen: for ever, unless a limit is near."""
-        current = time.monotonic()
-        return min((max(0.0, limit - current) for limit in (self._pending, self._deadline) if limit), default=None)
+        due = conclusion.next_due(self._dated(onlooker.scene.status), self._limits, now())
+        return None if due is None else max(0.0, due - now())
+
+    def _dated(self, status: Status) -> Status:
+        """Where no driver has written a status yet, the job has waited since it was made."""
+        made = parse_time(self._job.stored["metadata"].get("creationTimestamp"))
+        return status if status.created is not None else replace(status, created=made)
 
     def _tell_now_and_then(self, onlooker: Onlooker) -> None:
         """States at once, and what training tells not more often than people look."""
@@ -151,7 +153,7 @@ class Launch:
         return {
             "status": word,
             "reason": scene.status.reason if end is End.FINISHED else end.value,
-            "message": _WHY.get(end) or scene.status.message,
+            "message": self._why or scene.status.message,
             "replica": failure.replica if failed and failure else "",
             "exit-code": "" if not failed or failure is None or failure.code is None else str(failure.code),
         }
@@ -180,12 +182,14 @@ class Launch:
         return exits.SIGNALLED + onlooker.signal
 
     def _see_off(self, onlooker: Onlooker) -> None:
-        """Its last lines, and nothing left that its policy takes away: afterwards nobody may be there to do it."""
-        before = onlooker.signals
+        """Its last lines, and nothing left that its policy takes away: afterwards nobody may be there to do it.
+
+        A signal cuts that short: pods that were asked to end do so by themselves.
+        """
         onlooker.catch_up()
-        onlooker.read_out(before)
+        onlooker.drain(0)
         until = time.monotonic() + _SETTLE
-        while self._unsettled(onlooker) and onlooker.signals == before and time.monotonic() < until:
+        while self._unsettled(onlooker) and not onlooker.signal and time.monotonic() < until:
             onlooker.step(max(0.0, until - time.monotonic()))
 
     def _unsettled(self, onlooker: Onlooker) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Final
@@ -21,10 +22,11 @@ _NEVER: Final = 0
 def main(arguments: Sequence[str]) -> int:
     """Run a step; its exit code (see ``contract``). SystemExit 2 for a wrong command line."""
     options = parse(arguments)
+    if options.dry_run:
+        return _show(options)
     with Signals(patience=_NEVER) as signals, closing(Relay(_STDOUT)) as relay:
         signals.listen(lambda _: relay.hurry())
-        if not options.dry_run:
-            relay.say(_first_line(options))
+        relay.say(_first_line(options))
         try:
             from tf_dist.client.launch.step import run
 
@@ -34,6 +36,20 @@ def main(arguments: Sequence[str]) -> int:
             relay.say(explained(error))
         relay.finish(_LAST_LINES)
         return code
+
+
+def _show(options: Options) -> int:
+    """The job that would be created, as YAML."""
+    from tf_dist.client.launch.order import order
+    from tf_dist.client.yaml_writing import to_yaml
+
+    try:
+        entry, _ = order(options, options.namespace or "default")
+    except TFDistError as error:
+        sys.stderr.write(f"{explained(error)}\n")
+        return exits.code_of(error)
+    sys.stdout.write(to_yaml(entry.document))
+    return exits.DONE
 
 
 def _first_line(options: Options) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tf_dist.client.following import LogLine
-from tf_dist.client.scene import Scene
 from tf_dist.client.telling import changes, visible
+
+if TYPE_CHECKING:
+    from tf_dist.client.following import LogLine
+    from tf_dist.client.scene import Scene
 
 _MOST: Final = 1 << 20  # characters that wait to be written
 _NAME: Final = "tf-dist"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Final
@@ -12,9 +11,9 @@ from tf_dist.client.bundle import Bundle, Entry, text_of
 from tf_dist.client.connect import Connection, connect
 from tf_dist.client.following import opener
 from tf_dist.client.inline import inline_driver
-from tf_dist.client.jobs import StoredJob
+from tf_dist.client.jobs import StoredJob, now
 from tf_dist.client.launch.arguments import Options
-from tf_dist.client.launch.launching import Launch, Limits
+from tf_dist.client.launch.launching import Launch
 from tf_dist.client.launch.order import order
 from tf_dist.client.launch.outputs import Outputs, ProgressFile
 from tf_dist.client.launch.placing import Interrupted, Placing
@@ -25,6 +24,7 @@ from tf_dist.client.patience import PASSING
 from tf_dist.client.submitting import Spaces, create_companion
 from tf_dist.client.telling import prefix_width, warnings_told
 from tf_dist.cluster.api import Cluster, LogOptions
+from tf_dist.core.conclusion import Limits
 from tf_dist.core.model import JobKey
 from tf_dist.driver.signals import Signals
 from tf_dist.errors import ClusterError, TFDistError
@@ -32,17 +32,12 @@ from tf_dist.errors import ClusterError, TFDistError
 _FOLLOW: Final = LogOptions(follow=True)
 _OWN_NAME: Final = len("tf-dist")
 _QUICK: Final = 5.0  # seconds that a request may take when the time is short
-_DEFAULT: Final = "default"
 
 
 def run(options: Options, signals: Signals, relay: Relay) -> int:
     """One try of the step; its exit code. TFDistError when it cannot even begin, or not go on."""
     stopped: list[int] = []
     signals.listen(stopped.append)
-    if options.dry_run:
-        entry, _ = order(options, options.namespace or _DEFAULT)
-        relay.say(json.dumps(entry.document, indent=2))
-        return exits.DONE
     outputs = Outputs(options.out)
     outputs.start("")
     try:
@@ -110,6 +105,7 @@ class _Step:
 
     def _see_to_its_end(self, job: StoredJob) -> int:
         cluster, options, relay = self._connection.cluster, self._options, self._relay
+        deadline = None if options.timeout is None else now() + options.timeout
         with ExitStack() as stack:
             quick: Cluster = cluster
             if self._connection.place is not None:
@@ -124,7 +120,7 @@ class _Step:
                 self._outputs,
                 ProgressFile(options.progress_file, options.total_steps),
                 Stopping(quick, job, options, self._connection.namespace, relay.say),
-                Limits(pending=options.pending_timeout, whole=options.timeout),
+                Limits(admission=options.pending_timeout, deadline=deadline),
             )
             return launch.run(onlooker)
 

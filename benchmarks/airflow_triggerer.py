@@ -1,0 +1,97 @@
+"""A thousand triggers on one event loop, as a triggerer runs them: a process of ``benchmarks.airflow``.
+
+Arguments: ``ours`` or ``theirs``, a kubeconfig, how many, seconds to look on. Commands come as lines on standard input,
+figures go as JSON lines to standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import resource
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+
+class Stalls:
+    """The longest time for which the event loop did not come round."""
+
+    longest = 0.0
+
+    async def watch(self) -> None:
+        """Measure, until cancelled."""
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.01)
+            self.longest = max(self.longest, time.perf_counter() - before - 0.01)
+
+
+def memory() -> float:
+    """MiB that this process holds at present."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / (1 << 20)
+
+
+def ours(kubeconfig: str, number: int) -> Any:
+    """A trigger for a job."""
+    from tf_dist.airflow import TFJobTrigger
+
+    access = {"kubernetes_conn_id": None, "config_file": kubeconfig}
+    return TFJobTrigger(name=f"job-{number}", namespace="default", access=access)
+
+
+def theirs(kubeconfig: str, number: int) -> Any:
+    """The Kubernetes provider's, for a pod."""
+    import yaml
+    from airflow.providers.cncf.kubernetes.triggers.pod import KubernetesPodTrigger
+
+    config = yaml.safe_load(Path(kubeconfig).read_text())
+    # The token is in the URL, too, and this client takes one or the other.
+    cluster = config["clusters"][0]["cluster"]
+    cluster["server"] = re.sub(r"//.*@", "//", cluster["server"])
+    return KubernetesPodTrigger(
+        pod_name=f"pod-{number}",
+        pod_namespace="default",
+        trigger_start_time=datetime.now(UTC),
+        base_container_name="base",
+        config_dict=config,
+        in_cluster=False,
+    )
+
+
+async def main() -> None:
+    """Run them, and say what that takes."""
+    kind, kubeconfig, count, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+    make = ours if kind == "ours" else theirs
+    make(kubeconfig, 0)
+    if kind == "ours":
+        import tf_dist.airflow.attending  # noqa: F401 -- an idle triggerer has imported it once, too
+    idle, stalls = memory(), Stalls()
+    watching = asyncio.ensure_future(stalls.watch())
+    triggers = [make(kubeconfig, number) for number in range(count)]
+    running = [asyncio.ensure_future(anext(trigger.run())) for trigger in triggers]
+    tell = lambda **figures: print(json.dumps(figures), flush=True)  # noqa: E731
+    await asyncio.to_thread(sys.stdin.readline)  # all are there
+    cpu = time.process_time()
+    stalls.longest = 0.0
+    tell(ready=True)
+    await asyncio.sleep(seconds)
+    tell(cpu=(time.process_time() - cpu) / seconds, memory=memory() - idle, stall=stalls.longest)
+    if kind == "ours":
+        stalls.longest = 0.0
+        cpu = time.process_time()
+        tell(ready=True)
+        found = await asyncio.gather(*running)
+        ended = sum(event.payload["end"] == "reached" for event in found)
+        tell(cpu=time.process_time() - cpu, stall=stalls.longest, ended=ended)
+    for task in [watching, *running]:
+        task.cancel()
+    await asyncio.gather(watching, *running, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

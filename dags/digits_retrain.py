@@ -1,0 +1,104 @@
+"""Retrain on new data, or every night: train, evaluate, and promote the model only if it is better than the last.
+
+New data: put a file at the path below (an `AssetWatcher` sees it), or post an event of the asset `digits_data`.
+A promoted model is an event of the asset `digits_model`: whatever is scheduled on that asset starts then.
+"""
+
+import os
+from datetime import timedelta
+
+from airflow.providers.standard.triggers.file import FileDeleteTrigger
+from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable, Param, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+from tf_dist.airflow import TFJobOperator
+
+INBOX = os.environ.get("DIGITS_INBOX", "/tmp/tf-dist/inbox/digits.new")
+DATA = Asset(
+    "digits_data", watchers=[AssetWatcher(name="inbox", trigger=FileDeleteTrigger(filepath=INBOX, poke_interval=5.0))]
+)
+MODEL = Asset("digits_model")
+
+# The evaluation reads what the training has written. On a cluster use a volume that every node sees.
+FOLDER = "/tmp/tf-dist/digits"
+VOLUME = {"volumes": [{"name": "model", "hostPath": {"path": FOLDER, "type": "DirectoryOrCreate"}}]}
+MOUNT = {"volumeMounts": [{"name": "model", "mountPath": FOLDER}]}
+
+with DAG(
+    "digits_retrain",
+    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("0 3 * * *", timezone="UTC"), assets=[DATA]),
+    catchup=False,
+    max_active_runs=1,  # events that come while it trains are gathered for one more run
+    tags=["tf-dist"],
+    doc_md=__doc__,
+    params={"steps": Param(4000, type="integer", minimum=1, description="made by all workers together")},
+):
+    train = TFJobOperator(
+        task_id="train",
+        job="../examples/digits/tfjob.yaml",
+        overrides={
+            "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args[1]": "--steps={{ params.steps }}",
+        },
+        deferrable=True,
+        retries=2,
+        execution_timeout=timedelta(hours=1),
+    )
+
+    @task.tfjob(
+        image="tf-dist/digits:latest",
+        resources={"cpu": "500m", "memory": "768Mi"},
+        pod=VOLUME,
+        container={"imagePullPolicy": "IfNotPresent", **MOUNT},
+        deferrable=True,
+        retries=1,
+    )
+    def evaluate(trained: dict) -> dict:
+        """Measure the model on images that it has not seen."""
+        import os
+        from pathlib import Path
+
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+        import numpy as np
+        import tensorflow as tf
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+
+        digits = load_digits()
+        images = (digits.images[..., np.newaxis] / 16).astype(np.float32)
+        split = {"test_size": 0.2, "random_state": 0, "stratify": digits.target}
+        _, held_out, _, labels = train_test_split(images, digits.target, **split)
+        model = tf.saved_model.load(str(Path(trained["checkpoint"]).parent / "export"))
+        found = np.argmax(model.serve(held_out).numpy(), axis=1)
+        return {"accuracy": float(np.mean(found == labels)), "checkpoint": trained["checkpoint"]}
+
+    @task(inlets=[MODEL], outlets=[MODEL])
+    def promote(trained: dict, evaluated: dict, *, inlet_events=None, outlet_events=None) -> dict:
+        """Tell of the model, if it is better than the last one that was told of."""
+        accuracy = evaluated["metrics"]["accuracy"]
+        before = [event.extra.get("accuracy", 0.0) for event in inlet_events[MODEL]]
+        if before and accuracy <= before[-1]:
+            raise AirflowSkipException(f"accuracy {accuracy:.4f}, and the last model has {before[-1]:.4f}")
+        model = {"accuracy": accuracy, "checkpoint": trained["checkpoint"], "job": trained["name"]}
+        outlet_events[MODEL].extra = model
+        return model
+
+    @task(trigger_rule="none_failed")
+    def report(trained: dict, evaluated: dict, promoted: dict | None = None) -> None:
+        """Print what came of the run."""
+        rows = {
+            "job": trained["name"],
+            "step": trained["metrics"].get("step"),
+            "loss": trained["metrics"].get("loss"),
+            "accuracy": f"{evaluated['metrics']['accuracy']:.4f} on held-out images",
+            "checkpoint": trained["checkpoint"],
+            "waited": f"{trained['waited_seconds']:.1f} s for its place",
+            "trained": f"{trained['ran_seconds']:.1f} s",
+            "restarts": trained["restarts"],
+            "promoted": "yes" if promoted else "no: the last model is as good",
+        }
+        for name, value in rows.items():
+            print(f"{name:<12}{value}")
+
+    measured = evaluate(train.output)
+    report(train.output, measured, promote(train.output, measured))

@@ -1,0 +1,60 @@
+"""A job that a controller drives, watched from outside; and a job that comes again when it was evicted.
+
+`submit` hands the job over and is done. The sensors wait for its place and for its end in the triggerer, without a
+worker. `interruptible` shows a policy: an evicted job is tried again after a while, one that failed by itself is not.
+"""
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, ExceptionRetryPolicy, Param, RetryAction, RetryRule, task
+
+from tf_dist.airflow import GangAdmittedSensor, JobEvicted, JobFailed, TFJobHook, TFJobOperator, TFJobSensor
+
+ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
+STEPS = {f"{ARGS}[1]": "--steps={{ params.steps }}"}
+
+with DAG(
+    "gang_wait",
+    schedule=None,
+    catchup=False,
+    tags=["tf-dist"],
+    doc_md=__doc__,
+    params={"steps": Param(1000, type="integer", minimum=1)},
+):
+    submit = TFJobOperator(
+        task_id="submit",
+        job="../examples/digits/tfjob.yaml",
+        overrides=STEPS,
+        driver="controller",  # tf-dist controller, or a local cluster, which has one
+        wait_for_completion=False,
+    )
+    admitted = GangAdmittedSensor(
+        task_id="admitted", job_name="{{ ti.xcom_pull('submit')['name'] }}", deferrable=True, timeout=3600
+    )
+    finished = TFJobSensor(
+        task_id="finished", job_name="{{ ti.xcom_pull('submit')['name'] }}", deferrable=True, timeout=24 * 3600
+    )
+
+    @task(trigger_rule="all_done")
+    def clean_up(submitted: dict) -> None:
+        """Take the job away, however it ended."""
+        hook = TFJobHook()
+        hook.delete_job(hook.get_job(submitted["name"], submitted["namespace"]))
+        hook.close()
+
+    submit >> admitted >> finished >> clean_up(submit.output)
+
+    TFJobOperator(
+        task_id="interruptible",
+        job="../examples/digits/tfjob.yaml",
+        overrides=STEPS,
+        deferrable=True,
+        admission_timeout=6 * 3600,
+        retries=5,
+        retry_policy=ExceptionRetryPolicy(
+            rules=[
+                RetryRule(exception=JobEvicted, action=RetryAction.RETRY, retry_delay=timedelta(minutes=5)),
+                RetryRule(exception=JobFailed, action=RetryAction.FAIL),
+            ]
+        ),
+    )

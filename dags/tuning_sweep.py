@@ -1,0 +1,56 @@
+"""Search for the best learning rate: as many jobs as there are rates, all in one queue, and the best one wins.
+
+Every job is a gang: it runs with all its replicas or waits for its place, so a sweep larger than the cluster goes
+through it one after another, and never deadlocks.
+"""
+
+from airflow.sdk import DAG, Param, task
+
+from tf_dist.airflow import TFJobOperator
+
+ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
+
+with DAG(
+    "tuning_sweep",
+    schedule=None,
+    catchup=False,
+    tags=["tf-dist"],
+    doc_md=__doc__,
+    params={
+        "rates": Param([0.01, 0.05, 0.2], type="array", items={"type": "number"}),
+        "steps": Param(1000, type="integer", minimum=1),
+        "queue": Param("default", type="string", description="one that tf-dist queues lists"),
+    },
+):
+
+    @task
+    def choices(params: dict | None = None) -> list[dict]:
+        """What each job is to be given."""
+        steps = f"--steps={params['steps']}"
+        return [
+            {f"{ARGS}[1]": steps, f"{ARGS}[2]": f"--learning-rate={rate}", "metadata.labels": {"rate": str(rate)}}
+            for rate in params["rates"]
+        ]
+
+    train = TFJobOperator.partial(
+        task_id="train",
+        job="../examples/digits/tfjob.yaml",
+        name="sweep",
+        queue_name="{{ params.queue }}",
+        map_index_template="{{ task.overrides['metadata.labels']['rate'] }}",
+        deferrable=True,
+        retries=1,
+    ).expand(overrides=choices())
+
+    @task
+    def best(results: list[dict], params: dict | None = None) -> dict:
+        """The rate with the highest accuracy."""
+        found = [
+            {"rate": rate, "accuracy": result["metrics"]["accuracy"], "checkpoint": result["checkpoint"]}
+            for rate, result in zip(params["rates"], results, strict=True)
+        ]
+        for row in found:
+            print(f"rate={row['rate']:<8} accuracy={row['accuracy']:.4f}")
+        return max(found, key=lambda row: row["accuracy"])
+
+    best(train.output)

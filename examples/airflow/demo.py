@@ -1,0 +1,88 @@
+"""`make demo-airflow`: a DAG of dags/ from end to end on this machine, and what came of it.
+
+Starts a cluster as `tf-dist local up` does, and Airflow on SQLite, both in a temporary folder: gone afterwards.
+Usage: python examples/airflow/demo.py [DAG], by default digits_retrain.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tf_dist.driver import local
+
+DAGS = Path(__file__).resolve().parents[2] / "dags"
+# A line of Airflow's log that is ours; one without a time was printed by a task.
+OURS = re.compile(r"^\S+Z \[\w+ *\] (?P<text>.*?) *\[(?:tf_dist\.airflow|airflow\.task\.operators\.tf_dist)[\w.]*\]")
+TIMED = re.compile(r"^\d{4}-\d\d-\d\dT\S+Z \[")
+TASK = re.compile(r"\[DAG TEST\] starting task_id=(?P<task>\S+)")
+
+
+def main() -> int:
+    """Run it; Airflow's exit code."""
+    dag = sys.argv[1] if len(sys.argv) > 1 else "digits_retrain"
+    with tempfile.TemporaryDirectory(prefix="td-") as scratch:
+        print(f"Starting a cluster on this machine, and Airflow, for the DAG {dag} (dags/{dag}.py) …", flush=True)
+        cluster = Path(scratch, "cluster")
+        local.up(local.LocalSettings(state_dir=str(cluster), workdir=str(DAGS.parent)))
+        try:
+            return run(dag, Path(scratch), cluster)
+        finally:
+            local.down(cluster)
+
+
+def run(dag: str, scratch: Path, cluster: Path) -> int:
+    """Airflow, as a process; what our tasks say is shown, the rest is kept for when it fails."""
+    home = scratch / "airflow"
+    home.mkdir()
+    environment = os.environ | {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "DIGITS_INBOX": str(scratch / "digits.new"),
+        "TF_DIST_HOME": str(cluster),
+        "PYTHONUNBUFFERED": "1",
+    }
+    airflow = str(Path(sys.executable).with_name("airflow"))
+    steps = [[airflow, "db", "migrate"], [airflow, "dags", "test", dag]]
+    log, table = scratch / "log", list[str]()
+    with log.open("w") as out:
+        subprocess.run(steps[0], env=environment, stdout=out, stderr=out, check=False)
+        process = subprocess.Popen(steps[1], env=environment, stdout=subprocess.PIPE, stderr=out, text=True)
+        try:
+            for line in process.stdout or ():
+                out.write(line)
+                show(line, table)
+        except KeyboardInterrupt:
+            process.terminate()
+            print("\nStopping …", flush=True)
+        code = process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    print("\n" + "\n".join(table) if table and code == 0 else f"\nIt failed:\n{tail(log)}")
+    return code
+
+
+def show(line: str, table: list[str]) -> None:
+    """Print what a task says; what the last one, ``report``, prints is the result."""
+    if begun := TASK.search(line):
+        print(f"\n== task {begun['task']}", flush=True)
+        table.clear()
+    elif found := OURS.match(line):
+        print(found["text"], flush=True)
+    elif not TIMED.match(line) and line.strip():
+        table.append(line.rstrip())
+
+
+def tail(log: Path) -> str:
+    """The end of Airflow's log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-60:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

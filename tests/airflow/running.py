@@ -1,0 +1,40 @@
+"""Runs DAGs in this process, as ``dag.test()`` does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a run."""
+
+    state: str
+    tasks: dict[str, str]
+    dag_run: Any
+
+    def xcom(self, task_id: str, key: str = "return_value") -> Any:
+        (found,) = [ti for ti in self.dag_run.get_task_instances() if ti.task_id == task_id]
+        return found.xcom_pull(task_ids=task_id, key=key)
+
+
+def run(dag: DAG, **arguments: Any) -> Run:
+    """Run a DAG that stands in a test."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.serialization.definitions.dag import SerializedDAG
+    from airflow.serialization.serialized_objects import LazyDeserializedDAG
+    from airflow.utils.session import create_session
+
+    DagBundlesManager().sync_bundles_to_db()
+    with create_session() as session:
+        lazy = LazyDeserializedDAG.from_dag(dag)
+        SerializedDAG.bulk_write_to_db("dags-folder", None, [lazy], session=session)
+        SerializedDagModel.write_dag(lazy, bundle_name="dags-folder", session=session)
+    found = dag.test(**arguments)
+    tasks = {ti.task_id: str(ti.state) for ti in found.get_task_instances()}
+    return Run(str(found.state), tasks, found)

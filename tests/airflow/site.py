@@ -1,0 +1,67 @@
+"""The cluster of the Airflow tests, and small jobs for it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tests.waiting import until
+from tf_dist.cluster.api import LEASES, PODS, TFJOBS, Object
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.core import names
+from tf_dist.driver.embedded import EmbeddedCluster
+from tf_dist.errors import NotFound
+
+SECONDS = 120.0
+FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
+
+
+def document(script: str = "true", *, name: str = "job", workers: int = 1, **policy: Any) -> dict[str, Any]:
+    """A TFJob whose workers run a shell script."""
+    container = {"name": "tensorflow", "image": "none", "command": ["sh", "-c", script]}
+    template = {"spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}}
+    worker = {"replicas": workers, "restartPolicy": "Never", "template": template}
+    spec = {"runPolicy": {"cleanPodPolicy": "Running", **policy}, "tfReplicaSpecs": {"Worker": worker}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": name}, "spec": spec}
+
+
+@dataclass(frozen=True)
+class Site:
+    """An embedded cluster that Airflow reaches through ``kubeconfig``."""
+
+    embedded: EmbeddedCluster
+    kubeconfig: str
+
+    @property
+    def cluster(self) -> MemoryCluster:
+        return self.embedded.cluster
+
+    def jobs(self) -> list[Object]:
+        return self.cluster.list(TFJOBS, "default").items
+
+    def pods(self) -> list[str]:
+        """The names of pods that are not over."""
+        found = self.cluster.list(PODS, "default").items
+        over = ("Succeeded", "Failed")
+        return [pod["metadata"]["name"] for pod in found if (pod.get("status") or {}).get("phase") not in over]
+
+    def leases(self) -> list[str]:
+        """Those of drivers."""
+        found = self.cluster.list(LEASES, "default").items
+        return [one["metadata"]["name"] for one in found if names.DRIVER in (one["metadata"].get("labels") or {})]
+
+    def submit(self, body: Object) -> Object:
+        return self.cluster.create(TFJOBS, "default", body)
+
+    def delete(self, name: str) -> None:
+        with suppress(NotFound):
+            self.cluster.delete(TFJOBS, "default", name)
+
+    def is_empty(self) -> bool:
+        return not self.jobs() and not self.cluster.list(PODS, "default").items
+
+    def until_empty(self) -> None:
+        """Nothing is left: no job, no pod, no driver's Lease."""
+        until(self.is_empty, SECONDS)
+        until(lambda: not self.leases(), SECONDS)

@@ -1,0 +1,258 @@
+"""A whole Airflow: API server, scheduler, DAG processor and triggerer as processes, on SQLite, driven by REST."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.airflow.site import Site
+from tests.waiting import until
+
+SECONDS = 300.0
+_EVERY = 1.0  # a busy API server is not to be asked more often
+ROOT = Path(__file__).parents[2]
+OVER = ("success", "failed", "upstream_failed", "skipped", "removed")
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until it comes true."""
+    until(condition, SECONDS, every=_EVERY)
+
+
+def _ports(count: int) -> list[int]:
+    """Free ports, as far as one can know."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    found = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return found
+
+
+@dataclass
+class Stack:
+    """Starts everything in ``folder``; ``stop`` ends it. Jobs go to ``site``."""
+
+    folder: Path
+    site: Site
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        api, worker_log, self._trigger_log, self._second_log = _ports(4)
+        self._url = f"http://127.0.0.1:{api}"
+        self._flags = self.folder / "flags"
+        for name in ("flags", "dags", "home", "out"):
+            (self.folder / name).mkdir()
+        shutil.copy(Path(__file__).with_name("stack_dags.py"), self.folder / "dags")
+        home = self.folder / "home"
+        left_out = ("AIRFLOW", "KUBECONFIG", "KUBERNETES_SERVICE", "TF_DIST")
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
+        self.env = inherited | {
+            "AIRFLOW_HOME": str(home),
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(ROOT),
+            "TD_FLAGS": str(self._flags),
+            "TD_KUBECONFIG": self.site.kubeconfig,
+            "TF_DIST_HOME": str(home / "none"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.folder / "dags"),
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__PARALLELISM": "3",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self._url}/execution/",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(api),
+            "AIRFLOW__API__BASE_URL": self._url,
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_log),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self._trigger_log),
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+            "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
+            "AIRFLOW__TRIGGERER__RUNNER_HEALTH_CHECK_THRESHOLD": "0",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "120",
+            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        }
+
+    # Its life
+
+    def start(self) -> None:
+        """Start it, and wait until all parts say that they are well and the DAGs are known."""
+        subprocess.run([self._airflow, "db", "migrate"], env=self.env, check=True, capture_output=True, timeout=SECONDS)
+        for name in ("api-server", "scheduler", "dag-processor", "triggerer"):
+            self.launch(name)
+        eventually(self._healthy)
+        eventually(lambda: len(self.get("/dags")["dags"]) == 5)
+
+    def launch(self, name: str, key: str = "", **env: str) -> None:
+        """Start one part; ``key`` tells a second one of it."""
+        key = key or name
+        with (self.folder / "out" / key).open("ab") as out:
+            self.processes[key] = subprocess.Popen(
+                [self._airflow, name], env=self.env | env, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def second_triggerer(self) -> None:
+        self.launch("triggerer", "second", AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT=str(self._second_log))
+
+    def stop(self) -> None:
+        """End every part, in order; none is left."""
+        for process in self.processes.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGCONT)
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def end(self, key: str, number: int) -> None:
+        """Send a signal to a part, all of its processes, and wait for its end."""
+        process = self.processes.pop(key)
+        os.killpg(process.pid, number)
+        process.wait(60)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def signal(self, key: str, number: int) -> None:
+        os.killpg(self.processes[key].pid, number)
+
+    @property
+    def _airflow(self) -> str:
+        return str(Path(sys.executable).with_name("airflow"))
+
+    def _healthy(self) -> bool:
+        dead = [key for key, process in self.processes.items() if process.poll() is not None]
+        assert not dead, (self.folder / "out" / dead[0]).read_text()[-3000:]
+        try:
+            found = self.get("/monitor/health")
+        except OSError:
+            return False
+        parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+        return all(found[part]["status"] == "healthy" for part in parts)
+
+    # What it is asked
+
+    def get(self, path: str) -> Any:
+        return self._ask("GET", path)
+
+    def post(self, path: str, body: Any) -> Any:
+        return self._ask("POST", path, body)
+
+    def _ask(self, verb: str, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._token()}"}
+        request = urllib.request.Request(f"{self._url}/api/v2{path}", data, headers, method=verb)
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def _token(self) -> str:
+        if not hasattr(self, "_known_token"):
+            with urllib.request.urlopen(f"{self._url}/auth/token", timeout=120) as answer:
+                self._known_token = json.loads(answer.read())["access_token"]
+        return str(self._known_token)
+
+    def run(self, dag_id: str, run_id: str) -> Task:
+        """Start a run."""
+        self.post(f"/dags/{dag_id}/dagRuns", {"logical_date": None, "dag_run_id": run_id})
+        return Task(self, dag_id, run_id)
+
+    def let_end(self, run_id: str) -> None:
+        """The jobs of a run may end."""
+        (self._flags / run_id).touch()
+
+
+@dataclass(frozen=True)
+class Task:
+    """The task of a run."""
+
+    stack: Stack
+    dag_id: str
+    run_id: str
+
+    @property
+    def path(self) -> str:
+        return f"/dags/{self.dag_id}/dagRuns/{self.run_id}/taskInstances/train"
+
+    def instance(self) -> dict[str, Any]:
+        try:
+            return dict(self.stack.get(self.path))
+        except urllib.error.HTTPError:
+            return {}
+
+    @property
+    def state(self) -> str:
+        return str(self.instance().get("state"))
+
+    @property
+    def try_number(self) -> int:
+        return int(self.instance()["try_number"])
+
+    def until(self, *states: str) -> None:
+        """Wait until it is in one of these states; it must not end in another."""
+
+        def there() -> bool:
+            state = self.state
+            assert state in states or state not in OVER, f"{self.dag_id} {self.run_id} is {state}:\n{self.log()}"
+            return state in states
+
+        eventually(there)
+
+    def set_state(self, state: str) -> None:
+        self.stack._ask("PATCH", self.path, {"new_state": state})
+
+    def clear(self) -> None:
+        body = {"dry_run": False, "dag_run_id": self.run_id, "task_ids": ["train"], "only_failed": False}
+        self.stack.post(f"/dags/{self.dag_id}/clearTaskInstances", {**body, "reset_dag_runs": True})
+
+    def log(self, number: int | None = None) -> str:
+        """The log of a try, as the UI shows it."""
+        found = self.stack.get(f"{self.path}/logs/{number or self.try_number or 1}?full_content=true")
+        return "\n".join(str(line.get("event", line)) for line in found["content"])
+
+    def xcom(self, key: str = "return_value") -> Any:
+        return self.stack.get(f"{self.path}/xcomEntries/{key}")["value"]
+
+    def job(self) -> str:
+        """The uid of the only job of this run that is there, "" while there is none."""
+        mine = [job for job in self.stack.site.jobs() if job["metadata"]["labels"]["run_id"] == self.run_id]
+        assert len(mine) <= 1, mine
+        return str(mine[0]["metadata"]["uid"]) if mine else ""
+
+    def pods(self) -> list[str]:
+        """Its pods that are not over."""
+        uid = self.job()
+        names = {job["metadata"]["name"] for job in self.stack.site.jobs() if job["metadata"]["uid"] == uid}
+        return [pod for pod in self.stack.site.pods() if re.sub(r"-worker-\d+$", "", pod) in names]
+
+    def until_running(self) -> str:
+        """Wait until its pod runs; the job's uid."""
+        eventually(lambda: bool(self.pods()))
+        return self.job()
+
+    def process(self) -> int:
+        """The process that runs it in the worker."""
+        return int(self.instance()["pid"])

@@ -1,0 +1,39 @@
+"""The DAGs of the stack's tests: jobs that run until a file says that they may end."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Asset
+
+from tests.airflow.faulty import FaultyOperator
+from tests.airflow.site import document
+from tf_dist.airflow import TFJobOperator
+
+_FLAGS, _KUBECONFIG = os.environ["TD_FLAGS"], os.environ["TD_KUBECONFIG"]
+# The name of the file is the run's: the template is filled in as everything in a document is.
+_UNTIL_TOLD = (
+    f"trap 'exit 143' TERM; echo up; while [ ! -e '{_FLAGS}/{{{{ run_id }}}}' ]; do sleep 0.05; done; echo accuracy=0.5"
+)
+_COMMON: dict[str, Any] = {
+    "task_id": "train",
+    "job": document(_UNTIL_TOLD),
+    "config_file": _KUBECONFIG,
+    "retries": 5,
+    "retry_delay": timedelta(seconds=0),
+    "poll_interval": 1,
+}
+DATA = Asset("data")
+
+with DAG("deferred"):
+    TFJobOperator(**_COMMON, deferrable=True)
+with DAG("here"):
+    TFJobOperator(**_COMMON, deferrable=False)
+with DAG("late"):
+    TFJobOperator(**{**_COMMON, "retries": 0}, deferrable=True, execution_timeout=timedelta(seconds=10))
+with DAG("faulty"):
+    FaultyOperator(**_COMMON, deferrable=True)
+with DAG("on_data", schedule=[DATA]):
+    TFJobOperator(**_COMMON, deferrable=True)

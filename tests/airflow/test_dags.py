@@ -1,0 +1,98 @@
+"""The DAGs of dags/: each one is read without a complaint, and run as its users run it, with real TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow.running import run
+from tests.airflow.site import SECONDS
+from tests.waiting import until
+from tf_dist.cluster.api import PODS, TFJOBS
+from tf_dist.driver import local as lasting
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+
+DAGS = Path(__file__).parents[2] / "dags"
+NAMES = sorted(path.stem for path in DAGS.glob("*.py"))
+
+trains = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        importlib.util.find_spec("tensorflow") is None,
+        reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def local(airflow_db: None) -> Iterator[str]:
+    """The folder of a local cluster that is up, as ``tf-dist local up`` makes it."""
+    with tempfile.TemporaryDirectory(prefix="td-") as folder:
+        lasting.up(lasting.LocalSettings(state_dir=folder, workdir=folder), timeout=SECONDS)
+        try:
+            yield folder
+        finally:
+            lasting.down(Path(folder))
+
+
+@pytest.fixture
+def where(local: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """The DAGs name no cluster: they take the one that is up, as the command line does."""
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("TF_DIST_HOME", local)
+    monkeypatch.setenv("DIGITS_INBOX", str(tmp_path / "digits.new"))
+    yield
+    cluster = lasting.connect()
+    until(lambda: not cluster.list(TFJOBS, "default").items and not cluster.list(PODS, "default").items, SECONDS)
+
+
+def read(name: str) -> Any:
+    """The DAG of a file, as Airflow reads it."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(str(DAGS / f"{name}.py"))
+    assert bag.import_errors == {}
+    (dag,) = bag.dags.values()
+    return dag
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_read(airflow_db: None, name: str) -> None:
+    dag = read(name)
+    assert dag.dag_id == name
+    assert dag.doc_md
+    assert not dag.catchup
+
+
+class TestTraining:
+    pytestmark = trains
+
+    def test_digits_train(self, where: None) -> None:
+        found = run(read("digits_train"), run_conf={"steps": 300})
+        assert found.tasks == {"train": "success"}
+        assert found.xcom("train")["metrics"]["step"] >= 300
+
+    def test_digits_retrain_promotes_a_model_and_then_only_a_better_one(self, where: None) -> None:
+        first = run(read("digits_retrain"), run_conf={"steps": 1500})
+        assert set(first.tasks.values()) == {"success"}
+        promoted = first.xcom("promote")
+        assert promoted["accuracy"] == first.xcom("evaluate")["metrics"]["accuracy"] > 0.5
+        assert Path(os.path.dirname(promoted["checkpoint"])).is_dir()
+        second = run(read("digits_retrain"), run_conf={"steps": 2})
+        assert second.tasks == {"train": "success", "evaluate": "success", "promote": "skipped", "report": "success"}
+
+    def test_tuning_sweep(self, where: None) -> None:
+        found = run(read("tuning_sweep"), run_conf={"steps": 200, "rates": [0.0001, 0.2]})
+        assert found.xcom("best")["rate"] == 0.2
+
+    def test_gang_wait(self, where: None) -> None:
+        found = run(read("gang_wait"), run_conf={"steps": 100})
+        assert set(found.tasks.values()) == {"success"}

@@ -1,0 +1,31 @@
+"""The code of docs/airflow.md works as it stands."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+
+from airflow.sdk import DAG
+
+PAGE = (Path(__file__).parents[2] / "docs" / "airflow.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_every_piece_of_code_makes_what_it_says(number: int) -> None:
+    with DAG(f"piece-{number}"):
+        exec(compile(BLOCKS[number], f"docs/airflow.md, piece {number}", "exec"), {"__name__": "__piece__"})
+
+
+def test_every_dag_and_argument_that_it_names_is_there() -> None:
+    from tf_dist.airflow import TFJobOperator
+
+    dags = {path.stem for path in (Path(__file__).parents[2] / "dags").glob("*.py")}
+    assert dags == set(re.findall(r"^\| `(\w+)` \| (?:one task|new data|one job|sensors)", PAGE, flags=re.MULTILINE))
+    told = set(re.findall(r"`(\w+)=", PAGE))
+    assert told <= set(inspect.signature(TFJobOperator.__init__).parameters)

@@ -1,0 +1,93 @@
+"""No try touches what is another one's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.airflow.site import document
+from tf_dist.airflow.identity import CONSUMED, DOOMED, OWNER, annotations_of
+from tf_dist.airflow.ownership import Lost, adopt, candidate, consume, give_up
+from tf_dist.client.jobs import StoredJob
+from tf_dist.cluster.api import TFJOBS
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.errors import Conflict, NotFound
+
+
+def stored(cluster: MemoryCluster, **annotations: str) -> StoredJob:
+    body = document()
+    body["metadata"]["annotations"] = annotations
+    return StoredJob(TFJOBS, cluster.create(TFJOBS, "default", body))
+
+
+def test_a_try_deletes_its_own_job() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER: "one/1"})
+        assert give_up(cluster, job, "one/1")
+        assert cluster.list(TFJOBS, "default").items == []
+        assert not give_up(cluster, job, "one/1")
+
+
+def test_what_a_later_try_has_adopted_is_not_deleted_by_an_earlier_one() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER: "one/1"})
+        adopt(cluster, job, "two/2")
+        assert not give_up(cluster, job, "one/1")
+        assert annotations_of(cluster.get(TFJOBS, "default", "job"))[OWNER] == "two/2"
+        assert give_up(cluster, job, "two/2")
+
+
+def test_another_job_of_that_name_is_nobodys() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER: "one/1"})
+        cluster.delete(TFJOBS, "default", "job")
+        other = stored(cluster, **{OWNER: "one/1"})
+        assert not give_up(cluster, job, "one/1")
+        assert cluster.get(TFJOBS, "default", "job")["metadata"]["uid"] == other.uid
+        with pytest.raises(NotFound):
+            adopt(cluster, job, "two/2")
+
+
+def test_what_was_given_up_is_adopted_by_nobody() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER: "one/1", DOOMED: "one/1"})
+        assert candidate(job).doomed
+        with pytest.raises(Lost):
+            adopt(cluster, job, "two/2")
+
+
+def test_a_result_that_was_handed_on_is_marked() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER: "one/1"})
+        assert not candidate(job).consumed
+        consume(cluster, job, "one/1")
+        assert candidate(StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))).consumed
+        assert CONSUMED in annotations_of(cluster.get(TFJOBS, "default", "job"))
+
+
+class Busy:
+    """A cluster where somebody else writes into a job between every look and every write, ``times`` often."""
+
+    def __init__(self, inner: MemoryCluster, times: int) -> None:
+        self._inner = inner
+        self._left = times
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._inner, verb)
+
+    def get(self, *where: Any) -> Any:
+        found = self._inner.get(*where)
+        if self._left:
+            self._left -= 1
+            self._inner.patch(*where, {"metadata": {"annotations": {"count": str(self._left)}}})
+        return found
+
+
+def test_a_job_that_others_write_into_is_written_in_the_end() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER: "one/1"})
+        adopt(Busy(cluster, 5), job, "two/2")  # type: ignore[arg-type]
+        assert annotations_of(cluster.get(TFJOBS, "default", "job"))[OWNER] == "two/2"
+        with pytest.raises(Conflict, match="changes faster"):
+            adopt(Busy(cluster, 1000), job, "three/3")  # type: ignore[arg-type]

@@ -1,0 +1,89 @@
+"""Sensors: they wait for what somebody else started, and never touch it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.airflow.instance import Instance
+from tests.airflow.site import FOREVER, SECONDS, Site, document
+from tests.waiting import until
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException, TaskDeferred
+
+from tf_dist.airflow import GangAdmittedSensor, JobFailed, TFJobSensor
+
+BOTH = pytest.mark.parametrize("sensor", [TFJobSensor, GangAdmittedSensor])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster_site: Site) -> Iterator[None]:
+    yield
+    for job in cluster_site.jobs():
+        cluster_site.delete(job["metadata"]["name"])
+    cluster_site.until_empty()
+
+
+def make(sensor: Any, site: Site, **arguments: Any) -> Any:
+    given = {"job_name": "a", "poke_interval": 0.1, "timeout": SECONDS, **arguments}
+    return sensor(task_id="wait", config_file=site.kubeconfig, **given)
+
+
+def waited(sensor: Any) -> Any:
+    """What comes of it, in the worker or through the triggerer."""
+    context = Instance(uuid.uuid4().hex).context()
+    try:
+        return sensor.execute(context)
+    except TaskDeferred as deferred:
+        trigger = deferred.trigger
+
+    async def events() -> list[Any]:
+        return [event async for event in trigger.run()]
+
+    (event,) = asyncio.run(events())
+    return sensor.execute_complete(context, event.payload)
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
+@BOTH
+def test_a_job_that_is_there_later_and_succeeds(cluster_site: Site, sensor: Any, deferrable: bool) -> None:
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(waited(make(sensor, cluster_site, deferrable=deferrable))))
+    waiting.start()
+    uid = cluster_site.submit(document("sleep 0.5", name="a"))["metadata"]["uid"]
+    waiting.join(SECONDS)
+    assert found[0]["uid"] == uid
+
+
+def test_a_gang_is_admitted_before_it_is_done(cluster_site: Site) -> None:
+    cluster_site.submit(document(FOREVER, name="a"))
+    assert waited(make(GangAdmittedSensor, cluster_site, deferrable=True))["name"] == "a"
+    assert cluster_site.jobs()
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
+def test_a_job_that_fails_ends_the_wait(cluster_site: Site, deferrable: bool) -> None:
+    cluster_site.submit(document("exit 3", name="a"))
+    with pytest.raises(JobFailed, match="tfjob/a"):
+        waited(make(TFJobSensor, cluster_site, deferrable=deferrable))
+    with pytest.raises(AirflowSkipException):
+        waited(make(TFJobSensor, cluster_site, deferrable=deferrable, soft_fail=True))
+
+
+def test_what_is_done_already_needs_no_trigger(cluster_site: Site) -> None:
+    cluster_site.submit(document("true", name="a"))
+    until(lambda: not cluster_site.pods() and "completionTime" in str(cluster_site.jobs()), SECONDS)
+    found = make(TFJobSensor, cluster_site, deferrable=True).execute(Instance("r").context())
+    assert found["status"] == "Succeeded"
+
+
+def test_a_name_that_is_none(cluster_site: Site) -> None:
+    with pytest.raises(AirflowException, match="is no job"):
+        waited(make(TFJobSensor, cluster_site, job_name="pod/a"))

@@ -1,0 +1,180 @@
+"""The trigger: one event whatever happens, and nothing left behind however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.airflow.site import FOREVER, SECONDS, Site, document
+from tests.waiting import until
+from tf_dist.airflow.access import Access
+from tf_dist.airflow.hub import RESERVED
+from tf_dist.airflow.hubs import HUBS
+from tf_dist.airflow.identity import OWNER
+from tf_dist.core import names
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from tf_dist.airflow import TFJobTrigger
+from tf_dist.airflow.trigger import Request
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster_site: Site) -> Iterator[None]:
+    yield
+    for job in cluster_site.jobs():
+        cluster_site.delete(job["metadata"]["name"])
+    cluster_site.until_empty()
+    assert len(HUBS) == 0
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("hub")], SECONDS)
+
+
+def submit(site: Site, name: str, script: str = FOREVER, **annotations: str) -> str:
+    """A job that waits for a hub to drive it, as the operator makes one; its uid."""
+    body = document(script, name=name)
+    body["metadata"]["annotations"] = {names.DRIVER: RESERVED, OWNER: "me/1", **annotations}
+    return str(site.submit(body)["metadata"]["uid"])
+
+
+def trigger(site: Site, name: str, **fields: Any) -> TFJobTrigger:
+    access = Access(kubernetes_conn_id=None, config_file=site.kubeconfig).fields()
+    request = Request(name=name, namespace="default", access=access, drive=True, poll_interval=0.1, **fields)
+    return TFJobTrigger(**request.plain())
+
+
+async def event(one: TFJobTrigger) -> dict[str, Any]:
+    (found,) = [event async for event in one.run()]
+    return dict(found.payload)
+
+
+def test_an_event_is_plain_json(cluster_site: Site) -> None:
+    uid = submit(cluster_site, "a", "echo loss=nan accuracy=0.5")
+    found = asyncio.run(event(trigger(cluster_site, "a", uid=uid)))
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["result"]["metrics"] == {"loss": "nan", "accuracy": 0.5}
+
+
+def test_what_is_stored_is_plain_json_and_what_later_versions_say_is_passed_over(cluster_site: Site) -> None:
+    _, arguments = trigger(cluster_site, "a", uid="u", deadline=5.0).serialize()
+    assert json.loads(json.dumps(arguments)) == arguments
+    assert "admission_timeout" not in arguments  # at its default: an older triggerer need not know it
+    assert TFJobTrigger(**arguments, of_tomorrow=1).serialize()[1] == arguments
+
+
+@pytest.mark.parametrize("fields", [{"uid": "other"}, {"deadline": 0.0}], ids=["another job", "too late"])
+def test_a_job_that_is_not_there(cluster_site: Site, fields: dict[str, Any]) -> None:
+    found = asyncio.run(event(trigger(cluster_site, "missing", **fields)))
+    assert found["end"] == "error"
+    assert "missing" in found["message"]
+
+
+def test_a_job_that_comes_later(cluster_site: Site) -> None:
+    async def both() -> dict[str, Any]:
+        waiting = asyncio.ensure_future(event(trigger(cluster_site, "late")))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(submit, cluster_site, "late", "true")
+        return await waiting
+
+    assert asyncio.run(both())["end"] == "reached"
+
+
+def test_a_cluster_that_is_not_there_is_an_event_too(cluster_site: Site) -> None:
+    request = Request(name="a", namespace="default", access={"kubernetes_conn_id": None, "config_file": "/missing"})
+    found = asyncio.run(event(TFJobTrigger(**request.plain())))
+    assert (found["end"], "there is no kubeconfig" in found["message"]) == ("error", True)
+
+
+def test_cancelled_it_leaves_the_job_and_nothing_of_itself(cluster_site: Site) -> None:
+    uid = submit(cluster_site, "a")
+
+    async def cancelled() -> None:
+        waiting = asyncio.ensure_future(event(trigger(cluster_site, "a", uid=uid)))
+        await asyncio.to_thread(until, lambda: bool(cluster_site.pods()), SECONDS)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(cancelled())
+    assert cluster_site.pods() == ["a-worker-0"]
+    assert cluster_site.leases() == []
+
+
+def test_cancelled_while_it_begins_it_leaves_nothing_either(cluster_site: Site) -> None:
+    uid = submit(cluster_site, "a")
+
+    async def cancelled(after: float) -> None:
+        waiting = asyncio.ensure_future(event(trigger(cluster_site, "a", uid=uid)))
+        await asyncio.sleep(after)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    for after in (0.0, 0.005, 0.02, 0.05):
+        asyncio.run(cancelled(after))
+        assert len(HUBS) == 0
+    until(lambda: not cluster_site.leases(), SECONDS)
+
+
+def test_many_triggers_share_a_hub_and_no_one_blocks_the_loop(cluster_site: Site, tmp_path: Any) -> None:
+    flag, count = tmp_path / "flag", 8
+    for number in range(count):
+        submit(cluster_site, f"j{number}", f"while [ ! -e '{flag}' ]; do sleep 0.1; done")
+
+    async def all_of_them() -> list[dict[str, Any]]:
+        waiting = [asyncio.ensure_future(event(trigger(cluster_site, f"j{number}"))) for number in range(count)]
+        await asyncio.to_thread(until, lambda: len(cluster_site.pods()) == count, SECONDS)
+        assert len(HUBS) == 1
+        assert len(cluster_site.leases()) == 1
+        flag.touch()
+        return await asyncio.gather(*waiting)
+
+    assert {found["end"] for found in asyncio.run(all_of_them())} == {"reached"}
+
+
+class States:
+    """What the database says of the task, in place of a triggerer's way to it."""
+
+    def __init__(self, state: str | None) -> None:
+        self.instance = SimpleNamespace(id="me", dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1)
+        self.answer = lambda **_: {"r": {"t": state}}
+
+
+@pytest.mark.parametrize("owner", ["me/1", "other/2"], ids=["its own job", "adopted by another try"])
+@pytest.mark.parametrize("state", ["failed", "success", "deferred", "running", "queued", "up_for_retry", None])
+def test_who_deletes_what(cluster_site: Site, monkeypatch: pytest.MonkeyPatch, state: str | None, owner: str) -> None:
+    """Airflow calls on_kill for a user's act, for a stalled triggerer, and after a clear: only the first deletes."""
+    uid = submit(cluster_site, "a", **{OWNER: owner})
+    one, states = trigger(cluster_site, "a", uid=uid, owner="me/1"), States(state)
+    one.task_instance = states.instance
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", states.answer)
+    asyncio.run(one.on_kill())
+    assert bool(cluster_site.jobs()) is not (state in ("failed", "success") and owner == "me/1")
+
+
+@pytest.mark.parametrize("fields", [{"owner": ""}, {"owner": "me/1", "on_kill_action": "keep_job"}])
+def test_who_only_looks_on_deletes_nothing(cluster_site: Site, fields: dict[str, Any]) -> None:
+    uid = submit(cluster_site, "a")
+    asyncio.run(trigger(cluster_site, "a", uid=uid, **fields).on_kill())
+    assert cluster_site.jobs()
+
+
+def test_one_that_goes_on_elsewhere_does_not_repeat_everything(
+    cluster_site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uid = submit(cluster_site, "a", "i=0; while [ $i -lt 300 ]; do echo line=$i; i=$((i+1)); done")
+    one = trigger(cluster_site, "a", uid=uid, asked_at=time.time() - 1000)
+    found = asyncio.run(event(one))
+    assert found["result"]["metrics"] == {"line": 299.0}
+    shown = capsys.readouterr().out
+    assert "come once more" in shown
+    assert "line=299" in shown
+    assert "line=99 " not in shown

@@ -1,0 +1,302 @@
+"""A double of Argo for the examples: walks a workflow's templates and runs its containers as processes of this machine.
+
+It does what Argo does with these documents (order, parameters, outputs, loops, retries, exit handlers, stopping) and
+nothing else. A claim is a folder, and so is what is mounted: paths in commands are written anew for that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.argo.expressions import depends, depends_on, retried, substituted, when
+from tests.argo.folders import placed, with_folders
+from tf_dist.client.launch.contract import WORKFLOWS
+from tf_dist.cluster.api import Cluster, Object
+
+BIN: Final = str(Path(sys.executable).parent)
+_GOOD: Final = ("Succeeded", "Skipped")
+
+
+@dataclass
+class Node:
+    """One step as it went. ``outputs`` is a list of those of each item for a loop."""
+
+    name: str
+    phase: str = "Pending"
+    exit_code: int | None = None
+    tries: int = 0
+    outputs: Any = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass
+class Place:
+    """Where workflows run. ``folder``: scratch; ``mounts``: a folder for the path where a claim is mounted;
+    ``workdir``: where containers start.
+    """
+
+    cluster: Cluster
+    kubeconfig: str
+    folder: Path
+    mounts: Mapping[str, Path]
+    workdir: Path
+    say: Callable[[str], object] = lambda _: None
+
+
+def spec_of(document: Mapping[str, Any], library: Mapping[str, Any], payload: Any = None) -> Object:
+    """The workflow that a document starts: itself, of its template, by its schedule, or by an event."""
+    spec = document["spec"]
+    if document["kind"] == "WorkflowEventBinding":
+        spec = spec["submit"]
+    spec = spec.get("workflowSpec", spec)
+    given = {one["name"]: _event_value(one, payload) for one in (spec.get("arguments") or {}).get("parameters", [])}
+    if "workflowTemplateRef" in spec:
+        spec = library[spec["workflowTemplateRef"]["name"]]["spec"]
+    known = {one["name"]: one.get("value") for one in (spec.get("arguments") or {}).get("parameters", [])}
+    merged = [{"name": name, "value": str(value)} for name, value in {**known, **given}.items()]
+    return {**spec, "arguments": {"parameters": merged}}
+
+
+def _event_value(parameter: Mapping[str, Any], payload: Any) -> Any:
+    event = (parameter.get("valueFrom") or {}).get("event")
+    return parameter["value"] if event is None else payload[event.removeprefix("payload.")]
+
+
+class Runner:
+    """One workflow."""
+
+    def __init__(self, place: Place, spec: Object, parameters: Mapping[str, str] | None = None) -> None:
+        self.place = place
+        self.spec = spec
+        self.nodes: dict[str, Node] = {}
+        self.phase = "Running"
+        self._templates = {template["name"]: template for template in spec["templates"]}
+        own = {one["name"]: one["value"] for one in spec["arguments"]["parameters"]}
+        self._parameters = {**own, **(parameters or {})}
+        body: Object = {"metadata": {"generateName": "wf-"}, "spec": {}, "status": {"phase": "Running"}}
+        self.stored = place.cluster.create(WORKFLOWS, "default", body)
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._shutdown = ""
+
+    @property
+    def name(self) -> str:
+        return str(self.stored["metadata"]["name"])
+
+    def run(self) -> str:
+        """The workflow from its entrypoint to its exit handler; its phase."""
+        node = self._run(self.spec["entrypoint"], self._parameters, self.name)
+        self.phase = node.phase
+        if "onExit" in self.spec and self._shutdown != "Terminate":
+            self._shutdown = ""
+            self._run(self.spec["onExit"], self._parameters, f"{self.name}.onExit")
+        patch = {"status": {"phase": self.phase}}
+        self.place.cluster.patch(WORKFLOWS, "default", self.name, patch)
+        return self.phase
+
+    def stop(self, how: str = "Stop") -> None:
+        """``argo stop``, ``argo terminate``: steps that run are asked to end, no further one begins."""
+        self._shutdown = how
+        self.place.cluster.patch(WORKFLOWS, "default", self.name, {"spec": {"shutdown": how}})
+        with self._lock:
+            for process in self._processes:
+                process.send_signal(signal.SIGTERM)
+
+    def node(self, task: str) -> Node:
+        """The node of a task of the entrypoint."""
+        return self.nodes[f"{self.name}.{task}"]
+
+    # Templates
+
+    def _run(self, template_name: str, given: Mapping[str, str], name: str) -> Node:
+        template = self._templates[template_name]
+        inputs: dict[str, str] = {}
+        for one in (template.get("inputs") or {}).get("parameters", []):
+            value = given.get(one["name"], one.get("value", one.get("default")))
+            assert value is not None, f"{name}: template {template_name} was given no {one['name']}"
+            inputs[one["name"]] = str(value)
+        node = self.nodes[name] = Node(name)
+        scope = self._scope(name) | {f"inputs.parameters.{key}": value for key, value in inputs.items()}
+        if "dag" in template:
+            self._dag(template["dag"]["tasks"], scope, node)
+        else:
+            self._pod(template, scope, node)
+        self.place.say(f"{name}: {node.phase}")
+        return node
+
+    def _scope(self, name: str) -> dict[str, str]:
+        found = {"workflow.name": self.name, "workflow.uid": str(self.stored["metadata"]["uid"]), "node.name": name}
+        found |= {"workflow.namespace": "default", "workflow.status": self.phase}
+        return found | {f"workflow.parameters.{key}": value for key, value in self._parameters.items()}
+
+    # A DAG
+
+    def _dag(self, tasks: list[Object], scope: Mapping[str, str], node: Node) -> None:
+        """Tasks side by side as soon as they may begin; after a failure none begins that does not ask for it."""
+        done: dict[str, Node] = {}
+        with ThreadPoolExecutor(8) as pool:
+            running: dict[str, Any] = {}
+            while len(done) < len(tasks):
+                for task in tasks:
+                    name = task["name"]
+                    waits = depends_on(task.get("depends", "")) - set(done)
+                    if name not in done and name not in running and not waits:
+                        running[name] = pool.submit(self._task, task, dict(scope), dict(done), node.name)
+                name, future = next(iter(running.items()))
+                done[name] = future.result()
+                del running[name]
+        bad = [one for one in done.values() if one.phase in ("Failed", "Error")]
+        node.phase = "Failed" if bad else "Succeeded"
+
+    def _task(self, task: Object, scope: dict[str, str], done: Mapping[str, Node], above: str) -> Node:
+        name = f"{above}.{task['name']}"
+
+        def holds(other: str, state: str) -> bool:
+            return done[other].phase == state if state else done[other].phase in _GOOD
+
+        if self._shutdown or ("depends" in task and not depends(task["depends"], holds)):
+            return Node(name, "Omitted")
+        for other, node in done.items():
+            scope |= _outputs_in_scope(f"tasks.{other}", node)
+        if "when" in task and not when(substituted(task["when"], scope)):
+            self.place.say(f"{name}: Skipped")
+            skipped = self.nodes[name] = Node(name, "Skipped")
+            return skipped
+        items = self._items(task, scope)
+        if items is None:
+            return self._run(task["template"], _arguments(task, scope), name)
+        return self._loop(task, scope, items, name)
+
+    def _items(self, task: Object, scope: Mapping[str, str]) -> list[Any] | None:
+        if "withParam" in task:
+            return list(json.loads(substituted(task["withParam"], scope)))
+        return list(task["withItems"]) if "withItems" in task else None
+
+    def _loop(self, task: Object, scope: dict[str, str], items: list[Any], name: str) -> Node:
+        most = int(self.spec.get("parallelism", 8))
+        with ThreadPoolExecutor(most) as pool:
+            nodes = list(
+                pool.map(
+                    lambda one: self._run(
+                        task["template"],
+                        _arguments(task, scope | {"item": str(one[1])}),
+                        f"{name}({one[0]}:{one[1]})",
+                    ),
+                    enumerate(items),
+                )
+            )
+        bad = any(one.phase not in _GOOD for one in nodes)
+        loop = self.nodes[name] = Node(name, "Failed" if bad else "Succeeded", outputs=[one.outputs for one in nodes])
+        return loop
+
+    # A pod
+
+    def _pod(self, template: Object, scope: dict[str, str], node: Node) -> None:
+        strategy = template.get("retryStrategy") or {}
+        limit = int(strategy.get("limit", 0)) if strategy else 0
+        while True:
+            tried = scope | {"retries": str(node.tries)}
+            code = self._process(template, tried, node)
+            node.tries += 1
+            node.exit_code = code
+            node.phase = "Succeeded" if code == 0 else "Failed"
+            expression = strategy.get("expression", "lastRetry.status == 'Failed'")
+            again = node.tries <= limit and not self._shutdown
+            if code == 0 or not again or not retried(expression, status="Failed", exit_code=code):
+                return
+
+    def _process(self, template: Object, scope: Mapping[str, str], node: Node) -> int:
+        scratch = self.place.folder / re.sub(r"[^\w.-]+", "_", f"{node.name}-{node.tries}")
+        scratch.mkdir(parents=True)
+        paths = self._paths(template, scratch)
+        container = template.get("container") or template["script"]
+        words = [*container["command"], *container.get("args", [])]
+        command = [with_folders(self._placed(substituted(word, scope), paths), self.place.mounts) for word in words]
+        if "script" in template:
+            source = scratch / "source.py"
+            source.write_text(self._placed(substituted(container["source"], scope), paths))
+            command.append(str(source))
+        code = node.exit_code = self._execute(command, scratch, node)
+        for one in (template.get("outputs") or {}).get("parameters", []):
+            node.outputs[one["name"]] = _output(one, paths, self.place.folder.parent, node)
+        return code
+
+    def _placed(self, text: str, paths: Mapping[str, Path]) -> str:
+        return placed(text, paths, self.place.folder.parent)
+
+    def _paths(self, template: Object, scratch: Path) -> dict[str, Path]:
+        """Where the container's mounts are here; its /tmp is its own."""
+        container = template.get("container") or template["script"]
+        claims = {one["name"] for one in template.get("volumes", []) if "persistentVolumeClaim" in one}
+        found = {"/tmp": scratch / "tmp", **self.place.mounts}
+        for mount in container.get("volumeMounts", []):
+            if mount["name"] not in claims:
+                found[mount["mountPath"]] = scratch / mount["name"]
+        for path in found.values():
+            path.mkdir(parents=True, exist_ok=True)
+        return found
+
+    def _execute(self, command: list[str], scratch: Path, node: Node) -> int:
+        environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("TF_DIST", "KUBE", "ARGO_"))},
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "KUBECONFIG": self.place.kubeconfig,
+            "TF_DIST_HOME": str(scratch / "home"),
+            "PYTHONUNBUFFERED": "1",
+            "ARGO_PROGRESS_FILE": str(scratch / "progress"),
+        }
+        process = subprocess.Popen(
+            command,
+            cwd=self.place.workdir,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        with self._lock:
+            self._processes.add(process)
+        if self._shutdown:
+            process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self.place.say(f"{node.name}: {line.decode(errors='replace').rstrip()}")
+        code = process.wait()
+        with self._lock:
+            self._processes.discard(process)
+        return code if code >= 0 else 128 - code
+
+
+def _arguments(task: Object, scope: Mapping[str, str]) -> dict[str, str]:
+    given = (task.get("arguments") or {}).get("parameters", [])
+    return {one["name"]: substituted(str(one["value"]), scope) for one in given}
+
+
+def _outputs_in_scope(prefix: str, node: Node) -> dict[str, str]:
+    if isinstance(node.outputs, list):
+        return {f"{prefix}.outputs.parameters": json.dumps(node.outputs), f"{prefix}.status": node.phase}
+    found = {f"{prefix}.outputs.parameters.{name}": value for name, value in node.outputs.items()}
+    return found | {f"{prefix}.status": node.phase}
+
+
+def _output(parameter: Object, paths: Mapping[str, Path], home: Path, node: Node) -> str:
+    source = parameter["valueFrom"]
+    path = Path(placed(source["path"], paths, home))
+    if path.exists():
+        return path.read_text().strip()
+    if node.exit_code and "default" not in source:
+        return ""
+    assert "default" in source, f"{node.name}: there is no {source['path']}, and no default for {parameter['name']}"
+    return str(source["default"])

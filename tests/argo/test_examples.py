@@ -1,0 +1,148 @@
+"""Every example runs: its YAML, walked by a double of Argo, with real processes, launchers and training."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install 'tf-dist[argo]'")
+
+from tests.argo.rendered import FOLDER, documents  # noqa: E402
+from tests.argo.runner import Place, Runner, spec_of  # noqa: E402
+from tests.argo.stage import Stage, stage  # noqa: E402
+from tests.waiting import until  # noqa: E402
+from tf_dist.cluster.api import PODS, TFJOBS  # noqa: E402
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        importlib.util.find_spec("tensorflow") is None,
+        reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
+    ),
+]
+DIGITS = FOLDER.parent / "examples" / "digits"
+SHORT = {"steps": "300"}
+
+
+@pytest.fixture(scope="module")
+def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    scratch = tempfile.mkdtemp(prefix="ta-")
+    try:
+        with stage(tmp_path_factory.mktemp("argo"), scratch, workdir=DIGITS) as made:
+            yield made
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+class Lines:
+    """What a workflow says."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+
+    def __call__(self, line: object) -> None:
+        self.all.append(str(line))
+
+    def __repr__(self) -> str:
+        return "\n".join(self.all[-200:])
+
+
+@pytest.fixture
+def place(theatre: Stage, tmp_path: Path) -> Place:
+    mounts = {"/models": tmp_path / "models"}
+    return Place(theatre.cluster, theatre.kubeconfig(), tmp_path / "pods", mounts, DIGITS, Lines())
+
+
+def library() -> dict[str, object]:
+    return {one["metadata"]["name"]: one for one in documents().values() if "name" in one["metadata"]}
+
+
+def runner(place: Place, name: str, payload: object = None, **parameters: str) -> Runner:
+    return Runner(place, spec_of(documents()[name], library(), payload), parameters)
+
+
+def said(place: Place, text: str) -> bool:
+    assert isinstance(place.say, Lines)
+    return any(text in line for line in place.say.all)
+
+
+def test_train(place: Place) -> None:
+    run = runner(place, "digits-train.yaml", **SHORT)
+    assert run.run() == "Succeeded", place.say
+    outputs = run.nodes[run.name].outputs
+    assert outputs["status"] == "Succeeded"
+    assert float(outputs["accuracy"]) > 0.2
+    assert Path(f"{outputs['checkpoint']}.index").exists()
+    assert said(place, "worker-1 | ")
+
+
+def test_retrain_promotes_what_is_better_and_nothing_else(place: Place) -> None:
+    first = runner(place, "digits-retrain.yaml", **SHORT)
+    assert first.run() == "Succeeded", place.say
+    assert first.node("promote").phase == "Succeeded"
+    production = place.mounts["/models"] / "production"
+    accuracy = float((production / "accuracy").read_text())
+    assert first.node("evaluate").outputs["accuracy"] == f"{accuracy:.4f}"
+    assert first.nodes[f"{first.name}.onExit"].phase == "Succeeded"
+    second = runner(place, "event-retrain.yaml", {"steps": 2})
+    assert second.run() == "Succeeded", place.say
+    assert second.node("promote").phase == "Skipped"
+    assert float((production / "accuracy").read_text()) == accuracy
+
+
+def test_cron_starts_the_same_template(place: Place) -> None:
+    spec = spec_of(documents()["cron-retrain.yaml"], library())
+    assert spec["entrypoint"] == "retrain"
+    assert {"name": "steps", "value": "4000"} in spec["arguments"]["parameters"]
+    run = Runner(place, spec, SHORT)
+    assert run.run() == "Succeeded", place.say
+
+
+def test_sweep_finds_the_best(place: Place) -> None:
+    run = runner(place, "sweep.yaml", steps="200", **{"learning-rates": "[0.0001, 0.05]"})
+    assert run.run() == "Succeeded", place.say
+    assert run.node("choose").outputs["best"] == "0.05"
+    results = run.node("train").outputs
+    assert [one["status"] for one in results] == ["Succeeded", "Succeeded"]
+    assert len({one["job"] for one in results}) == 2
+
+
+def test_a_stopped_workflow_runs_its_exit_handler_and_leaves_nothing(place: Place, theatre: Stage) -> None:
+    import threading
+
+    run = runner(place, "digits-retrain.yaml", steps="100000000")
+    thread = threading.Thread(target=run.run)
+    thread.start()
+    try:
+        until(lambda: said(place, "step=") or not thread.is_alive(), 300)
+        run.stop()
+    finally:
+        thread.join()
+    assert run.phase == "Failed"
+    assert run.node("train").exit_code == 128 + signal.SIGTERM
+    assert run.nodes[f"{run.name}.onExit"].phase == "Succeeded"
+    uid = run.stored["metadata"]["uid"]
+    jobs = theatre.cluster.list(TFJOBS, "default", labels=f"tf-dist.dev/workflow-uid={uid}").items
+    assert jobs == []
+    until(lambda: not theatre.cluster.list(PODS, labels=f"workflows.argoproj.io/workflow={run.name}").items, 120)
+
+
+def test_a_step_that_is_evicted_is_tried_again(place: Place) -> None:
+    spec = json.loads(json.dumps(spec_of(documents()["digits-train.yaml"], library())))
+    template = spec["templates"][0]
+    # No node here has a GPU, so each try ends with 75; a short pause between them is all that is changed.
+    template["container"]["args"] += ["--pending-timeout=1s", "--workers=500"]
+    template["retryStrategy"]["limit"] = 1
+    run = Runner(place, spec, SHORT)
+    assert run.run() == "Failed"
+    node = run.nodes[run.name]
+    assert (node.tries, node.exit_code) == (2, 75)
+    assert node.outputs["status"] == "PendingTimeout"

@@ -1,0 +1,265 @@
+"""The parts of the launcher that need no cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.argo.stage import job
+from tests.waiting import until
+from tf_dist.client.following import LogLine
+from tf_dist.client.launch import contract
+from tf_dist.client.launch.arguments import Options, parse
+from tf_dist.client.launch.order import order
+from tf_dist.client.launch.outputs import Outputs, ProgressFile, progress_outputs
+from tf_dist.client.launch.relay import Relay
+from tf_dist.client.launch.usage import Usage
+from tf_dist.client.scene import Scene
+from tf_dist.core.model import ReplicaId
+from tf_dist.core.progress import Progress
+from tf_dist.core.termination import OnTerm
+from tf_dist.errors import InvalidJob
+
+# The command line
+
+
+def test_what_is_empty_is_not_said() -> None:
+    names = ("workers", "ps", "queue", "priority-class", "image", "model-dir", "total-steps", "timeout", "retry")
+    assert parse(["--job=x", *(f"--{name}=" for name in names), "--set="], {}) == Options(job="x")
+
+
+def test_what_is_said(tmp_path: Path) -> None:
+    found = parse(
+        ["--job-file=x.yaml", "--workers=3", "--retry=1", "--retries=3", "--pending-timeout=1h30m", "--on-term=leave"],
+        {"ARGO_PROGRESS_FILE": "/p", "ARGO_TERMINATION_GRACE_PERIOD_SECONDS": "90", "ARGO_DEADLINE": "d"},
+    )
+    assert (found.workers, found.retry, found.retries, found.pending_timeout) == (3, 1, 3, 5400.0)
+    assert (found.on_term, found.grace, found.progress_file, found.deadline) == (OnTerm.LEAVE, 90.0, Path("/p"), "d")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "give a job"),
+        (["--job=x", "--job-file=y"], "give a job"),
+        (["--job=x", "--workers=two"], "'two' is not a whole number"),
+        (["--job=x", "--timeout=soon"], "write 90s, 10m or 1h30m"),
+        (["--job=x", "--worker=2"], "unrecognized arguments"),
+        (["--job=x", "--on-term=maybe"], "invalid choice"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(arguments, {})
+    assert caught.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_an_argument_too_long_for_a_command_line_comes_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    stored = Path(f"/tmp/argo_arg_{os.getpid()}.txt")
+    stored.write_text("--job=kind: TFJob\nmetadata:\n  name: long\n")
+    try:
+        assert parse([f"@{stored}"], {}).job == "kind: TFJob\nmetadata:\n  name: long\n"
+    finally:
+        stored.unlink()
+    with pytest.raises(SystemExit):
+        parse([f"@{stored}"], {})
+    assert "cannot be read" in capsys.readouterr().err
+    assert parse(["--job=@/tmp/other.txt"], {}).job == "@/tmp/other.txt"  # anybody else's file is left alone
+
+
+# The job
+
+
+def made(options: Options, home: str = "ml") -> dict[str, Any]:
+    return order(options, home)[0].document
+
+
+def options(document: Any, **more: Any) -> Options:
+    import json
+
+    step = {"workflow": "wf", "workflow_uid": "u-1", "node": "wf.train"}
+    return Options(job=json.dumps(document), **{**step, **more})
+
+
+def test_the_name_is_that_of_the_step_at_every_try() -> None:
+    first, again = (made(options(job("true"), retry=number)) for number in (0, 1))
+    assert first == again
+    others = [options(job("true"), node="wf.other"), options(job("true"), workflow_uid="u-2")]
+    assert len({made(one)["metadata"]["name"] for one in others} | {first["metadata"]["name"]}) == 3
+
+
+@given(name=st.from_regex(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?", fullmatch=True), workers=st.integers(1, 2000))
+def test_names_of_pods_stay_short_enough(name: str, workers: int) -> None:
+    entry, _ = order(options(job("true", name=name, workers=workers)), "ml")
+    assert re.fullmatch(r".+-[a-z0-9]{8}", entry.job.key.name)
+    assert len(f"{entry.job.key.name}-worker-{workers - 1}") <= 63
+
+
+def test_whose_it_is_is_written_on_it() -> None:
+    metadata = made(options(job("true")))["metadata"]
+    assert metadata["labels"] == {contract.WORKFLOW_LABEL: "wf", contract.WORKFLOW_UID: "u-1"}
+    assert metadata["annotations"] == {contract.NODE: "wf.train"}
+    assert metadata["ownerReferences"][0]["uid"] == "u-1"
+    elsewhere = made(options(job("true"), namespace="research"))["metadata"]
+    assert "ownerReferences" not in elsewhere  # an owner in another namespace is none
+
+
+def test_without_a_workflow_a_job_stays_as_it_is() -> None:
+    metadata = made(options(job("true"), workflow="", workflow_uid="", node=""))["metadata"]
+    assert metadata["name"] == "tiny"
+    assert "ownerReferences" not in metadata
+
+
+def test_what_the_step_asks_for_is_checked_like_all_the_rest() -> None:
+    with pytest.raises(InvalidJob, match="apiVersion"):
+        made(options({"kind": "TFJob"}))
+    with pytest.raises(InvalidJob, match="ps replicas"):
+        made(options(job("true"), ps=1))
+
+
+# Outputs
+
+
+def test_outputs_are_whole_at_every_moment(tmp_path: Path) -> None:
+    outputs, seen, stop = Outputs(tmp_path / "out"), set(), threading.Event()
+    outputs.start("tiny")
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add((tmp_path / "out" / "checkpoint").read_text())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    values = [letter * 3000 for letter in "abcdefgh"] * 20
+    for value in values:
+        outputs.put({"checkpoint": value})
+    stop.set()
+    reader.join()
+    assert seen <= {*values, ""}
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+
+
+def test_a_folder_that_goes_away_meanwhile_ends_nothing(tmp_path: Path) -> None:
+    outputs = Outputs(tmp_path / "out")
+    outputs.start("tiny")
+    for path in (tmp_path / "out").iterdir():
+        path.unlink()
+    (tmp_path / "out").rmdir()
+    outputs.put({"status": "Running"})
+    assert "cannot write the output status" in outputs.problem
+
+
+def test_metrics_that_are_no_numbers_are_json_all_the_same() -> None:
+    found = progress_outputs(Progress({"loss": float("nan"), "step": 3.0, "a": 0.25}))
+    assert found["metrics"] == '{"a": 0.25, "loss": "nan", "step": 3.0}'
+    assert (found["metric-step"], found["metric-a"], found["metric-loss"]) == ("3", "0.25", "nan")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "total", "shown"),
+    [
+        ({"step": 3.0}, 10, "3/10"),
+        ({"step": 30.0}, 10, "10/10"),
+        ({"step": 3.0, "total_steps": 12.0}, None, "3/12"),
+        ({"step": 3.0}, None, ""),
+        ({"step": float("nan")}, 10, ""),
+        ({}, 10, ""),
+    ],
+)
+def test_progress(tmp_path: Path, metrics: dict[str, float], total: int | None, shown: str) -> None:
+    file = tmp_path / "progress"
+    ProgressFile(file, total).show(Progress(metrics))
+    assert (file.read_text().strip() if file.exists() else "") == shown
+
+
+def test_progress_that_gets_shorter_leaves_nothing_behind(tmp_path: Path) -> None:
+    progress = ProgressFile(tmp_path / "progress", 1000)
+    for step, shown in ((1000, "1000/1000"), (5, "5/1000")):
+        progress.show(Progress({"step": float(step)}))
+        assert (tmp_path / "progress").read_text().strip() == shown
+
+
+# The relay
+
+
+def lines(*texts: str) -> list[LogLine]:
+    return [LogLine(ReplicaId("worker", 0), "worker-0", text) for text in texts]
+
+
+def test_a_slow_reader_holds_up_whoever_writes() -> None:
+    reading, writing = os.pipe()
+    relay = Relay(writing)
+    try:
+        chunk = ["x" * 1000] * 100
+        filled = threading.Event()
+
+        def fill() -> None:
+            for _ in range(40):
+                relay.show(Scene(_job()), lines(*chunk))
+            filled.set()
+
+        thread = threading.Thread(target=fill)
+        thread.start()
+        until(lambda: relay.behind, 60)
+        assert not filled.is_set()
+        got = 0
+        while not (filled.is_set() and got >= 40 * 100 * 1012):
+            got += len(os.read(reading, 1 << 16))
+        thread.join()
+    finally:
+        relay.close()
+        os.close(reading)
+        os.close(writing)
+
+
+def test_in_a_hurry_lines_are_left_out() -> None:
+    reading, writing = os.pipe()
+    relay = Relay(writing)
+    relay.hurry()
+    for _ in range(40):
+        relay.show(Scene(_job()), lines(*["x" * 1000] * 100))
+    assert relay.finish(0) is False
+    os.close(reading)  # the writer's thread ends with the pipe
+    os.close(writing)
+
+
+def test_a_reader_that_has_left_ends_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    relay = Relay(writing)
+    for _ in range(3):
+        relay.say("hello")
+    assert relay.finish(60)
+    os.close(writing)
+
+
+def _job() -> Any:
+    return order(options(job("true")), "ml")[0].job
+
+
+# GPUs
+
+
+def pod(uid: str, gpus: int, start: int, end: int | None = None) -> dict[str, Any]:
+    status: dict[str, Any] = {"phase": "Running", "startTime": f"2027-01-15T08:00:{start:02}Z"}
+    if end is not None:
+        ended = {"state": {"terminated": {"finishedAt": f"2027-01-15T08:00:{end:02}Z"}}}
+        status |= {"phase": "Succeeded", "containerStatuses": [ended]}
+    resources = {"limits": {"nvidia.com/gpu": str(gpus), "cpu": "2"}}
+    return {"metadata": {"uid": uid}, "spec": {"containers": [{"resources": resources}]}, "status": status}
+
+
+def test_gpu_seconds_count_what_pods_held() -> None:
+    start, usage = 1_800_000_000.0, Usage()
+    usage.note({"a": pod("a", 2, 0), "b": pod("b", 1, 10)}, start + 10)
+    assert usage.gpu_seconds(start + 10) == 20
+    usage.note({"a": pod("a", 2, 0, 20)}, start + 30)  # b is gone: it held its GPU until somebody saw that
+    assert usage.gpu_seconds(start + 60) == 2 * 20 + 20

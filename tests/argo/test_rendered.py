@@ -1,0 +1,87 @@
+"""Each example is what its Python makes, and valid: by Argo's schema, by Hera's models, and in what it refers to."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install 'tf-dist[argo]'")
+jsonschema = pytest.importorskip("jsonschema")
+
+from tests.argo.rendered import MODULES, documents, golden, rendered  # noqa: E402
+from tests.argo.strict import SCHEMA, kind_schema, problems, strict_schema  # noqa: E402
+
+NAMES = [golden(module).name for module in MODULES]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
+def test_the_yaml_beside_it_is_what_it_makes(module: Path) -> None:
+    text = rendered(module)
+    if os.environ.get("TF_DIST_REGENERATE"):
+        golden(module).write_text(text)
+    assert golden(module).read_text() == text, "TF_DIST_REGENERATE=1 pytest tests/argo/test_rendered.py writes it anew"
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    if not SCHEMA.exists():
+        pytest.skip("Argo's schema is not beside the checkout (../shared/argo)")
+    return strict_schema()
+
+
+def invalid(schema: dict[str, Any], document: dict[str, Any]) -> list[str]:
+    validator = jsonschema.Draft202012Validator(kind_schema(schema, document["kind"]))
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(document)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_valid_by_argos_schema(schema: dict[str, Any], name: str) -> None:
+    assert invalid(schema, documents()[name]) == []
+
+
+def test_the_schema_notices_a_slip(schema: dict[str, Any]) -> None:
+    document = copy.deepcopy(documents()["digits-train.yaml"])
+    document["spec"]["templates"][0]["retryStratgy"] = document["spec"]["templates"][0].pop("retryStrategy")
+    document["spec"]["templates"][0]["container"]["imagePullPolcy"] = "Always"
+    assert len(invalid(schema, document)) == 2
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "event-retrain.yaml"])
+def test_hera_reads_it_and_loses_nothing(name: str) -> None:
+    document = documents()[name]
+    read = getattr(hera, document["kind"]).from_dict(document)
+    assert read.to_dict() == document
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_it_refers_to_is_there(name: str) -> None:
+    everything = documents()
+    others = {one["metadata"]["name"]: one for one in everything.values() if "name" in one["metadata"]}
+    assert problems(everything[name], others) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda spec: spec.update(entrypoint="retrian"), "entrypoint: there is no template 'retrian'"),
+        (lambda spec: spec.update(onExit="cleanpu"), "onExit: there is no template 'cleanpu'"),
+        (lambda spec: spec["arguments"]["parameters"].pop(1), "no such argument of the workflow"),
+        (lambda spec: spec["templates"].append(spec["templates"][0]), "is there twice"),
+        (lambda spec: task(spec, "train")["arguments"]["parameters"].pop(), "needs 'learning-rate'"),
+        (lambda spec: task(spec, "promote").update(depends="prepare"), "does not depend on it"),
+        (lambda spec: task(spec, "promote").update(when="{{tasks.evaluate.outputs.parameters.x}}"), "no such output"),
+    ],
+)
+def test_the_check_notices(change: Any, told: str) -> None:
+    document = copy.deepcopy(documents()["digits-retrain.yaml"])
+    change(document["spec"])
+    assert any(told in problem for problem in problems(document, {}))
+
+
+def task(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    dag = next(template["dag"] for template in spec["templates"] if "dag" in template)
+    return next(one for one in dag["tasks"] if one["name"] == name)

@@ -1,0 +1,241 @@
+"""The Hera classes: what they make of their arguments, and that what they make is understood by the launcher."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install 'tf-dist[argo]'")
+
+from tests.argo.expressions import retried, substituted  # noqa: E402
+from tests.argo.stage import FOREVER, Stage, job  # noqa: E402
+from tests.core.dialects.documents import v1, v1alpha1, volcano  # noqa: E402
+from tf_dist.argo import TFJob, TFJobStep, cleanup_step, tf_job_resource, wait_admitted_step  # noqa: E402
+from tf_dist.client.launch import contract  # noqa: E402
+from tf_dist.client.launch.arguments import parse  # noqa: E402
+from tf_dist.cluster.api import TFJOBS  # noqa: E402
+from tf_dist.core.status import TERMINAL, Phase  # noqa: E402
+from tf_dist.errors import InvalidJob  # noqa: E402
+
+Parameter = hera.Parameter
+
+
+def template(step: Any) -> dict[str, Any]:
+    """The template as Argo gets it."""
+    with hera.Workflow(name="w", entrypoint=step.name, templates=[step]) as w:
+        pass
+    (found,) = w.to_dict()["spec"]["templates"]
+    return dict(found)
+
+
+def command_line(step: Any, **arguments: str) -> Any:
+    """What the launcher reads once Argo has filled everything in."""
+    found = template(step)
+    scope = {"workflow.name": "wf", "workflow.uid": "u", "node.name": "wf.train", "retries": "0"}
+    for one in found["inputs"]["parameters"]:
+        scope[f"inputs.parameters.{one['name']}"] = arguments.get(one["name"], one.get("default", ""))
+    return parse([substituted(word, scope) for word in found["container"]["args"]], {})
+
+
+def test_every_argument_reaches_the_launcher() -> None:
+    step = TFJobStep(
+        name="train",
+        job=job("true"),
+        workers=4,
+        ps=2,
+        queue="vision",
+        priority_class="high",
+        job_image="mine:1",
+        model_dir="/models/x",
+        total_steps=1000,
+        pending_timeout="2h",
+        run_timeout="1d",
+        changes=["spec.runPolicy.backoffLimit=3"],
+        on_term="suspend",
+        grace_seconds=90,
+        drive="controller",
+        job_namespace="research",
+    )
+    found = command_line(step)
+    assert yaml.safe_load(found.job) == job("true")
+    assert (found.workers, found.ps, found.queue, found.priority_class) == (4, 2, "vision", "high")
+    assert (found.image, found.model_dir, found.total_steps) == ("mine:1", "/models/x", 1000)
+    assert (found.pending_timeout, found.timeout, found.grace) == (7200.0, 86400.0, 90.0)
+    assert found.changes == ("spec.runPolicy.backoffLimit=3",)
+    assert (found.on_term, found.drive, found.namespace) == ("suspend", False, "research")
+    assert (found.workflow, found.workflow_uid, found.node, found.retries) == ("wf", "u", "wf.train", 3)
+    assert str(found.out) == contract.OUT
+    pod = template(step)
+    assert json.loads(pod["podSpecPatch"]) == {"terminationGracePeriodSeconds": 90}
+    assert pod["metadata"]["annotations"]["workflows.argoproj.io/progress"] == "0/1000"
+    assert {"name": "tf-dist-out", "mountPath": contract.OUT} in pod["container"]["volumeMounts"]
+
+
+def test_each_use_may_say_something_else() -> None:
+    step = TFJobStep(name="train", job=job("true"), workers=2)
+    assert command_line(step, workers="7", queue="vision").workers == 7
+    assert command_line(step).workers == 2
+
+
+def test_parameters_and_references() -> None:
+    step = TFJobStep(
+        name="train",
+        job=Parameter(name="what"),
+        workers=Parameter(name="how-many", default="3"),
+        queue="{{workflow.parameters.queue}}",
+        inputs=[Parameter(name="more")],
+    )
+    args, inputs = template(step)["container"]["args"], template(step)["inputs"]["parameters"]
+    assert "--job={{inputs.parameters.what}}" in args
+    assert "--workers={{inputs.parameters.how-many}}" in args
+    assert "--queue={{workflow.parameters.queue}}" in args
+    assert {"what", "how-many", "more"} <= {one["name"] for one in inputs}
+    assert "queue" not in {one["name"] for one in inputs}
+
+
+def test_a_job_in_a_file_in_python_or_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(job("true")))
+    for source in (path, str(path), path.read_text() + "\n"):
+        assert yaml.safe_load(command_line(TFJobStep(name="t", job=source)).job) == job("true")
+    made = TFJob(name="tiny", image="mine:1", command=["python", "train.py"], workers=2, ps=1)
+    assert yaml.safe_load(command_line(TFJobStep(name="t", job=made)).job) == made.document()
+
+
+def test_a_wrong_job_is_refused_where_it_is_written() -> None:
+    document = job("true")
+    document["spec"]["tfReplicaSpecs"]["Worker"]["replica"] = 2
+    with pytest.raises(InvalidJob, match="did you mean replicas"):
+        TFJobStep(name="train", job=document)
+    with pytest.raises(FileNotFoundError):
+        TFJobStep(name="train", job="missing.yaml")
+    with pytest.raises(TypeError, match="worker"):
+        TFJobStep(name="train", job=job("true"), worker=2)
+
+
+def test_outputs_have_defaults_and_no_artifact_unless_asked() -> None:
+    found = template(TFJobStep(name="train", job=job("true"), metric_outputs=["accuracy"]))["outputs"]
+    assert {one["name"] for one in found["parameters"]} == {*contract.OUTPUTS, "accuracy"}
+    assert all("default" in one["valueFrom"] for one in found["parameters"])
+    assert "artifacts" not in found
+    with_artifact = template(TFJobStep(name="train", job=job("true"), metrics_artifact=True))["outputs"]
+    assert with_artifact["artifacts"][0]["path"] == f"{contract.OUT}/metrics"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "again"),
+    [
+        ("Failed", 1, False),
+        ("Failed", 2, False),
+        ("Failed", 75, True),
+        ("Failed", 143, True),
+        ("Failed", 137, True),
+        ("Error", -1, True),
+        ("Error", 64, True),
+    ],
+)
+def test_what_is_tried_again(status: str, code: int, again: bool) -> None:
+    expression = template(TFJobStep(name="train", job=job("true")))["retryStrategy"]["expression"]
+    assert retried(expression, status=status, exit_code=code) is again
+
+
+def test_without_retries_a_step_says_so() -> None:
+    found = template(TFJobStep(name="train", job=job("true"), retry_strategy=None))
+    assert "retryStrategy" not in found
+    assert not [word for word in found["container"]["args"] if "retries" in word]
+
+
+def test_whatever_a_container_takes_is_kept() -> None:
+    step = TFJobStep(
+        name="train",
+        job=job("true"),
+        image="mine:1",
+        service_account_name="me",
+        volumes=hera.EmptyDirVolume(name="more", mount_path="/more"),
+        outputs=Parameter(name="own", value_from=hera.models.ValueFrom(path="/more/own")),
+        annotations={"a": "b"},
+        pod_spec_patch="priority: 1",
+    )
+    found = template(step)
+    assert (found["container"]["image"], found["serviceAccountName"]) == ("mine:1", "me")
+    assert {one["name"] for one in found["volumes"]} == {"tf-dist-out", "more"}
+    assert "own" in {one["name"] for one in found["outputs"]["parameters"]}
+    assert found["metadata"]["annotations"]["a"] == "b"
+    assert found["podSpecPatch"] == "priority: 1"
+
+
+# The thin variant
+
+
+def holds(condition: str, document: dict[str, Any]) -> bool:
+    """One requirement of a label selector, over a path of the object (Argo's conditions)."""
+    found = re.fullmatch(r"([\w.]+) (?:== (\w+)|in \(([\w,]+)\))", condition)
+    assert found, condition
+    value: Any = document
+    for part in found[1].split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value in (found[2], *(found[3] or "").split(","))
+
+
+@pytest.mark.parametrize("make", [v1, v1alpha1, volcano], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_resource_ends_with_every_end(make: Any, phase: Phase) -> None:
+    resource = template(tf_job_resource(make(), name="train"))["resource"]
+    document = {"status": {"tfDist": {"phase": phase.value}, "state": {"phase": phase.value}}}
+    succeeded, failed = (holds(resource[f"{word}Condition"], document) for word in ("success", "failure"))
+    assert not (succeeded and failed)
+    aborted = make is volcano and phase is Phase.ABORTED  # Volcano's own end; a TFJob is only suspended then
+    assert (succeeded or failed) is (phase in TERMINAL or aborted)
+
+
+def test_a_resource_is_a_job_of_the_workflow() -> None:
+    found = template(tf_job_resource(job("true"), name="train", workers=3, wait=False))["resource"]
+    manifest = yaml.safe_load(found["manifest"])
+    assert manifest["metadata"]["generateName"] == "tiny-"
+    assert manifest["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 3
+    labels = manifest["spec"]["tfReplicaSpecs"]["Worker"]["template"]["metadata"]["labels"]
+    assert labels == {contract.WORKFLOW_LABEL: "{{workflow.name}}"}
+    assert found["setOwnerReference"] is True
+    assert "successCondition" not in found
+
+
+# The small steps, run
+
+
+def test_waiting_and_cleaning_up(scene: Stage) -> None:
+    step = scene.step(job(FOREVER))
+    launcher = step.launch()
+    launcher.said("worker-0 | up")
+    (stored,) = step.jobs()
+    uid = step.workflow["metadata"]["uid"]
+    waiting = run(scene, template(wait_admitted_step(stored["metadata"]["name"])), {"timeout": "60s"})
+    assert waiting == 0
+    other = job("true", name="other")
+    scene.cluster.create(TFJOBS, "default", other)
+    assert run(scene, template(cleanup_step()), {}, **{"workflow.uid": uid}) == 0
+    assert step.jobs() == []
+    assert launcher.code() == 1
+    assert scene.cluster.get(TFJOBS, "default", "other")  # no other workflow's
+    scene.cluster.delete(TFJOBS, "default", "other")
+
+
+def run(scene: Stage, found: dict[str, Any], inputs: dict[str, str], **scope: str) -> int:
+    """The container of a template as a process."""
+    import subprocess
+
+    from tests.cli.conftest import PROGRAM, surroundings
+
+    for one in found.get("inputs", {}).get("parameters", []):
+        scope[f"inputs.parameters.{one['name']}"] = inputs.get(one["name"], one.get("default", ""))
+    words = [substituted(word, scope) for word in (*found["container"]["command"], *found["container"]["args"])]
+    assert words[0] == "tf-dist"
+    env = surroundings(scene.folder, scene.scratch) | {"KUBECONFIG": scene.kubeconfig()}
+    done = subprocess.run([*PROGRAM, *words[1:]], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+    return done.returncode

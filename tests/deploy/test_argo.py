@@ -1,0 +1,103 @@
+"""The role of a workflow's steps suffices for a launcher, on a real API server; somebody plays Argo and the kubelet."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.argo.stage import Launcher, Stage, Step, definition
+from tests.deploy.conftest import is_served
+from tests.deploy.kubelet import Kubelet
+from tests.driver.harness import tfjob
+from tests.waiting import until
+from tf_dist.cli.manifests.argo import ARGO, for_argo
+from tf_dist.client.launch import contract
+from tf_dist.cluster.rest import RestCluster
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def place(
+    admin: RestCluster,
+    kubectl: Callable[..., str],
+    config_of: Callable[[str, str], str],
+    namespace: str,
+    tmp_path: Path,
+) -> Iterator[tuple[Stage, str]]:
+    """A stage in a namespace with workflows, and the kubeconfig of their account."""
+    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    kubectl("apply", "-f", "-", stdin={**crd, **definition("Workflow", "workflows")})
+    until(lambda: is_served(admin, contract.WORKFLOWS), 60)
+    account = {"apiVersion": "v1", "kind": "List", "items": for_argo(namespace)}
+    kubectl("apply", "-f", "-", stdin=account)
+    with tempfile.TemporaryDirectory(prefix="ta-") as scratch:
+        stage = Stage(admin, "", "", tmp_path, scratch, namespace)
+        try:
+            yield stage, config_of(ARGO, namespace)
+        finally:
+            for launcher in stage.launchers:
+                launcher.close()
+            kubectl("delete", "clusterrolebinding", f"{ARGO}-{namespace}", "--ignore-not-found")
+
+
+def job() -> dict[str, Any]:
+    document = tfjob()
+    metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
+    return {**document, "metadata": metadata}
+
+
+def phase(step: Step) -> str:
+    return next((one["status"]["tfDist"]["phase"] for one in step.jobs() if "tfDist" in (one.get("status") or {})), "")
+
+
+def played(kubelet: Kubelet, launcher: Launcher, condition: Callable[[], bool], **ends: int) -> None:
+    """Play the kubelet until that holds."""
+    left = {name.replace("_", "-"): code for name, code in ends.items()}
+
+    def step() -> bool:
+        kubelet.step(left)
+        return condition()
+
+    try:
+        until(step, 120, every=0.2)
+    except AssertionError as error:
+        raise AssertionError(launcher.text) from error
+
+
+def test_a_step_with_nothing_but_its_role(place: tuple[Stage, str], room: Kubelet) -> None:
+    stage, kubeconfig = place
+    step = stage.step(job())
+    launcher = step.launch(kubeconfig=kubeconfig)
+    played(room, launcher, lambda: phase(step) == "Running")
+    played(room, launcher, lambda: launcher.process.poll() is not None, worker_0=0, worker_1=0)
+    assert launcher.code() == 0, launcher.text
+    assert step.outputs()["status"] == "Succeeded"
+    (stored,) = step.jobs()
+    assert stored["metadata"]["annotations"][contract.REPORTED] == "true"
+    stage.cluster.delete(contract.WORKFLOWS, stage.namespace, step.workflow["metadata"]["name"])
+    played(room, launcher, lambda: not step.jobs() and not step.pods())  # the server's own garbage collector
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_signal_is_understood_with_its_role(place: tuple[Stage, str], room: Kubelet, stopped: bool) -> None:
+    stage, kubeconfig = place
+    step = stage.step(job())
+    launcher = step.launch("--retries=3", kubeconfig=kubeconfig)
+    played(room, launcher, lambda: phase(step) == "Running")
+    if stopped:
+        step.shut_down()
+    launcher.signal(signal.SIGTERM)
+    played(room, launcher, lambda: launcher.process.poll() is not None)
+    assert launcher.code() == 143, launcher.text
+    if stopped:
+        assert "shut down (Stop)" in launcher.text
+        played(room, launcher, lambda: not step.jobs() and not step.pods())
+    else:
+        assert "only this pod has to go" in launcher.text
+        assert len(step.pods()) == len(step.jobs()) * 3

@@ -1,0 +1,140 @@
+"""From what a task was given to the document that is submitted: read, filled in, overridden, named, checked."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tf_dist.client.bundle import Entry, load, one_job
+from tf_dist.client.yaml_files import Written
+from tf_dist.core.dialects import dialect_of, parse
+from tf_dist.core.model import Dialect
+from tf_dist.core.overrides import Override, override
+from tf_dist.core.paths import parse_path
+from tf_dist.errors import InvalidJob, Problem
+
+Render = Callable[[Any], Any]
+
+_QUEUES: Final = {
+    Dialect.TFJOB_V1: "spec.runPolicy.schedulingPolicy.queue",
+    Dialect.VOLCANO: "spec.queue",
+}
+_IN_PYTHON: Final = "the task's job"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The job of a task, and what its file has beside it. ``folder``: where containers run on a node of this machine.
+
+    ``namespace``: the one that the document says, "" for none.
+    """
+
+    entry: Entry
+    companions: tuple[Written, ...] = ()
+    folder: str = ""
+
+    @property
+    def namespace(self) -> str:
+        """The one that the document says, "" for none."""
+        return str((self.entry.written.content.get("metadata") or {}).get("namespace") or "")
+
+    @property
+    def base_name(self) -> str:
+        """What the document calls itself."""
+        return self.entry.job.key.name
+
+
+def order_of(
+    job: object,
+    folder: Path,
+    render: Render,
+    *,
+    overrides: Mapping[str, Any],
+    queue_name: str | None,
+    name: str | None,
+    default_name: str,
+) -> Order:
+    """The order of a file (relative ones are looked for in ``folder``), or of a document.
+
+    What a file says is filled in by ``render`` after it was read: a value can never become another field. InvalidJob
+    holds everything that is wrong. ``queue_name`` and ``name`` stand above the document's (None: that one);
+    ``default_name`` is for one that has none.
+    """
+
+    def changed(content: Any) -> Any:
+        content = override(content, _overrides(overrides))
+        content = _in_queue(content, queue_name) if queue_name else content
+        return _named(content, name, default_name)
+
+    if isinstance(job, str):
+        path = _path(job, folder)
+        bundle = load([str(path)], change=lambda content: changed(render(content)))
+        companions = tuple(replace(one, content=render(one.content)) for one in bundle.companions)
+        return Order(one_job(bundle), companions, str(path.absolute().parent))
+    if not isinstance(job, Mapping):
+        what = f"a {type(job).__name__} is no job"
+        raise InvalidJob([Problem("job", what, "give the path of a file, a dict, or a TFJob")])
+    content = changed(dict(job))
+    return Order(Entry(Written(_IN_PYTHON, None, content, None), parse(content)), (), str(folder))
+
+
+def personal(
+    order: Order,
+    *,
+    name: str,
+    namespace: str,
+    labels: Mapping[str, str],
+    notes: Mapping[str, str],
+    changed: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> Order:
+    """The order under another name, with labels and annotations on top of its own; InvalidJob.
+
+    ``changed`` may change a copy of the document in place before; whatever it calls the job, it keeps its name.
+    """
+    written = order.entry.written
+    content = copy.deepcopy(dict(written.content))
+    changed(content)
+    metadata = {key: value for key, value in content["metadata"].items() if key != "generateName"}
+    own_labels, own_notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    metadata |= {"name": name, "namespace": namespace}
+    metadata |= {"labels": {**own_labels, **labels}, "annotations": {**own_notes, **notes}}
+    content = {**content, "metadata": metadata}
+    return replace(order, entry=Entry(replace(written, content=content), parse(content)))
+
+
+def _path(job: str, folder: Path) -> Path:
+    path = Path(job).expanduser()
+    beside = folder / path
+    return beside if beside.exists() or path.is_absolute() or not path.exists() else path
+
+
+def _overrides(values: Mapping[str, Any]) -> tuple[Override, ...]:
+    found, problems = [], []
+    for path, value in values.items():
+        try:
+            found.append(Override(parse_path(path), value))
+        except ValueError as error:
+            hint = "write spec.tfReplicaSpecs.Worker.replicas"
+            problems.append(Problem(f"overrides[{path!r}]", " ".join(str(error).split()), hint))
+    if problems:
+        raise InvalidJob(problems)
+    return tuple(found)
+
+
+def _in_queue(content: Any, queue: str) -> Any:
+    path = _QUEUES.get(dialect_of(content))
+    if path is None:
+        raise InvalidJob([Problem("queue_name", "this format has no queues", "tf-dist convert --to kubeflow.org/v1")])
+    return override(content, [Override(parse_path(path), queue)])
+
+
+def _named(content: Any, name: str | None, default: str) -> Any:
+    """With a name: the task's own where the document leaves it to the cluster to make one."""
+    if not isinstance(content, Mapping) or not isinstance(content.get("metadata"), Mapping | None):
+        return content  # the dialect says what is wrong with it
+    given = content.get("metadata") or {}
+    chosen = name or given.get("name") or str(given.get("generateName") or "").rstrip("-.") or default
+    return {**content, "metadata": {**given, "name": chosen}}

@@ -1,0 +1,78 @@
+"""Which task a job belongs to: names, labels and annotations that can be derived again by whoever comes later."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tf_dist.core.names import ANNOTATION_PREFIX, short_hash
+
+TASK: Final = f"{ANNOTATION_PREFIX}airflow-task"
+"""The label that all jobs of one task instance share, whichever try made them."""
+OWNER: Final = f"{ANNOTATION_PREFIX}airflow-owner"
+"""The annotation that names the try whose job it is at present: who is not in it keeps hands off."""
+DOOMED: Final = f"{ANNOTATION_PREFIX}airflow-given-up-by"
+CONSUMED: Final = f"{ANNOTATION_PREFIX}airflow-result-taken-by"
+
+_LONGEST_NAME: Final = 40  # what v1alpha1 keeps of a name in those of its pods
+_LONGEST_LABEL: Final = 63
+_HASH: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskKey:
+    """One task instance, over all its tries. ``deployment`` tells one Airflow from another."""
+
+    deployment: str
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+    @property
+    def label(self) -> str:
+        """The value of the label TASK."""
+        return short_hash(*self._parts(), length=20)
+
+    @property
+    def selector(self) -> str:
+        """What selects its jobs."""
+        return f"{TASK}={self.label}"
+
+    def job_name(self, base: str, try_number: int) -> str:
+        """The name of the job that this try makes: the same however often it is asked, so that none is made twice."""
+        ending = short_hash(*self._parts(), try_number, length=_HASH)
+        head = re.sub(r"[^a-z0-9]+", "-", base.lower()).strip("-")[: _LONGEST_NAME - _HASH - 1].rstrip("-")
+        head = head if head[:1].isalpha() else f"job-{head}"[: _LONGEST_NAME - _HASH - 1].rstrip("-")
+        return f"{head}-{ending}"
+
+    def labels(self, try_number: int) -> dict[str, str]:
+        """Labels for people, named as the Kubernetes provider names them, and the one that counts."""
+        shown = {"dag_id": self.dag_id, "task_id": self.task_id, "run_id": self.run_id, "try_number": str(try_number)}
+        mapped = {"map_index": str(self.map_index)} if self.map_index >= 0 else {}
+        return {key: label_value(value) for key, value in {**shown, **mapped}.items()} | {TASK: self.label}
+
+    def _parts(self) -> tuple[object, ...]:
+        return self.deployment, self.dag_id, self.run_id, self.task_id, self.map_index
+
+
+def owner(ti_id: object, try_number: int) -> str:
+    """One try of a task instance, as OWNER names it."""
+    return f"{ti_id}/{try_number}"
+
+
+def annotations_of(stored: Mapping[str, object]) -> Mapping[str, str]:
+    """The annotations of an object."""
+    metadata = stored.get("metadata")
+    found = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def label_value(text: str) -> str:
+    """A text as a label's value: as it is where that can be, else shortened, with a hash that tells it from others."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-_.")
+    if plain == text and len(plain) <= _LONGEST_LABEL:
+        return plain
+    return f"{plain[: _LONGEST_LABEL - 6].rstrip('-_.')}-{short_hash(text)}".lstrip("-")

@@ -1,0 +1,51 @@
+"""What Airflow is told of this package when it looks for providers. Imports nothing: every Airflow process asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's description, by Airflow's own schema."""
+    name = "TensorFlow jobs"
+    return {
+        "package-name": "tf-dist",
+        "name": name,
+        "description": "Distributed TensorFlow jobs (TFJob, Volcano Job) as tasks.",
+        "integrations": [
+            {"integration-name": name, "external-doc-url": "https://www.kubeflow.org/docs", "tags": ["software"]}
+        ],
+        "operators": [{"integration-name": name, "python-modules": ["tf_dist.airflow.operator"]}],
+        "sensors": [{"integration-name": name, "python-modules": ["tf_dist.airflow.sensors"]}],
+        "hooks": [{"integration-name": name, "python-modules": ["tf_dist.airflow.hook"]}],
+        "triggers": [{"integration-name": name, "python-modules": ["tf_dist.airflow.trigger"]}],
+        "task-decorators": [{"name": "tfjob", "class-name": "tf_dist.airflow.decorator.tfjob_task"}],
+        "extra-links": [
+            "tf_dist.airflow.links.JobLink",
+            "tf_dist.airflow.links.TensorBoardLink",
+            "tf_dist.airflow.links.CheckpointLink",
+        ],
+        "config": {
+            "tf_dist": {
+                "description": "Tasks that run TensorFlow jobs.",
+                "options": {
+                    "deployment": {
+                        "description": "Tells the jobs of this Airflow from those of another one on the same cluster "
+                        "and namespace. Empty: the address of the API server ([api] base_url).",
+                        "type": "string",
+                        "default": "",
+                        "example": "staging",
+                        "version_added": "0.1.0",
+                    },
+                    "log_streams": {
+                        "description": "How many containers' logs a process follows at a time, for each cluster and "
+                        "namespace; the others wait for their turn.",
+                        "type": "integer",
+                        "default": "128",
+                        "example": None,
+                        "version_added": "0.1.0",
+                    },
+                },
+            }
+        },
+    }

@@ -1,0 +1,72 @@
+"""The thin way: Argo's own resource template creates the job, and a controller in the cluster drives it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import yaml
+from hera.workflows import Parameter, Resource
+from hera.workflows import models as m
+
+from tf_dist.argo.documents import Job, text_of
+from tf_dist.client.launch import contract
+from tf_dist.client.yaml_writing import to_yaml
+from tf_dist.core.dialects import Tailoring, dialect_of, tailored
+from tf_dist.core.model import Dialect
+
+# Label selectors over the object's fields (Argo Workflows 4.1, workflow/executor/resource.go): the step has failed as
+# soon as one requirement of the failure holds, so each condition is one that lists every way to end.
+_ENDS: Final = "status.tfDist.phase in (Failed,Terminated)"
+_ENDS_VOLCANO: Final = "status.state.phase in (Failed,Aborted,Terminated)"
+_SUCCESS: Final = "status.tfDist.phase == Completed"
+_SUCCESS_VOLCANO: Final = "status.state.phase == Completed"
+
+
+def tf_job_resource(
+    job: Job,
+    *,
+    name: str,
+    workers: int | None = None,
+    ps: int | None = None,
+    queue: str = "",
+    priority_class: str = "",
+    job_image: str = "",
+    wait: bool = True,
+    **resource: Any,
+) -> Resource:
+    """A step without an image of tf-dist: the job, created by Argo, driven by a controller (``tf-dist install``).
+
+    ``wait``: until it has ended, else the step is over at once. Output: ``job``, its name. ``resource``: whatever a
+    Hera resource template takes.
+
+    What it cannot do, and ``TFJobStep`` can: show logs and progress, hand over outputs of a failed job, stop the job
+    with the workflow (it goes when the workflow is deleted), go on with it at a retry (a retry makes another one).
+    A suspended TFJob is waited for; a Volcano job that was aborted has failed.
+    """
+    document = yaml.safe_load(text_of(job))
+    tailoring = Tailoring(
+        workers=workers,
+        ps=ps,
+        queue=queue,
+        priority_class=priority_class,
+        image=job_image,
+        labels={contract.WORKFLOW_LABEL: "{{workflow.name}}"},
+        tidy=True,
+    )
+    volcano = dialect_of(document) is Dialect.VOLCANO
+    manifest = tailored(document, tailoring)
+    metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "generateName")}
+    base = manifest["metadata"].get("generateName") or f"{manifest['metadata']['name']}-"
+    labels = {**(metadata.get("labels") or {}), contract.WORKFLOW_UID: "{{workflow.uid}}"}
+    manifest["metadata"] = {"generateName": base, **metadata, "labels": labels}
+    outputs = [Parameter(name="job", value_from=m.ValueFrom(json_path="{.metadata.name}"))]
+    return Resource(
+        name=name,
+        action="create",
+        set_owner_reference=True,
+        manifest=to_yaml(manifest),
+        success_condition=(_SUCCESS_VOLCANO if volcano else _SUCCESS) if wait else None,
+        failure_condition=(_ENDS_VOLCANO if volcano else _ENDS) if wait else None,
+        outputs=[*outputs],
+        **resource,
+    )

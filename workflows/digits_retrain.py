@@ -1,0 +1,125 @@
+"""Retrain, and go to production only with a better model: prepare, train, evaluate, promote; clean up whatever happens.
+
+The template that `cron_retrain` and `event_retrain` start. A run that is tried again (`argo retry`) goes on with its
+job and its checkpoint, because both are known by the workflow and the step and by nothing else.
+"""
+
+from pathlib import Path
+
+from hera.workflows import DAG, ExistingVolume, Parameter, WorkflowTemplate, script
+from hera.workflows import models as m
+
+from tf_dist.argo import TFJobStep, cleanup_step
+
+IMAGE = "{{workflow.parameters.image}}"
+FOLDER = "/models/digits/{{workflow.uid}}"
+
+models = ExistingVolume(name="models", claim_name="tf-dist-models", mount_path="/models")
+
+
+@script(image=IMAGE, volumes=[models], outputs=[Parameter(name="samples", value_from=m.ValueFrom(path="/tmp/samples"))])
+def prepare(folder):
+    """Put aside what the model will be judged by: the part of the digits that no worker trains on."""
+    import pathlib
+
+    import numpy
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    digits = load_digits()
+    images = (digits.images[..., numpy.newaxis] / 16).astype("float32")
+    _, images, _, labels = train_test_split(
+        images, digits.target, test_size=0.2, random_state=0, stratify=digits.target
+    )
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    numpy.savez(f"{folder}/held-out.npz", images=images, labels=labels)
+    pathlib.Path("/tmp/samples").write_text(str(len(labels)))
+    print(f"{len(labels)} images put aside in {folder}")
+
+
+train = TFJobStep(
+    name="train",
+    job=Path(__file__).with_name("digits-job.yaml"),
+    inputs=[Parameter(name="steps"), Parameter(name="learning-rate")],
+    workers="{{workflow.parameters.workers}}",
+    job_image=IMAGE,
+    model_dir=FOLDER,
+    total_steps="{{inputs.parameters.steps}}",
+    pending_timeout="2h",
+    metric_outputs=["accuracy"],
+)
+
+
+@script(
+    image=IMAGE,
+    volumes=[models],
+    outputs=[
+        Parameter(name="accuracy", value_from=m.ValueFrom(path="/tmp/accuracy", default="0")),
+        Parameter(name="better", value_from=m.ValueFrom(path="/tmp/better", default="no")),
+    ],
+)
+def evaluate(folder, checkpoint):
+    """Measure the trained model on what was put aside, and compare it with the one in production."""
+    import pathlib
+
+    import numpy
+    import tensorflow as tf
+
+    held_out = numpy.load(f"{folder}/held-out.npz")
+    model = tf.saved_model.load(f"{folder}/export")
+    accuracy = float(numpy.mean(numpy.argmax(model.serve(held_out["images"]), axis=1) == held_out["labels"]))
+    production = pathlib.Path("/models/production/accuracy")
+    before = float(production.read_text()) if production.exists() else 0.0
+    print(f"{checkpoint}: accuracy={accuracy:.4f}, in production {before:.4f}")
+    pathlib.Path("/tmp/accuracy").write_text(f"{accuracy:.4f}")
+    pathlib.Path("/tmp/better").write_text("yes" if accuracy > before else "no")
+
+
+@script(image=IMAGE, volumes=[models])
+def promote(folder, accuracy):
+    """Make it the model in production, at once: whoever reads sees the old one or the new one."""
+    import os
+    import pathlib
+
+    version = pathlib.Path(folder)
+    (version / "accuracy").write_text(str(accuracy))
+    link = version.parent.parent / ".production"
+    link.unlink(missing_ok=True)
+    link.symlink_to(version)
+    os.replace(link, version.parent.parent / "production")
+    print(f"production is {version} with accuracy={accuracy}")
+
+
+cleanup = cleanup_step()
+
+with WorkflowTemplate(
+    name="digits-retrain",
+    entrypoint="retrain",
+    service_account_name="tf-dist-argo",
+    arguments=[
+        Parameter(name="image", value="tf-dist/digits:latest"),
+        Parameter(name="steps", value="4000"),
+        Parameter(name="learning-rate", value="0.05"),
+        Parameter(name="workers", value="2"),
+    ],
+    templates=[cleanup],
+    on_exit=cleanup,
+    pod_gc=m.PodGC(strategy="OnWorkflowSuccess"),
+    ttl_strategy=m.TTLStrategy(seconds_after_completion=86400),
+) as w:
+    with DAG(name="retrain"):
+        prepared = prepare(arguments={"folder": FOLDER})
+        trained = train(
+            arguments={
+                "steps": "{{workflow.parameters.steps}}",
+                "learning-rate": "{{workflow.parameters.learning-rate}}",
+            }
+        )
+        evaluated = evaluate(
+            arguments={"folder": FOLDER, "checkpoint": trained.get_parameter("checkpoint")},
+        )
+        promoted = promote(
+            arguments={"folder": FOLDER, "accuracy": evaluated.get_parameter("accuracy")},
+            when=f"{evaluated.get_parameter('better')} == yes",
+        )
+        prepared >> trained >> evaluated >> promoted

@@ -1,0 +1,38 @@
+"""Train one model: a single step that is a distributed job.
+
+What to look at while it runs: every replica's lines in the log of the step, the progress from the training steps, and
+the step's output parameters, which are there also when the job failed. Try `argo stop`: its pods are gone in seconds.
+"""
+
+from pathlib import Path
+
+from hera.workflows import Parameter, Workflow
+from hera.workflows import models as m
+
+from tf_dist.argo import TFJobStep
+
+# The claim that all steps and all replicas see is in storage.yaml, the account in rbac.yaml.
+train = TFJobStep(
+    name="train",
+    job=Path(__file__).with_name("digits-job.yaml"),
+    inputs=[Parameter(name="steps", default="4000"), Parameter(name="learning-rate", default="0.05")],
+    job_image="{{workflow.parameters.image}}",
+    # The same folder at each try of the step, so that a job that is made anew finds its checkpoint.
+    model_dir="/models/digits/{{workflow.uid}}",
+    total_steps="{{inputs.parameters.steps}}",
+    metric_outputs=["accuracy"],
+)
+
+w = Workflow(
+    generate_name="digits-train-",
+    entrypoint="train",
+    service_account_name="tf-dist-argo",
+    arguments=[
+        Parameter(name="image", value="tf-dist/digits:latest"),
+        Parameter(name="steps", value="4000"),
+        Parameter(name="learning-rate", value="0.05"),
+    ],
+    templates=[train],
+    pod_gc=m.PodGC(strategy="OnWorkflowSuccess"),
+    ttl_strategy=m.TTLStrategy(seconds_after_completion=86400),
+)

@@ -1,0 +1,63 @@
+"""Look for the best learning rate: a job for each, as many at a time as the queue lets in, and the best of them.
+
+Each item of the loop is a step of its own, so each has its own job, name and folder.
+"""
+
+from pathlib import Path
+
+from hera.workflows import DAG, Parameter, Workflow, script
+from hera.workflows import models as m
+
+from tf_dist.argo import TFJobStep
+
+train = TFJobStep(
+    name="train",
+    job=Path(__file__).with_name("digits-job.yaml"),
+    inputs=[Parameter(name="steps"), Parameter(name="learning-rate")],
+    workers=1,
+    job_image="{{workflow.parameters.image}}",
+    model_dir="/models/digits/{{workflow.uid}}-{{inputs.parameters.learning-rate}}",
+    total_steps="{{inputs.parameters.steps}}",
+    metric_outputs=["accuracy"],
+)
+
+
+@script(
+    image="{{workflow.parameters.image}}",
+    outputs=[Parameter(name="best", value_from=m.ValueFrom(path="/tmp/best"))],
+)
+def choose(rates, results):
+    """Results come in the order of the rates; a job that told nothing counts as nothing."""
+    import pathlib
+
+    found = [(float(result["accuracy"] or 0), rate) for result, rate in zip(results, rates, strict=True)]
+    for accuracy, rate in found:
+        print(f"learning rate {rate}: accuracy={accuracy:.4f}")
+    pathlib.Path("/tmp/best").write_text(str(max(found)[1]))
+
+
+with Workflow(
+    generate_name="digits-sweep-",
+    entrypoint="sweep",
+    service_account_name="tf-dist-argo",
+    parallelism=4,
+    arguments=[
+        Parameter(name="image", value="tf-dist/digits:latest"),
+        Parameter(name="steps", value="2000"),
+        Parameter(name="learning-rates", value="[0.01, 0.05, 0.2]"),
+    ],
+    pod_gc=m.PodGC(strategy="OnWorkflowSuccess"),
+    ttl_strategy=m.TTLStrategy(seconds_after_completion=86400),
+) as w:
+    with DAG(name="sweep"):
+        trained = train(
+            arguments={"steps": "{{workflow.parameters.steps}}", "learning-rate": "{{item}}"},
+            with_param="{{workflow.parameters.learning-rates}}",
+        )
+        chosen = choose(
+            arguments={
+                "rates": "{{workflow.parameters.learning-rates}}",
+                "results": "{{tasks.train.outputs.parameters}}",
+            }
+        )
+        trained >> chosen
