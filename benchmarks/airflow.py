@@ -65,9 +65,19 @@ def _run(kind: str, cluster: Counting, file: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.airflow_triggerer", kind, str(file), str(JOBS), str(SECONDS)]
     settings = {"AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR", "AIRFLOW_HOME": str(file.parent / "airflow")}
     environment = os.environ | settings
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+        "text": True,
+        "env": environment,
+    }
     with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
-        _until(lambda: cluster.asked["get"] >= JOBS)
+        try:
+            _until(lambda: cluster.asked["get"] >= JOBS)
+        except TimeoutError:
+            process.kill()
+            raise
         process.stdin.write("\n")
         process.stdin.flush()
         _answer(process)
@@ -115,7 +125,13 @@ _SEEN: dict[str, dict[str, Any]] = {}
 
 def _figures(kind: str) -> dict[str, Any]:
     if kind not in _SEEN:
-        _SEEN[kind] = _many(kind)
+        try:
+            _SEEN[kind] = _many(kind)
+        except TimeoutError:
+            if kind == "ours":
+                raise
+            # The provider's trigger may be too slow for so many on this machine; that is no figure of ours.
+            _SEEN[kind] = {"requests": float("nan"), "cpu": float("nan"), "memory": float("nan"), "stall": float("nan")}
     return _SEEN[kind]
 
 

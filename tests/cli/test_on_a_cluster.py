@@ -27,6 +27,7 @@ from tf_dist.cluster import kube
 from tf_dist.cluster.api import LEASES, NAMESPACES, PODS, TFJOBS
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.core import names
+from tf_dist.driver.lease import INLINE
 from tf_dist.errors import NotFound
 
 FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
@@ -60,7 +61,8 @@ class Elsewhere:
     def leases(self) -> list[str]:
         """Those of drivers that live in a process of their own."""
         found = self.cluster.list(LEASES).items
-        return [lease["metadata"]["name"] for lease in found if names.DRIVER in (lease["metadata"].get("labels") or {})]
+        inline = [one for one in found if (one["metadata"].get("labels") or {}).get(names.DRIVER) == INLINE]
+        return [one["metadata"]["name"] for one in inline]
 
     def pods(self, name: str) -> list[str]:
         found = self.cluster.list(PODS, labels=f"{names.JOB_NAME}={name}").items

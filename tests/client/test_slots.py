@@ -62,3 +62,12 @@ def test_a_thread_without_work_ends_and_closing_forgets_what_waits() -> None:
     closing.join(SECONDS)
     assert not closing.is_alive()
     assert seen == []
+
+
+def test_when_it_is_closed_its_threads_are_dead() -> None:
+    for _ in range(500):
+        slots, done = Slots(2), threading.Event()
+        slots.start(done.set)
+        done.wait()
+        slots.close()
+        assert not [one for one in threading.enumerate() if one.name == "log"]

@@ -18,7 +18,9 @@ class Slots:
         self._most = most
         self._lock = threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
-        self._threads: set[threading.Thread] = set()
+        self._busy = 0
+        # Also those that are about to end: a thread that is forgotten before it is dead is waited for by nobody.
+        self._threads: list[threading.Thread] = []
 
     @property
     def waiting(self) -> int:
@@ -29,17 +31,18 @@ class Slots:
         """Have it done as soon as a thread is free; what it raises is its own affair."""
         with self._lock:
             self._waiting.append(work)
-            if len(self._threads) >= self._most:
+            if self._busy >= self._most:
                 return
+            self._busy += 1
             thread = threading.Thread(target=self._run, name="log", daemon=True)
-            self._threads.add(thread)
-        thread.start()
+            self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+            thread.start()
 
     def close(self) -> None:
         """Forget what waits, and return when nothing is done any more: end what is under way first."""
         with self._lock:
             self._waiting.clear()
-            threads = tuple(self._threads)
+            threads = self._threads
         for thread in threads:
             thread.join()
 
@@ -54,5 +57,5 @@ class Slots:
         with self._lock:
             if self._waiting:
                 return self._waiting.popleft()
-            self._threads.discard(threading.current_thread())
+            self._busy -= 1
             return None

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from tf_dist.cluster.api import LEASES, Cluster
+from tf_dist.core import names
 from tf_dist.driver import lease
 from tf_dist.driver.lease import LeaseRef, Observation, Terms
 from tf_dist.driver.leasebook import LOOK_EVERY
@@ -97,6 +98,7 @@ class LeaseArbiter:
             cluster,
             ARBITER,
             shared=True,
+            labels={names.DRIVER: "arbiter"},
             stands=stands,
             fenced=True,
             duration=duration,
