@@ -7,12 +7,14 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.airflow.site import Site
+from tests.waiting import until
 from tf_dist.cluster.node.settings import NetworkMode
 from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings, dump
 
@@ -60,6 +62,8 @@ def cluster_site() -> Iterator[Site]:
         with EmbeddedCluster(settings) as embedded:
             kubeconfig = Path(scratch, "kubeconfig")
             dump(embedded.kubeconfig(), kubeconfig)
+            # The cluster's own driver follows the last of its kinds: what begins from now on is not its thread.
+            until(lambda: "reflect-priorityclasses" in {thread.name for thread in threading.enumerate()}, 60)
             yield Site(embedded, str(kubeconfig))
 
 
