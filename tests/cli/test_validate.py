@@ -16,9 +16,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "digits"
 
 
 def test_the_examples_are_valid(tf_dist: Program) -> None:
-    found = tf_dist("validate", *map(str, sorted(EXAMPLES.glob("*.yaml"))))
+    files = sorted(EXAMPLES.glob("*.yaml"))
+    found = tf_dist("validate", *map(str, files))
     assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.count(": valid: ") == 3
+    assert found.stdout.count(": valid: ") == len(files) > 0
 
 
 TEXTS = {
