@@ -6,7 +6,6 @@ import copy
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,16 +154,6 @@ def merged(document: Any, patch: Any) -> Any:
         else:
             result[key] = merged(result.get(key), value)
     return result
-
-
-@pytest.mark.parametrize("make", ALL)
-def test_what_is_stored_is_read_faster_than_a_user_s_document_is_checked(make: Any):
-    """Every job is read in every cold start."""
-    import timeit
-
-    document = make()
-    reading, checking = (min(timeit.repeat(lambda f=f: f(document), number=20, repeat=7)) for f in (read, parse))
-    assert reading < checking
 
 
 def test_a_document_that_contains_itself_ends():
