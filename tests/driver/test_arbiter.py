@@ -10,12 +10,12 @@ from hypothesis import given, settings
 
 from tests.driver.harness import Clock, World, tfjob
 from tests.driver.test_driving import Hands
-from tests.driver.test_intents import TURNS, Process, Turn, admitted, leave
+from tests.driver.test_intents import TURNS, Process, Turn, admitted, leave, play
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, TFJOBS, Cluster, Resource
 from tf_dist.core import names
 from tf_dist.driver import lease
-from tf_dist.driver.arbiter import ARBITER, Arbiter, LeaseArbiter
+from tf_dist.driver.arbiter import ADMISSIONS, ARBITER, Arbiter, LeaseArbiter
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.refs import JobRef
@@ -90,29 +90,12 @@ class Believing(Process):
 @given(TURNS)
 @settings(max_examples=100)
 def test_a_driver_of_one_job_and_one_of_all_never_give_more_than_there_is(turns: list[Turn]) -> None:
-    world = World(cpu="4")  # one job at a time
+    world = World(cpu="4")
     processes = [Believing(world), Believing(world, "own")]
     submit(world, "own")
     for number in range(3):
         world.submit(tfjob(f"m-{number}"))
-    for turn in turns:
-        other = processes[1 - turn.who]
-
-        def meanwhile(turn: Turn = turn, other: Believing = other) -> None:
-            for _ in range(turn.steps):
-                other.step()
-            assert len(admitted(world)) <= 1
-
-        if turn.leaves:
-            leave(world)
-        processes[turn.who].wire.sleep = (turn.write, meanwhile)
-        processes[turn.who].step()
-        assert len(admitted(world)) <= 1
-    for process in processes:
-        process.wire.sleep = None
-    for _ in range(4):
-        processes[0].step()
-    assert len(admitted(world)) == min(1, len(world.memory.list(TFJOBS).items))
+    play(world, processes, turns)
 
 
 @pytest.fixture
@@ -332,3 +315,49 @@ def test_what_did_not_reach_the_job_of_another_driver_is_told_again(world: World
     world.clock.now += 1
     deciding.step(deciding._queue.take())
     assert admitted(world) == ["b"]
+
+
+def test_who_cannot_open_the_list_decides_nothing_and_drives_on(world: World) -> None:
+    """Places can wait; jobs that run cannot."""
+
+    class Refusing:
+        """A cluster in which the list of intentions may not be written for a while."""
+
+        refuses = False
+
+        def __getattr__(self, verb: str) -> Any:
+            return getattr(world.memory, verb)
+
+        def replace(self, resource: Resource, namespace: str | None, name: str, *args: Any, **kwargs: Any) -> Any:
+            if self.refuses and (namespace, name) == ADMISSIONS:
+                raise Forbidden("may not update leases there")
+            return world.memory.replace(resource, namespace, name, *args, **kwargs)
+
+    cluster: Any = Refusing()
+    mandate = Hands("default/driver-of-a")
+    driver = Driver(
+        cluster,
+        clock=world.clock,
+        mandate=mandate,
+        settings=DriverSettings(arbitrates=True),
+        arbiter=Believer(mandate),
+    )
+    submit(world, "a")
+    driver.step()
+    driver.step()
+    submit(world, "b")
+    cluster.refuses, mandate.epoch = True, 1
+    world.run_pods()
+    driver.step()
+    assert world.status("a")["phase"] == "Running"
+    leave(world)
+    driver.step()
+    assert admitted(world) == []
+    assert driver._longest_wait() > 0, "it asks again, and not all the time"
+    cluster.refuses = False
+
+    def decided() -> bool:
+        driver.step()
+        return admitted(world) == ["b"]
+
+    until(decided, 60)

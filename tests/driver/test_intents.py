@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,13 +105,8 @@ def leave(world: World) -> None:
                 world.evict(pod)
 
 
-@given(TURNS)
-@settings(max_examples=75)
-def test_the_sum_of_what_is_given_never_exceeds_the_room(turns: list[Turn]) -> None:
-    world = World(cpu="4")  # one job at a time
-    processes = [Process(world), Process(world)]
-    for number in range(4):
-        world.submit(tfjob(f"m-{number}"))
+def play(world: World, processes: Sequence[Process], turns: list[Turn]) -> None:
+    """Take the turns, in a world with room for one job at a time; in the end the first process puts things straight."""
     for count, turn in enumerate(turns):
         other = processes[1 - turn.who]
 
@@ -127,10 +122,21 @@ def test_the_sum_of_what_is_given_never_exceeds_the_room(turns: list[Turn]) -> N
         processes[turn.who].wire.sleep = (turn.write, meanwhile)
         processes[turn.who].step()
         assert len(admitted(world)) <= 1
-    processes[0].wire.sleep = None
+    for process in processes:
+        process.wire.sleep = None
     for _ in range(4):
         processes[0].step()
     assert len(admitted(world)) == min(1, len(world.memory.list(TFJOBS).items))
+
+
+@given(TURNS)
+@settings(max_examples=75)
+def test_the_sum_of_what_is_given_never_exceeds_the_room(turns: list[Turn]) -> None:
+    world = World(cpu="4")
+    processes = [Process(world), Process(world)]
+    for number in range(4):
+        world.submit(tfjob(f"m-{number}"))
+    play(world, processes, turns)
 
 
 def test_a_place_in_the_air_never_arrives_once_the_next_arbiter_has_decided() -> None:
@@ -151,6 +157,19 @@ def test_a_place_in_the_air_never_arrives_once_the_next_arbiter_has_decided() ->
     slow.wire.sleep = (1, meanwhile)
     slow.step()
     assert admitted(world) == ["b"]
+
+
+def test_a_place_that_did_not_arrive_is_written_down_anew_before_it_is_given_again() -> None:
+    """Else nobody would notice that somebody else decides by now."""
+    world = World(cpu="4")
+    process = Process(world)
+    process.step()
+    world.submit(tfjob("a"))
+    process.wire.sleep = (1, lambda: opened(world.memory) and None)
+    process.step()
+    with pytest.raises(NotDriving):
+        process.driver.step()
+    assert admitted(world) == []
 
 
 @pytest.fixture

@@ -112,6 +112,8 @@ class Admission:
         with self._lock:
             if self._given.pop(uid, None) is None:
                 return
+            # Given again, it is written down again: somebody else may decide by now, and that shows there alone.
+            self._intended -= {uid}
             if self._feed is not None:
                 self._feed.again(uid)
         self._intents.settle((uid,))

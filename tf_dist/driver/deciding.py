@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from tf_dist.core.gang.model import Verdict
 from tf_dist.driver.admission import Admission
 from tf_dist.driver.arbiter import Arbiter
 from tf_dist.driver.intents import Intents
 from tf_dist.driver.ledger import Known
+from tf_dist.driver.mandate import NotDriving
 from tf_dist.driver.queue_reports import QueueReports
+from tf_dist.errors import ClusterError
+
+_LOG = logging.getLogger(__name__)
+# Seconds until it is tried again to begin, after that has failed.
+_PAUSE: Final = 5.0
 
 
 class Deciding:
@@ -28,6 +38,7 @@ class Deciding:
         own: Intents,
         common: Intents,
         reporting: bool,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._arbiter = arbiter
         self._admission = admission
@@ -36,20 +47,34 @@ class Deciding:
         self._common = common
         self._reporting = reporting
         self._opened: object = None
+        self._monotonic = monotonic
+        self._again = -math.inf
 
     def open(self, epoch: int, *, sees_all: bool) -> bool:
         """Begin, under a mandate won for the ``epoch``-th time, if it is ours to decide.
 
-        Whether that is new: only what is seen from then on is all that anybody before has given away. ClusterError when
-        it cannot be made sure of.
+        Whether that is new: only what is seen from then on is all that anybody before has given away. Where that cannot
+        be made sure of, nothing is decided for a while: places can wait, jobs that run cannot. NotDriving when somebody
+        else is at it.
         """
         self._arbiter.start(sees_all=sees_all)
-        if not self._arbiter.decides():
+        if not self._arbiter.decides() or self._rest() > 0:
             return False
-        right = self._right(epoch)
-        anew = self._admission.open(right, self._common if self._arbiter.for_all() else self._own)
+        right, self._opened = self._right(epoch), None
+        try:
+            anew = self._admission.open(right, self._common if self._arbiter.for_all() else self._own)
+        except NotDriving:
+            raise
+        except ClusterError as error:
+            _LOG.warning("no places can be given: %s%s", error, f" ({error.hint})" if error.hint else "")
+            self._again = self._monotonic() + _PAUSE
+            return False
         self._opened = right
         return anew
+
+    def _rest(self) -> float:
+        """Seconds until it is tried again."""
+        return max(0.0, self._again - self._monotonic())
 
     def _right(self, epoch: int) -> object:
         return epoch, self._arbiter.epoch, self._arbiter.for_all()
@@ -69,7 +94,7 @@ class Deciding:
     def pause(self, *, waiting: bool) -> float:
         """Seconds until there may be something to decide. ``waiting``: whether any job waits."""
         if self._arbiter.decides():
-            return min(self._admission.pause(), self._reports.pause())
+            return self._rest() or min(self._admission.pause(), self._reports.pause())
         return self._arbiter.pause() if waiting else float("inf")
 
     def decide(self, known: Iterable[Known], tells: Callable[[Known, Verdict], bool]) -> frozenset[str]:
