@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -597,6 +598,13 @@ def test_a_quota_that_is_used_up_is_told_from_a_missing_right(kubeconfig: str, s
     with kube.load(kubeconfig).cluster() as cluster:
         quota = {"metadata": {"name": "small"}, "spec": {"hard": {"count/configmaps": "0"}}}
         cluster.create(QUOTAS, space, quota)
-        wait_for(cluster, QUOTAS, space, "small", lambda found: bool(found and (found.get("status") or {}).get("hard")))
-        with pytest.raises(QuotaExceeded, match="exceeded quota"):
-            cluster.create(CONFIG_MAPS, space, {"metadata": {"name": "a"}})
+
+        def refused() -> bool:
+            """From a moment after the quota was made: the server's admission learns of it from a watch."""
+            try:
+                cluster.create(CONFIG_MAPS, space, {"metadata": {"name": f"a-{uuid.uuid4().hex}"}})
+            except QuotaExceeded as error:
+                return "exceeded quota" in str(error)
+            return False
+
+        until(refused, 60)
