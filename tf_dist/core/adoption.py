@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from tf_dist.core.model import Job
-from tf_dist.core.outcome import Outcome, outcome
+from tf_dist.core.outcome import Outcome, outcome, suspended
 from tf_dist.core.status import Status
 
 
@@ -30,8 +30,3 @@ def adoption(job: Job, status: Status, *, reported: bool) -> Adoption:
         case Outcome.STOPPED if not suspended(status):
             return Adoption.REPLACE if reported else Adoption.JOIN
     return Adoption.JOIN
-
-
-def suspended(status: Status) -> bool:
-    """Whether a stopped job waits for somebody to resume it, rather than having been aborted by a policy."""
-    return status.reason == "Suspended"

@@ -13,7 +13,7 @@ from typing import Final
 from tf_dist.core.diagnose import Category, Diagnosis, diagnose
 from tf_dist.core.model import Job
 from tf_dist.core.observed import PodPhase, PodView
-from tf_dist.core.outcome import WAITS, Outcome, never, outcome
+from tf_dist.core.outcome import WAITS, Outcome, never, outcome, suspended
 from tf_dist.core.status import Phase, Status, state_word
 
 
@@ -65,6 +65,11 @@ class Conclusion:
     hint: str = ""
 
 
+_LATE: Final = {
+    End.TIMEOUT: "it took too long",
+    End.NOT_ADMITTED: "it got no place in time",
+    End.NOT_STARTED: "it has a place, but did not come up in time",
+}
 _ENDS: Final = {Outcome.FAILED: End.FAILED, Outcome.EVICTED: End.EVICTED, Outcome.STOPPED: End.STOPPED}
 
 
@@ -84,7 +89,7 @@ def conclude(
 
 def _is_over(status: Status) -> bool:
     """Whether nothing but a command would change it any more."""
-    return status.finished or (status.phase is Phase.ABORTED and status.reason != "Suspended")
+    return status.finished or (status.phase is Phase.ABORTED and not suspended(status))
 
 
 def _failed(job: Job, status: Status) -> Conclusion:
@@ -106,15 +111,7 @@ def _late(end: End, job: Job, status: Status, pods: tuple[PodView, ...], now: fl
     image = next((one for one in findings if one.category is Category.IMAGE), None)
     if end is End.NOT_STARTED and image is not None:
         return _of_image(image)
-    why, texts = (
-        findings[0],
-        {
-            End.TIMEOUT: "it took too long",
-            End.NOT_ADMITTED: "it got no place in time",
-            End.NOT_STARTED: "it has a place, but did not come up in time",
-        },
-    )
-    return Conclusion(end, f"{texts[end]}: {why.summary}", why.resolution)
+    return Conclusion(end, f"{_LATE[end]}: {findings[0].summary}", findings[0].resolution)
 
 
 def _without_image(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> Iterator[Conclusion]:
@@ -136,7 +133,7 @@ def _dues(status: Status, limits: Limits) -> Iterator[tuple[End, float]]:
     """Every limit that counts at present, and when it is up."""
     if limits.deadline is not None:
         yield End.TIMEOUT, limits.deadline
-    if status.phase is not Phase.PENDING or status.reason == "Suspended":
+    if status.phase is not Phase.PENDING or suspended(status):
         return
     asked, admission = status.since or status.created, status.admission
     if limits.admission is not None and admission is None and asked is not None:

@@ -55,3 +55,8 @@ def never(goal: str, status: Status | None) -> bool:
     if status is None:
         return goal != "deleted"
     return status.finished and goal != "deleted" and not WAITS[goal](status)
+
+
+def suspended(status: Status) -> bool:
+    """Whether a stopped job waits for somebody to resume it, rather than having been aborted by a policy."""
+    return status.reason == "Suspended"

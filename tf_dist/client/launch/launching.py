@@ -18,11 +18,10 @@ from tf_dist.client.launch.usage import Usage
 from tf_dist.client.onlooking import Onlooker, View
 from tf_dist.cluster.api import Cluster, Object
 from tf_dist.core import conclusion
-from tf_dist.core.adoption import suspended
 from tf_dist.core.conclusion import Limits
 from tf_dist.core.diagnose import diagnose
 from tf_dist.core.model import CleanPodPolicy
-from tf_dist.core.outcome import Outcome, outcome
+from tf_dist.core.outcome import Outcome, outcome, suspended
 from tf_dist.core.progress import Progress
 from tf_dist.core.status import SUCCESSFUL, Status
 from tf_dist.core.times import parse_time
