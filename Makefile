@@ -1,6 +1,6 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-airflow demo-argo test test-airflow lint check bench soak clean
+.PHONY: help install demo demo-job demo-argo test lint check bench soak clean
 
 # The first Python of the machine that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -13,30 +13,23 @@ help: ## What can be made
 .venv/installed: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "tf-dist needs Python 3.11 or later: install it, or say make PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[argo,dev,tensorflow]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[airflow,argo,dev,tensorflow]'
 	@touch $@
 
 install: .venv/installed ## Make .venv with everything in it
 
-# Airflow brings a hundred packages, so that only who wants it waits for them.
-.venv/airflow: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[airflow,argo,dev,tensorflow]'
-	@touch $@
-
-demo: .venv/installed ## Train a digit classifier with 1 parameter server and 2 workers
-	$(BIN)/tf-dist run --embedded examples/digits/tfjob.yaml
-
-demo-airflow: .venv/airflow ## Retrain it in Airflow: train, evaluate, promote
+demo: .venv/installed ## Retrain a digit classifier in Airflow: train, evaluate, promote
 	$(BIN)/python examples/airflow/demo.py digits_retrain
 
-demo-argo: .venv/installed ## Retrain in an Argo workflow, where no Argo is installed
+demo-job: .venv/installed ## Only train it: 1 parameter server, 2 workers, on your terminal
+	$(BIN)/tf-dist run --embedded examples/digits/tfjob.yaml
+
+demo-argo: .venv/installed ## Retrain it in an Argo workflow, where no Argo is installed
 	$(BIN)/python -m tests.argo.demo
 
+# Most tests wait for processes most of the time, so that several files at a time take a third of it.
 test: .venv/installed ## Run the tests
-	$(BIN)/pytest
-
-test-airflow: .venv/airflow ## Run the tests that need Airflow, a whole one with its faults among them
-	$(BIN)/pytest tests/airflow
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed ## Style, types and import rules
 	$(BIN)/ruff check .

@@ -88,8 +88,8 @@ with DAG(
         """Print what came of the run."""
         rows = {
             "job": trained["name"],
-            "step": trained["metrics"].get("step"),
-            "loss": trained["metrics"].get("loss"),
+            "step": int(trained["metrics"]["step"]),
+            "loss": trained["metrics"]["loss"],
             "accuracy": f"{evaluated['metrics']['accuracy']:.4f} on held-out images",
             "checkpoint": trained["checkpoint"],
             "waited": f"{trained['waited_seconds']:.1f} s for its place",

@@ -1,7 +1,8 @@
-"""What holds for every test: how Hypothesis looks for examples."""
+"""What holds for every test: how Hypothesis looks for examples, and which files go first."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A slow machine says nothing about the code: no example has a time limit, and none takes too long to make. And the
@@ -9,3 +10,11 @@ from hypothesis import HealthCheck, settings
 # to look for more of them, say pytest --hypothesis-profile=default.
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+
+LONG = ("tensorflow", "airflow_stack")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest go first: where several run at a time, none is left over at the end."""
+    long = {item.path for item in items if any(map(item.get_closest_marker, LONG))}
+    items.sort(key=lambda item: item.path not in long)

@@ -1,6 +1,6 @@
-"""`make demo-airflow`: a DAG of dags/ from end to end on this machine, and what came of it.
+"""`make demo`: a DAG of dags/ from end to end on this machine, and what came of it.
 
-Starts a cluster as `tf-dist local up` does, and Airflow on SQLite, both in a temporary folder: gone afterwards.
+Starts a cluster in this process, and Airflow on SQLite, both in a temporary folder: gone afterwards.
 Usage: python examples/airflow/demo.py [DAG], by default digits_retrain.
 """
 
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tf_dist.driver import local
+from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings, dump
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 # A line of Airflow's log that is ours; one without a time was printed by a task.
@@ -21,21 +21,30 @@ OURS = re.compile(r"^\S+Z \[\w+ *\] (?P<text>.*?) *\[(?:tf_dist\.airflow|airflow
 TIMED = re.compile(r"^\d{4}-\d\d-\d\dT\S+Z \[")
 TASK = re.compile(r"\[DAG TEST\] starting task_id=(?P<task>\S+)")
 
+# Airflow's command, which ends when this process does, however it ends: nobody else would stop it then.
+AIRFLOW = """
+import os, runpy, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+runpy.run_module("airflow", run_name="__main__")
+"""
+
 
 def main() -> int:
     """Run it; Airflow's exit code."""
     dag = sys.argv[1] if len(sys.argv) > 1 else "digits_retrain"
     with tempfile.TemporaryDirectory(prefix="td-") as scratch:
         print(f"Starting a cluster on this machine, and Airflow, for the DAG {dag} (dags/{dag}.py) …", flush=True)
-        cluster = Path(scratch, "cluster")
-        local.up(local.LocalSettings(state_dir=str(cluster), workdir=str(DAGS.parent)))
+        kubeconfig = Path(scratch, "kubeconfig")
         try:
-            return run(dag, Path(scratch), cluster)
-        finally:
-            local.down(cluster)
+            with EmbeddedCluster(EmbeddedSettings(state_dir=Path(scratch, "node"), workdir=DAGS.parent)) as cluster:
+                dump(cluster.kubeconfig(), kubeconfig)
+                return run(dag, Path(scratch), kubeconfig)
+        except KeyboardInterrupt:
+            print("\nStopped; the job, the cluster and Airflow are gone.")
+            return 130
 
 
-def run(dag: str, scratch: Path, cluster: Path) -> int:
+def run(dag: str, scratch: Path, kubeconfig: Path) -> int:
     """Airflow, as a process; what our tasks say is shown, the rest is kept for when it fails."""
     home = scratch / "airflow"
     home.mkdir()
@@ -45,25 +54,22 @@ def run(dag: str, scratch: Path, cluster: Path) -> int:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "DIGITS_INBOX": str(scratch / "digits.new"),
-        "TF_DIST_HOME": str(cluster),
+        "KUBECONFIG": str(kubeconfig),
+        "TF_DIST_HOME": str(scratch / "none"),
         "PYTHONUNBUFFERED": "1",
     }
-    airflow = str(Path(sys.executable).with_name("airflow"))
-    steps = [[airflow, "db", "migrate"], [airflow, "dags", "test", dag]]
+    airflow = [sys.executable, "-c", AIRFLOW]
+    migrate, test = [*airflow, "db", "migrate"], [*airflow, "dags", "test", dag]
+    pipe = subprocess.PIPE
     log, table = scratch / "log", list[str]()
     with log.open("w") as out:
-        subprocess.run(steps[0], env=environment, stdout=out, stderr=out, check=False)
-        process = subprocess.Popen(steps[1], env=environment, stdout=subprocess.PIPE, stderr=out, text=True)
-        try:
+        with subprocess.Popen(migrate, env=environment, stdin=pipe, stdout=out, stderr=out) as process:
+            process.wait()
+        with subprocess.Popen(test, env=environment, stdin=pipe, stdout=pipe, stderr=out, text=True) as process:
             for line in process.stdout or ():
                 out.write(line)
                 show(line, table)
-        except KeyboardInterrupt:
-            process.terminate()
-            print("\nStopping …", flush=True)
-        code = process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+    code = process.returncode
     print("\n" + "\n".join(table) if table and code == 0 else f"\nIt failed:\n{tail(log)}")
     return code
 
