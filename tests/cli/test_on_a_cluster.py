@@ -25,8 +25,10 @@ from tests.cli.test_terminal import on_terminal
 from tests.cluster.secure import kubeconfig
 from tf_dist.cluster import kube
 from tf_dist.cluster.api import LEASES, NAMESPACES, PODS, TFJOBS
+from tf_dist.cluster.node.settings import NetworkMode
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.core import names
+from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings, dump
 from tf_dist.driver.lease import INLINE
 from tf_dist.errors import NotFound
 
@@ -232,6 +234,22 @@ def test_on_the_local_cluster_its_own_driver_drives(local: Program, elsewhere: E
     assert found.returncode == 0, found.stdout + found.stderr
     assert "worker-0 | here" in found.stdout
     assert elsewhere.stored(job) is None
+
+
+def test_where_there_is_no_dns_replicas_find_each_other_all_the_same(tf_dist: Program) -> None:
+    """As on a Mac: the pods share one network, and who drives the job is another process than the cluster."""
+    settings = EmbeddedSettings(state_dir=Path(tf_dist.env["TMPDIR"], "node"), network=NetworkMode.SHARED)
+    with EmbeddedCluster(settings) as cluster:
+        dump(cluster.kubeconfig(), tf_dist.folder / "config")
+        tf_dist.write("job.yaml", tf_dist.job('echo "$TF_CONFIG"', workers=2))
+        found = tf_dist("run", "job.yaml", "--kubeconfig", "config")
+    assert found.returncode == 0, found.stderr
+    told = [json.loads(line) for line in re.findall(r"worker-. \| (.*)", found.stdout) if line.startswith("{")]
+    assert len(told) == 2
+    for config in told:
+        workers = config["cluster"]["worker"]
+        assert len(set(workers)) == 2
+        assert all(worker.startswith("127.0.0.1:") for worker in workers)
 
 
 def test_a_name_that_is_taken(elsewhere: Elsewhere) -> None:

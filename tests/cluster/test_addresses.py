@@ -9,8 +9,11 @@ import pytest
 
 from tests.cluster.support import job
 from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS
+from tf_dist.cluster.http.server import ApiServer
 from tf_dist.cluster.memory import AddressBook, MemoryCluster
 from tf_dist.cluster.memory.addresses import is_free
+from tf_dist.cluster.refusals import BadRequest
+from tf_dist.cluster.rest import RestCluster
 from tf_dist.errors import ClusterError
 
 ENDPOINTS = ["a-ps-0.default.svc:2222", "a-worker-0.default.svc:2222"]
@@ -78,3 +81,24 @@ def test_the_cluster_asks_its_book(memory: MemoryCluster) -> None:
     assert memory.addresses(owner, ENDPOINTS) == {}
     memory.address_book = AddressBook(memory)
     assert set(memory.addresses(owner, ENDPOINTS)) == set(ENDPOINTS)
+
+
+def test_who_comes_over_http_has_the_same_ones(memory: MemoryCluster) -> None:
+    owner = memory.create(TFJOBS, "default", job("a"))
+    with ApiServer(memory) as server, RestCluster(server.app.url, token=server.token) as cluster:
+        cluster.get(TFJOBS, "default", "a")
+        assert cluster.addresses(owner, ENDPOINTS) == {}
+        memory.address_book = AddressBook(memory)
+        cluster.get(TFJOBS, "default", "a")
+        assert cluster.addresses(owner, ENDPOINTS) == memory.addresses(owner, ENDPOINTS)
+
+
+def test_what_is_wrong_with_the_question_is_said_over_http(memory: MemoryCluster) -> None:
+    owner = memory.create(TFJOBS, "default", job("a"))
+    memory.address_book = AddressBook(memory, ports=range(20_000, 20_001), free=lambda port: True)
+    with ApiServer(memory) as server, RestCluster(server.app.url, token=server.token, retries=0) as cluster:
+        cluster.get(TFJOBS, "default", "a")
+        with pytest.raises(ClusterError, match="no free port left"):
+            cluster.addresses(owner, ENDPOINTS)
+        with pytest.raises(BadRequest, match="metadata"):
+            cluster.addresses({"kind": "TFJob"}, ENDPOINTS)

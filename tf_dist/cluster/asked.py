@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tf_dist.cluster.api import Resource
+
+ADDRESSES_HEADER: Final = "x-tf-dist-addresses"
+"""In an answer of an embedded cluster without DNS: the path at which it says where endpoints are really reached."""
 
 
 class Asked(NamedTuple):

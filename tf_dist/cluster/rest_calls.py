@@ -15,7 +15,7 @@ import urllib3
 
 from tf_dist import __version__
 from tf_dist.cluster import rest_wire
-from tf_dist.cluster.asked import Asked
+from tf_dist.cluster.asked import ADDRESSES_HEADER, Asked
 from tf_dist.cluster.credentials import Credentials
 from tf_dist.cluster.refusals import BadRequest, PerhapsOurs, Unauthorized
 from tf_dist.cluster.rest_streams import parsed, reason
@@ -83,6 +83,8 @@ class Caller:
         # A proxy is told the whole URL, unless it only passes on what is encrypted.
         self._headers = _HEADERS | {"Host": url.netloc.rpartition("@")[2]}
         self._base = route.url if route.proxy and url.scheme == "http" else url.path.rstrip("/")
+        # Where the server is to be asked for addresses, if the last answer said that it gives any.
+        self.addresses = ""
 
     def close(self) -> None:
         """Close the idle connections; whoever waits for another try gets the error of the last."""
@@ -148,6 +150,8 @@ class Caller:
             )
             if response.status < 300:
                 code = response.status
+                if whole:
+                    self.addresses = response.headers.get(ADDRESSES_HEADER, "")
                 return response
             body = response.data or b""
             code = response.status

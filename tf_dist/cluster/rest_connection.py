@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from tf_dist.cluster.asked import ADDRESSES_HEADER
+
+# What anybody asks of an answer's headers.
+_READ: Final = ("retry-after", ADDRESSES_HEADER)
 _CHUNK: Final = 64 * 1024
 _LARGE_CHUNK: Final = 1024 * 1024
 _LONGEST_HEAD: Final = 256 * 1024
@@ -200,10 +204,9 @@ class _Whole(_Base):
         found = answer(self.sock)
         if found.last:
             self.close()
-        wish = found.headers.get("retry-after")
         return urllib3.HTTPResponse(
             body=found.data,
-            headers={"Retry-After": wish} if wish else {},
+            headers={name: found.headers[name] for name in _READ if name in found.headers},
             status=found.status,
             preload_content=False,
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
-from tf_dist.cluster.http import discovery, openapi, reviews
+from tf_dist.cluster.http import addresses, discovery, openapi, reviews
 from tf_dist.cluster.http.messages import Reply, Request, Streamed
 from tf_dist.cluster.http.routes import Route, route_of
 from tf_dist.cluster.http.verbs import answer, located
@@ -24,10 +25,17 @@ class App:
         self._cluster = cluster
         self.url = ""
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Of every answer."""
+        return addresses.headers(self._cluster)
+
     def handle(self, request: Request) -> Reply | Streamed:
         """The answer to a request; never raises."""
         route = Route("", "")
         try:
+            if request.path == addresses.PATH and request.method == "POST":
+                return addresses.answer(self._cluster, request)
             if found := self._document(request):
                 return found
             route = route_of(request.path)

@@ -100,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response_only(reply.code)
         self.send_header("Content-Type", reply.content_type)
         self.send_header("Content-Length", str(len(body)))
-        for name, value in reply.headers.items():
+        for name, value in {**self._api.app.headers, **reply.headers}.items():
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
