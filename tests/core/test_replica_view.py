@@ -65,6 +65,17 @@ def test_an_old_pod_is_stopping_and_every_restart_counts() -> None:
     assert (rows["worker-0"].state, rows["worker-0"].restarts) == ("Running", 4)
 
 
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [(ended(143), "Stopped"), (ended(137), "Stopped"), (ended(137, "OOMKilled"), "Failed"), (ended(1), "Failed")],
+)
+def test_a_pod_that_was_told_to_end_has_not_failed(end: dict[str, Any], state: str) -> None:
+    deleted = pod(JOB, "ps-0", end, deletionTimestamp="2027-01-15T08:10:00Z")
+    status = Status(phase=Phase.COMPLETED, admission=ADMITTED)
+    assert replica_states(JOB, status, views(deleted))[0].state == state
+    assert replica_states(JOB, status, views(pod(JOB, "ps-0", end)))[0].state == "Failed"
+
+
 def test_leaders_come_first() -> None:
     job = v1_job(replicas("PS", 1), replicas("Worker", 2), replicas("Evaluator", 1), replicas("Chief", 1))
     assert [str(replica) for replica in leaders_first(job)] == [

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from tf_dist.core.facts import gather
 from tf_dist.core.model import Job, ReplicaId, ReplicaSpec, Role
-from tf_dist.core.observed import PodPhase, PodView
+from tf_dist.core.observed import Exit, PodPhase, PodView
 from tf_dist.core.sizes import granted
 from tf_dist.core.status import LIVE, Phase, Status
-from tf_dist.core.text import exit_text
+from tf_dist.core.text import exit_text, signal_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def _present(pod: PodView, *, done: bool) -> tuple[str, str]:
     if done:
         return "Succeeded", ""
     if pod.phase is PodPhase.FAILED:
-        return "Failed", exit_text(pod.exit)
+        return ("Stopped", "") if pod.deleting and _was_told_to_end(pod.exit) else ("Failed", exit_text(pod.exit))
     if pod.deleting:
         return "Stopping", ""
     if pod.unschedulable:
@@ -75,6 +75,11 @@ def _present(pod: PodView, *, done: bool) -> tuple[str, str]:
     if pod.phase is PodPhase.PENDING:
         return "Starting", ""
     return ("Running", "") if pod.ready or pod.phase is not PodPhase.RUNNING else ("Running", "not ready")
+
+
+def _was_told_to_end(exit_: Exit | None) -> bool:
+    """A pod that is deleted gets these signals, and what ends of them is called failed."""
+    return exit_ is not None and not exit_.out_of_memory and signal_name(exit_.code) in ("SIGTERM", "SIGKILL")
 
 
 def leaders_first(job: Job) -> tuple[ReplicaId, ...]:
