@@ -8,7 +8,7 @@ from pathlib import Path
 from hera.workflows import DAG, Parameter, Workflow, script
 from hera.workflows import models as m
 
-from tf_dist.argo import TFJobStep
+from tf_dist.argo import TFJobStep, cleanup_step
 
 train = TFJobStep(
     name="train",
@@ -36,6 +36,8 @@ def choose(rates, results):
     pathlib.Path("/tmp/best").write_text(str(max(found)[1]))
 
 
+cleanup = cleanup_step()
+
 with Workflow(
     generate_name="digits-sweep-",
     entrypoint="sweep",
@@ -46,6 +48,8 @@ with Workflow(
         Parameter(name="steps", value="2000"),
         Parameter(name="learning-rates", value="[0.01, 0.05, 0.2]"),
     ],
+    templates=[cleanup],
+    on_exit=cleanup,
     pod_gc=m.PodGC(strategy="OnWorkflowSuccess"),
     ttl_strategy=m.TTLStrategy(seconds_after_completion=86400),
 ) as w:

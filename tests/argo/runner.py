@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from tf_dist.cluster.api import Cluster, Object
 
 BIN: Final = str(Path(sys.executable).parent)
 _GOOD: Final = ("Succeeded", "Skipped")
+_ON_EXIT: Final = ".onExit"
 
 
 @dataclass
@@ -86,8 +87,10 @@ class Runner:
         self._parameters = {**own, **(parameters or {})}
         body: Object = {"metadata": {"generateName": "wf-"}, "spec": {}, "status": {"phase": "Running"}}
         self.stored = place.cluster.create(WORKFLOWS, "default", body)
-        self._processes: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.Lock()
+        self._processes: dict[subprocess.Popen[bytes], str] = {}
+        self._pool = ThreadPoolExecutor(32)
+        self._pods: list[Future[str]] = []
+        self._news = threading.Condition()
         self._shutdown = ""
 
     @property
@@ -95,23 +98,34 @@ class Runner:
         return str(self.stored["metadata"]["name"])
 
     def run(self) -> str:
-        """The workflow from its entrypoint to its exit handler; its phase."""
-        node = self._run(self.spec["entrypoint"], self._parameters, self.name)
-        self.phase = node.phase
-        if "onExit" in self.spec and self._shutdown != "Terminate":
-            self._shutdown = ""
-            self._run(self.spec["onExit"], self._parameters, f"{self.name}.onExit")
+        """The workflow from its entrypoint to its exit handler, and to the end of every container; its phase."""
+        with self._pool:
+            node = self._run(self.spec["entrypoint"], self._parameters, self.name)
+            self.phase = node.phase
+            if "onExit" in self.spec and self._shutdown != "Terminate":
+                self._run(self.spec["onExit"], self._parameters, f"{self.name}{_ON_EXIT}")
+        for pod in self._pods:
+            pod.result()
         patch = {"status": {"phase": self.phase}}
         self.place.cluster.patch(WORKFLOWS, "default", self.name, patch)
         return self.phase
 
     def stop(self, how: str = "Stop") -> None:
-        """``argo stop``, ``argo terminate``: steps that run are asked to end, no further one begins."""
-        self._shutdown = how
+        """``argo stop``, ``argo terminate``: steps that run are asked to end, no further one begins.
+
+        As with Argo 4.1 they have failed at once: nobody waits for their containers or takes their outputs, and the
+        exit handler runs beside them.
+        """
         self.place.cluster.patch(WORKFLOWS, "default", self.name, {"spec": {"shutdown": how}})
-        with self._lock:
-            for process in self._processes:
-                process.send_signal(signal.SIGTERM)
+        with self._news:
+            self._shutdown = how
+            for process, name in self._processes.items():
+                if self._stopped(name):
+                    process.send_signal(signal.SIGTERM)
+            self._news.notify_all()
+
+    def _stopped(self, name: str) -> bool:
+        return self._shutdown == "Terminate" or (bool(self._shutdown) and _ON_EXIT not in name)
 
     def node(self, task: str) -> Node:
         """The node of a task of the entrypoint."""
@@ -165,7 +179,7 @@ class Runner:
         def holds(other: str, state: str) -> bool:
             return done[other].phase == state if state else done[other].phase in _GOOD
 
-        if self._shutdown or ("depends" in task and not depends(task["depends"], holds)):
+        if self._stopped(name) or ("depends" in task and not depends(task["depends"], holds)):
             return Node(name, "Omitted")
         for other, node in done.items():
             scope |= _outputs_in_scope(f"tasks.{other}", node)
@@ -203,18 +217,33 @@ class Runner:
     # A pod
 
     def _pod(self, template: Object, scope: dict[str, str], node: Node) -> None:
+        """Its tries, until they are over or the workflow is stopped."""
+        tried = Node(node.name)
+        pod = self._pool.submit(self._tried, template, scope, tried)
+        self._pods.append(pod)
+        pod.add_done_callback(lambda _: self._tell())
+        with self._news:
+            self._news.wait_for(lambda: pod.done() or self._stopped(node.name))
+        over = pod.done()
+        node.phase = pod.result() if over else "Failed"
+        if over:
+            node.outputs, node.exit_code, node.tries = tried.outputs, tried.exit_code, tried.tries
+
+    def _tell(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _tried(self, template: Object, scope: dict[str, str], node: Node) -> str:
         strategy = template.get("retryStrategy") or {}
         limit = int(strategy.get("limit", 0)) if strategy else 0
         while True:
-            tried = scope | {"retries": str(node.tries)}
-            code = self._process(template, tried, node)
+            code = self._process(template, scope | {"retries": str(node.tries)}, node)
             node.tries += 1
             node.exit_code = code
-            node.phase = "Succeeded" if code == 0 else "Failed"
             expression = strategy.get("expression", "lastRetry.status == 'Failed'")
-            again = node.tries <= limit and not self._shutdown
+            again = node.tries <= limit and not self._stopped(node.name)
             if code == 0 or not again or not retried(expression, status="Failed", exit_code=code):
-                return
+                return "Succeeded" if code == 0 else "Failed"
 
     def _process(self, template: Object, scope: Mapping[str, str], node: Node) -> int:
         scratch = self.place.folder / re.sub(r"[^\w.-]+", "_", f"{node.name}-{node.tries}")
@@ -265,17 +294,17 @@ class Runner:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        with self._lock:
-            self._processes.add(process)
-        if self._shutdown:
-            process.send_signal(signal.SIGTERM)
+        with self._news:
+            self._processes[process] = node.name
+            if self._stopped(node.name):
+                process.send_signal(signal.SIGTERM)
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
                 self.place.say(f"{node.name}: {line.decode(errors='replace').rstrip()}")
         code = process.wait()
-        with self._lock:
-            self._processes.discard(process)
+        with self._news:
+            del self._processes[process]
         return code if code >= 0 else 128 - code
 
 

@@ -15,6 +15,7 @@ hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip instal
 
 from tests.argo.expressions import retried, substituted  # noqa: E402
 from tests.argo.stage import FOREVER, Stage, job  # noqa: E402
+from tests.cli.test_on_a_cluster import forbidden, refusing  # noqa: E402
 from tests.core.dialects.documents import v1, v1alpha1, volcano  # noqa: E402
 from tf_dist.argo import TFJob, TFJobStep, cleanup_step, tf_job_resource, wait_admitted_step  # noqa: E402
 from tf_dist.client.launch import contract  # noqa: E402
@@ -136,6 +137,7 @@ def test_outputs_have_defaults_and_no_artifact_unless_asked() -> None:
         ("Failed", 75, True),
         ("Failed", 143, True),
         ("Failed", 137, True),
+        ("Failed", -1, True),  # an evicted pod may leave no exit code: Argo says -1 then
         ("Error", -1, True),
         ("Error", 64, True),
     ],
@@ -143,6 +145,14 @@ def test_outputs_have_defaults_and_no_artifact_unless_asked() -> None:
 def test_what_is_tried_again(status: str, code: int, again: bool) -> None:
     expression = template(TFJobStep(name="train", job=job("true")))["retryStrategy"]["expression"]
     assert retried(expression, status=status, exit_code=code) is again
+
+
+def test_tries_have_no_deadline_that_counts_the_training() -> None:
+    # Argo counts maxDuration from the start of the first try, ends the last one by it, and begins none after it.
+    assert template(TFJobStep(name="train", job=job("true")))["retryStrategy"]["backoff"].keys() == {
+        "duration",
+        "factor",
+    }
 
 
 def test_without_retries_a_step_says_so() -> None:
@@ -225,7 +235,13 @@ def test_waiting_and_cleaning_up(scene: Stage) -> None:
     scene.cluster.delete(TFJOBS, "default", "other")
 
 
-def run(scene: Stage, found: dict[str, Any], inputs: dict[str, str], **scope: str) -> int:
+def test_cleaning_up_needs_no_right_to_a_kind_that_the_role_does_not_know(scene: Stage) -> None:
+    jobs = {"kind": "TFJobList", "metadata": {"resourceVersion": "1"}, "items": []}
+    with refusing({"tfjobs": (200, jobs), "jobs": forbidden("jobs.batch.volcano.sh")}) as url:
+        assert run(scene, template(cleanup_step()), {}, url, **{"workflow.uid": "u"}) == 0
+
+
+def run(scene: Stage, found: dict[str, Any], inputs: dict[str, str], url: str = "", **scope: str) -> int:
     """The container of a template as a process."""
     import subprocess
 
@@ -235,7 +251,7 @@ def run(scene: Stage, found: dict[str, Any], inputs: dict[str, str], **scope: st
         scope[f"inputs.parameters.{one['name']}"] = inputs.get(one["name"], one.get("default", ""))
     words = [substituted(word, scope) for word in (*found["container"]["command"], *found["container"]["args"])]
     assert words[0] == "tf-dist"
-    env = surroundings(scene.folder, scene.scratch) | {"KUBECONFIG": scene.kubeconfig()}
+    env = surroundings(scene.folder, scene.scratch) | {"KUBECONFIG": scene.kubeconfig(url)}
     done = subprocess.run([*PROGRAM, *words[1:]], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
     return done.returncode

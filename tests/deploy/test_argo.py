@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.argo.stage import Launcher, Stage, Step, definition
+from tests.cli.conftest import PROGRAM, surroundings
 from tests.deploy.conftest import is_served
 from tests.deploy.kubelet import Kubelet
 from tests.driver.harness import tfjob
@@ -101,3 +102,21 @@ def test_a_signal_is_understood_with_its_role(place: tuple[Stage, str], room: Ku
     else:
         assert "only this pod has to go" in launcher.text
         assert len(step.pods()) == len(step.jobs()) * 3
+
+
+def test_an_exit_handler_with_nothing_but_the_role(place: tuple[Stage, str], room: Kubelet) -> None:
+    # Whether a kind is there at all is not told to an account that may not list it: Volcano's jobs are forbidden.
+    stage, kubeconfig = place
+    step = stage.step(job())
+    launcher = step.launch(kubeconfig=kubeconfig)
+    played(room, launcher, lambda: phase(step) == "Running")
+    launcher.process.kill()
+    launcher.code()
+    command = [*PROGRAM, "argo-clean", f"--workflow-uid={step.workflow['metadata']['uid']}"]
+    env = surroundings(stage.folder, stage.scratch) | {"KUBECONFIG": kubeconfig}
+    cleaning = Launcher(command, env, stage.folder)
+    stage.launchers.append(cleaning)
+    played(room, cleaning, lambda: cleaning.process.poll() is not None)
+    assert cleaning.code() == 0, cleaning.text
+    assert "1 job deleted" in cleaning.text
+    assert not step.jobs()

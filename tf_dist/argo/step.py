@@ -20,7 +20,8 @@ Value = str | int | Parameter | None
 IMAGE: Final = f"tf-dist:{__version__}"
 """The image of the launcher: that of tf-dist itself."""
 
-_RETRY: Final = "lastRetry.status == 'Error' || asInt(lastRetry.exitCode) in [75, 137, 143]"
+# Argo says -1 of a pod that ended without telling an exit code, as evicted ones may.
+_RETRY: Final = "lastRetry.status == 'Error' || asInt(lastRetry.exitCode) in [-1, 75, 137, 143]"
 _VOLUME: Final = "tf-dist-out"
 _PROGRESS: Final = "workflows.argoproj.io/progress"
 
@@ -29,8 +30,10 @@ def default_retries() -> RetryStrategy:
     """Three more tries, for what is worth one: evicted, no place in time, the launcher's pod lost. Never a failed job.
 
     Each try goes on with the job of the last one; an expression makes Argo look at errors, too (policy Always).
+    There is no ``max_duration``: Argo counts it from the start of the first try, so after an hour of training nothing
+    would be tried again, and a try that goes on with the job would be ended by it.
     """
-    backoff = m.Backoff(duration="30s", factor=m.IntOrString(2), max_duration="1h")
+    backoff = m.Backoff(duration="30s", factor=m.IntOrString(2))
     return RetryStrategy(limit=3, expression=_RETRY, backoff=backoff)
 
 

@@ -113,9 +113,12 @@ def event_time(event: Object) -> str | None:
     return str(found) if found else None
 
 
-def list_jobs(cluster: Cluster, namespace: str | None) -> list[StoredJob]:
-    """Every job of a namespace (None: of all); NotServed when no kind of job is installed, Forbidden for all kinds."""
-    found = _of_kinds(JOB_KINDS, lambda resource: cluster.list(resource, namespace).items)
+def list_jobs(cluster: Cluster, namespace: str | None, labels: str = "") -> list[StoredJob]:
+    """Every job of a namespace (None: of all) with these labels.
+
+    NotServed when no kind of job is installed, Forbidden when none may be listed.
+    """
+    found = _of_kinds(JOB_KINDS, lambda resource: cluster.list(resource, namespace, labels=labels).items)
     jobs = [StoredJob(resource, stored) for resource, listed in found for stored in listed]
     return sorted(jobs, key=lambda job: (job.namespace, job.name))
 
