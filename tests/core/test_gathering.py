@@ -42,6 +42,7 @@ def test_pods_that_start_one_by_one_cost_two_writes() -> None:
     world.settle()
     assert world.writes == 3
     assert world.memory.counts["worker"].ready == 8
+    assert world.memory.message == "8 of 8 replicas are running"
     assert len(world.memory.seen) == 8
 
 

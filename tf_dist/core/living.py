@@ -10,7 +10,7 @@ from tf_dist.core.resizing import size_text
 from tf_dist.core.schedulers.table import scheduler_of
 from tf_dist.core.situation import Situation
 from tf_dist.core.sizes import granted
-from tf_dist.core.status import STOPPED, Admission, Phase, Status
+from tf_dist.core.status import RUNNING, STOPPED, Admission, Phase, Status
 
 
 def suspend(s: Situation) -> Status | None:
@@ -70,7 +70,9 @@ def follow_pods(s: Situation) -> Status | None:
     if phase is Phase.RESTARTING and (s.facts.stale or len(s.facts.current) < _expected(s)):
         return None
     if _runs(s):
-        return None if phase is Phase.RUNNING else s.status.to(Phase.RUNNING, s.now, "JobRunning", _running_text(s))
+        if phase is not Phase.RUNNING:
+            return s.status.to(Phase.RUNNING, s.now, RUNNING, _running_text(s))
+        return replace(s.status, message=_running_text(s)) if s.status.reason == RUNNING else None
     if phase is Phase.RESTARTING:
         return s.status.to(Phase.PENDING, s.now, "PodsPending", "the new pods have not started yet")
     if phase is Phase.RUNNING and _too_few(s):

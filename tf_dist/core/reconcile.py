@@ -27,7 +27,7 @@ from tf_dist.core.requeue import SCHEDULE_TIMEOUT, release_at
 from tf_dist.core.schedulers.consult import consulted, look_again_at
 from tf_dist.core.schedulers.table import taken_on
 from tf_dist.core.sizes import granted
-from tf_dist.core.status import LIVE, PREEMPTED, RESIZED, Phase, Status
+from tf_dist.core.status import LIVE, PREEMPTED, RESIZED, RUNNING, Phase, Status
 from tf_dist.core.status_codec import ADOPTED, load_status
 from tf_dist.core.times import round_time
 from tf_dist.core.unpinning import unpin_at
@@ -36,7 +36,7 @@ _WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.
 _SETBACKS: Final = frozenset({PREEMPTED, SCHEDULE_TIMEOUT})
 
 
-_EXPECTED: Final = frozenset({"JobCreated", "PodsPending", "JobRunning"})
+_EXPECTED: Final = frozenset({"JobCreated", "PodsPending", RUNNING})
 _WAITED_FOR_NOTHING: Final = frozenset({"", "JobCreated", "Resumed"})
 
 # Seconds from one write of a status to the next, when only numbers differ, and when replicas are done besides.
@@ -98,6 +98,7 @@ def _report_at(stored: Status, after: Status) -> float | None:
         return None
     numbers = replace(
         stored,
+        message=after.message if stored.reason == after.reason == RUNNING else stored.message,
         counts=after.counts,
         seen=after.seen,
         container_restarts=after.container_restarts,

@@ -50,6 +50,8 @@ LIVE: Final = _LIVE
 SUCCESSFUL: Final = frozenset({Phase.COMPLETING, Phase.COMPLETED})
 STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
 
+# Its message says how many replicas run, and follows them.
+RUNNING: Final = "JobRunning"
 # Causes of restarts that cost no budget: admission took the job's place, or gave it another size.
 PREEMPTED: Final = "Preempted"
 RESIZED: Final = "Resized"
