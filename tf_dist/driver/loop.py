@@ -81,6 +81,7 @@ class Driver:
             own=self._intents(cluster, self._settings.admissions),
             common=self._intents(cluster, ADMISSIONS),
             reporting=self._settings.only is None,
+            clock=clock,
         )
         applier = Applier(
             cluster,
