@@ -8,13 +8,18 @@ import os
 import shutil
 import tempfile
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.airflow.site import Site
+from tests.airflow.instance import Instance, MakeOperator
+from tests.airflow.site import SECONDS, Site
+from tests.airflow.stack import Stack
 from tests.waiting import until
+from tf_dist.airflow.hubs import HUBS
 from tf_dist.cluster.node.settings import NetworkMode
 from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings, dump
 
@@ -30,6 +35,7 @@ if INSTALLED:
         "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
         "AIRFLOW__CORE__DAGS_FOLDER": f"{HOME}/dags",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME}/airflow.db",
+        "AIRFLOW__TRIGGERER__ON_KILL_TIMEOUT": "5",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     }
     Path(HOME, "dags").mkdir()
@@ -71,3 +77,68 @@ def cluster_site() -> Iterator[Site]:
 def site(airflow_db: None, cluster_site: Site) -> Site:
     """The same, with a database for Airflow."""
     return cluster_site
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """An empty database for a whole Airflow."""
+    if request.param == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="td-db-") as folder:
+            yield f"sqlite:///{folder}/airflow.db"
+        return
+    server = os.environ.get("TF_DIST_TEST_POSTGRES")
+    if not server:
+        how = "set TF_DIST_TEST_POSTGRES=postgresql+psycopg2://USER:PASSWORD@HOST/postgres (and pip install asyncpg)"
+        pytest.skip(f"no PostgreSQL server: {how}")
+    from sqlalchemy import create_engine, make_url, text
+
+    name = f"td_{uuid.uuid4().hex[:12]}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    try:
+        yield make_url(server).set(database=name).render_as_string(hide_password=False)
+    finally:
+        with engine.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def stack(cluster_site: Site, database: str) -> Iterator[Stack]:
+    """A whole Airflow, whose jobs go to the cluster."""
+    with tempfile.TemporaryDirectory(prefix="td-stack-") as folder:
+        found = Stack(Path(folder), cluster_site, database)
+        try:
+            found.start()
+            yield found
+        finally:
+            found.stop()
+
+
+@pytest.fixture
+def nothing_is_left(cluster_site: Site) -> Iterator[None]:
+    """After the test: its jobs are taken away, and then no pod, Lease, hub or thread of one is there."""
+    yield
+    for job in cluster_site.jobs():
+        cluster_site.delete(job["metadata"]["name"])
+    cluster_site.until_empty()
+    assert len(HUBS) == 0
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("hub")], SECONDS)
+
+
+@pytest.fixture
+def instance() -> Instance:
+    """A try of a task of a run of its own."""
+    return Instance(f"run-{uuid.uuid4().hex[:6]}")
+
+
+@pytest.fixture
+def operator(cluster_site: Site) -> MakeOperator:
+    """Makes the operator of that task."""
+    from tf_dist.airflow import TFJobOperator
+
+    def make(job: Any, **arguments: Any) -> TFJobOperator:
+        return TFJobOperator(task_id="train", job=job, config_file=cluster_site.kubeconfig, **arguments)
+
+    return make

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tf_dist.airflow import TFJobOperator, TFJobTrigger
+
+    MakeOperator = Callable[..., TFJobOperator]
+else:
+    MakeOperator = Callable
 
 
 class Instance:
-    """One try of a task; ``retry`` is the next one. ``state``: what the database says of it."""
+    """One try of a task; ``retry`` is the next one. ``state``: what the database says of it.
 
-    def __init__(self, run_id: str, *, try_number: int = 1, max_tries: int = 1, xcoms: dict[str, Any] | None = None):
+    ``others`` are in the database, too.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        *,
+        try_number: int = 1,
+        max_tries: int = 1,
+        xcoms: dict[str, Any] | None = None,
+        others: Sequence[Instance] = (),
+    ) -> None:
         self.id = uuid.uuid4()
         self.dag_id, self.task_id, self.run_id, self.map_index = "dag", "train", run_id, -1
         self.try_number, self.max_tries = try_number, max_tries
         self.start_date = datetime.now(UTC)
         self.xcoms = {} if xcoms is None else xcoms
-        self.state = "running"
+        self.state: str | None = "running"
         self.events: dict[Any, Any] = defaultdict(lambda: SimpleNamespace(extra={}))
+        self._others = others
 
     def retry(self) -> Instance:
         return Instance(self.run_id, try_number=self.try_number + 1, max_tries=self.max_tries, xcoms=self.xcoms)
@@ -30,8 +53,32 @@ class Instance:
     def xcom_pull(self, *, key: str, **_: Any) -> Any:
         return self.xcoms.get(key)
 
-    def get_task_states(self, **_: Any) -> dict[str, Any]:
-        return {self.run_id: {self.task_id: self.state}}
+    def get_task_states(self, *, run_ids: Sequence[str], **_: Any) -> dict[str, Any]:
+        return {one.run_id: {one.task_id: one.state} for one in (self, *self._others) if one.run_id in run_ids}
 
     def context(self) -> Any:
         return {"ti": self, "run_id": self.run_id, "outlet_events": self.events}
+
+
+def deferred(task: TFJobOperator, instance: Instance) -> TFJobTrigger:
+    """The trigger that it goes on with."""
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from tf_dist.airflow import TFJobTrigger
+
+    task.deferrable = True
+    with pytest.raises(TaskDeferred) as caught:
+        task.execute(instance.context())
+    path, arguments = caught.value.trigger.serialize()
+    assert path == "tf_dist.airflow.trigger.TFJobTrigger"
+    return TFJobTrigger(**arguments)
+
+
+def event_of(trigger: TFJobTrigger) -> Any:
+    """The payload of the only event that it yields."""
+
+    async def events() -> list[Any]:
+        return [event async for event in trigger.run()]
+
+    (event,) = asyncio.run(events())
+    return event.payload

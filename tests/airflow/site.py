@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.waiting import until
@@ -37,8 +38,16 @@ class Site:
     def cluster(self) -> MemoryCluster:
         return self.embedded.cluster
 
+    def flag(self, name: str) -> Path:
+        """A file that is not there yet: scripts of jobs may wait for it."""
+        return Path(self.kubeconfig).with_name(f"flag-{name}")
+
     def jobs(self) -> list[Object]:
         return self.cluster.list(TFJOBS, "default").items
+
+    def names(self) -> list[str]:
+        """Those of its jobs."""
+        return [job["metadata"]["name"] for job in self.jobs()]
 
     def pods(self) -> list[str]:
         """The names of pods that are not over."""

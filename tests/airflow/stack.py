@@ -1,9 +1,13 @@
-"""A whole Airflow: API server, scheduler, DAG processor and triggerer as processes, on SQLite, driven by REST."""
+"""A whole Airflow: API server, scheduler, DAG processor and triggerer as processes, driven by REST.
+
+Its database is SQLite, or a new one on the PostgreSQL server that TF_DIST_TEST_POSTGRES names.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -12,8 +16,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,20 +37,22 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def _ports(count: int) -> list[int]:
-    """Free ports, as far as one can know."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
+    """Free ports, none of which the system gives to anybody who asks for any port."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(10_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
     return found
 
 
 @dataclass
 class Stack:
-    """Starts everything in ``folder``; ``stop`` ends it. Jobs go to ``site``."""
+    """Starts everything in ``folder``, on an empty ``database``; ``stop`` ends it. Jobs go to ``site``."""
 
     folder: Path
     site: Site
+    database: str
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -69,14 +75,14 @@ class Stack:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.folder / "dags"),
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-            "AIRFLOW__CORE__PARALLELISM": "3",
+            "AIRFLOW__CORE__PARALLELISM": "8",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self._url}/execution/",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(api),
             "AIRFLOW__API__BASE_URL": self._url,
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database,
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_log),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self._trigger_log),
             "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
@@ -139,6 +145,15 @@ class Stack:
 
     def signal(self, key: str, number: int) -> None:
         os.killpg(self.processes[key].pid, number)
+
+    @contextmanager
+    def scheduler_away(self) -> Iterator[None]:
+        """Nothing that is asked of Airflow is begun as long as this lasts."""
+        self.signal("scheduler", signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal("scheduler", signal.SIGCONT)
 
     @property
     def _airflow(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,13 +13,7 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[
 
 from airflow.sdk import DAG, task
 
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(cluster_site: Site) -> Iterator[None]:
-    yield
-    for job in cluster_site.jobs():
-        cluster_site.delete(job["metadata"]["name"])
-    cluster_site.until_empty()
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def test_every_replica_runs_the_function_with_its_arguments(site: Site) -> None:

@@ -10,8 +10,10 @@ import yaml
 
 from tests.airflow.site import document
 from tf_dist.airflow.documents import Order, order_of, personal
+from tf_dist.core.names import QUEUE
 from tf_dist.errors import InvalidJob
 
+CONTAINER = {"name": "tensorflow", "image": "none"}
 COMMAND = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].command"
 
 
@@ -83,7 +85,6 @@ def test_who_gives_the_name() -> None:
         ({"kind": "TFJob"}, {}, "apiVersion"),
         (document(), {"overrides": {"spec.tfReplicaSpecs.Worker.replica": 1}}, "replicas"),
         (document(), {"overrides": {"spec..x": 1}}, "overrides"),
-        ({**document(), "apiVersion": "kubeflow.org/v1alpha1"}, {"queue_name": "q"}, "no queues"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, job: Any, given: dict[str, Any], told: str) -> None:
@@ -107,3 +108,57 @@ def test_a_try_makes_the_order_its_own_and_leaves_the_original_alone() -> None:
     assert content(mine)["spec"]["runPolicy"]["backoffLimit"] == 2
     assert base["metadata"] == {"name": "job", "labels": {"team": "vision"}}
     assert "backoffLimit" not in base["spec"]["runPolicy"]
+
+
+@pytest.mark.parametrize(
+    ("default", "name"),
+    [("Train_Model", "train-model"), ("group.train", "group-train"), ("1st", "job-1st"), ("x" * 250, "x" * 31)],
+)
+def test_a_job_without_a_name_is_called_after_its_task_whatever_that_is_called(default: str, name: str) -> None:
+    job = document()
+    del job["metadata"]["name"]
+    assert order(job, default_name=default).base_name == name
+
+
+def test_a_number_that_jinja_filled_in_is_one_where_the_format_wants_it_and_a_text_elsewhere(tmp_path: Path) -> None:
+    job = document("8")
+    job["spec"]["runPolicy"]["backoffLimit"] = "{{ text }}"
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+
+    def eight(value: Any) -> Any:
+        return yaml.safe_load(yaml.safe_dump(value).replace("{{ text }}", "8"))
+
+    for given in ("job.yaml", {**job, "spec": {**job["spec"], "runPolicy": {"backoffLimit": "8"}}}):
+        found = order(given, tmp_path, eight, overrides={"spec.tfReplicaSpecs.Worker.replicas": "8"})
+        spec = content(found)["spec"]
+        assert (spec["tfReplicaSpecs"]["Worker"]["replicas"], spec["runPolicy"]["backoffLimit"]) == (8, 8)
+        (container,) = spec["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+        assert container["command"] == ["sh", "-c", "8"]
+
+
+@pytest.mark.parametrize("text", ["eight", "8.5", "{{ params.n }}", "8 "])
+def test_a_text_that_spells_no_number_is_refused(text: str) -> None:
+    with pytest.raises(InvalidJob, match="replicas: must be a whole number"):
+        order(document(), overrides={"spec.tfReplicaSpecs.Worker.replicas": text})
+
+
+def _old() -> dict[str, Any]:
+    worker = {"tfReplicaType": "MASTER", "replicas": 1, "template": {"spec": {"containers": [CONTAINER]}}}
+    metadata = {"name": "job"}
+    return {
+        "apiVersion": "kubeflow.org/v1alpha1",
+        "kind": "TFJob",
+        "metadata": metadata,
+        "spec": {"replicaSpecs": [worker]},
+    }
+
+
+def _labelled() -> dict[str, Any]:
+    job = document()
+    job["metadata"]["labels"] = {QUEUE: "another"}
+    return job
+
+
+@pytest.mark.parametrize("job", [document(), _labelled(), _old()], ids=["v1", "v1 with a label", "v1alpha1"])
+def test_a_queue_stands_above_the_documents_in_each_format(job: dict[str, Any]) -> None:
+    assert order(job, queue_name="research").entry.job.scheduling.queue == "research"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.waiting import until
 from tf_dist.airflow.access import Access, open_connection
 from tf_dist.airflow.attending import Attendance, Wish, attend
-from tf_dist.airflow.hub import RESERVED, Hub
+from tf_dist.airflow.hub import Hub
 from tf_dist.airflow.hubs import Hubs
+from tf_dist.airflow.seat import RESERVED
 from tf_dist.client.inline import leased_driver
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.core import names
@@ -108,16 +110,36 @@ def test_another_job_of_the_name_is_not_the_one(cluster_site: Site, hub: Hub) ->
         hub.join(ref("a"), lambda: None, uid="other")
 
 
+def followed() -> Counter[str]:
+    """How often each kind is followed in this process."""
+    return Counter(thread.name for thread in threading.enumerate() if thread.name.startswith("reflect-"))
+
+
 def test_many_jobs_are_one_watch_a_kind_and_one_lease(cluster_site: Site, hub: Hub) -> None:
-    tickets = []
+    tickets, before = [], followed()
     for name in ("a", "b", "c"):
         cluster_site.submit(reserved(FOREVER, name))
         tickets.append(hub.join(ref(name), lambda: None, drive=True))
     until(lambda: len(cluster_site.pods()) == 3, SECONDS)
-    assert hub.watches == 2
+    assert set((followed() - before).values()) == {1}
     assert len(cluster_site.leases()) == 1
     for ticket in tickets:
         hub.leave(ticket)
+
+
+def test_who_looked_on_before_sees_with_the_driver_once_there_is_one(cluster_site: Site, hub: Hub) -> None:
+    before, rung, flag = followed(), threading.Event(), cluster_site.flag("end")
+    cluster_site.submit(document(f"while [ ! -e '{flag}' ]; do sleep 0.05; done", name="theirs"))
+    cluster_site.submit(reserved(FOREVER, "ours"))
+    looker = hub.join(ref("theirs"), rung.set)
+    assert (followed() - before) == {"reflect-tfjobs": 1, "reflect-pods": 1}
+    driven = hub.join(ref("ours"), lambda: None, drive=True)
+    until(lambda: "ours-worker-0" in cluster_site.pods(), SECONDS)
+    until(lambda: set((followed() - before).values()) == {1}, SECONDS)
+    flag.touch()
+    assert attend(Attendance(hub, looker, Wish(), lambda _: None).course(), rung, lambda: None)["end"] == "reached"
+    hub.leave(looker)
+    hub.leave(driven)
 
 
 def test_what_others_drive_is_only_watched(cluster_site: Site, hub: Hub) -> None:

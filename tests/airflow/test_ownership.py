@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.airflow.site import document
 from tf_dist.airflow.identity import CONSUMED, DOOMED, OWNER, annotations_of
 from tf_dist.airflow.ownership import Lost, adopt, candidate, consume, give_up
 from tf_dist.client.jobs import StoredJob
-from tf_dist.cluster.api import TFJOBS
+from tf_dist.cluster.api import TFJOBS, Cluster
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.errors import Conflict, NotFound
 
@@ -87,7 +87,7 @@ class Busy:
 def test_a_job_that_others_write_into_is_written_in_the_end() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER: "one/1"})
-        adopt(Busy(cluster, 5), job, "two/2")  # type: ignore[arg-type]
+        adopt(cast(Cluster, Busy(cluster, 5)), job, "two/2")
         assert annotations_of(cluster.get(TFJOBS, "default", "job"))[OWNER] == "two/2"
         with pytest.raises(Conflict, match="changes faster"):
-            adopt(Busy(cluster, 1000), job, "three/3")  # type: ignore[arg-type]
+            adopt(cast(Cluster, Busy(cluster, 1000)), job, "three/3")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,12 +22,7 @@ from tf_dist.airflow import GangAdmittedSensor, JobFailed, TFJobSensor
 BOTH = pytest.mark.parametrize("sensor", [TFJobSensor, GangAdmittedSensor])
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left(cluster_site: Site) -> Iterator[None]:
-    yield
-    for job in cluster_site.jobs():
-        cluster_site.delete(job["metadata"]["name"])
-    cluster_site.until_empty()
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def make(sensor: Any, site: Site, **arguments: Any) -> Any:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.airflow.site import Site
 from tests.airflow.stack import Stack, Task, eventually
-from tf_dist.cluster.api import LEASES
-from tf_dist.core.claims import driver_of
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
 
@@ -21,20 +15,10 @@ pytestmark = [pytest.mark.airflow_stack, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
-def stack(site: Site) -> Iterator[Stack]:
-    with tempfile.TemporaryDirectory(prefix="td-stack-") as folder:
-        found = Stack(Path(folder), site)
-        try:
-            found.start()
-            yield found
-        finally:
-            found.stop()
-
-
-@pytest.fixture(scope="module")
 def tasks(stack: Stack) -> dict[str, Task]:
-    """The deferred tasks of all tests, begun together: most of their time they wait for each other's processes."""
-    begun = {name: stack.run("deferred", name) for name in ("whole", "marked", "cleared", "survivor")}
+    """The tasks of all tests, begun together: most of their time they wait for each other's processes."""
+    begun = {name: stack.run("deferred", name) for name in ("whole", "marked", "cleared")}
+    begun |= {name: stack.run("here", name) for name in ("killed", "asked", "lost", "begun-again")}
     begun |= {"late": stack.run("late", "late"), "faulty": stack.run("faulty", "faulty")}
     (asset,) = stack.get("/assets?name_pattern=data")["assets"]
     stack.post("/assets/events", {"asset_id": asset["id"], "extra": {}})
@@ -97,59 +81,15 @@ def test_the_time_of_a_deferred_task_runs_out(tasks: dict[str, Task]) -> None:
     eventually(lambda: gone(task))
 
 
-def test_a_triggerer_that_is_killed_or_asked_to_go_or_sleeps(site: Site, stack: Stack, tasks: dict[str, Task]) -> None:
-    task = tasks["survivor"]
-    task.until("deferred")
-    uid = task.until_running()
-
-    stack.end("triggerer", signal.SIGKILL)
-    stack.launch("triggerer")
-    _until_driven(site, uid)
-    assert task.until_running() == uid
-
-    stack.end("triggerer", signal.SIGTERM)
-    assert task.until_running() == uid
-    stack.launch("triggerer")
-    _until_driven(site, uid)
-
-    first = driver(site, uid)
-    stack.signal("triggerer", signal.SIGSTOP)
-    stack.second_triggerer()
-    eventually(lambda: driver(site, uid) != first)
-    stack.signal("triggerer", signal.SIGCONT)
-
-    stack.let_end(task.run_id)
-    task.until("success")
-    assert (task.xcom()["uid"], task.try_number) == (uid, 1)
-    eventually(lambda: gone(task))
-    stack.end("second", signal.SIGTERM)
-
-
-def driver(site: Site, uid: str) -> str:
-    """Who drives a job; "" if it is gone."""
-    return next((driver_of(job) for job in site.jobs() if job["metadata"]["uid"] == uid), "")
-
-
-def _until_driven(site: Site, uid: str) -> None:
-    """Its driver is one that lives: the Lease is there, and was not taken away from a dead one."""
-
-    def driven() -> bool:
-        leases = {f"default/{one['metadata']['name']}": one for one in site.cluster.list(LEASES, "default").items}
-        return bool((leases.get(driver(site, uid)) or {}).get("spec", {}).get("holderIdentity"))
-
-    before = driver(site, uid)
-    eventually(lambda: driver(site, uid) != before and driven())
-
-
-def test_a_task_in_the_worker_that_is_marked_failed(stack: Stack) -> None:
-    task = stack.run("here", "killed")
+def test_a_task_in_the_worker_that_is_marked_failed(tasks: dict[str, Task]) -> None:
+    task = tasks["killed"]
     task.until_running()
     task.set_state("failed")
     eventually(lambda: gone(task))
 
 
-def test_a_worker_that_is_asked_to_go_goes_on(stack: Stack) -> None:
-    task = stack.run("here", "asked")
+def test_a_worker_that_is_asked_to_go_goes_on(stack: Stack, tasks: dict[str, Task]) -> None:
+    task = tasks["asked"]
     uid = task.until_running()
     eventually(lambda: "worker-0 | up" in task.log())
     os.kill(task.process(), signal.SIGTERM)
@@ -160,8 +100,8 @@ def test_a_worker_that_is_asked_to_go_goes_on(stack: Stack) -> None:
     eventually(lambda: gone(task))
 
 
-def test_a_worker_that_is_killed(stack: Stack) -> None:
-    task = stack.run("here", "lost")
+def test_a_worker_that_is_killed(stack: Stack, tasks: dict[str, Task]) -> None:
+    task = tasks["lost"]
     uid = task.until_running()
     os.kill(task.process(), signal.SIGKILL)
     eventually(lambda: task.try_number == 2 and task.state == "running")
@@ -172,6 +112,30 @@ def test_a_worker_that_is_killed(stack: Stack) -> None:
     eventually(lambda: gone(task))
 
 
+def test_a_task_in_the_worker_that_is_cleared(stack: Stack, tasks: dict[str, Task]) -> None:
+    task = tasks["begun-again"]
+    task.until("running")
+    uid = task.until_running()
+    task.clear()
+    eventually(lambda: task.try_number == 2 and task.state == "running")
+    assert task.until_running() == uid
+    stack.let_end(task.run_id)
+    task.until("success")
+    assert task.xcom()["uid"] == uid
+    eventually(lambda: gone(task))
+
+
+def test_a_task_that_is_marked_failed_after_it_was_cleared(stack: Stack) -> None:
+    """Nobody works for it then: what was its trigger is still there to take notice."""
+    task = stack.run("deferred", "cleared-and-marked")
+    task.until("deferred")
+    task.until_running()
+    with stack.scheduler_away():
+        task.clear()
+        task.set_state("failed")
+        eventually(lambda: gone(task))
+
+
 def test_a_run_that_an_asset_began_has_no_date(stack: Stack, tasks: dict[str, Task]) -> None:
     eventually(lambda: bool(stack.get("/dags/on_data/dagRuns")["dag_runs"]))
     task = Task(stack, "on_data", stack.get("/dags/on_data/dagRuns")["dag_runs"][0]["dag_run_id"])
@@ -180,5 +144,5 @@ def test_a_run_that_an_asset_began_has_no_date(stack: Stack, tasks: dict[str, Ta
     eventually(lambda: gone(task))
 
 
-def test_nothing_is_left(site: Site) -> None:
-    eventually(site.is_empty)
+def test_nothing_is_left(stack: Stack) -> None:
+    eventually(stack.site.is_empty)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +13,9 @@ import pytest
 from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.waiting import until
 from tf_dist.airflow.access import Access
-from tf_dist.airflow.hub import RESERVED
 from tf_dist.airflow.hubs import HUBS
 from tf_dist.airflow.identity import OWNER
+from tf_dist.airflow.seat import RESERVED
 from tf_dist.core import names
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
@@ -27,15 +25,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from tf_dist.airflow import TFJobTrigger
 from tf_dist.airflow.trigger import Request
 
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(cluster_site: Site) -> Iterator[None]:
-    yield
-    for job in cluster_site.jobs():
-        cluster_site.delete(job["metadata"]["name"])
-    cluster_site.until_empty()
-    assert len(HUBS) == 0
-    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("hub")], SECONDS)
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def submit(site: Site, name: str, script: str = FOREVER, **annotations: str) -> str:
@@ -158,6 +148,17 @@ def test_who_deletes_what(cluster_site: Site, monkeypatch: pytest.MonkeyPatch, s
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", states.answer)
     asyncio.run(one.on_kill())
     assert bool(cluster_site.jobs()) is not (state in ("failed", "success") and owner == "me/1")
+
+
+def test_a_task_that_is_ended_after_it_was_cleared(cluster_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a clear and the next try nobody works for it, and only the trigger that was there can take notice."""
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__ON_KILL_TIMEOUT", "300")
+    uid, found = submit(cluster_site, "a"), iter([None, "queued", "failed"])
+    one, states = trigger(cluster_site, "a", uid=uid, owner="me/1"), States(None)
+    one.task_instance = states.instance
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: {"r": {"t": next(found)}})
+    asyncio.run(one.on_kill())
+    assert not cluster_site.jobs()
 
 
 @pytest.mark.parametrize("fields", [{"owner": ""}, {"owner": "me/1", "on_kill_action": "keep_job"}])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.dialects import parse
+from tf_dist.errors import InvalidJob
 
 
 def test_the_least_job() -> None:
@@ -47,3 +50,8 @@ def test_what_it_says_is_in_the_document() -> None:
     assert container["workingDir"] == "/w"
     assert container["env"] == [{"name": "A", "value": "b"}]
     assert container["resources"] == {"requests": {"cpu": "2", "nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 1}}
+
+
+def test_a_command_that_is_one_text_is_refused_and_not_taken_letter_by_letter() -> None:
+    with pytest.raises(InvalidJob, match="command"):
+        parse(TFJob(name="a", image="tf", command="python train.py").document())

@@ -83,6 +83,8 @@ def _from_content(content: Any, context: str) -> kube.KubeContext:
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
         return kube.load(path, context or None)
+    except ClusterError as error:
+        raise type(error)(str(error).replace(path, "the connection's kube_config"), hint=error.hint) from None
     finally:
         os.unlink(path)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.documents import Order, order_of
+from tf_dist.client.bundle import InvalidFiles, text_of
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -20,6 +22,13 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "driver": ("inline", "controller"),
 }
 
+_MAPPINGS: Final = {
+    "overrides": '{"spec.tfReplicaSpecs.Worker.replicas": 4}',
+    "labels": '{"team": "research"}',
+    "annotations": '{"note": "weekly"}',
+}
+_SECONDS: Final = ("poll_interval", "admission_timeout", "startup_timeout_seconds")
+
 
 def printed(operator: TFJobOperator) -> str:
     """The document as it would be submitted, but for what only a run knows; AirflowFailException."""
@@ -28,8 +37,17 @@ def printed(operator: TFJobOperator) -> str:
     try:
         order = order_from(operator, lambda value: value)
     except InvalidJob as error:
-        raise AirflowFailException(f"the job cannot be run:\n{error}") from None
+        raise refusal(error) from None
     return str(yaml.safe_dump(order.entry.document, sort_keys=False))
+
+
+def refusal(error: InvalidJob) -> AirflowFailException:
+    """What the task fails with: everything that is wrong, and where. No other try would help."""
+    problems: list[str] = [str(problem) for problem in error.problems]
+    if isinstance(error, InvalidFiles):
+        hints = (f" ({found.problem.hint})" if found.problem.hint else "" for found in error.found)
+        problems = [f"{text_of(found)}{hint}" for found, hint in zip(error.found, hints, strict=True)]
+    return AirflowFailException("\n".join(["the job cannot be run:", *problems]))
 
 
 def order_from(operator: TFJobOperator, render: Callable[[Any], Any]) -> Order:
@@ -49,13 +67,44 @@ def order_from(operator: TFJobOperator, render: Callable[[Any], Any]) -> Order:
 
 def _check(operator: TFJobOperator) -> None:
     """InvalidJob with everything that is wrong with the arguments."""
-    problems = [
-        Problem(name, f"{getattr(operator, name)!r} is none of {', '.join(known)}")
-        for name, known in _CHOICES.items()
-        if getattr(operator, name) not in known
-    ]
-    if not operator.wait_for_completion and operator.driver == "inline":
-        hint = "set driver='controller' where there is one (tf-dist controller), or wait"
-        problems.append(Problem("wait_for_completion", "nobody would drive the job once the task is done", hint))
+    found = (_of_choices, _of_mappings, _of_seconds, _of_the_rest)
+    problems = [problem for look in found for problem in look(operator)]
     if problems:
         raise InvalidJob(problems)
+
+
+def _of_choices(operator: TFJobOperator) -> Iterator[Problem]:
+    for name, known in _CHOICES.items():
+        if getattr(operator, name) not in known:
+            yield Problem(name, f"{getattr(operator, name)!r} is none of {', '.join(known)}")
+    if not operator.wait_for_completion and operator.driver == "inline":
+        hint = "set driver='controller' where there is one (tf-dist controller), or wait"
+        yield Problem("wait_for_completion", "nobody would drive the job once the task is done", hint)
+
+
+def _of_mappings(operator: TFJobOperator) -> Iterator[Problem]:
+    for name, hint in _MAPPINGS.items():
+        given = getattr(operator, name)
+        if given is not None and not isinstance(given, Mapping):
+            yield Problem(name, f"a {type(given).__name__} is given", f"write {hint}")
+        elif name != "overrides":
+            for key, value in (given or {}).items():
+                if not isinstance(key, str) or not isinstance(value, str):
+                    yield Problem(f"{name}[{key!r}]", f"{value!r} is no text", f'write "{value}"')
+
+
+def _of_seconds(operator: TFJobOperator) -> Iterator[Problem]:
+    for name in _SECONDS:
+        value = getattr(operator, name)
+        if value is not None and not (isinstance(value, int | float) and value >= 0):
+            yield Problem(name, f"{value!r} is no number of seconds, or less than none")
+
+
+def _of_the_rest(operator: TFJobOperator) -> Iterator[Problem]:
+    codes: object = operator.skip_on_exit_code
+    if isinstance(codes, str | bytes) or not isinstance(codes, int | Container | None):
+        yield Problem("skip_on_exit_code", f"{codes!r} is neither a number nor several", "write [3, 4]")
+    given: object = operator.callbacks
+    for one in given if isinstance(given, Sequence) else () if given is None else (given,):
+        if not (isinstance(one, type) and issubclass(one, TFJobCallbacks)):
+            yield Problem("callbacks", f"{one!r} is no class of TFJobCallbacks", "give the class, not an object of it")

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from tf_dist.airflow.hub import Hub, Ticket
+from tf_dist.airflow.hub import Hub
 from tf_dist.airflow.outcomes import payload
+from tf_dist.airflow.tickets import Ticket
 from tf_dist.client.following import LogLine
 from tf_dist.client.onlooking import Onlooker
 from tf_dist.client.scene import Scene
@@ -31,7 +32,7 @@ _QUIET: Final = 30.0  # seconds between two words on a place in the line
 _CHECK: Final = 0.5  # seconds after which a thread looks whether it is to stop
 _TAIL: Final = 200  # lines of each log for the result, where logs are not wanted
 _OURS: Final = "tf-dist"
-_TURNS: Final = 8  # steps of all courses in one round of an event loop: a thousand jobs may end at once
+_TURNS: Final = 2  # steps of all courses in one round of an event loop: a thousand jobs may end at once
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 Step = float | Callable[[], None] | None
@@ -110,8 +111,8 @@ class Attendance:
             conclusion = self._conclude(now)
             if conclusion is not None:
                 break
-            if (problem := self._hub.problem()) is not None:
-                raise problem
+            if (refused := self._hub.refused()) is not None:
+                raise refused
             due = next_due(self._onlooker.scene.status, self._wish.limits, now)
             yield None if due is None else due - now
         if self._wish.results and conclusion.end is not End.GONE:
@@ -135,7 +136,10 @@ class Attendance:
         """The last lines, and what the job's driver does after the end; both have their limits."""
         onlooker = self._onlooker
         self._reading.begun = True
-        yield onlooker.catch_up
+        if self._hub.knows_pods(self._ticket):
+            self._ticket.look_again()  # its pods are noticed once more, and that takes no request
+        else:
+            yield onlooker.catch_up
         over = conclusion.end not in UNDECIDED
         onlooker.step(0)
         onlooker.decided = over

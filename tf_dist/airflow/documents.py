@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from tf_dist.airflow.identity import plain_name
 from tf_dist.client.bundle import Entry, load, one_job
 from tf_dist.client.yaml_files import Written
 from tf_dist.core.dialects import dialect_of, parse
 from tf_dist.core.model import Dialect
+from tf_dist.core.names import QUEUE
 from tf_dist.core.overrides import Override, override
 from tf_dist.core.paths import parse_path
 from tf_dist.errors import InvalidJob, Problem
@@ -22,6 +25,7 @@ _QUEUES: Final = {
     Dialect.TFJOB_V1: "spec.runPolicy.schedulingPolicy.queue",
     Dialect.VOLCANO: "spec.queue",
 }
+_WHOLE: Final = re.compile(r"-?[0-9]{1,9}")
 _IN_PYTHON: Final = "the task's job"
 
 
@@ -61,13 +65,13 @@ def order_of(
 
     What a file says is filled in by ``render`` after it was read: a value can never become another field. InvalidJob
     holds everything that is wrong. ``queue_name`` and ``name`` stand above the document's (None: that one);
-    ``default_name`` is for one that has none.
+    ``default_name`` is for one that has none; it may be any text.
     """
 
     def changed(content: Any) -> Any:
         content = override(content, _overrides(overrides))
         content = _in_queue(content, queue_name) if queue_name else content
-        return _named(content, name, default_name)
+        return _with_numbers(_named(content, name, default_name))
 
     if isinstance(job, str):
         path = _path(job, folder)
@@ -125,10 +129,15 @@ def _overrides(values: Mapping[str, Any]) -> tuple[Override, ...]:
 
 
 def _in_queue(content: Any, queue: str) -> Any:
-    path = _QUEUES.get(dialect_of(content))
-    if path is None:
-        raise InvalidJob([Problem("queue_name", "this format has no queues", "tf-dist convert --to kubeflow.org/v1")])
-    return override(content, [Override(parse_path(path), queue)])
+    """In that queue, by the format's field for it; a label that names another one, or is all there is, says so, too."""
+    field, changes = _QUEUES.get(dialect_of(content)), []
+    if field is not None:
+        changes.append(Override(parse_path(field), queue))
+    metadata = content.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
+    if field is None or (isinstance(labels, Mapping) and QUEUE in labels):
+        changes.append(Override(("metadata", "labels", QUEUE), queue))
+    return override(content, changes)
 
 
 def _named(content: Any, name: str | None, default: str) -> Any:
@@ -136,5 +145,32 @@ def _named(content: Any, name: str | None, default: str) -> Any:
     if not isinstance(content, Mapping) or not isinstance(content.get("metadata"), Mapping | None):
         return content  # the dialect says what is wrong with it
     given = content.get("metadata") or {}
-    chosen = name or given.get("name") or str(given.get("generateName") or "").rstrip("-.") or default
+    chosen = name or given.get("name") or str(given.get("generateName") or "").rstrip("-.") or plain_name(default)
     return {**content, "metadata": {**given, "name": chosen}}
+
+
+def _with_numbers(content: Any) -> Any:
+    """With numbers where the format wants some, and a text spells one: all that Jinja fills in is text."""
+    wrong = _problems(content)
+    spelled = [number for problem in wrong if (number := _number(content, problem.path)) is not None]
+    changed = override(content, spelled) if spelled else content
+    return changed if spelled and len(_problems(changed)) < len(wrong) else content
+
+
+def _problems(content: Any) -> tuple[Problem, ...]:
+    try:
+        parse(content)
+    except InvalidJob as error:
+        return error.problems
+    return ()
+
+
+def _number(content: Any, path: str) -> Override | None:
+    """The whole number that stands there as text."""
+    try:
+        steps = parse_path(path)
+        for step in steps:
+            content = content[step]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return Override(steps, int(content)) if isinstance(content, str) and _WHOLE.fullmatch(content) else None

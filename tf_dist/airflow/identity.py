@@ -13,6 +13,8 @@ TASK: Final = f"{ANNOTATION_PREFIX}airflow-task"
 """The label that all jobs of one task instance share, whichever try made them."""
 OWNER: Final = f"{ANNOTATION_PREFIX}airflow-owner"
 """The annotation that names the try whose job it is at present: who is not in it keeps hands off."""
+INSTANCE: Final = f"{ANNOTATION_PREFIX}airflow-task-instance"
+"""The annotation that names the task instance word for word, on jobs that are to go when a user ends their task."""
 DOOMED: Final = f"{ANNOTATION_PREFIX}airflow-given-up-by"
 CONSUMED: Final = f"{ANNOTATION_PREFIX}airflow-result-taken-by"
 
@@ -43,10 +45,7 @@ class TaskKey:
 
     def job_name(self, base: str, try_number: int) -> str:
         """The name of the job that this try makes: the same however often it is asked, so that none is made twice."""
-        ending = short_hash(*self._parts(), try_number, length=_HASH)
-        head = re.sub(r"[^a-z0-9]+", "-", base.lower()).strip("-")[: _LONGEST_NAME - _HASH - 1].rstrip("-")
-        head = head if head[:1].isalpha() else f"job-{head}"[: _LONGEST_NAME - _HASH - 1].rstrip("-")
-        return f"{head}-{ending}"
+        return f"{plain_name(base)}-{short_hash(*self._parts(), try_number, length=_HASH)}"
 
     def labels(self, try_number: int) -> dict[str, str]:
         """Labels for people, named as the Kubernetes provider names them, and the one that counts."""
@@ -56,6 +55,13 @@ class TaskKey:
 
     def _parts(self) -> tuple[object, ...]:
         return self.deployment, self.dag_id, self.run_id, self.task_id, self.map_index
+
+
+def plain_name(text: str) -> str:
+    """A text as the first part of a job's name: what Kubernetes does not take is left out."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    plain = plain if plain[:1].isalpha() else f"job-{plain}"
+    return plain[: _LONGEST_NAME - _HASH - 1].rstrip("-")
 
 
 def owner(ti_id: object, try_number: int) -> str:

@@ -22,7 +22,7 @@ from tf_dist.errors import (
 )
 
 if TYPE_CHECKING:
-    from tf_dist.airflow.hub import Ticket
+    from tf_dist.airflow.tickets import Ticket
     from tf_dist.client.scene import Scene
 
 ERROR: Final = "error"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tf_dist.airflow.documents import Order, personal
-from tf_dist.airflow.hub import RESERVED
 from tf_dist.airflow.identity import OWNER, TaskKey, annotations_of
 from tf_dist.airflow.ownership import Lost, adopt, candidate, consume, earlier, give_up
+from tf_dist.airflow.seat import RESERVED
 from tf_dist.client.connect import Connection
 from tf_dist.client.jobs import StoredJob
 from tf_dist.client.ownership import leave_to_volcano
@@ -50,6 +50,11 @@ class Start:
     job: StoredJob
 
 
+def resource_of(order: Order) -> Resource:
+    """The kind of job that is ordered."""
+    return VOLCANO_JOBS if order.entry.job.dialect is Dialect.VOLCANO else TFJOBS
+
+
 def begin(
     connection: Connection, order: Order, namespace: str, this: Try, changed: Callable[[dict[str, Any]], None]
 ) -> Start:
@@ -68,7 +73,7 @@ def begin(
 def _begin(
     connection: Connection, order: Order, namespace: str, this: Try, changed: Callable[[dict[str, Any]], None]
 ) -> Start:
-    resource = VOLCANO_JOBS if order.entry.job.dialect is Dialect.VOLCANO else TFJOBS
+    resource = resource_of(order)
     found = {job.uid: job for job in earlier(connection.cluster, resource, namespace, this.key)}
     chosen = choose([candidate(job) for job in found.values()], durable=this.durable)
     for uid in chosen.surplus:

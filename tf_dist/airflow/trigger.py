@@ -16,27 +16,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow.providers.common.compat.connection import get_async_connection
+from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from tf_dist.airflow.access import DEFAULT_CONNECTION, Access, open_connection
+from tf_dist.airflow.bell import bell_here
 from tf_dist.airflow.hubs import HUBS
+from tf_dist.airflow.task_states import AT_WORK, ENDED, state_of
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.driver.refs import JobRef
 from tf_dist.errors import NotFound, TFDistError
 
 if TYPE_CHECKING:
-    from tf_dist.airflow.hub import Hub, Ticket
+    from tf_dist.airflow.hub import Hub
+    from tf_dist.airflow.tickets import Ticket
     from tf_dist.core.conclusion import Limits
 
 T = TypeVar("T")
 
 _CLASS: Final = f"{__name__}.TFJobTrigger"
-# The states in which nobody will go on with the task: a user (or a policy of the run) has ended it.
-_ENDED: Final = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
 _SETTLED: Final = 60.0  # seconds after which a trigger that begins has begun before, in another process
 _AGAIN: Final = 200  # lines of each log that are shown once more then
+_LOOK_EVERY: Final = 0.5  # seconds between two looks at a task that nobody works for
+_RESERVE: Final = 5.0  # seconds of what Airflow grants on_kill that are for deleting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +119,16 @@ class TFJobTrigger(BaseTrigger):
         """Delete the job, if a user has ended the task, and if the job is still this try's.
 
         Airflow calls this, too, when the triggerer was stalled and its triggers went elsewhere, and when the task was
-        cleared: then somebody else goes on with the job.
+        cleared: then somebody else goes on with the job. Until that somebody is at work nobody else is there to be told
+        that the task has been ended after all: as long as Airflow allows, this is.
         """
         request = self.request
         if self._fired or not request.owner or request.on_kill_action == "keep_job":
             return
-        state = await self._task_state()
-        if state not in _ENDED:
+        patience = time.monotonic() + conf.getfloat("triggerer", "on_kill_timeout", fallback=30.0) - _RESERVE
+        while (state := await self._task_state()) not in ENDED | AT_WORK and time.monotonic() < patience:
+            await asyncio.sleep(_LOOK_EVERY)
+        if state not in ENDED:
             self.log.info("the task is %s: its job %s goes on", state, request.name)
             return
         extras = await self._extras()
@@ -152,11 +159,7 @@ class TFJobTrigger(BaseTrigger):
 
         request, loop, rung = self.request, asyncio.get_running_loop(), asyncio.Event()
 
-        def told() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(rung.set)
-
-        ticket = await self._join(hub, told)
+        ticket = await self._join(hub, partial(bell_here().ring, loop, rung))
         try:
             wish = Wish(
                 goal=request.goal,
@@ -206,12 +209,13 @@ class TFJobTrigger(BaseTrigger):
 
     async def _task_state(self) -> str | None:
         """The state of the task at this moment, as the database has it."""
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
         instance = self.task_instance
         if instance is None:
             return None
         # Not in any thread: the way to the database leads over this event loop.
-        found = await sync_to_async(_state_of)(instance)
-        return str(found) if found is not None else None
+        return await sync_to_async(state_of)(instance, RuntimeTaskInstance.get_task_states)
 
 
 async def _surely(work: Callable[[], T], undo: Callable[[T], None]) -> T:
@@ -239,17 +243,3 @@ def _delete(request: Request, extras: Mapping[str, Any]) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _state_of(instance: Any) -> object:
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    index = instance.map_index if instance.map_index is not None else -1
-    states = RuntimeTaskInstance.get_task_states(
-        dag_id=instance.dag_id,
-        task_ids=[instance.task_id],
-        run_ids=[instance.run_id],
-        map_index=index if index >= 0 else None,
-    )
-    key = instance.task_id if index < 0 else f"{instance.task_id}_{index}"
-    return states.get(instance.run_id, {}).get(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
@@ -42,18 +42,29 @@ def inline_driver(
     if dialect is Dialect.VOLCANO:
         leave_to_volcano(connection.cluster, key.name)
     ref = JobRef(VOLCANO_JOBS if dialect is Dialect.VOLCANO else TFJOBS, key.namespace, key.name)
-    driven = leased_driver(connection.place, connection.cluster, key.namespace, only=ref, takes_over=takes_over)
-    with driven as (_, mandate):
+    # What one job does not need is not asked for: the role of who drives TFJobs has nothing of Volcano's.
+    volcano = ref.resource is VOLCANO_JOBS
+    with leased_driver(
+        connection.place, connection.cluster, key.namespace, only=ref, takes_over=takes_over, volcano_jobs=volcano
+    ) as (_, mandate):
         yield {names.DRIVER: mandate.ref}
 
 
 @contextmanager
 def leased_driver(
-    place: KubeContext, cluster: Cluster, namespace: str, *, only: JobRef | None = None, takes_over: bool = False
+    place: KubeContext,
+    cluster: Cluster,
+    namespace: str,
+    *,
+    only: JobRef | None = None,
+    takes_over: bool = False,
+    volcano_jobs: bool = False,
+    rung: Callable[[JobRef], object] = lambda _: None,
 ) -> Iterator[tuple[Driver, LeaseMandate]]:
     """A driver under a Lease of its own, which goes last; it drives the jobs of a namespace that name it, or ``only``.
 
-    ``takes_over``: also jobs that nobody drives, or whose driver is dead. ClusterError when there can be no Lease.
+    ``takes_over``: also jobs that nobody drives, or whose driver is dead; ``volcano_jobs``: Volcano's, too, which its
+    role must allow; ``rung``: see ``Driver``. ClusterError when there can be no Lease.
     """
     with ExitStack() as stack:
         # A heartbeat comes again by itself, and must not wait behind anything.
@@ -62,11 +73,9 @@ def leased_driver(
         stack.callback(tenure.stop)
         mandate = LeaseMandate(tenure, LeaseBook(leases, tenure.identity), takes_over=takes_over)
         stack.callback(mandate.stop)
-        # What one job does not need is not asked for: the role of who drives TFJobs has nothing of Volcano's.
-        volcano = only is None or only.resource is VOLCANO_JOBS
-        settings = DriverSettings(namespace=namespace, only=only, arbitrates=True, volcano_jobs=volcano)
+        settings = DriverSettings(namespace=namespace, only=only, arbitrates=True, volcano_jobs=volcano_jobs)
         arbiter = LeaseArbiter(leases, stands=mandate.valid)
-        driver = Driver(cluster, settings=settings, mandate=mandate, arbiter=arbiter)
+        driver = Driver(cluster, settings=settings, mandate=mandate, arbiter=arbiter, rung=rung)
         _begin(tenure)
         mandate.start()
         stack.callback(driver.stop)

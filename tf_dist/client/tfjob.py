@@ -64,8 +64,8 @@ class TFJob:
         return _given(
             name=_CONTAINER,
             image=self.image,
-            command=list(self.command) or None,
-            args=list(self.args) or None,
+            command=_words(self.command) or None,
+            args=_words(self.args) or None,
             env=[{"name": key, "value": value} for key, value in self.env.items()] or None,
             resources=resources or None,
             **self.container,
@@ -74,3 +74,8 @@ class TFJob:
 
 def _given(**values: object) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
+
+
+def _words(given: Sequence[str]) -> Sequence[str]:
+    """As a list; a text stays one, to be refused: its letters are no words."""
+    return given if isinstance(given, str) else list(given)

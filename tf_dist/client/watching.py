@@ -110,8 +110,9 @@ class Mailbox:
         self._resource = job.resource
         self._batch = batch
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self._most_lines = most_lines
-        self._room = threading.Semaphore(most_lines)
+        self._room = most_lines
+        self._roomy = threading.Condition()
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +122,9 @@ class Mailbox:
 
     def close(self) -> None:
         """Let go of whoever waits for room: nobody takes anything any more."""
-        self._room.release(self._most_lines)
+        with self._roomy:
+            self._closed = True
+            self._roomy.notify_all()
 
     @property
     def over(self) -> bool:
@@ -131,7 +134,9 @@ class Mailbox:
     def put(self, item: Item) -> None:
         """Add something; safe in a signal handler, except for lines, which wait for room."""
         if isinstance(item, LogLine):
-            self._room.acquire()
+            with self._roomy:
+                self._roomy.wait_for(lambda: self._room > 0 or self._closed)
+                self._room -= 1
         self._items.put(item)
 
     def take(self, timeout: float | None = None) -> list[Item]:
@@ -149,7 +154,9 @@ class Mailbox:
         """Bring the state up to date with one item."""
         match item:
             case LogLine():
-                self._room.release()
+                with self._roomy:
+                    self._room += 1
+                    self._roomy.notify()
             case ClusterError():
                 raise item
             case Listed() if item.resource is PODS:

@@ -182,6 +182,11 @@ class Caches:
         """What keeps the caches from following the cluster."""
         return [f"{r.resource.plural}: {r.problem}" for r in self._all() if r.problem is not None]
 
+    def refused(self) -> Forbidden | None:
+        """The right without which they will never hold all that is decided on."""
+        found = (reflector.problem for reflector in tuple(self._reflectors.values()))
+        return next((problem for problem in found if isinstance(problem, Forbidden)), None)
+
     # What they hold
 
     def jobs(self) -> Iterator[tuple[JobRef, Object]]:

@@ -1,0 +1,151 @@
+"""Tries of a task: what a later one does with the job of an earlier one, and what becomes of it when one is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
+from tests.airflow.site import FOREVER, SECONDS, Site, document
+from tests.waiting import until
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+
+from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+
+from tf_dist.airflow import ImagePullFailed, JobTimeout, TFJobOperator
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+
+def test_a_retry_takes_up_the_job_that_lives(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
+    task = operator(document(FOREVER))
+    first = deferred(task, instance)
+    second = deferred(task, instance.retry())
+    assert first.request.uid == second.request.uid
+    assert first.request.owner != second.request.owner
+    assert len(cluster_site.names()) == 1
+
+
+def test_a_retry_takes_the_result_that_nobody_had(operator: MakeOperator, instance: Instance) -> None:
+    task = operator(document("echo accuracy=0.5"))
+    assert event_of(deferred(task, instance))["end"] == "reached"  # and then its worker is lost
+    result = operator(document("echo accuracy=0.5")).execute(instance.retry().context())
+    assert result["uid"] == instance.xcoms["job_uid"]
+    assert result["metrics"] == {"accuracy": 0.5}
+
+
+def test_who_is_not_durable_begins_anew(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
+    task = operator(document(FOREVER), durable=False)
+    first = deferred(task, instance)
+    second = deferred(task, instance.retry())
+    assert first.request.uid != second.request.uid
+    until(lambda: len(cluster_site.names()) == 1, SECONDS)
+
+
+def test_an_event_is_all_that_is_needed(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
+    task = operator(document("echo accuracy=0.5"))
+    event = event_of(deferred(task, instance))
+    cluster_site.delete(instance.xcoms["job_name"])
+    assert task.execute_complete(instance.context(), event)["metrics"] == {"accuracy": 0.5}
+
+
+def test_a_trigger_that_is_gone_leaves_the_job_to_the_retry_and_to_nobody_after_the_last(
+    operator: MakeOperator, instance: Instance, cluster_site: Site
+) -> None:
+    task = operator(document(FOREVER))
+    deferred(task, instance)
+    with pytest.raises(TaskDeferralError):
+        task.resume_execution("__fail__", {"error": "out of luck"}, instance.context())
+    assert len(cluster_site.names()) == 1
+    last = instance.retry()
+    deferred(task, last)
+    with pytest.raises(TaskDeferralError):
+        task.resume_execution("__fail__", {"error": "out of luck"}, last.context())
+    assert cluster_site.names() == []
+
+
+def test_a_deferral_that_took_too_long_ends_the_job(
+    operator: MakeOperator, instance: Instance, cluster_site: Site
+) -> None:
+    task = operator(document(FOREVER))
+    deferred(task, instance)
+    with pytest.raises(JobTimeout) as caught:
+        task.resume_execution("__fail__", {"error": "Trigger timeout"}, instance.context())
+    assert isinstance(caught.value.__cause__, TaskDeferralTimeout)
+    assert cluster_site.names() == []
+
+
+def test_the_time_of_the_task_is_kept_while_deferred(
+    operator: MakeOperator, instance: Instance, cluster_site: Site
+) -> None:
+    task = operator(document(FOREVER), execution_timeout=timedelta(seconds=1))
+    event = event_of(deferred(task, instance))
+    assert event["end"] == "timeout"
+    with pytest.raises(JobTimeout):
+        task.execute_complete(instance.context(), event)
+    assert cluster_site.names() == []
+
+
+def test_an_image_that_cannot_be_had(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
+    job = document()
+    del job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["command"]
+    with pytest.raises(ImagePullFailed, match="no command"):
+        operator(job).execute(instance.context())
+    assert cluster_site.names() == []
+
+
+def in_background(task: TFJobOperator, instance: Instance) -> tuple[threading.Thread, list[BaseException]]:
+    """Execute it in a thread; what it raised."""
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            task.execute(instance.context())
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread, raised
+
+
+@pytest.mark.parametrize(("action", "stays"), [("delete_job", False), ("keep_job", True)])
+def test_a_user_ends_a_task_in_the_worker(
+    operator: MakeOperator, instance: Instance, cluster_site: Site, action: str, stays: bool
+) -> None:
+    task = operator(document(FOREVER), on_kill_action=action)
+    thread, raised = in_background(task, instance)
+    until(lambda: bool(cluster_site.pods()), SECONDS)
+    instance.state = "failed"
+    task.on_kill()
+    thread.join(SECONDS)
+    assert "a user has ended the task" in str(raised[0])
+    assert bool(cluster_site.names()) is stays
+
+
+@pytest.mark.parametrize("state", ["restarting", "running"], ids=["cleared", "asked to go"])
+def test_a_process_that_goes_is_no_reason_to_touch_the_job(
+    operator: MakeOperator, instance: Instance, cluster_site: Site, tmp_path: Any, state: str
+) -> None:
+    flag = tmp_path / "flag"
+    instance.state = state
+    task = operator(document(f"while [ ! -e '{flag}' ]; do sleep 0.05; done"))
+    thread, raised = in_background(task, instance)
+    until(lambda: bool(cluster_site.pods()), SECONDS)
+    task.on_kill()
+    until(lambda: not task.killed, SECONDS)
+    flag.touch()
+    thread.join(SECONDS)
+    assert raised == []
+
+
+def test_a_user_ends_a_deferred_task(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
+    trigger = deferred(operator(document(FOREVER)), instance)
+    trigger.task_instance = None
+    asyncio.run(trigger.on_kill())  # nobody knows what the task is: hands off
+    assert len(cluster_site.names()) == 1
