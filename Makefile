@@ -1,6 +1,6 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-job demo-argo test lint check bench soak clean
+.PHONY: help install demo demo-job demo-argo test test-airflow lint check bench soak clean
 
 # The first Python of the machine that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -30,6 +30,9 @@ demo-argo: .venv/installed ## Retrain it in an Argo workflow, where no Argo is i
 # Most tests wait for processes most of the time, so that several files at a time take a third of it.
 test: .venv/installed ## Run the tests
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+test-airflow: .venv/installed ## Run the tests of a whole Airflow whose parts are killed, stopped and continued
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m airflow_stack tests/airflow
 
 lint: .venv/installed ## Style, types and import rules
 	$(BIN)/ruff check .

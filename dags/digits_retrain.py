@@ -88,8 +88,8 @@ with DAG(
         """Print what came of the run."""
         rows = {
             "job": trained["name"],
-            "step": int(trained["metrics"]["step"]),
-            "loss": trained["metrics"]["loss"],
+            "step": f"{trained['metrics'].get('step', 0):.0f}",
+            "loss": trained["metrics"].get("loss"),
             "accuracy": f"{evaluated['metrics']['accuracy']:.4f} on held-out images",
             "checkpoint": trained["checkpoint"],
             "waited": f"{trained['waited_seconds']:.1f} s for its place",

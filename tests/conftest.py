@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 
-LONG = ("tensorflow", "airflow_stack")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest go first: where several run at a time, none is left over at the end."""
-    long = {item.path for item in items if any(map(item.get_closest_marker, LONG))}
+    long = {item.path for item in items if item.get_closest_marker("tensorflow")}
     items.sort(key=lambda item: item.path not in long)
