@@ -12,7 +12,6 @@ settings.register_profile("steady", deadline=None, derandomize=True, suppress_he
 settings.load_profile("steady")
 
 
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest go first: where several run at a time, none is left over at the end."""
     long = {item.path for item in items if item.get_closest_marker("tensorflow")}
