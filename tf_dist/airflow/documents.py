@@ -13,18 +13,13 @@ from tf_dist.airflow.identity import plain_name
 from tf_dist.client.bundle import Entry, load, one_job
 from tf_dist.client.yaml_files import Written
 from tf_dist.core.dialects import dialect_of, parse
-from tf_dist.core.model import Dialect
-from tf_dist.core.names import QUEUE
+from tf_dist.core.dialects.queue_label import into_queue
 from tf_dist.core.overrides import Override, override
 from tf_dist.core.paths import parse_path
 from tf_dist.errors import InvalidJob, Problem
 
 Render = Callable[[Any], Any]
 
-_QUEUES: Final = {
-    Dialect.TFJOB_V1: "spec.runPolicy.schedulingPolicy.queue",
-    Dialect.VOLCANO: "spec.queue",
-}
 _WHOLE: Final = re.compile(r"-?[0-9]{1,9}")
 _IN_PYTHON: Final = "the task's job"
 
@@ -70,7 +65,8 @@ def order_of(
 
     def changed(content: Any) -> Any:
         content = override(content, _overrides(overrides))
-        content = _in_queue(content, queue_name) if queue_name else content
+        if queue_name:
+            content = override(content, into_queue(content, dialect_of(content), queue_name))
         return _with_numbers(_named(content, name, default_name))
 
     if isinstance(job, str):
@@ -126,18 +122,6 @@ def _overrides(values: Mapping[str, Any]) -> tuple[Override, ...]:
     if problems:
         raise InvalidJob(problems)
     return tuple(found)
-
-
-def _in_queue(content: Any, queue: str) -> Any:
-    """In that queue, by the format's field for it; a label that names another one, or is all there is, says so, too."""
-    field, changes = _QUEUES.get(dialect_of(content)), []
-    if field is not None:
-        changes.append(Override(parse_path(field), queue))
-    metadata = content.get("metadata")
-    labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
-    if field is None or (isinstance(labels, Mapping) and QUEUE in labels):
-        changes.append(Override(("metadata", "labels", QUEUE), queue))
-    return override(content, changes)
 
 
 def _named(content: Any, name: str | None, default: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import v1, v1alpha1, volcano
+from tf_dist.core import names
 from tf_dist.core.dialects import Tailoring, parse, read, tailored
 from tf_dist.core.model import Role
 from tf_dist.errors import InvalidJob
@@ -50,9 +51,17 @@ def test_queue_and_priority(make: Any) -> None:
 
 def test_a_format_without_a_word_for_it_says_so() -> None:
     with pytest.raises(InvalidJob) as caught:
-        tailored(v1alpha1(), Tailoring(queue="vision", priority_class="high"))
-    assert len(caught.value.problems) == 2
+        tailored(v1alpha1(), Tailoring(priority_class="high"))
+    assert len(caught.value.problems) == 1
     assert "tf-dist convert" in caught.value.problems[0].hint
+
+
+@pytest.mark.parametrize("make", [v1, v1alpha1, volcano], ids=lambda make: make.__name__)
+def test_a_queue_stands_above_every_word_of_the_document_for_one(make: Any) -> None:
+    assert read(tailored(make(), Tailoring(queue="vision"))).scheduling.queue == "vision"
+    labelled = make()
+    labelled["metadata"]["labels"] = {names.QUEUE: read(labelled).scheduling.queue or "speech"}
+    assert read(tailored(labelled, Tailoring(queue="vision"))).scheduling.queue == "vision"
 
 
 def test_replicas_that_the_job_does_not_have() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tf_dist.core.dialects.formats import dialect_of, laid_out
 from tf_dist.core.dialects.problems import Loc
+from tf_dist.core.dialects.queue_label import into_queue
 from tf_dist.core.dialects.reading import read
 from tf_dist.core.dialects.scaling import places
 from tf_dist.core.dialects.shape import at, items
@@ -39,10 +40,6 @@ class Tailoring:
 
 
 _SCHEDULING: Final = ("spec", "runPolicy", "schedulingPolicy")
-_QUEUE: Final[Mapping[Dialect, Loc]] = {
-    Dialect.TFJOB_V1: (*_SCHEDULING, "queue"),
-    Dialect.VOLCANO: ("spec", "queue"),
-}
 _PRIORITY: Final[Mapping[Dialect, Loc]] = {
     Dialect.TFJOB_V1: (*_SCHEDULING, "priorityClass"),
     Dialect.VOLCANO: ("spec", "priorityClassName"),
@@ -57,7 +54,7 @@ def tailored(document: Document, tailoring: Tailoring) -> dict[str, Any]:
     problems: list[Problem] = []
     changes = [
         *_counts(document, dialect, job, tailoring, problems),
-        *_named(dialect, "queue", tailoring.queue, _QUEUE, problems),
+        *(into_queue(document, dialect, tailoring.queue) if tailoring.queue else ()),
         *_named(dialect, "priority class", tailoring.priority_class, _PRIORITY, problems),
         *_templates(document, dialect, job, tailoring),
     ]
