@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 
 from tests.waiting import until
 from tf_dist.cluster import rest_connection
-from tf_dist.cluster.api import CONFIG_MAPS, PODS, TFJOBS
+from tf_dist.cluster.api import CONFIG_MAPS, PODS, TFJOBS, Stream, WatchEvent
 from tf_dist.cluster.credentials import Grant, Renewed
 from tf_dist.cluster.http import ApiServer
 from tf_dist.cluster.memory import MemoryCluster
@@ -442,3 +443,32 @@ def test_a_server_may_keep_silent_for_no_longer_than_is_said() -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with RestCluster(url, timeout=0.2, retries=0) as cluster, pytest.raises(Unavailable, match=r"timeout=0\.2"):
             cluster.list(PODS)
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads that take turns as often as the interpreter can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_stream_may_be_closed_by_many_while_it_ends() -> None:
+    times, closers = 1000, 3
+    with saying(*[CHUNKED + chunk(EVENT) + b"0\r\n\r\n"] * times) as (client, _), ThreadPoolExecutor(closers) as pool:
+        for _ in range(times):
+            at_once = threading.Barrier(closers + 1)
+
+            def close(events: Stream[WatchEvent], at_once: threading.Barrier = at_once) -> None:
+                at_once.wait(60)
+                events.close()
+
+            with client.watch(PODS) as events:
+                assert next(events).type == "ADDED"
+                closing = [pool.submit(close, events) for _ in range(closers)]
+                at_once.wait(60)
+                assert list(events) == []
+            for closed in closing:
+                closed.result(60)

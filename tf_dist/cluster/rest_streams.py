@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Self
@@ -42,6 +43,8 @@ class Lines:
         self._response = response
         self._asked = asked
         self._silence_ends = silence_ends
+        self._lock = threading.Lock()
+        self._reading = False
         self._closed = False
         self._lines = self._read()
 
@@ -60,14 +63,26 @@ class Lines:
 
     def _chunk(self) -> bytes:
         """What has arrived, at least one byte; empty at the end."""
+        if not self._begin_reading():
+            return b""
         try:
-            return b"" if self._closed else self._response.read1(_CHUNK)
+            return self._response.read1(_CHUNK)
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
-            # Closing from another thread pulls the body away under the reader: that is the end it asked for.
+            # Closing from another thread ends the body under the reader (an ssl socket loses its inner object then).
             quiet = self._silence_ends and isinstance(error, urllib3.exceptions.ReadTimeoutError)
             if self._closed or quiet:
                 return b""
             raise Unavailable(f"{self._asked}: the stream broke: {reason(error)}") from error
+        finally:
+            with self._lock:
+                self._reading = False
+                if self._closed:
+                    self._release()
+
+    def _begin_reading(self) -> bool:
+        with self._lock:
+            self._reading = not self._closed
+            return self._reading
 
     def __iter__(self) -> Self:
         return self
@@ -81,9 +96,17 @@ class Lines:
 
     def close(self) -> None:
         """End the stream: a reader that waits in another thread wakes up at once."""
-        self._closed = True
-        with suppress(OSError, ValueError, RuntimeError, TypeError):
-            self._response.shutdown()
+        with self._lock:
+            self._closed = True
+            # A response does not bear to be closed while it is read or closed elsewhere: who reads does it then.
+            if not self._reading:
+                self._release()
+                return
+            with suppress(OSError, ValueError, RuntimeError, TypeError):
+                self._response.shutdown()
+
+    def _release(self) -> None:
+        """Close the body, and its connection if that cannot be used again; with the lock."""
         with suppress(OSError, ValueError):
             self._response.close()
 
