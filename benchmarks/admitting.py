@@ -13,11 +13,12 @@ from benchmarks.measure import Figure, benchmark
 from tf_dist.cluster.api import NODES, TFJOBS, Cluster, Object
 from tf_dist.cluster.reflector import Reflector
 from tf_dist.core import names
-from tf_dist.core.actions import WriteStatus
+from tf_dist.core.actions import Emit, WriteStatus
 from tf_dist.core.dialects import read
 from tf_dist.core.gang.model import Admit
 from tf_dist.core.observed import Observed
 from tf_dist.core.reconcile import reconcile
+from tf_dist.driver.events import EventWriter
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.tenure import Tenure
 
@@ -74,7 +75,7 @@ def _cordon(cluster: Cluster, *, cordoned: bool) -> None:
 def admitted() -> Figure:
     """2,000 jobs wait for nodes; from the moment that the nodes are there to the last verdict in a job's status.
 
-    The peer writes the same statuses with 16 threads of the same client, and decides nothing.
+    The peer writes the same statuses and events with 16 threads of the same client, and decides nothing.
     """
     with _scene() as (cluster, seen):
         _cordon(cluster, cordoned=True)
@@ -94,15 +95,20 @@ def _write_alike() -> float:
     with prepared() as cluster, ThreadPoolExecutor(16) as pool:
         list(pool.map(partial(_create, cluster), range(JOBS)))
         jobs = cluster.list(TFJOBS, SPACE).items
+        events = EventWriter(cluster, time.time, "tf-dist")
         begun = time.monotonic()
-        list(pool.map(partial(_write, cluster), jobs))
+        list(pool.map(partial(_write, cluster, events), jobs))
         return JOBS / (time.monotonic() - begun)
 
 
-def _write(cluster: Cluster, stored: Object) -> None:
+def _write(cluster: Cluster, events: EventWriter, stored: Object) -> None:
     plan = reconcile(read(stored), Observed(now=time.time(), verdict=Admit()))
-    body = {**stored, "status": next(action.status for action in plan.actions if isinstance(action, WriteStatus))}
-    cluster.replace(TFJOBS, SPACE, stored["metadata"]["name"], body, subresource="status")
+    for action in plan.actions:
+        if isinstance(action, WriteStatus):
+            body = {**stored, "status": action.status}
+            cluster.replace(TFJOBS, SPACE, stored["metadata"]["name"], body, subresource="status")
+        elif isinstance(action, Emit):
+            events.emit(TFJOBS, SPACE, stored, action)
 
 
 @benchmark("api.admit_latency")

@@ -73,6 +73,39 @@ def test_the_environment_is_what_the_pod_says(bench: Bench) -> None:
     assert second == "['x-$(X)-$(NOPE)-1']"
 
 
+@pytest.mark.parametrize("network", list(NetworkMode)[1:])
+def test_temporary_files_go_with_the_container(
+    benches: MakeBench, network: NetworkMode, open_folder: Path, tmp_path: Path
+) -> None:
+    bench = benches(network=network, state_dir=open_folder / "state")
+    script = 'ls "$TMPDIR" | wc -l; mktemp >/dev/null; echo "$TMPDIR"'
+    twice = f"{script}; echo x >> {tmp_path}/n; test $(wc -l < {tmp_path}/n) -ge 2"
+    containers = [
+        {"name": name, "image": "any", "command": ["sh", "-c", text]} for name, text in (("a", twice), ("b", script))
+    ]
+    status = bench.run(make_pod("one", containers=containers, restartPolicy="OnFailure"))
+    assert status["containerStatuses"][0]["restartCount"] == 1
+    files, folders = zip(*(bench.log("one", container=name).split() for name in "ab"), strict=True)
+    assert files == ("0", "0"), "what another container, or the one before it, has left is not there"
+    assert len({*folders, os.environ.get("TMPDIR", "/tmp")}) == 3
+    bench.delete("one")
+    bench.gone("one")
+    until(lambda: not os.listdir(bench.agent.state_dir / "pods"))
+
+
+def test_sockets_find_room_among_temporary_files(benches: MakeBench, tmp_path: Path) -> None:
+    bench = benches(network=NetworkMode.SHARED, state_dir=tmp_path / ("long" * 30))
+    script = "from multiprocessing import Manager as M\nif __name__ == '__main__': print(M().list([1]))"
+    assert bench.run(py("one", script))["phase"] == "Succeeded"
+    assert bench.log("one") == "[1]\n"
+
+
+def test_a_pod_may_name_its_own_place_for_temporary_files(bench: Bench, tmp_path: Path) -> None:
+    env = [{"name": "TMPDIR", "value": str(tmp_path)}]
+    bench.run(sh("one", "mktemp", container={"env": env}))
+    assert Path(bench.log("one").strip()).parent == tmp_path
+
+
 def test_missing_references_are_waited_for(bench: Bench) -> None:
     env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "a"}}}]
     bench.create(sh("one", "echo $A", container={"env": env}))

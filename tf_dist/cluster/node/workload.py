@@ -27,6 +27,7 @@ _KINDS = {
     "PersistentVolumeClaim": PERSISTENT_VOLUME_CLAIMS,
     "PersistentVolume": Resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False),
 }
+_LONGEST_TEMPORARY = 70  # bytes: programs make sockets below it, whose paths may not be longer than 103
 _RETRY = 2.0  # seconds until something that was missing is looked for again
 
 
@@ -75,6 +76,11 @@ class Workload:
     def folder(self) -> Path:
         """The pod's own folder; gone with it."""
         return self.home.state / "pods" / self.uid
+
+    @property
+    def temporary(self) -> Path:
+        """Temporary files, a folder a container: fresh when it starts, gone with the pod."""
+        return self.home.state / "pods" / f"t-{self.uid[:8]}"
 
     def log(self, container: str, attempt: int) -> Path:
         """The log of one instance of a container."""
@@ -125,10 +131,10 @@ class Workload:
         self.retry_at = now + _RETRY
 
     def _plan(self, cluster: Cluster, pod: Object) -> None:
-        around = self._surroundings(cluster)
         spec = pod["spec"]
         containers = [*(spec.get("initContainers") or []), *spec["containers"]]
-        plans = [plan_container(pod, item, around) for item in containers]
+        around = self._surroundings(cluster)
+        plans = [plan_container(pod, item, self._of_one(around, number)) for number, item in enumerate(containers)]
         used = {mount.volume for plan in plans for mount in plan.mounts}
         volumes = {
             item["name"]: plan_volume(pod, item, around) for item in spec.get("volumes") or [] if item["name"] in used
@@ -166,6 +172,19 @@ class Workload:
             entrypoints=settings.entrypoints,
             allocatable=self.home.allocatable,
         )
+
+    def _of_one(self, around: Surroundings, number: int) -> Surroundings:
+        """What is around one of its containers: a place for temporary files, unless the node's user names one."""
+        folder = str(self.temporary / str(number))
+        if "TMPDIR" in self.home.settings.environment or len(os.fsencode(folder)) > _LONGEST_TEMPORARY:
+            return around
+        return replace(around, base_env={**around.base_env, "TMPDIR": folder})
+
+    def _empty(self, container: str) -> None:
+        assert self.plans is not None
+        folder = self.temporary / str(list(self.plans).index(container))
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
 
     # Orders
 
@@ -208,6 +227,7 @@ class Workload:
     def _start(self, supervisor: Supervisor, start: Start) -> None:
         assert self.plans is not None
         plan = self.plans[start.name]
+        self._empty(start.name)
         mounts = [] if self.home.mode == NetworkMode.SHARED else place_mounts(plan, self.volumes, self.paths)
         supervisor.run(
             self.uid,
@@ -238,8 +258,9 @@ class Workload:
             supervisor.send("hosts", uid=self.uid, text=text)
 
     def purge(self) -> None:
-        """Remove the pod's folder: volumes and logs."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the pod's folders: volumes, logs and temporary files."""
+        for folder in (self.folder, self.temporary):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def pre_stop_hooks(pod: Object) -> dict[str, list[str]]:
