@@ -8,9 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import pytest
+
 from tests.cluster.support import config_map
-from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS
+from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS, Resource
 from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.cluster.memory.resources import CRDS
+from tf_dist.errors import NotFound
 
 Write = Callable[[MemoryCluster], object]
 
@@ -107,3 +111,17 @@ def test_closing_the_cluster_ends_its_watches() -> None:
     threading.Thread(target=read, daemon=True).start()
     cluster.close()
     assert ended.wait(60)
+
+
+def test_a_watch_of_a_kind_ends_with_the_kind() -> None:
+    things = Resource("example.com", "v1", "Thing", "things")
+    version = {"name": "v1", "served": True, "storage": True}
+    spec = {"group": "example.com", "names": {"kind": "Thing", "plural": "things"}, "versions": [version]}
+    with MemoryCluster() as cluster:
+        cluster.create(CRDS, None, {"metadata": {"name": "things.example.com"}, "spec": spec})
+        with cluster.watch(things, timeout=300) as events:
+            cluster.create(things, "default", {"metadata": {"name": "a"}})
+            cluster.delete(CRDS, None, "things.example.com")
+            assert [event.type for event in events] == ["ADDED", "DELETED"]
+        with pytest.raises(NotFound):
+            cluster.watch(things)

@@ -120,7 +120,8 @@ class _Listener(HTTPServer):
         thread = threading.Thread(target=self._serve, args=(request, client_address), name="health-call", daemon=True)
         with self._lock:
             self._deadlines[request] = time.monotonic() + self._seconds
-            self._threads.add(thread)
+            # Those that have ended; one that only is about to must be waited for at the end.
+            self._threads = {one for one in self._threads if one.is_alive()} | {thread}
             while len(self._deadlines) > self._most:
                 self._break(next(iter(self._deadlines)))
         thread.start()
@@ -150,8 +151,6 @@ class _Listener(HTTPServer):
             with self._lock:
                 self._deadlines.pop(request, None)
             self.shutdown_request(request)
-            with self._lock:
-                self._threads.discard(threading.current_thread())
 
     def end(self) -> None:
         """Break every connection and wait for its thread."""

@@ -145,6 +145,7 @@ class Reaper:
         if kind:
             for namespace, name, _ in list(self._store.scan(kind.key, None)):
                 self.gone(Key(kind.key, namespace, name))
+            self._store.hang_up(kind.key)
 
     # What follows
 

@@ -229,6 +229,11 @@ class Store:
             feeds.remove(feed)
         feed.queue.put(None)
 
+    def hang_up(self, kind: str) -> None:
+        """End every feed of a kind."""
+        for feed in tuple(self._feeds.get(kind, ())):
+            self.ignore(kind, feed)
+
     def compact(self) -> None:
         """Forget all history, as etcd does from time to time: older versions are Gone."""
         self._changes.clear()
@@ -237,9 +242,8 @@ class Store:
 
     def close(self) -> None:
         """End every feed and let go of the journal."""
-        for kind, feeds in self._feeds.items():
-            for feed in tuple(feeds):
-                self.ignore(kind, feed)
+        for kind in self._feeds:
+            self.hang_up(kind)
         if self._journal:
             self._journal.close()
 
