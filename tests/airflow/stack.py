@@ -28,6 +28,20 @@ from tests.waiting import until
 SECONDS = 300.0
 _EVERY = 1.0  # a busy API server is not to be asked more often
 ROOT = Path(__file__).parents[2]
+# Kills the processes that are named to it, and theirs, when who names them has ended without a word.
+_GUARD = """
+import contextlib, glob, os, signal, sys
+doomed, parents = {int(line) for line in sys.stdin}, {}
+for path in glob.glob("/proc/[0-9]*/stat") if 0 not in doomed else ():
+    with contextlib.suppress(OSError):
+        text = open(path).read()
+        parents[int(text.split()[0])] = int(text.rpartition(")")[2].split()[1])
+while more := {child for child, parent in parents.items() if parent in doomed} - doomed:
+    doomed |= more
+for pid in doomed & parents.keys():
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+"""
 OVER = ("success", "failed", "upstream_failed", "skipped", "removed")
 
 
@@ -98,6 +112,9 @@ class Stack:
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         }
 
+        guard = [sys.executable, "-c", _GUARD]
+        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, text=True, start_new_session=True)
+
     # Its life
 
     def start(self) -> None:
@@ -115,6 +132,11 @@ class Stack:
             self.processes[key] = subprocess.Popen(
                 [self._airflow, name], env=self.env | env, stdout=out, stderr=out, start_new_session=True
             )
+        self._tell_guard(self.processes[key].pid)
+
+    def _tell_guard(self, process: int) -> None:
+        assert self._guard.stdin is not None
+        print(process, file=self._guard.stdin, flush=True)
 
     def second_triggerer(self) -> None:
         self.launch("triggerer", "second", AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT=str(self._second_log))
@@ -134,6 +156,8 @@ class Stack:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        self._tell_guard(0)  # nothing is left to do
+        self._guard.communicate()
 
     def end(self, key: str, number: int) -> None:
         """Send a signal to a part, all of its processes, and wait for its end."""
