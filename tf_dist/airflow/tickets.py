@@ -30,9 +30,9 @@ class Ticket(Mailbox):
     def __init__(
         self, ref: JobRef, stored: Object, told: Callable[[], None], look: Callable[[], Seen | None], *, driven: bool
     ) -> None:
-        super().__init__(StoredJob(ref.resource, stored), most_lines=_MOST_LINES, batch=_BATCH)
-        self.ref, self.driven = ref, driven
         self.last = StoredJob(ref.resource, stored)
+        super().__init__(self.last, most_lines=_MOST_LINES, batch=_BATCH)
+        self.ref, self.driven = ref, driven
         self._told, self._look = told, look
         self._rung = self._changed = False
 
