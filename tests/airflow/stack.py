@@ -172,12 +172,12 @@ class Stack:
 
     @contextmanager
     def scheduler_away(self) -> Iterator[None]:
-        """Nothing that is asked of Airflow is begun as long as this lasts."""
-        self.signal("scheduler", signal.SIGSTOP)
+        """Nothing that is asked of Airflow is begun as long as this lasts. (A stopped one could hold locks.)"""
+        self.end("scheduler", signal.SIGKILL)
         try:
             yield
         finally:
-            self.signal("scheduler", signal.SIGCONT)
+            self.launch("scheduler")
 
     @property
     def _airflow(self) -> str:
