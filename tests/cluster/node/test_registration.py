@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.cluster.support import exists
+from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, Object
 from tf_dist.cluster.memory.cluster import MemoryCluster
+from tf_dist.cluster.node.mirror import Mirror
 from tf_dist.cluster.node.presence import LEASE_NAMESPACE, PROCESSES, merged_taints, node_status
 from tf_dist.cluster.node.registration import Registration
 from tf_dist.cluster.node.settings import NodeSettings
@@ -26,13 +29,14 @@ class World:
         self.among_processes = True
         self.now = 0.0
 
-    def registration(self, **changes: Any) -> Registration:
+    def registration(self, itself: Mirror | None = None, **changes: Any) -> Registration:
         settings = NodeSettings(name="n", ephemeral=False, **{"taints": None, **changes})
         return Registration(
             self.cluster,
             settings,
             "192.0.2.1",
             identity="me",
+            itself=itself,
             among_processes=lambda: self.among_processes,
             monotonic=lambda: self.now,
         )
@@ -153,16 +157,24 @@ def test_a_node_of_the_same_name_that_came_later_is_not_taken_away(world: World)
     assert exists(world.cluster, NODES, None, "n")
 
 
-def test_a_deleted_node_is_made_again(world: World) -> None:
-    registration = world.registered()
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_deleted_node_is_made_again(world: World, watched: bool) -> None:
+    """Also one that nobody watched when it was deleted."""
+    itself = Mirror(world.cluster, NODES, lambda uid: None, fields="metadata.name=n")
+    registration = world.registered(itself=itself)
     uid = world.node()["metadata"]["uid"]
-    world.cluster.delete(NODES, None, "n")
-    registration.deleted("another")
-    registration.beat(0.0)
-    assert not exists(world.cluster, NODES, None, "n")
-    registration.deleted(uid)
-    registration.beat(0.0)
-    assert world.node()["metadata"]["uid"] != uid
+    for step in (itself.start, partial(world.cluster.delete, NODES, None, "n"))[:: 1 if watched else -1]:
+        step()
+        registration.beat(0.0)
+    try:
+        until(lambda: itself.synced() and itself.get(uid) is None, 60)
+        registration.beat(0.0)
+        assert world.node()["metadata"]["uid"] != uid
+        version = world.version()
+        registration.beat(0.0)
+        assert world.version() == version
+    finally:
+        itself.stop()
 
 
 def test_nothing_is_written_between_heartbeats(world: World) -> None:

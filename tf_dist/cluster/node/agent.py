@@ -44,9 +44,9 @@ class NodeAgent:
         self._host_ip = self._settings.address or machine.host_ip()
         self._house = House(self._settings, self._supervisor, self._host_ip)
         self._pods = Mirror(cluster, PODS, self._bell.ring, fields=f"spec.nodeName={self._settings.name}")
-        self._services = Mirror(cluster, SERVICES, lambda uid: self._bell.ring(""))
-        self._itself = Mirror(cluster, NODES, self._node_changed, fields=f"metadata.name={self._settings.name}")
-        self._kubelets = Mirror(cluster, NODES, lambda uid: self._bell.ring(""), labels=f"!{NODE_LABEL}")
+        self._services = Mirror(cluster, SERVICES, self._ring)
+        self._itself = Mirror(cluster, NODES, self._ring, fields=f"metadata.name={self._settings.name}")
+        self._kubelets = Mirror(cluster, NODES, self._ring, labels=f"!{NODE_LABEL}")
         self._keeper = PodKeeper(cluster, self._pods, self._supervisor, self._house, self._bell, self._settings, clock)
         self._registration: Registration | None = None
         self._closed = False  # to new pods
@@ -86,6 +86,7 @@ class NodeAgent:
             self._settings,
             self._host_ip,
             identity="" if self._settings.ephemeral else folders.identity(self.state_dir),
+            itself=self._itself,
             among_processes=lambda: self._kubelets.synced() and not self._kubelets.all(),
         )
         registration.register(f"{self.network.mode}: {self.network.reason}", self._clock(), stopping)
@@ -150,10 +151,8 @@ class NodeAgent:
         self._supervisor_lost = True
         self._bell.ring("")
 
-    def _node_changed(self, uid: str) -> None:
-        if self._registration is not None and self._itself.get(uid) is None:
-            self._registration.deleted(uid)
-            self._bell.ring("")
+    def _ring(self, _: str) -> None:
+        self._bell.ring("")
 
     def _replace_supervisor(self) -> None:
         """A new supervisor for the one that ended: its pods ended with it, and ``decide`` says what follows."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from tf_dist.cluster.api import NODES, Cluster, Object, PatchType
 from tf_dist.cluster.node import machine
 from tf_dist.cluster.node.claim import Claim
+from tf_dist.cluster.node.mirror import Mirror
 from tf_dist.cluster.node.presence import (
     CORDONED_ANNOTATION,
     PROCESSES,
@@ -28,11 +29,10 @@ _TRIES = 5
 
 
 class Registration:
-    """Registers the node once and renews what must be renewed, no more often than needed. For one thread at a time
-    but for ``deleted``.
+    """Registers the node once and renews what must be renewed, no more often than needed. For one thread at a time.
 
     ``among_processes`` says whether every node of the cluster is known to be one of this kind; it decides about the
-    taint when the settings leave that open. ``identity``: see ``Claim``.
+    taint when the settings leave that open. ``identity``: see ``Claim``. ``itself``: what is seen of the Node.
     """
 
     def __init__(
@@ -42,12 +42,14 @@ class Registration:
         address: str,
         *,
         identity: str = "",
+        itself: Mirror | None = None,
         among_processes: Callable[[], bool] = lambda: False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._address = address
+        self._itself = itself
         self._among_processes = among_processes
         self._monotonic = monotonic
         self._claim = Claim(cluster, settings.name, identity, 4 * settings.heartbeat, monotonic=monotonic)
@@ -91,15 +93,10 @@ class Registration:
         """Renew what is due; NameTaken when another agent took the name."""
         if self._monotonic() >= self._lease_due:
             self._renew(now)
-        if self._monotonic() >= self._status_due:
+        if self._monotonic() >= self._status_due or self._is_gone():
             self._report(now)
         elif self._taints is not None and merged_taints(self._taints, self._wanted()) != self._taints:
             self._adopt()
-
-    def deleted(self, uid: str) -> None:
-        """Somebody deleted this Node: the next beat makes another. From any thread."""
-        if self._node is not None and self._node["metadata"]["uid"] == uid:
-            self._status_due = float("-inf")
 
     def leave(self, now: float) -> None:
         """From now on: no new pods, and not ready."""
@@ -115,6 +112,12 @@ class Registration:
             except ClusterError as error:
                 _log.warning("the Node stays: %s", error)
         self._claim.release()
+
+    def _is_gone(self) -> bool:
+        """Whether somebody has deleted the Node, perhaps before anybody watched it."""
+        if self._itself is None or self._node is None or not self._itself.synced():
+            return False
+        return self._itself.get(self._node["metadata"]["uid"]) is None
 
     def _wanted(self) -> Sequence[Taint]:
         if self._settings.taints is not None:
@@ -159,6 +162,8 @@ class Registration:
 
     def _keep(self, node: Object) -> None:
         self._node = node
+        if self._itself is not None:
+            self._itself.put(node)
         self._taints = list((node.get("spec") or {}).get("taints") or [])
 
     def _report(self, now: float) -> None:
