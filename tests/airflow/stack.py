@@ -28,11 +28,13 @@ from tests.waiting import until
 SECONDS = 300.0
 _EVERY = 1.0  # a busy API server is not to be asked more often
 ROOT = Path(__file__).parents[2]
-# Kills the processes that are named to it, and theirs, when who names them has ended without a word.
+# Kills the processes that are named to it, and theirs, when who names them has ended. With a minus it is told that one
+# has ended already.
 _GUARD = """
 import contextlib, glob, os, signal, sys
-doomed, parents = {int(line) for line in sys.stdin}, {}
-for path in glob.glob("/proc/[0-9]*/stat") if 0 not in doomed else ():
+named, parents = {int(line) for line in sys.stdin}, {}
+doomed = {pid for pid in named if pid > 0 and -pid not in named}
+for path in glob.glob("/proc/[0-9]*/stat"):
     with contextlib.suppress(OSError):
         text = open(path).read()
         parents[int(text.split()[0])] = int(text.rpartition(")")[2].split()[1])
@@ -156,7 +158,7 @@ class Stack:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        self._tell_guard(0)  # nothing is left to do
+                self._tell_guard(-process.pid)
         self._guard.communicate()
 
     def end(self, key: str, number: int) -> None:
@@ -166,6 +168,7 @@ class Stack:
         process.wait(60)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        self._tell_guard(-process.pid)
 
     def signal(self, key: str, number: int) -> None:
         os.killpg(self.processes[key].pid, number)

@@ -43,9 +43,9 @@ class Lines:
         self._response = response
         self._asked = asked
         self._silence_ends = silence_ends
-        self._lock = threading.Lock()
-        self._reading = False
-        self._closed = False
+        # Reentrant: a signal handler may close what the thread that it interrupts is closing.
+        self._lock = threading.RLock()
+        self._reading = self._closed = self._released = False
         self._lines = self._read()
 
     def _read(self) -> Iterator[bytes]:
@@ -106,9 +106,11 @@ class Lines:
                 self._response.shutdown()
 
     def _release(self) -> None:
-        """Close the body, and its connection if that cannot be used again; with the lock."""
-        with suppress(OSError, ValueError):
-            self._response.close()
+        """Close the body, once, and its connection if that cannot be used again; with the lock."""
+        if not self._released:
+            self._released = True
+            with suppress(OSError, ValueError):
+                self._response.close()
 
     def __enter__(self) -> Self:
         return self

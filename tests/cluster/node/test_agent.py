@@ -93,6 +93,15 @@ def test_temporary_files_go_with_the_container(
     until(lambda: not os.listdir(bench.agent.state_dir / "pods"))
 
 
+def test_what_cannot_be_removed_stops_nobody(benches: MakeBench, open_folder: Path, tmp_path: Path) -> None:
+    bench = benches(network=NetworkMode.SHARED, state_dir=open_folder / "state")
+    (tmp_path / "elsewhere").mkdir()
+    script = f'[ -L "$TMPDIR" ] && exec mktemp; rmdir "$TMPDIR"; ln -s {tmp_path}/elsewhere "$TMPDIR"; exit 1'
+    status = bench.run(sh("one", script, restartPolicy="OnFailure"))
+    assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Succeeded", 1)
+    assert (tmp_path / "elsewhere").is_dir()
+
+
 def test_sockets_find_room_among_temporary_files(benches: MakeBench, tmp_path: Path) -> None:
     bench = benches(network=NetworkMode.SHARED, state_dir=tmp_path / ("long" * 30))
     script = "from multiprocessing import Manager as M\nif __name__ == '__main__': print(M().list([1]))"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_dist.cluster.api import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, SECRETS, Cluster, Object, Resource
-from tf_dist.cluster.node import machine
+from tf_dist.cluster.node import machine, temporary
 from tf_dist.cluster.node.client import Supervisor
 from tf_dist.cluster.node.facts import CreateSandbox, Facts, RemoveSandbox, Run, Start, StopAll, run_from_record
 from tf_dist.cluster.node.logs import last_lines
@@ -27,7 +27,6 @@ _KINDS = {
     "PersistentVolumeClaim": PERSISTENT_VOLUME_CLAIMS,
     "PersistentVolume": Resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False),
 }
-_LONGEST_TEMPORARY = 70  # bytes: programs make sockets below it, whose paths may not be longer than 103
 _RETRY = 2.0  # seconds until something that was missing is looked for again
 
 
@@ -175,16 +174,8 @@ class Workload:
 
     def _of_one(self, around: Surroundings, number: int) -> Surroundings:
         """What is around one of its containers: a place for temporary files, unless the node's user names one."""
-        folder = str(self.temporary / str(number))
-        if "TMPDIR" in self.home.settings.environment or len(os.fsencode(folder)) > _LONGEST_TEMPORARY:
-            return around
-        return replace(around, base_env={**around.base_env, "TMPDIR": folder})
-
-    def _empty(self, container: str) -> None:
-        assert self.plans is not None
-        folder = self.temporary / str(list(self.plans).index(container))
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        own = temporary.variables(self.temporary / str(number))
+        return replace(around, base_env={**self.home.base_env, **own, **self.home.settings.environment})
 
     # Orders
 
@@ -227,7 +218,9 @@ class Workload:
     def _start(self, supervisor: Supervisor, start: Start) -> None:
         assert self.plans is not None
         plan = self.plans[start.name]
-        self._empty(start.name)
+        folder = Path(plan.env.get("TMPDIR", ""))
+        if folder.parent == self.temporary:
+            temporary.fresh(folder)
         mounts = [] if self.home.mode == NetworkMode.SHARED else place_mounts(plan, self.volumes, self.paths)
         supervisor.run(
             self.uid,
