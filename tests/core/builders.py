@@ -10,19 +10,15 @@ from tf_dist.core import names, render
 from tf_dist.core.actions import Plan, WriteStatus
 from tf_dist.core.gang.model import Admit
 from tf_dist.core.model import (
-    Action,
     CleanPodPolicy,
     Counting,
     Dialect,
-    Event,
-    ExitCodes,
     Job,
     JobKey,
     Plugins,
     ReplicaId,
     ReplicaSpec,
     Role,
-    Rule,
     RunPolicy,
     Scheduling,
     ServiceStyle,
@@ -30,6 +26,7 @@ from tf_dist.core.model import (
     TFConfigStyle,
 )
 from tf_dist.core.observed import Observed, PodView, pod_view
+from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
 
 START = 1_800_000_000.0
 EVICTED = frozenset({Event.POD_EVICTED, Event.NODE_LOST})

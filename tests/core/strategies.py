@@ -18,20 +18,8 @@ from tests.core.builders import (
     v1alpha1_job,
     volcano_job,
 )
-from tf_dist.core.model import (
-    Action,
-    Backoff,
-    CleanPodPolicy,
-    Counting,
-    Dependency,
-    Event,
-    ExitCodes,
-    Job,
-    Rule,
-    RunPolicy,
-    SuccessRule,
-    TFConfigStyle,
-)
+from tf_dist.core.model import Backoff, CleanPodPolicy, Counting, Dependency, Job, RunPolicy, SuccessRule, TFConfigStyle
+from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
 
 
 @st.composite

@@ -24,18 +24,8 @@ from tests.core.builders import (
 from tests.core.world import WAIT, World
 from tf_dist.core.actions import Create, Delete, DeleteJob, WriteStatus
 from tf_dist.core.gang.model import Admit
-from tf_dist.core.model import (
-    Action,
-    Backoff,
-    CleanPodPolicy,
-    Counting,
-    Dependency,
-    Event,
-    Job,
-    Rule,
-    RunPolicy,
-    SuccessRule,
-)
+from tf_dist.core.model import Backoff, CleanPodPolicy, Counting, Dependency, Job, RunPolicy, SuccessRule
+from tf_dist.core.policy_model import Action, Event, Rule
 from tf_dist.core.reconcile import reconcile
 from tf_dist.core.status import Phase
 

@@ -18,9 +18,10 @@ from tests.core.builders import (
     volcano_job,
 )
 from tf_dist.core.facts import Occurrence
-from tf_dist.core.model import ANY_EXIT, Action, Event, ExitCodes, Job, ReplicaId, ReplicaSpec, Rule
+from tf_dist.core.model import Job, ReplicaId, ReplicaSpec
 from tf_dist.core.observed import Exit
 from tf_dist.core.policies import GRAVITY, Decision, decide
+from tf_dist.core.policy_model import ANY_EXIT, Action, Event, ExitCodes, Rule
 
 EXITS = {
     "1": Exit(1),

@@ -15,8 +15,9 @@ from tf_dist.core import names
 from tf_dist.core.actions import Emit
 from tf_dist.core.diagnose import Category, diagnose
 from tf_dist.core.gang.model import Admit, Preempt, Wait
-from tf_dist.core.model import Action, Dependency, Job, JobKey, Rule, RunPolicy, Scheduling
+from tf_dist.core.model import Dependency, Job, JobKey, RunPolicy, Scheduling
 from tf_dist.core.outcome import Outcome, outcome
+from tf_dist.core.policy_model import Action, Rule
 from tf_dist.core.requeue import TIMEOUT, requeue_pause
 from tf_dist.core.status import Phase, state_word
 from tf_dist.core.times import format_time

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from tests.core.builders import replicas, v1_job
 from tf_dist.core.facts import Occurrence
-from tf_dist.core.model import Event, ReplicaId
+from tf_dist.core.model import ReplicaId
 from tf_dist.core.observed import Exit
+from tf_dist.core.policy_model import Event
 from tf_dist.core.text import describe, describe_all, exit_text, signal_name
 from tf_dist.core.times import format_micro_time, format_time, parse_time, round_time
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from tf_dist.core import restarts
 from tf_dist.core.facts import occurrences
-from tf_dist.core.model import Action
 from tf_dist.core.policies import GRAVITY, Answered, decide
+from tf_dist.core.policy_model import Action
 from tf_dist.core.situation import Situation
 from tf_dist.core.status import Phase, Status
 from tf_dist.core.text import describe, describe_all

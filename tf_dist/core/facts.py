@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tf_dist.core.model import Event, Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.model import Job, ReplicaId, ReplicaSpec, Role
 from tf_dist.core.observed import Exit, PodPhase, PodView
+from tf_dist.core.policy_model import Event
 from tf_dist.core.status import NO_PODS, Counts, Status
 
 

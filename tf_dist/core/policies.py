@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tf_dist.core.facts import Facts, Occurrence, occurrences
-from tf_dist.core.model import Action, Event, Job, Rule
+from tf_dist.core.model import Job
+from tf_dist.core.policy_model import Action, Event, Rule
 from tf_dist.core.status import Status
 from tf_dist.core.times import round_time
 

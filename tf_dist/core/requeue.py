@@ -12,9 +12,10 @@ from typing import Any, Final
 from tf_dist.core import restarts
 from tf_dist.core.facts import Facts, Occurrence
 from tf_dist.core.gang.model import Preempt
-from tf_dist.core.model import Action, Event, Job, ReplicaId
+from tf_dist.core.model import Job, ReplicaId
 from tf_dist.core.names import short_hash
 from tf_dist.core.policies import GRAVITY, decide
+from tf_dist.core.policy_model import Action, Event
 from tf_dist.core.schedulers.table import scheduler_of
 from tf_dist.core.situation import Situation
 from tf_dist.core.status import PREEMPTED, Failure, Phase, Status

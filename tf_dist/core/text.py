@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tf_dist.core.facts import Occurrence
-from tf_dist.core.model import Event, Job
+from tf_dist.core.model import Job
 from tf_dist.core.observed import Exit
+from tf_dist.core.policy_model import Event
 
 _SIGNAL_BASE: Final = 128
 

@@ -8,16 +8,8 @@ import pytest
 
 from tests.core.dialects.documents import changed, errors, only_error, paths, template, v1, warnings
 from tf_dist.core.dialects import defaulted, parse, read, suspend_patch
-from tf_dist.core.model import (
-    Action,
-    CleanPodPolicy,
-    Event,
-    JobKey,
-    Role,
-    ServiceStyle,
-    SuccessRule,
-    TFConfigStyle,
-)
+from tf_dist.core.model import CleanPodPolicy, JobKey, Role, ServiceStyle, SuccessRule, TFConfigStyle
+from tf_dist.core.policy_model import Action, Event
 from tf_dist.errors import InvalidJob
 
 SPECS = "spec.tfReplicaSpecs"

@@ -9,7 +9,8 @@ import pytest
 
 from tests.core.dialects.documents import changed, errors, only_error, paths, template, v1alpha1, warnings
 from tf_dist.core.dialects import defaulted, parse, read, suspend_patch
-from tf_dist.core.model import Action, CleanPodPolicy, Event, ReplicaSpec, Role, SuccessRule, TFConfigStyle
+from tf_dist.core.model import CleanPodPolicy, ReplicaSpec, Role, SuccessRule, TFConfigStyle
+from tf_dist.core.policy_model import Action, Event
 
 SPECS = "spec.replicaSpecs"
 

@@ -9,18 +9,8 @@ import pytest
 from tests.core.dialects.documents import changed, errors, only_error, paths, template, volcano, warnings
 from tf_dist.core.dialects import defaulted, parse, read, suspend_patch
 from tf_dist.core.dialects.volcano_policies import seconds
-from tf_dist.core.model import (
-    Action,
-    CleanPodPolicy,
-    Counting,
-    Dependency,
-    Event,
-    Plugins,
-    Role,
-    Rule,
-    ServiceStyle,
-    TFConfigStyle,
-)
+from tf_dist.core.model import CleanPodPolicy, Counting, Dependency, Plugins, Role, ServiceStyle, TFConfigStyle
+from tf_dist.core.policy_model import Action, Event, Rule
 
 POLICIES = "spec.policies"
 POD = "spec.tasks.0.template.spec"

@@ -9,7 +9,8 @@ from tf_dist.core.dialects.meaning import EXIT_SAMPLES, Key, has_role, meaning, 
 from tf_dist.core.dialects.problems import Loc, dotted
 from tf_dist.core.dialects.reading import Parsed
 from tf_dist.core.dialects.shape import TF_CONTAINER, at, items
-from tf_dist.core.model import Action, Dialect, Job, ReplicaSpec
+from tf_dist.core.model import Dialect, Job, ReplicaSpec
+from tf_dist.core.policy_model import Action
 from tf_dist.errors import Problem
 
 

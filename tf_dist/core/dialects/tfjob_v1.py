@@ -23,22 +23,19 @@ from tf_dist.core.dialects.shape import (
 from tf_dist.core.dialects.tfjob_v1_checks import normalised
 from tf_dist.core.dialects.tfjob_v1_schema import RETIRED_KEYS, Replicas, RunPolicyShape, SchedulingPolicy, Spec, TFJob
 from tf_dist.core.model import (
-    Action,
     CleanPodPolicy,
     Dialect,
     Document,
-    Event,
-    ExitCodes,
     Job,
     ReplicaSpec,
     Role,
-    Rule,
     RunPolicy,
     Scheduling,
     ServiceStyle,
     SuccessRule,
     TFConfigStyle,
 )
+from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
 
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 RETRYABLE: Final = ExitCodes(ranges=((-INT32_MAX - 1, -1), (128, 255)), unknown=True)

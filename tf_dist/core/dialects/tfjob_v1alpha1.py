@@ -16,22 +16,19 @@ from tf_dist.core.dialects.shape import (
 from tf_dist.core.dialects.tfjob_v1 import RETRYABLE
 from tf_dist.core.dialects.tfjob_v1alpha1_schema import IMAGE, Chief, Replicas, Spec, TFJob
 from tf_dist.core.model import (
-    Action,
     CleanPodPolicy,
     Dialect,
     Document,
-    Event,
-    ExitCodes,
     Job,
     ReplicaSpec,
     Role,
-    Rule,
     RunPolicy,
     Scheduling,
     SuccessRule,
     TFConfigStyle,
 )
 from tf_dist.core.names import short_hash
+from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
 
 _FAILED: Final = frozenset({Event.POD_FAILED})
 _REPLACE: Final = Rule(

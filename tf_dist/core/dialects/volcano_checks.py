@@ -15,8 +15,8 @@ from tf_dist.core.dialects.problems import MISSING, Findings, Loc, suggest
 from tf_dist.core.dialects.shape import at, mapping
 from tf_dist.core.dialects.volcano import worker_task
 from tf_dist.core.dialects.volcano_schema import Policy, Spec, Task, VolcanoJob, task_name
-from tf_dist.core.model import Event
 from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.policy_model import Event
 
 
 def check(job: VolcanoJob, out: Findings) -> None:

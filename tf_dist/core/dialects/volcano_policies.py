@@ -11,7 +11,7 @@ from typing import Final
 
 from tf_dist.core.dialects.problems import MISSING, Findings, Loc, suggest
 from tf_dist.core.dialects.volcano_schema import Policy
-from tf_dist.core.model import Action, Event, ExitCodes, Rule
+from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
 
 ANY: Final = "*"
 DEAD: Final = "JobUpdated"

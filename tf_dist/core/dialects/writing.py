@@ -17,8 +17,9 @@ from tf_dist.core.dialects.shape import (
     mapping,
     without_none,
 )
-from tf_dist.core.model import Action, Dialect, Document, Event, Job, ReplicaSpec, Role, TFConfigStyle
+from tf_dist.core.model import Dialect, Document, Job, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS, QUEUE
+from tf_dist.core.policy_model import Action, Event
 
 _V1_KEYS: Final[Mapping[Role, str]] = {
     Role.CHIEF: "Chief",
