@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 
+import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -27,7 +28,9 @@ from tests.core.gang.rooms import (
     state,
     wants,
 )
+from tf_dist.core.gang.capacity import count_in
 from tf_dist.core.gang.fit import Unreadable
+from tf_dist.core.gang.masks import EVERYWHERE
 from tf_dist.core.gang.model import Member, Node
 from tf_dist.core.gang.pack import place
 from tf_dist.core.gang.room import Room
@@ -305,3 +308,12 @@ def _up(resource: str, value: Decimal) -> Decimal:
 
 TestRooms = Rooms.TestCase
 TestRooms.settings = settings(PATIENT, max_examples=100, stateful_step_count=15)
+
+
+@given(value=st.integers(1, 1 << 48), times=st.integers(0, 1 << 48), off=st.sampled_from((-1, 0, 1)))
+def test_a_count_is_exact_however_large_the_amounts_are(value: int, times: int, off: int) -> None:
+    there = max(0, min(value * times, 1 << 50) // value * value + off)
+
+    counted = count_in(np.array([[float(there)]]), ((0, value),), EVERYWHERE)
+
+    assert counted[0] == there // value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf, nextafter
 from typing import Final
 
 import numpy as np
@@ -96,6 +97,15 @@ class Capacity:
         self._total = None
 
 
+def _inverse(value: int) -> float:
+    """What to multiply by instead of dividing, which takes three times as long; the floor of the product is exact.
+
+    It is more than 1 / value by at most 3 parts in 2 ** 53. So a multiple of ``value`` never comes out too small, and
+    what is one short of a multiple comes out too large only from 2 ** 51 on: eight times what there may be of anything.
+    """
+    return nextafter(1 / value, inf)
+
+
 def count_in(amounts: Floats, requests: Requests, mask: Mask, rows: Rows | None = None) -> Floats:
     """How many such pods have room, of these amounts by column and row, in each row (``rows``: in each of these)."""
     found: Floats | None = None
@@ -103,9 +113,9 @@ def count_in(amounts: Floats, requests: Requests, mask: Mask, rows: Rows | None 
         there = amounts[column] if rows is None else amounts[column].take(rows)
         # The floor of the least is the least of the floors: once at the end is enough.
         if found is None:
-            found = there / value
+            found = there * _inverse(value)
         else:
-            np.minimum(found, there if value == 1 else there / value, out=found)
+            np.minimum(found, there if value == 1 else there * _inverse(value), out=found)
     if found is None:
         found = np.full(amounts.shape[1] if rows is None else len(rows), float(UNLIMITED))
     np.maximum(np.floor(found, out=found), 0, out=found)

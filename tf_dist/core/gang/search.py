@@ -68,6 +68,7 @@ class Sweep:
         if capacity.total < count:
             return None
         counts = capacity.counts if self._rows is None else capacity.counts[self._rows]
+        found: dict[int, int] = {}
         taken: list[Rows] = []
         times: list[int] = []
         while count:
@@ -80,12 +81,13 @@ class Sweep:
             first = _first(self._room.table.key[rows], nodes)
             taken.append(rows[first])
             times.append(each)
+            found |= dict.fromkeys(taken[-1].tolist(), each)
             count -= each * len(first)
             if count:
                 counts = counts.copy() if counts is capacity.counts else counts
                 counts[at[first]] = 0
         self._room.take_rows(shape.requests, np.concatenate(taken), np.array(times).repeat([*map(len, taken)]))
-        return {row: each for rows, each in zip(taken, times, strict=True) for row in rows.tolist()}
+        return found
 
 
 def _first(keys: Ints, nodes: int) -> Rows:

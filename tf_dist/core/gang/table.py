@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from math import inf
 from typing import Final
 
@@ -78,9 +79,13 @@ class Table:
         self.key: Ints = np.zeros(self.size, np.int64)
         self._base: Ints = np.zeros(self.size, np.int64)
         self._base_cells = self._base.data
-        ordering = [(CPU, _MOST_CPU), *((column, FEW) for column in self._extended)]
-        self._keyed = [(column, most, np.zeros(self.size)) for column, most in ordering]
-        self._keyed_cells = [(self.cells[column], most, weights.data) for column, most, weights in self._keyed]
+        self._most = np.zeros((self.columns, 1))
+        self._most[CPU], self._most[self._extended] = _MOST_CPU, FEW
+        self._weights = np.zeros((self.columns, self.size))
+        self._keyed_cells = [
+            (self.cells[column], float(self._most[column, 0]), self._weights[column].data)
+            for column in (CPU, *self._extended)
+        ]
         self._weigh(np.arange(self.size))
         self._memory = 4 * self.size + 1024
         self._forget_changes()
@@ -88,10 +93,11 @@ class Table:
 
     def _weigh(self, rows: Rows) -> None:
         levels: Ints = np.zeros(len(rows), np.int64)
-        for column, _, weights in self._keyed:
+        self._weights[CPU, rows] = 1 << _ROW_BITS
+        for column in self._extended:
             few = (self.whole[column, rows] > 0) & (self.whole[column, rows] <= FEW)
-            weights[rows] = 1 << _ROW_BITS if column == CPU else few * float(1 << LEVEL_BITS)
-            levels |= few & (column != CPU)
+            self._weights[column, rows] = few * float(1 << LEVEL_BITS)
+            levels |= few
         self._base[rows] = (levels << LEVEL_BITS) + rows
 
     def put(self, row: int, node: Node) -> None:
@@ -119,9 +125,8 @@ class Table:
 
     def add_rows(self, requests: Requests, rows: Rows, times: Ints) -> None:
         """The same for several nodes, none of them twice."""
-        for column, value in requests:
-            line = self.free[column]
-            line[rows] = line.take(rows) + times * value
+        # All columns in one go: what is not asked for stays as it is.
+        self.free[:, rows] = self.free.take(rows, axis=1) + _dense(requests, self.columns) * times
         self.touched.frombytes(rows.astype(np.int64).tobytes())
         self._forget_old_changes()
 
@@ -132,10 +137,10 @@ class Table:
         touched = self.since(self._derived, self.size)
         rows = np.arange(self.size) if touched is None else np.frombuffer(touched, np.int64)
         self._derived = self.changes
-        total = np.zeros(len(rows))
-        for column, most, weights in self._keyed:
-            total += np.minimum(np.maximum(self.free[column].take(rows), 0), most) * weights.take(rows)
-        self.key[rows] = self._base.take(rows) + total.astype(np.int64)
+        parts = self.free.take(rows, axis=1)
+        np.minimum(np.maximum(parts, 0, out=parts), self._most, out=parts)
+        parts *= self._weights.take(rows, axis=1)
+        self.key[rows] = self._base.take(rows) + np.add.reduce(parts).astype(np.int64)
 
     def key_of(self, row: int) -> int:
         """The key of one node now, whether derived or not."""
@@ -183,6 +188,15 @@ class Table:
         # One more, so that nobody who is up to date takes himself for it.
         self.base += len(self.touched) + 1
         del self.touched[:]
+
+
+@lru_cache(maxsize=1024)
+def _dense(requests: Requests, columns: int) -> Floats:
+    """The requests as a number for each column, one below the other."""
+    amounts = np.zeros((columns, 1))
+    for column, value in requests:
+        amounts[column] = value
+    return amounts
 
 
 def from_cpu(cpu: int) -> int:
