@@ -78,7 +78,7 @@ def test_jobs_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> Non
     memory.create(TFJOBS, "default", job("a"))
     status = {
         "conditions": [{"type": "Created", "status": "True"}, {"type": "Running", "status": "True"}],
-        "tfDist": {"ready": "2/3", "reason": "WorkersStarting"},
+        "tfDist": {"ready": "2/3", "why": "WorkersStarting"},
     }
     memory.patch(TFJOBS, "default", "a", {"status": status}, subresource="status")
     memory.create(TFJOBS, "default", job("b"))

@@ -72,12 +72,12 @@ class LogView:
                 self._write(f"{line.source:<{self._width}} | {visible(line.text)}")
         for text in changes(scene, self._shown):
             self.say(text)
-            self._said, self._place = time.monotonic(), scene.status.message
+            self._said, self._place = time.monotonic(), scene.status.told
         self._say_place(scene)
 
     def _say_place(self, scene: Scene) -> None:
         """Why it waits, and at which place in the line, changes while its state does not."""
-        now, message = time.monotonic(), scene.status.message
+        now, message = time.monotonic(), scene.status.told
         if scene.state == "Waiting" and message != self._place and now - self._said >= _QUIET:
             self._said, self._place = now, message
             self.say(message)

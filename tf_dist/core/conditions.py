@@ -2,7 +2,8 @@
 
 A condition moves to the end when it is set, because printers show the last one as the state. Running and Restarting
 exclude each other; an end turns Running off; after Failed or Succeeded nothing more is said. ``Admitted`` is tf-dist's
-own: it comes first, so that no printer takes it for the state.
+own, and ``Stalled`` (as kstatus has it) is there while the job cannot go on: they come first, so that no printer takes
+them for the state.
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ from tf_dist.core.status import LIVE, STOPPED, Phase, Status
 from tf_dist.core.times import format_time
 
 Condition = dict[str, Any]
+
+# The reason of a job that cannot go on.
+STALLED: Final = "ReconcileFailed"
+_ADMITTED: Final = "Admitted"
+_STALLED: Final = "Stalled"
+_OURS: Final = (_ADMITTED, _STALLED)
 
 # Which condition a phase sets, and which ones that turns off (False) or removes (None).
 _OF_PHASE: Final[Mapping[Phase, tuple[str, Mapping[str, bool | None]]]] = {
@@ -32,8 +39,8 @@ _OF_PHASE: Final[Mapping[Phase, tuple[str, Mapping[str, bool | None]]]] = {
 
 def conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any]], now: float) -> list[Condition]:
     """The list to store, given the one stored before."""
-    listed = [dict(condition) for condition in stored if condition.get("type") != "Admitted"]
-    admitted = next((dict(c) for c in stored if c.get("type") == "Admitted"), None)
+    listed = [dict(condition) for condition in stored if condition.get("type") not in _OURS]
+    admitted, stalled = (next((dict(c) for c in stored if c.get("type") == type_), None) for type_ in _OURS)
     if not any(condition.get("type") == "Created" for condition in listed):
         listed = _set(listed, "Created", True, "TFJobCreated", f"TFJob {job.key.name} is created.", now)
     if status.phase in LIVE and any(c.get("type") == "Suspended" and c.get("status") == "True" for c in listed):
@@ -41,7 +48,7 @@ def conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any]], no
     phase = Phase.RESTARTING if _starts_over(status, listed) else status.phase
     if phase in _OF_PHASE:
         listed = _of_phase(job, status, phase, listed, now)
-    return [_admitted(status, admitted, now), *listed]
+    return [_admitted(status, admitted, now), *_stalled(status, stalled, now), *listed]
 
 
 def _starts_over(status: Status, listed: Iterable[Mapping[str, Any]]) -> bool:
@@ -115,7 +122,13 @@ def _admitted(status: Status, before: Condition | None, now: float) -> Condition
         return before
     value = status.admission is not None
     reason, message = ("Admitted", "the gang has its place") if value else (status.reason, status.message)
-    return _set([before] if before else [], "Admitted", value, reason, message, now)[-1]
+    return _set([before] if before else [], _ADMITTED, value, reason, message, now)[-1]
+
+
+def _stalled(status: Status, before: Condition | None, now: float) -> list[Condition]:
+    if not status.obstacle:
+        return []
+    return _set([before] if before else [], _STALLED, True, STALLED, status.obstacle, now)
 
 
 def failed_condition(reason: str, message: str, now: float) -> Condition:

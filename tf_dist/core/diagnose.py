@@ -22,7 +22,8 @@ def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) ->
     """What there is to say about a job at this moment, most important first; never empty."""
     job = granted(job, status)
     facts = gather(job, status, pods)
-    found = list(_of_end(status) if status.phase not in LIVE else _of_life(job, status, facts, now))
+    of_phase = _of_end(status) if status.phase not in LIVE else _of_life(job, status, facts, now)
+    found = [*_of_obstacle(status), *of_phase]
     return tuple(found) or (_all_well(job, status, facts),)
 
 
@@ -31,6 +32,12 @@ def _all_well(job: Job, status: Status, facts: Facts) -> Diagnosis:
     if status.phase is Phase.RUNNING:
         return Diagnosis(Level.INFO, Category.RUNNING, f"{total.running} of {len(job.replicas)} replicas are running")
     return Diagnosis(Level.INFO, Category.STARTING, status.message or "the job has just been accepted")
+
+
+def _of_obstacle(status: Status) -> Iterator[Diagnosis]:
+    if status.obstacle:
+        advice = "it is tried again at least every 30 s, and goes on as soon as that works"
+        yield Diagnosis(Level.ERROR, Category.REFUSED, status.told, resolution=advice)
 
 
 def _of_end(status: Status) -> Iterator[Diagnosis]:

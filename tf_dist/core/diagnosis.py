@@ -29,6 +29,7 @@ class Category(StrEnum):
     PREEMPTED = "preempted"
     SCHEDULE_TIMEOUT = "not-scheduled-in-time"
     UNSCHEDULABLE = "unschedulable"
+    REFUSED = "refused"
     IMAGE = "image"
     CONFIGURATION = "configuration"
     BACKOFF = "waits-to-restart"

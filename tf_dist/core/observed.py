@@ -93,7 +93,7 @@ class Observed:
     ``served``: what there is of the gang scheduler that the job asks for, where that is another system (None: not known
     yet); its objects are among ``objects``, their kinds with the group (``PodGroup.scheduling.volcano.sh``).
     ``gang``: the one that the asking driver has for jobs which name none ("": tf-dist itself; None: the job is another
-    driver's).
+    driver's). ``obstacle``: why passes before this one failed, several in a row ("": they did not; None: nobody knows).
     """
 
     now: float
@@ -107,6 +107,7 @@ class Observed:
     remembered: Status | None = None
     served: Served | None = None
     gang: str | None = None
+    obstacle: str | None = None
 
     def __post_init__(self) -> None:
         """Times are stored to the microsecond: one that is compared with a stored one must be no finer."""

@@ -54,7 +54,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         return Plan(before, (DeleteJob(),))
     if before.finished and before.reason == ADOPTED:
         return Plan(before, wake_at=_expires_at(job, before))
-    driven = taken_on(job, _driven_by(before, observed.driver), observed.gang)
+    driven = _kept_from(taken_on(job, _driven_by(before, observed.driver), observed.gang), observed.obstacle)
     observed = consulted(job, driven, observed)
     after, facts = advance(job, driven, observed)
     job = granted(job, after)
@@ -90,6 +90,10 @@ def _driven_by(status: Status, driver: str) -> Status:
     if not driver or status.finished or status.driver == driver:
         return status
     return replace(status, driver=driver)
+
+
+def _kept_from(status: Status, obstacle: str | None) -> Status:
+    return status if obstacle in (None, status.obstacle) else replace(status, obstacle=obstacle)
 
 
 def _report_at(stored: Status, after: Status) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tf_dist.core import names
-from tf_dist.core.conditions import conditions
+from tf_dist.core.conditions import STALLED, conditions
 from tf_dist.core.model import Dialect, Document, Job, ReplicaSpec, Role
 from tf_dist.core.sizes import granted
 from tf_dist.core.status import NO_PODS, Counts, Phase, Status, state_word
@@ -31,8 +31,14 @@ def _shown(job: Job, status: Status) -> Report:
     return {
         "state": state_word(status),
         "ready": ready_text(job, status),
+        "why": reason_text(status),
         "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
     }
+
+
+def reason_text(status: Status) -> str:
+    """The reason of its state in a word, as a list of jobs shows it."""
+    return STALLED if status.obstacle else status.reason
 
 
 def ready_text(job: Job, status: Status) -> str:
@@ -95,7 +101,7 @@ _V1ALPHA1_PHASES: Final[Mapping[Phase, tuple[str, str]]] = {
 def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> Report:
     phase, state = _V1ALPHA1_PHASES[status.phase]
     replicas = [_v1alpha1_replicas(spec, status.counts.get(spec.type, NO_PODS)) for spec in job.replica_specs]
-    reason = "" if status.phase in (Phase.RUNNING, Phase.COMPLETED) else status.message
+    reason = "" if status.phase in (Phase.RUNNING, Phase.COMPLETED) else status.told
     return {"phase": phase, "state": state, "reason": reason, "replicaStatuses": replicas}
 
 
@@ -115,7 +121,7 @@ def _volcano(job: Job, status: Status, stored: Document, now: float) -> Report:
         key: sum(getattr(counts, key) for counts in status.counts.values())
         for key in ("pending", "running", "succeeded", "failed", "terminating")
     }
-    state = {"phase": status.phase.value, "reason": status.reason, "message": status.message}
+    state = {"phase": status.phase.value, "reason": status.reason, "message": status.told}
     return _without_none(
         {
             "state": _without_none({**state, "lastTransitionTime": since}),

@@ -149,7 +149,8 @@ class Status:
     (the job). ``last_sizes``: those of its last place, once it is over or stopped. ``requeues``: how often in a row its
     pods found no nodes in time; ``not_before``: until then it does not try again. ``gang``: the gang scheduler that its
     driver has for jobs which name none ("": tf-dist itself). ``driver``: who drives the job (see ``core.claims``).
-    ``reported``: when the status was written last. Times are epoch seconds.
+    ``obstacle``: what its driver tries again and again in vain ("": nothing). ``reported``: when the status was written
+    last. Times are epoch seconds.
     """
 
     phase: Phase = Phase.PENDING
@@ -173,6 +174,7 @@ class Status:
     failure: Failure | None = None
     gang: str = ""
     driver: str = ""
+    obstacle: str = ""
     reported: float | None = None
 
     def to(self, phase: Phase, now: float, reason: str, message: str) -> Self:
@@ -194,6 +196,11 @@ class Status:
             admission=None if gives_back else self.admission,
             last_sizes=self.admission.sizes if gives_back and self.admission is not None else self.last_sizes,
         )
+
+    @property
+    def told(self) -> str:
+        """What people are told of its state: what keeps it from going on, if anything does."""
+        return f"cannot go on: {self.obstacle}" if self.obstacle else self.message
 
     @property
     def finished(self) -> bool:

@@ -74,6 +74,7 @@ def load_status(stored: Document) -> Status:
         failure=_load_failure(raw.get("failure")),
         gang=raw.get("gang", ""),
         driver=raw.get("driver", ""),
+        obstacle=raw.get("obstacle", ""),
         reported=parse_time(raw.get("reported")),
     )
 
@@ -102,6 +103,7 @@ def dump_status(status: Status) -> dict[str, Any]:
         "failure": _dump_failure(status.failure),
         "gang": status.gang,
         "driver": status.driver,
+        "obstacle": status.obstacle,
         "reported": _time(status.reported),
     }
     return _nonzero(full)

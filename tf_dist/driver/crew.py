@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from tf_dist.core.actions import Emit, Plan
 from tf_dist.core.gang.model import Verdict
@@ -23,6 +24,8 @@ from tf_dist.driver.workqueue import WorkQueue
 from tf_dist.errors import ClusterError, Conflict, NotFound, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)
+# Failures in a row from which on the job itself speaks of them: most pass at once, and are worth no write.
+_TOLD_FROM: Final = 3
 
 
 class Crew:
@@ -58,6 +61,8 @@ class Crew:
         self._lock = threading.Lock()
         self._busy: set[JobRef] = set()
         self._again: set[JobRef] = set()
+        # Why jobs cannot go on. Of one job by one thread at a time.
+        self._obstacles: dict[JobRef, str] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -106,6 +111,7 @@ class Crew:
         known, mine = self._look(ref)
         if known is None or not (mine or self.has_to_hear(known)):
             self._queue.succeeded(ref)
+            self._obstacles.pop(ref, None)
             return 0
         begun = time.perf_counter()
         with about(str(ref)):
@@ -114,6 +120,8 @@ class Crew:
         if plan is None:
             return 1
         self._queue.succeeded(ref)
+        if self._obstacles.pop(ref, None) is not None:
+            self._queue.add(ref)  # it has just been written that it cannot go on
         if plan.wake_at is not None and mine:
             self._queue.add(ref, plan.wake_at)
         return len(plan.actions)
@@ -126,8 +134,10 @@ class Crew:
     def _pass(self, ref: JobRef, known: Known, mine: bool) -> Plan | None:
         """None: it did not come to its end, and will be tried again."""
         try:
-            act = self._steward.drive if mine else self._steward.tell
-            return act(ref, known, self._admission.verdict(known))
+            verdict = self._admission.verdict(known)
+            if not mine:
+                return self._steward.tell(ref, known, verdict)
+            return self._steward.drive(ref, known, verdict, self._obstacles.get(ref, ""))
         except NotDriving as error:
             _LOG.info("%s", error)
             self._lost()
@@ -158,4 +168,6 @@ class Crew:
         hint = getattr(error, "hint", "")
         what = str(error) if expected else f"{type(error).__name__}: {error}"
         message = f"{what} ({hint})" if hint else what
+        if self._queue.failures(ref) >= _TOLD_FROM:
+            self._obstacles[ref] = message
         self._events.emit(ref.resource, ref.namespace, known.stored, Emit("Warning", "ReconcileFailed", message))

@@ -49,12 +49,12 @@ class Steward:
         self._mandate = mandate
         self._recorder = recorder
 
-    def drive(self, ref: JobRef, known: Known, verdict: Verdict | None) -> Plan:
-        """One pass. Whatever the cluster answers to it is raised."""
+    def drive(self, ref: JobRef, known: Known, verdict: Verdict | None, obstacle: str = "") -> Plan:
+        """One pass. Whatever the cluster answers to it is raised. ``obstacle``: what it answered to those before."""
         if known.driver not in ("", self._mandate.ref) and not known.status.finished:
             _LOG.info("%s: its driver %s is gone; driven by %s now", ref, known.driver, self._mandate.ref)
             self._caches.confirm(ref, known.uid)
-        plan = self.plan(known, verdict)
+        plan = self.plan(known, verdict, obstacle=obstacle)
         self._applier.apply(ref, known.stored, plan)
         self._ledger.remember(ref, known, plan.status)
         self._record(known, plan.status)
@@ -68,7 +68,9 @@ class Steward:
         self._record(known, plan.status)
         return told
 
-    def plan(self, known: Known, verdict: Verdict | None = None, driver: str | None = None) -> Plan:
+    def plan(
+        self, known: Known, verdict: Verdict | None = None, *, driver: str | None = None, obstacle: str | None = None
+    ) -> Plan:
         """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read."""
         now, stored, job = self._clock(), known.stored, known.job
         if isinstance(known.problem, InvalidJob):
@@ -92,6 +94,7 @@ class Steward:
             remembered=known.remembered,
             served=served,
             gang=gang,
+            obstacle=obstacle,
         )
         return reconcile(job, observed, known.status)
 

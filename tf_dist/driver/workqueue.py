@@ -46,6 +46,11 @@ class WorkQueue(Generic[K]):
         self.add(key, self._clock() + pause)
         return pause
 
+    def failures(self, key: K) -> int:
+        """How often in a row ``key`` has failed."""
+        with self._changed:
+            return self._failures.get(key, 0)
+
     def succeeded(self, key: K) -> None:
         """Forget the failures of ``key``."""
         with self._changed:

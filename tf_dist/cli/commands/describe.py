@@ -102,7 +102,7 @@ def _status(job: StoredJob) -> None:
         [
             ("State", state_word(status)),
             ("Reason", status.reason),
-            ("Message", status.message),
+            ("Message", status.told),
             ("Created", str(job.stored["metadata"].get("creationTimestamp", ""))),
             ("Started", format_time(started) if started is not None else ""),
             ("Ended", format_time(ended) if ended is not None else ""),

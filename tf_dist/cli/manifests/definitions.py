@@ -31,7 +31,7 @@ def tfjobs() -> Object:
     columns = [
         _column("State", ".status.tfDist.state"),
         _column("Ready", ".status.tfDist.ready"),
-        _column("Reason", ".status.tfDist.reason"),
+        _column("Reason", ".status.tfDist.why"),
         _AGE,
     ]
     # Not below status.replicaStatuses: that is a list in v1alpha1, and the server refuses a status in which it cannot

@@ -138,5 +138,6 @@ def _metrics(scene: Scene) -> tuple[str, ...]:
 
 def _caption(scene: Scene) -> str | None:
     details = [f"{row.replica}: {row.detail}" for row in scene.replicas if row.detail and row.state != "Running"]
-    waiting = [scene.status.message] if scene.status.admission is None and scene.status.message else []
+    status = scene.status
+    waiting = [status.told] if (status.admission is None or status.obstacle) and status.told else []
     return "\n".join([*waiting, *details]) or None

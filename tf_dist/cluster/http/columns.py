@@ -179,7 +179,7 @@ _NAMED: Mapping[api.Resource, tuple[ShownColumn, ...]] = {
     api.TFJOBS: (
         ShownColumn("State", _job_state),
         ShownColumn("Ready", _at("status.tfDist.ready", "")),
-        ShownColumn("Reason", _at("status.tfDist.reason", "")),
+        ShownColumn("Reason", _at("status.tfDist.why", "")),
         _AGE,
     ),
     api.VOLCANO_JOBS: (

@@ -1,0 +1,119 @@
+"""A pass that fails again and again: the job says what the cluster refuses, for as long as that is so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.driver.harness import World, tfjob
+from tf_dist.cluster.api import PODS, VOLCANO_JOBS
+from tf_dist.core.diagnose import diagnose
+from tf_dist.core.diagnosis import Category, Level
+from tf_dist.core.dialects.reading import parse
+from tf_dist.core.status_codec import load_status
+from tf_dist.driver.loop import Driver
+
+FOREIGN = {"metadata": {"name": "mnist-ps-0"}, "spec": {"containers": [{"name": "x", "image": "y"}]}}
+REFUSED = "Pod default/mnist-ps-0 exists already"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def tried(world: World, times: int) -> None:
+    """So many passes, each when its pause is over."""
+    for _ in range(times):
+        world.driver.step()
+        world.clock.now += 20
+
+
+def obstacle(world: World) -> str:
+    told: str = world.status().get("obstacle", "")
+    return told
+
+
+def condition(world: World, type_: str) -> dict[str, Any] | None:
+    listed = world.job()["status"]["conditions"]
+    return next((one for one in listed if one["type"] == type_), None)
+
+
+def test_a_job_says_what_the_cluster_refuses_it_again_and_again(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 5)
+    assert REFUSED in obstacle(world)
+    assert "kubectl delete pods mnist-ps-0" in obstacle(world)
+    stalled = condition(world, "Stalled")
+    assert stalled is not None
+    assert (stalled["status"], stalled["reason"]) == ("True", "ReconcileFailed")
+    assert REFUSED in stalled["message"]
+    # What printers take for the state is the last one.
+    assert world.job()["status"]["conditions"][-1]["type"] != "Stalled"
+
+
+def test_it_is_the_first_thing_that_an_explanation_says(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 5)
+    stored = world.job()
+    first = diagnose(parse(stored).job, load_status(stored["status"]), (), world.clock.now)[0]
+    assert (first.level, first.category) == (Level.ERROR, Category.REFUSED)
+    assert REFUSED in first.summary
+
+
+def test_it_is_forgotten_as_soon_as_the_cluster_gives_way(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 5)
+    assert obstacle(world)
+    world.memory.delete(PODS, "default", "mnist-ps-0")
+    world.clock.now += 20
+    world.settle()
+    assert obstacle(world) == ""
+    assert condition(world, "Stalled") is None
+    assert len(world.phases()) == 3
+
+
+def test_what_goes_wrong_once_is_not_worth_a_word(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    world.driver.step()
+    world.memory.delete(PODS, "default", "mnist-ps-0")
+    tried(world, 1)
+    world.settle()
+    assert "obstacle" not in world.status()
+    assert len(world.phases()) == 3
+
+
+def test_a_volcano_job_has_it_in_its_state(world: World) -> None:
+    task = {"name": "worker", "replicas": 1, "template": tfjob()["spec"]["tfReplicaSpecs"]["Worker"]["template"]}
+    document = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "mnist", "namespace": "default"},
+        "spec": {"minAvailable": 1, "tasks": [task]},
+    }
+    world.memory.create(PODS, "default", {**FOREIGN, "metadata": {"name": "mnist-worker-0"}})
+    world.submit(document, VOLCANO_JOBS)
+    tried(world, 5)
+    assert "mnist-worker-0 exists already" in world.job(resource=VOLCANO_JOBS)["status"]["state"]["message"]
+
+
+def test_what_the_driver_before_was_refused_is_not_held_against_the_next(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 5)
+    world.memory.delete(PODS, "default", "mnist-ps-0")
+    world.driver = Driver(world.memory, clock=world.clock)
+    world.settle()
+    assert obstacle(world) == ""
+
+
+def test_a_job_that_cannot_go_on_is_listed_as_such(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 5)
+    assert world.status()["why"] == "ReconcileFailed"
