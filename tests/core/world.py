@@ -118,7 +118,9 @@ class World:
         self.writes += 1
         assert after == plan.status
         # The codec drops nothing and invents nothing.
-        stored = {key: value for key, value in self.status[FIELD].items() if key not in ("state", "ready", "why", "selector")}
+        stored = {
+            key: value for key, value in self.status[FIELD].items() if key not in ("state", "ready", "why", "selector")
+        }
         assert dump_status(after) == stored
         assert after != before
         assert after.phase is before.phase or after.phase in _reachable(before.phase)

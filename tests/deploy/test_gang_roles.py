@@ -66,11 +66,13 @@ def test_the_default_is_granted_and_told_to_the_controller() -> None:
 
 
 @pytest.mark.parametrize("where", [{"namespaces": ("a", "b")}, {"drivers": ("a", "b"), "controller": False}])
-def test_who_has_rights_in_single_namespaces_sees_kueues_flavors_besides(where: dict[str, Any]) -> None:
+def test_who_has_rights_in_single_namespaces_sees_what_kueue_has_in_none(where: dict[str, Any]) -> None:
     """They are in no namespace, so that takes a binding of its own."""
     settings = Settings(gang_schedulers=("kueue",), **where)
     assert rights(settings, "tf-dist-flavors") == {
-        ("kueue.x-k8s.io", "resourceflavors", verb) for verb in ("list", "watch")
+        ("kueue.x-k8s.io", kind, verb)
+        for kind in ("resourceflavors", "workloadpriorityclasses")
+        for verb in ("list", "watch")
     }
     bound = [one for one in found(settings, "ClusterRoleBinding") if one["roleRef"]["name"] == "tf-dist-flavors"]
     subjects = [(subject["name"], subject["namespace"]) for one in bound for subject in one["subjects"]]

@@ -59,7 +59,12 @@ OBJECTS = table(
     workloads/status.kueue.x-k8s.io: patch
     """
 )
-SHARED = table("resourceflavors.kueue.x-k8s.io: list watch")
+SHARED = table(
+    """
+    resourceflavors.kueue.x-k8s.io: list watch
+    workloadpriorityclasses.kueue.x-k8s.io: list watch
+    """
+)
 
 
 def _is_gone(admin: RestCluster, kind: Resource) -> bool:

@@ -163,7 +163,10 @@ def test_volcano_is_told_of_the_gang_in_its_own_words() -> None:
     ("status", "message"),
     [
         ({}, "Volcano has not looked at its PodGroup yet (is its scheduler running?)"),
-        ({"phase": "Pending"}, "Volcano has no room for its PodGroup yet (kubectl describe podgroup tells more)"),
+        (
+            {"phase": "Pending"},
+            "Volcano has no room for its PodGroup yet (kubectl describe podgroups.scheduling.volcano.sh {} tells more)",
+        ),
         (
             {"phase": "Pending", "conditions": [{"type": "Unschedulable", "status": "True", "message": "3/3 tasks"}]},
             "3/3 tasks",
@@ -173,7 +176,8 @@ def test_volcano_is_told_of_the_gang_in_its_own_words() -> None:
 def test_volcano_has_no_pods_before_it_lets_the_gang_in(status: dict[str, Any], message: str) -> None:
     scene = waiting(GangScheduler.VOLCANO, VOLCANO, status)
     assert (scene.pods, scene.status.reason) == ({}, "WaitingInQueue")
-    assert scene.status.message == f"waits in Volcano's queue default: {message}"
+    told = message.format(scene.gang()["metadata"]["name"])
+    assert scene.status.message == f"waits in Volcano's queue default: {told}"
 
 
 def test_volcanos_words_stand_before_those_of_a_pod() -> None:

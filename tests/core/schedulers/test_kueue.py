@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tf_dist.core.schedulers.served import Served
 from tf_dist.core.status import PREEMPTED, Phase
 
 WORKLOAD, FLAVOR = "Workload.kueue.x-k8s.io", "ResourceFlavor.kueue.x-k8s.io"
+PRIORITY = "WorkloadPriorityClass.kueue.x-k8s.io"
 SPOT = {
     "spec": {
         "nodeLabels": {"pool": "spot"},
@@ -119,6 +121,74 @@ def test_the_older_version_has_other_words_for_a_priority() -> None:
 def test_a_class_that_is_not_there_is_not_named() -> None:
     """Kueue would refuse the whole Workload; the API server says on the pods what is wrong with the class."""
     assert not {"priority", "priorityClassRef"} & scene(priority_class="unknown").gang()["spec"].keys()
+
+
+QUICK = {"kueue.x-k8s.io/priority-class": "quick"}
+CLASSES = {(PRIORITY, "quick"): {"value": 7}, (PRIORITY, "nothing"): {"value": 0}}
+
+
+def with_class(served: Served = SERVED) -> Served:
+    return replace(served, shared={**served.shared, **CLASSES})
+
+
+def test_kueues_own_priority_class_comes_before_that_of_the_pods() -> None:
+    made = scene(replace(v1_job(), labels=QUICK), with_class(), priority_class="high")
+    spec = made.gang()["spec"]
+    assert spec["priority"] == 7
+    assert spec["priorityClassRef"] == {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "quick"}
+
+
+def test_in_the_older_version_it_is_named_by_its_source() -> None:
+    served = replace(with_class(), versions={WORKLOAD: "v1beta1", FLAVOR: "v1beta1", PRIORITY: "v1beta1"})
+    spec = scene(replace(v1_job(), labels=QUICK), served).gang()["spec"]
+    told = (spec["priorityClassName"], spec["priorityClassSource"], spec["priority"])
+    assert told == ("quick", "kueue.x-k8s.io/workloadpriorityclass", 7)
+
+
+def test_a_class_of_value_zero_is_a_class() -> None:
+    job = replace(v1_job(), labels={"kueue.x-k8s.io/priority-class": "nothing"})
+    spec = scene(job, with_class(), priority_class="high").gang()["spec"]
+    assert (spec["priority"], spec["priorityClassRef"]["name"]) == (0, "nothing")
+
+
+def test_without_the_class_it_names_a_job_does_not_queue_up_and_says_so() -> None:
+    made = scene(replace(v1_job(), labels=QUICK))
+    assert made.objects == {}
+    assert "its WorkloadPriorityClass quick is not there, or tf-dist may not see it" in made.status.message
+    made.served = with_class()
+    made.settle()
+    assert made.gang()["spec"]["priority"] == 7
+
+
+def test_a_class_that_goes_takes_nothing_from_who_has_queued_up_with_it() -> None:
+    made = scene(replace(v1_job(), labels=QUICK), with_class())
+    made.served = SERVED
+    made.settle()
+    assert made.gang()["spec"]["priority"] == 7
+    made.tell(conditions=ADMITTED, admission=admission(ps=1, worker=2))
+    made.settle()
+    assert made.place() is not None
+    assert made.gang()["spec"]["priority"] == 7
+
+
+@pytest.mark.parametrize(
+    ("annotations", "request_"),
+    [
+        ({"required-topology": "rack"}, {"required": "rack"}),
+        ({"preferred-topology": "zone"}, {"preferred": "zone"}),
+        ({"required-topology": "rack", "preferred-topology": "zone"}, {"required": "rack"}),
+        ({"required-topology": "rack", "group-name": "g"}, {"required": "rack", "podSetGroupName": "g"}),
+        ({"unconstrained-topology": "true"}, {"unconstrained": True}),
+        ({"unconstrained-topology": "false"}, None),
+        ({}, None),
+    ],
+)
+def test_what_pods_ask_about_racks_is_handed_on(annotations: dict[str, str], request_: dict[str, Any] | None) -> None:
+    asked = {f"kueue.x-k8s.io/podset-{key}": value for key, value in annotations.items()}
+    worker = {"metadata": {"annotations": asked}, "spec": template()["spec"]}
+    sets = scene(v1_job(replicas("PS", 1), replicas("Worker", 2, template=worker))).gang()["spec"]["podSets"]
+    ranked = request_ and {**request_, "podIndexLabel": "tf-dist.dev/replica-index"}
+    assert [one.get("topologyRequest") for one in sets] == [None, ranked]
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,9 @@ def _own_kinds(apis: Iterable[Api]) -> Iterator[tuple[str, Api]]:
 
 
 def flavors(schedulers: Iterable[str]) -> list[Object]:
-    """What they have in no namespace: Kueue's kinds of nodes."""
-    return [_rule(_KUEUE, "resourceflavors", *_FEED)] if GangScheduler.KUEUE in schedulers else []
+    """What they have in no namespace: Kueue's kinds of nodes, and its priority classes."""
+    shared = {api.key: api for name in schedulers for part in SCHEDULERS[name].apis for api in part}
+    return [_rule(api.group, api.plural, *_FEED) for api in shared.values() if not api.namespaced]
 
 
 def controlling(*, volcano: bool = False) -> list[Object]:

@@ -15,8 +15,9 @@ from tf_dist.core.actions import Update
 from tf_dist.core.gang.model import Admit, Preempt, Verdict, Wait
 from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.core.model import Document, Job
-from tf_dist.core.schedulers import gangs, kueue_pods, kueue_reports
+from tf_dist.core.schedulers import gangs, kueue_pods, kueue_priority, kueue_reports
 from tf_dist.core.schedulers.kueue_pods import FLAVOR
+from tf_dist.core.schedulers.kueue_priority import PRIORITY
 from tf_dist.core.schedulers.model import DEACTIVATED, QUEUE_REFUSED, Body, Scheduler
 from tf_dist.core.schedulers.served import Api, Served
 from tf_dist.core.situation import Situation
@@ -42,23 +43,19 @@ def _queue(job: Job) -> str:
 
 
 def _wanted(s: Situation, served: Served) -> Iterator[Body]:
+    if _lacks_class(s, served):
+        return
     spec: Body = {"queueName": _queue(s.job), "podSets": kueue_pods.pod_sets(s.job)}
-    workload = gangs.body(s.job, served, WORKLOAD, gangs.object_name(s.job), spec | _priority(s.job, served))
+    spec |= kueue_priority.priority(s.job, served, served.versions[WORKLOAD.key])
+    workload = gangs.body(s.job, served, WORKLOAD, gangs.object_name(s.job), spec)
     workload["metadata"]["labels"][_JOB_UID] = s.job.uid
     yield workload
 
 
-def _priority(job: Job, served: Served) -> Body:
-    """A class goes with its value, or Kueue refuses it; of one that is not there Kueue is told nothing."""
-    name = gangs.priority_class(job)
-    value = served.priorities.get(name)
-    if value is None:
-        return {}
-    if served.versions[WORKLOAD.key] == "v1beta1":
-        source = "scheduling.k8s.io/priorityclass"
-        return {"priorityClassName": name, "priorityClassSource": source, "priority": value}
-    ref = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": name}
-    return {"priorityClassRef": ref, "priority": value}
+def _lacks_class(s: Situation, served: Served) -> str:
+    """The priority class without which it does not queue up, "" for none; a Workload that is there keeps its own."""
+    there = gangs.found(s, WORKLOAD, gangs.object_name(s.job))
+    return kueue_priority.missing_class(s.job, served) if there is None and s.status.admission is None else ""
 
 
 def _updates(s: Situation, served: Served, there: Document, wanted: Body) -> Iterator[Update]:
@@ -78,9 +75,12 @@ def _verdict(s: Situation, served: Served) -> Verdict | None:
     there = gangs.found(s, WORKLOAD, gangs.object_name(s.job))
     if s.status.admission is not None:
         return _taken_back(there)
+    queue = f"Kueue's queue {_queue(s.job)}"
+    if name := _lacks_class(s, served):
+        text = f"its {PRIORITY.kind} {name} is not there, or tf-dist may not see it"
+        return Wait(reason=QUEUE_REFUSED, message=f"waits to get into {queue}: {text}")
     if there is None or (gangs.holds(there, "Evicted") and gangs.holds(there, "QuotaReserved")):
         return None  # nothing to wait for yet: its pods have to stop first
-    queue = f"Kueue's queue {_queue(s.job)}"
     if gangs.holds(there, "Admitted"):
         lacking = kueue_pods.missing_flavors(there, served)
         if not lacking:
@@ -135,7 +135,8 @@ def _takes_pods(s: Situation, served: Served) -> bool:
 
 KUEUE: Final = Scheduler(
     name=GangScheduler.KUEUE,
-    apis=((WORKLOAD, FLAVOR),),
+    # Kueue before 0.5 has no priority classes of its own, and roles of old no right to see them.
+    apis=((WORKLOAD, FLAVOR, PRIORITY), (WORKLOAD, FLAVOR)),
     pods_first=False,
     wanted=_wanted,
     updates=_updates,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tf_dist.core import render
+from tf_dist.core import names, render
 from tf_dist.core.model import Document, Job, ReplicaId, ReplicaSpec, Role
 from tf_dist.core.schedulers.model import Body
 from tf_dist.core.schedulers.served import Api, Served
@@ -25,6 +25,8 @@ FLAVOR: Final = Api(
 
 _POD_SET: Final = "kueue.x-k8s.io/podset"
 _WORKLOAD: Final = "kueue.x-k8s.io/workload"
+# An annotation that asks for a topology begins so.
+_TOPOLOGY: Final = "kueue.x-k8s.io/podset"
 _UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
 _TOPOLOGY_GATE: Final = "kueue.x-k8s.io/topology"
 
@@ -63,7 +65,29 @@ def _pod_set(job: Job, spec: ReplicaSpec, least: int) -> Body:
     labels = (spec.template.get("metadata") or {}).get("labels") or {}
     template: Body = {"spec": kept} | ({"metadata": {"labels": dict(labels)}} if labels else {})
     size = {"count": spec.replicas} | ({"minCount": least} if least else {})
-    return {"name": spec.type, "template": template, **size}
+    topology = _topology(spec)
+    return {"name": spec.type, "template": template, **size, **({"topologyRequest": topology} if topology else {})}
+
+
+def _topology(spec: ReplicaSpec) -> Body:
+    """What the pods' own annotations ask of Kueue about racks and zones; of several the strictest, as Kueue has it."""
+    asked = _annotations(spec)
+    for key in ("required", "preferred"):
+        if level := asked.get(f"{_TOPOLOGY}-{key}-topology"):
+            return {key: level, "podIndexLabel": names.REPLICA_INDEX, **_together(asked)}
+    if asked.get(_UNCONSTRAINED) == "true":
+        return {"unconstrained": True, "podIndexLabel": names.REPLICA_INDEX}
+    return {}
+
+
+def _together(asked: Mapping[str, str]) -> Body:
+    """Pod sets of one such name go to the same place, as workers and their parameter server."""
+    name = asked.get(f"{_TOPOLOGY}-group-name")
+    return {"podSetGroupName": name} if name else {}
+
+
+def _annotations(spec: ReplicaSpec) -> Mapping[str, str]:
+    return (spec.template.get("metadata") or {}).get("annotations") or {}
 
 
 def counts(spec: Document) -> dict[str, int]:
@@ -125,9 +149,8 @@ def _place(spec: Body, labels: Mapping[str, str], tolerations: Any) -> None:
 
 def _gate(workload: Document, metadata: Body, spec: Body) -> None:
     """Kueue has chosen racks or nodes: it opens this gate when it has told the pod which."""
-    metadata["annotations"] = {
-        **(metadata.get("annotations") or {}),
-        _WORKLOAD: workload["metadata"]["name"],
-        _UNCONSTRAINED: "true",
-    }
+    annotations = {**(metadata.get("annotations") or {}), _WORKLOAD: workload["metadata"]["name"]}
+    if not any(f"{_TOPOLOGY}-{key}-topology" in annotations for key in ("required", "preferred")):
+        annotations[_UNCONSTRAINED] = "true"
+    metadata["annotations"] = annotations
     spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": _TOPOLOGY_GATE}]

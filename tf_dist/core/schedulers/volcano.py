@@ -87,7 +87,8 @@ def _verdict(s: Situation, served: Served) -> Verdict | None:
         return Wait(reason="WaitingInQueue", message=f"waits in {queue}: {text}")
     said = _said(group)
     if _phase(group) in _OUTSIDE and not s.facts.current:
-        text = said or "Volcano has no room for its PodGroup yet (kubectl describe podgroup tells more)"
+        where = f"kubectl describe {POD_GROUP.plural}.{POD_GROUP.group} {gangs.object_name(s.job)} tells more"
+        text = said or f"Volcano has no room for its PodGroup yet ({where})"
         return Wait(reason="WaitingInQueue", message=f"waits in {queue}: {text}")
     return pods.waiting(s, queue, said)
 
