@@ -12,13 +12,16 @@ COSCHEDULING_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "p
 NATIVE_GROUPS = Resource("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups")
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
 FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "ResourceFlavor", "resourceflavors", namespaced=False)
+WORKLOAD_PRIORITIES = Resource(
+    "kueue.x-k8s.io", "v1beta2", "WorkloadPriorityClass", "workloadpriorityclasses", namespaced=False
+)
 
 _ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 def definition(resource: Resource) -> Object:
     """A CustomResourceDefinition that takes anything."""
-    schema = {"type": "object", "properties": {"spec": _ANYTHING, "status": _ANYTHING}}
+    schema = {"type": "object", "properties": {"spec": _ANYTHING, "status": _ANYTHING, "value": {"type": "integer"}}}
     version: dict[str, Any] = {"name": resource.version, "served": True, "storage": True}
     version |= {"schema": {"openAPIV3Schema": schema}, "subresources": {"status": {}}}
     names = {"plural": resource.plural, "singular": resource.kind.lower(), "kind": resource.kind}

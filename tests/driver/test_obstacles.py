@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from tf_dist.cluster.api import PODS, VOLCANO_JOBS
 from tf_dist.core.diagnose import diagnose
 from tf_dist.core.diagnosis import Category, Level
 from tf_dist.core.dialects.reading import parse
+from tf_dist.core.report import reason_text
+from tf_dist.core.status import Phase, Status
 from tf_dist.core.status_codec import load_status
 from tf_dist.driver.loop import Driver
 
@@ -117,3 +120,10 @@ def test_a_job_that_cannot_go_on_is_listed_as_such(world: World) -> None:
     world.submit(tfjob())
     tried(world, 5)
     assert world.status()["why"] == "ReconcileFailed"
+
+
+def test_an_end_is_told_as_such_though_something_cannot_be_cleared_away() -> None:
+    ended = Status(phase=Phase.COMPLETED, reason="JobSucceeded", message="worker-0 succeeded", obstacle="no right")
+    assert (ended.told, reason_text(ended)) == ("worker-0 succeeded", "JobSucceeded")
+    cleaning = replace(ended, phase=Phase.COMPLETING)
+    assert (cleaning.told, reason_text(cleaning)) == ("cannot go on: no right", "ReconcileFailed")

@@ -14,6 +14,7 @@ from tests.driver.gang_apis import (
     FLAVORS,
     NATIVE_GROUPS,
     VOLCANO_GROUPS,
+    WORKLOAD_PRIORITIES,
     WORKLOADS,
     define,
     gang_object,
@@ -175,6 +176,19 @@ def test_what_the_cluster_does_not_have_is_waited_for() -> None:
     world.driver = Driver(world.memory, clock=world.clock)
     world.settle()
     assert gang_object(world.memory, WORKLOADS)
+
+
+def test_a_job_queues_up_when_the_priority_class_it_names_has_come() -> None:
+    world = world_of(WORKLOADS, FLAVORS, WORKLOAD_PRIORITIES)
+    document = asking(GangScheduler.KUEUE)
+    document["metadata"]["labels"] = {"kueue.x-k8s.io/priority-class": "quick"}
+    world.submit(document)
+    world.settle()
+    assert "its WorkloadPriorityClass quick is not there" in world.status()["message"]
+    world.memory.create(WORKLOAD_PRIORITIES, None, {"metadata": {"name": "quick"}, "value": 7})
+    world.clock.now += 31
+    world.settle()
+    assert gang_object(world.memory, WORKLOADS)["spec"]["priority"] == 7
 
 
 @pytest.mark.parametrize("version", ["v1beta1", ""])

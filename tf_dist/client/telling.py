@@ -37,7 +37,7 @@ def changes(scene: Scene, shown: dict[str, str]) -> list[str]:
     status = scene.status
     message = f": {status.told}" if status.told else ""
     # While it waits the reason is the news: its place in the line, and what is missing.
-    state = f"{scene.state}{message}" if scene.state == _WAITING or status.obstacle else scene.state
+    state = f"{scene.state}{message}" if scene.state == _WAITING or status.stalled else scene.state
     states = {"": (state, f"job {scene.job.key.name} is {scene.state}{message}")} if message else {}
     for row in scene.replicas:
         if row.state in _UNREMARKABLE:

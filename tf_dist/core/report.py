@@ -38,7 +38,7 @@ def _shown(job: Job, status: Status) -> Report:
 
 def reason_text(status: Status) -> str:
     """The reason of its state in a word, as a list of jobs shows it."""
-    return STALLED if status.obstacle else status.reason
+    return STALLED if status.stalled else status.reason
 
 
 def ready_text(job: Job, status: Status) -> str:

@@ -200,7 +200,12 @@ class Status:
     @property
     def told(self) -> str:
         """What people are told of its state: what keeps it from going on, if anything does."""
-        return f"cannot go on: {self.obstacle}" if self.obstacle else self.message
+        return f"cannot go on: {self.obstacle}" if self.stalled else self.message
+
+    @property
+    def stalled(self) -> bool:
+        """Whether something keeps it from going on; of a job that is over it keeps things to clear away at most."""
+        return bool(self.obstacle) and not self.finished
 
     @property
     def finished(self) -> bool:

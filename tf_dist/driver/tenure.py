@@ -199,11 +199,14 @@ class Tenure:
     def _absent(self) -> float:
         """Somebody deleted the Lease, or it never was. Its last holder may be sure of it for a whole duration yet."""
         if not (self._unused or self._fenced):
-            self._doubtful = True
+            told, self._doubtful = self._doubtful, True
             now = self._monotonic()
             if now >= self._span.until and not self._seen.expired(now):
-                _LOG.info("there is no lease %s: waiting in case that somebody deleted it under its holder", self.ref)
-                return min(self._retry_every, self._seen.duration - self._seen.age(now))
+                rest = self._seen.duration - self._seen.age(now)
+                if not told:
+                    text = "there is no lease %s: waiting %.0f s in case that somebody deleted it under its holder"
+                    _LOG.info(text, self.ref, rest)
+                return min(self._retry_every, rest)
         body = lease.fresh(self.ref, self.identity, self._duration, self._clock(), self._labels)
         return self._write(lambda: self._cluster.create(LEASES, self.ref.namespace, body))
 

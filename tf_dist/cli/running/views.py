@@ -139,5 +139,5 @@ def _metrics(scene: Scene) -> tuple[str, ...]:
 def _caption(scene: Scene) -> str | None:
     details = [f"{row.replica}: {row.detail}" for row in scene.replicas if row.detail and row.state != "Running"]
     status = scene.status
-    waiting = [status.told] if (status.admission is None or status.obstacle) and status.told else []
+    waiting = [status.told] if (status.admission is None or status.stalled) and status.told else []
     return "\n".join([*waiting, *details]) or None

@@ -11,7 +11,7 @@ from tf_dist.core.facts import Facts, gather
 from tf_dist.core.gang.model import Verdict, Wait
 from tf_dist.core.model import Job, ReplicaId
 from tf_dist.core.observed import Observed, PodView
-from tf_dist.core.schedulers.model import SCHEDULER_MISSING, Body, Scheduler
+from tf_dist.core.schedulers.model import QUEUE_REFUSED, SCHEDULER_MISSING, Body, Scheduler
 from tf_dist.core.schedulers.served import Served
 from tf_dist.core.schedulers.table import APIS, scheduler_of
 from tf_dist.core.situation import Situation
@@ -19,7 +19,7 @@ from tf_dist.core.sizes import granted
 from tf_dist.core.status import LIVE, Status
 from tf_dist.core.times import round_time
 
-# Seconds until it is asked again whether the scheduler is there; nobody rings when it comes.
+# Seconds until it is asked again whether the scheduler, or what it lacks there, has come; nobody rings when it does.
 _LOOK_AGAIN: Final = 30.0
 _SOON: Final = 1.0
 
@@ -108,10 +108,12 @@ def planned(job: Job) -> Consultation:
 
 
 def look_again_at(job: Job, status: Status, observed: Observed) -> float | None:
-    """When to look again whether the job's gang scheduler can be used; None if it can, or nothing waits for it."""
+    """When to look again whether the job can come before its gang scheduler; None if it has, or nothing waits."""
     if scheduler_of(job, status) is None:
         return None
     if observed.served is None:
         return round_time(observed.now + _SOON)
-    waits = observed.served.missing and status.phase in LIVE
+    verdict = observed.verdict
+    outside = isinstance(verdict, Wait) and verdict.reason == QUEUE_REFUSED and not observed.objects
+    waits = status.phase in LIVE and (observed.served.missing or outside)
     return round_time(observed.now + _LOOK_AGAIN) if waits else None
