@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.driver.harness import World, tfjob
-from tf_dist.cluster.api import PODS, VOLCANO_JOBS
+from tf_dist.cluster.api import PODS, TFJOBS, VOLCANO_JOBS, Cluster, Resource
 from tf_dist.core.diagnose import diagnose
 from tf_dist.core.diagnosis import Category, Level
 from tf_dist.core.dialects.reading import parse
@@ -16,6 +16,7 @@ from tf_dist.core.report import reason_text
 from tf_dist.core.status import Phase, Status
 from tf_dist.core.status_codec import load_status
 from tf_dist.driver.loop import Driver
+from tf_dist.errors import Unavailable
 
 FOREIGN = {"metadata": {"name": "mnist-ps-0"}, "spec": {"containers": [{"name": "x", "image": "y"}]}}
 REFUSED = "Pod default/mnist-ps-0 exists already"
@@ -80,6 +81,29 @@ def test_it_is_forgotten_as_soon_as_the_cluster_gives_way(world: World) -> None:
     assert len(world.phases()) == 3
 
 
+def test_who_is_let_at_last_never_says_that_it_is_not(world: World) -> None:
+    """Whatever failed before, a pass that comes to its end writes nothing of it."""
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 2)
+    world.memory.delete(PODS, "default", "mnist-ps-0")
+    tried(world, 1)
+    assert "obstacle" not in world.status()
+    assert len(world.phases()) == 3
+
+
+def test_a_job_that_is_on_its_way_out_is_left_alone_with_its_obstacle(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    document = tfjob()
+    document["metadata"]["finalizers"] = ["example.com/keep"]
+    world.submit(document)
+    tried(world, 5)
+    world.memory.delete(TFJOBS, "default", "mnist")
+    tried(world, 1)
+    assert world.settle() == 0
+    assert obstacle(world)
+
+
 def test_what_goes_wrong_once_is_not_worth_a_word(world: World) -> None:
     world.memory.create(PODS, "default", FOREIGN)
     world.submit(tfjob())
@@ -127,3 +151,36 @@ def test_an_end_is_told_as_such_though_something_cannot_be_cleared_away() -> Non
     assert (ended.told, reason_text(ended)) == ("worker-0 succeeded", "JobSucceeded")
     cleaning = replace(ended, phase=Phase.COMPLETING)
     assert (cleaning.told, reason_text(cleaning)) == ("cannot go on: no right", "ReconcileFailed")
+
+
+class Refusing:
+    """Passes every call on but the creation of pods, which it refuses in other words each time."""
+
+    def __init__(self, inner: Cluster) -> None:
+        self._inner = inner
+        self.times = 0
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._inner, verb)
+
+    def create(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        if resource == PODS:
+            self.times += 1
+            raise Unavailable(f"failed calling webhook: read tcp 10.0.0.1:{self.times}: connection reset")
+        return self._inner.create(resource, *args, **kwargs)
+
+
+def test_words_that_differ_each_time_are_no_news() -> None:
+    world = World()
+    refusing = Refusing(world.memory)
+    world.driver = Driver(refusing, clock=world.clock)  # type: ignore[arg-type]
+    world.submit(tfjob())
+    tried(world, 3)
+    versions = []
+    for _ in range(30):
+        world.clock.now += 1
+        world.driver.step()
+        versions.append(world.job()["metadata"]["resourceVersion"])
+    assert refusing.times >= 3
+    assert len(set(versions)) <= 4
+    assert "failed calling webhook" in obstacle(world)

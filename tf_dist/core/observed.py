@@ -93,7 +93,8 @@ class Observed:
     ``served``: what there is of the gang scheduler that the job asks for, where that is another system (None: not known
     yet); its objects are among ``objects``, their kinds with the group (``PodGroup.scheduling.volcano.sh``).
     ``gang``: the one that the asking driver has for jobs which name none ("": tf-dist itself; None: the job is another
-    driver's). ``obstacle``: why passes before this one failed, several in a row ("": they did not; None: nobody knows).
+    driver's). ``obstacle``: why passes before this one failed, several in a row ("": they did not; None: that is still
+    to be seen).
     """
 
     now: float

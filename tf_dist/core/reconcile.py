@@ -106,6 +106,8 @@ def _report_at(stored: Status, after: Status) -> float | None:
         counts=after.counts,
         seen=after.seen,
         container_restarts=after.container_restarts,
+        # Its words may differ each time, and a status that is written is seen, which is a reason for another pass.
+        obstacle=after.obstacle if stored.obstacle and after.obstacle else stored.obstacle,
         reported=after.reported,
         **_completed(stored, after),
     )

@@ -61,8 +61,6 @@ class Crew:
         self._lock = threading.Lock()
         self._busy: set[JobRef] = set()
         self._again: set[JobRef] = set()
-        # Why jobs cannot go on. Of one job by one thread at a time.
-        self._obstacles: dict[JobRef, str] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -111,17 +109,17 @@ class Crew:
         known, mine = self._look(ref)
         if known is None or not (mine or self.has_to_hear(known)):
             self._queue.succeeded(ref)
-            self._obstacles.pop(ref, None)
             return 0
+        again = self._queue.failures(ref) > 0
         begun = time.perf_counter()
         with about(str(ref)):
-            plan = self._pass(ref, known, mine)
+            plan = self._pass(ref, known, mine, again)
         self._recorder.reconciled(time.perf_counter() - begun)
         if plan is None:
             return 1
         self._queue.succeeded(ref)
-        if self._obstacles.pop(ref, None) is not None:
-            self._queue.add(ref)  # it has just been written that it cannot go on
+        if again and plan.status.obstacle:
+            self._queue.add(ref)  # it goes on, and is to say so
         if plan.wake_at is not None and mine:
             self._queue.add(ref, plan.wake_at)
         return len(plan.actions)
@@ -131,13 +129,13 @@ class Crew:
         verdict = self._admission.verdict(known)
         return verdict is not None and self._tells(known, verdict)
 
-    def _pass(self, ref: JobRef, known: Known, mine: bool) -> Plan | None:
-        """None: it did not come to its end, and will be tried again."""
+    def _pass(self, ref: JobRef, known: Known, mine: bool, again: bool) -> Plan | None:
+        """None: it did not come to its end, and will be tried again. ``again``: nor did the one before."""
         try:
             verdict = self._admission.verdict(known)
             if not mine:
                 return self._steward.tell(ref, known, verdict)
-            return self._steward.drive(ref, known, verdict, self._obstacles.get(ref, ""))
+            return self._steward.drive(ref, known, verdict, again=again)
         except NotDriving as error:
             _LOG.info("%s", error)
             self._lost()
@@ -169,5 +167,15 @@ class Crew:
         what = str(error) if expected else f"{type(error).__name__}: {error}"
         message = f"{what} ({hint})" if hint else what
         if self._queue.failures(ref) >= _TOLD_FROM:
-            self._obstacles[ref] = message
+            self._stall(ref, message)
         self._events.emit(ref.resource, ref.namespace, known.stored, Emit("Warning", "ReconcileFailed", message))
+
+    def _stall(self, ref: JobRef, message: str) -> None:
+        """Have the job itself say what keeps it from going on."""
+        known, mine = self._look(ref)
+        if known is None or not mine:
+            return
+        try:
+            self._steward.stall(ref, known, message)
+        except Exception as error:
+            _LOG.debug("%s cannot be told why it cannot go on: %s", ref, error)

@@ -49,12 +49,12 @@ class Steward:
         self._mandate = mandate
         self._recorder = recorder
 
-    def drive(self, ref: JobRef, known: Known, verdict: Verdict | None, obstacle: str = "") -> Plan:
-        """One pass. Whatever the cluster answers to it is raised. ``obstacle``: what it answered to those before."""
+    def drive(self, ref: JobRef, known: Known, verdict: Verdict | None, *, again: bool = False) -> Plan:
+        """One pass. Whatever the cluster answers to it is raised. ``again``: the one before did not come to its end."""
         if known.driver not in ("", self._mandate.ref) and not known.status.finished:
             _LOG.info("%s: its driver %s is gone; driven by %s now", ref, known.driver, self._mandate.ref)
             self._caches.confirm(ref, known.uid)
-        plan = self.plan(known, verdict, obstacle=obstacle)
+        plan = self.plan(known, verdict, obstacle=None if again else "")
         self._applier.apply(ref, known.stored, plan)
         self._ledger.remember(ref, known, plan.status)
         self._record(known, plan.status)
@@ -67,6 +67,11 @@ class Steward:
         self._applier.apply(ref, known.stored, told)
         self._record(known, plan.status)
         return told
+
+    def stall(self, ref: JobRef, known: Known, obstacle: str) -> None:
+        """Write into a job what keeps it from going on, and do nothing else for it."""
+        told = [one for one in self.plan(known, obstacle=obstacle).actions if isinstance(one, WriteStatus)]
+        self._applier.apply(ref, known.stored, Plan(known.status, tuple(told)))
 
     def plan(
         self, known: Known, verdict: Verdict | None = None, *, driver: str | None = None, obstacle: str | None = None
