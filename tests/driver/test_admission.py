@@ -91,11 +91,11 @@ def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
     world.submit(tfjob())
     drive = world.driver._steward.drive
 
-    def disturbed(*args: Any) -> Any:
+    def disturbed(*args: Any, **kwargs: Any) -> Any:
         world.driver._steward.drive = drive  # type: ignore[method-assign]
         body = {**world.job(), "status": {"tfDist": {"phase": "Pending", "message": "hello"}}}
         world.memory.replace(TFJOBS, "default", "mnist", body, subresource="status")
-        return drive(*args)
+        return drive(*args, **kwargs)
 
     world.driver._steward.drive = disturbed  # type: ignore[method-assign]
     world.settle()
