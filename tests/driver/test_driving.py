@@ -18,7 +18,7 @@ from tf_dist.core.claims import driver_of
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.settings import DriverSettings
-from tf_dist.errors import Conflict, Forbidden
+from tf_dist.errors import Conflict, Forbidden, Unavailable
 
 SECONDS = 60
 ME, OTHER = "default/me", "default/other"
@@ -393,6 +393,47 @@ def test_pods_made_by_the_driver_before_are_found_when_a_job_is_taken_over(world
         assert driver_of(world.job()) == ME
         assert "restarts" not in world.status()
         assert {pod["metadata"]["labels"][names.ATTEMPT] for pod in world.pods().values()} == {"1.0.0"}
+    finally:
+        driver.stop()
+
+
+class Blind:
+    """Passes every call on, but does not list the pods of a single job."""
+
+    def __init__(self, inner: Cluster) -> None:
+        self._inner = inner
+        self.asked = 0
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._inner, verb)
+
+    def list(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        if resource == PODS and f"{names.JOB_UID}=" in (kwargs.get("labels") or ""):
+            self.asked += 1
+            raise Unavailable("list pods: no answer")
+        return self._inner.list(resource, *args, **kwargs)
+
+
+def test_a_job_whose_pods_cannot_be_looked_for_is_not_taken_over(world: World) -> None:
+    """Nor by writing into it why: the next pass would take it for one whose pods are known."""
+    mandate, blind = Hands(), Blind(world.memory)
+    driver = Driver(blind, clock=world.clock, mandate=mandate)  # type: ignore[arg-type]
+    driver.caches.start()
+    try:
+        until(driver.synced, SECONDS)
+        world.submit(tfjob())
+        other = driven(world, Hands(OTHER))
+        settle(other)
+        mandate.dead = frozenset({OTHER})
+
+        def asked() -> bool:
+            world.clock.now += 31
+            driver.step()
+            return blind.asked >= 5
+
+        until(asked, SECONDS)
+        assert driver_of(world.job()) == OTHER
+        assert "obstacle" not in world.status()
     finally:
         driver.stop()
 

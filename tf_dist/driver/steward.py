@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from tf_dist.cluster.api import Cluster, Object
-from tf_dist.core.actions import Delete, Emit, Plan, WriteStatus
+from tf_dist.core.actions import Action, Delete, Emit, Plan, WriteStatus
 from tf_dist.core.gang.model import Verdict
 from tf_dist.core.invalid import invalid_status
 from tf_dist.core.observed import Observed
@@ -51,7 +51,7 @@ class Steward:
 
     def drive(self, ref: JobRef, known: Known, verdict: Verdict | None, *, again: bool = False) -> Plan:
         """One pass. Whatever the cluster answers to it is raised. ``again``: the one before did not come to its end."""
-        if known.driver not in ("", self._mandate.ref) and not known.status.finished:
+        if self._is_anothers(known) and not known.status.finished:
             _LOG.info("%s: its driver %s is gone; driven by %s now", ref, known.driver, self._mandate.ref)
             self._caches.confirm(ref, known.uid)
         plan = self.plan(known, verdict, obstacle=None if again else "")
@@ -63,15 +63,24 @@ class Steward:
     def tell(self, ref: JobRef, known: Known, verdict: Verdict | None) -> Plan:
         """Write a verdict into a job of another driver, as that one would; what follows from it is that one's to do."""
         plan = self.plan(known, verdict, driver=known.driver)
-        told = Plan(plan.status, tuple(action for action in plan.actions if isinstance(action, WriteStatus | Emit)))
+        told = _only(plan, WriteStatus, Emit)
         self._applier.apply(ref, known.stored, told)
         self._record(known, plan.status)
         return told
 
+    def _is_anothers(self, known: Known) -> bool:
+        return known.driver not in ("", self._mandate.ref)
+
     def stall(self, ref: JobRef, known: Known, obstacle: str) -> None:
-        """Write into a job what keeps it from going on, and do nothing else for it."""
-        told = [one for one in self.plan(known, obstacle=obstacle).actions if isinstance(one, WriteStatus)]
-        self._applier.apply(ref, known.stored, Plan(known.status, tuple(told)))
+        """Write into a job what keeps it from going on, and do nothing else for it.
+
+        Not into one that is still to be taken over: with its first status it would be ours, its pods not looked for.
+        """
+        if self._is_anothers(known):
+            return
+        plan = self.plan(known, obstacle=obstacle)
+        self._applier.apply(ref, known.stored, _only(plan, WriteStatus))
+        self._record(known, plan.status)
 
     def plan(
         self, known: Known, verdict: Verdict | None = None, *, driver: str | None = None, obstacle: str | None = None
@@ -119,6 +128,10 @@ class Steward:
         for cause, count in after.restarts.items():
             for _ in range(count - before.restarts.get(cause, 0)):
                 self._recorder.restarted(cause)
+
+
+def _only(plan: Plan, *kinds: type[Action]) -> Plan:
+    return Plan(plan.status, tuple(action for action in plan.actions if isinstance(action, kinds)))
 
 
 def _end_invalid(known: Known, problem: InvalidJob, pods: Iterable[Object], now: float) -> Plan:
