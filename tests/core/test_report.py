@@ -13,7 +13,7 @@ from tf_dist.core.gang.model import Admit
 from tf_dist.core.invalid import invalid_status
 from tf_dist.core.model import Job
 from tf_dist.core.policy_model import Action, Rule
-from tf_dist.core.report import ready_text, reason_text, report
+from tf_dist.core.report import ready_text, report
 from tf_dist.core.status import Admission, Counts, Phase, Status, state_word
 from tf_dist.core.status_codec import dump_status
 from tf_dist.errors import InvalidJob, Problem
@@ -166,7 +166,7 @@ def test_every_phase_has_words_in_every_dialect(make: Any, phase: Phase) -> None
     shown = {
         "state": state_word(status),
         "ready": ready_text(job, status),
-        "why": reason_text(status),
+        "why": status.why,
         "selector": f"tf-dist.dev/job-uid={job.uid},tf-dist.dev/replica-type=worker",
     }
     assert told["tfDist"] == {**dump_status(status), **shown}

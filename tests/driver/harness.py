@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from tf_dist.cluster.api import EVENTS, NODES, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.memory import MemoryCluster
@@ -166,18 +166,15 @@ class CrashingCluster:
         return counted
 
 
-class BrokenOnce:
-    """Passes every call on, but for the first list of nodes, which ends in a defect."""
+def disturbed(inner: Cluster, before: Callable[..., object]) -> Cluster:
+    """Passes every call on after ``before(verb, *arguments)``, which may raise instead."""
 
-    def __init__(self, inner: Cluster) -> None:
-        self._inner = inner
-        self.broken = False
+    class Wire:
+        def __getattr__(self, verb: str) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                before(verb, *args, **kwargs)
+                return getattr(inner, verb)(*args, **kwargs)
 
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._inner, verb)
+            return call
 
-    def list(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
-        if resource == NODES and not self.broken:
-            self.broken = True
-            raise ZeroDivisionError("a defect")
-        return self._inner.list(resource, *args, **kwargs)
+    return cast(Cluster, Wire())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count as counter
+from typing import Any
 
 import pytest
 
-from tests.driver.harness import START, BrokenOnce, World, container, tfjob
+from tests.driver.harness import START, World, container, disturbed, tfjob
 from tests.waiting import until
-from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS
+from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Resource
 from tf_dist.driver.loop import Driver
 
 
@@ -257,15 +259,20 @@ def test_a_node_that_says_nonsense_offers_nothing_and_stops_nobody(world: World)
 
 
 def test_the_loop_outlives_an_error_that_nobody_foresaw(world: World) -> None:
-    wire = BrokenOnce(world.memory)
-    driver = Driver(wire)
+    first = counter()
+
+    def breaks_once(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("list", NODES) and next(first) == 0:
+            raise ZeroDivisionError("a defect")
+
+    driver = Driver(disturbed(world.memory, breaks_once))
     driver.start()
     try:
         world.submit(tfjob())
         until(lambda: world.status().get("reason") == "Admitted", 60)
     finally:
         driver.stop()
-    assert wire.broken
+    assert next(first) > 0
 
 
 def test_constraints_that_cannot_be_read_keep_only_their_own_job_waiting(world: World) -> None:

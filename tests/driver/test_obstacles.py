@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count as counter
 from typing import Any
 
 import pytest
 
-from tests.driver.harness import World, tfjob
-from tf_dist.cluster.api import PODS, TFJOBS, VOLCANO_JOBS, Cluster, Resource
+from tests.core.builders import v1alpha1_job
+from tests.driver.harness import World, disturbed, tfjob
+from tf_dist.cluster.api import PODS, TFJOBS, VOLCANO_JOBS, Resource
 from tf_dist.core.diagnose import diagnose
 from tf_dist.core.diagnosis import Category, Level
 from tf_dist.core.dialects.reading import parse
-from tf_dist.core.report import reason_text
+from tf_dist.core.report import report
 from tf_dist.core.status import Phase, Status
 from tf_dist.core.status_codec import load_status
 from tf_dist.driver.loop import Driver
@@ -148,32 +150,20 @@ def test_a_job_that_cannot_go_on_is_listed_as_such(world: World) -> None:
 
 def test_an_end_is_told_as_such_though_something_cannot_be_cleared_away() -> None:
     ended = Status(phase=Phase.COMPLETED, reason="JobSucceeded", message="worker-0 succeeded", obstacle="no right")
-    assert (ended.told, reason_text(ended)) == ("worker-0 succeeded", "JobSucceeded")
+    assert (ended.told, ended.why) == ("worker-0 succeeded", "JobSucceeded")
     cleaning = replace(ended, phase=Phase.COMPLETING)
-    assert (cleaning.told, reason_text(cleaning)) == ("cannot go on: no right", "ReconcileFailed")
-
-
-class Refusing:
-    """Passes every call on but the creation of pods, which it refuses in other words each time."""
-
-    def __init__(self, inner: Cluster) -> None:
-        self._inner = inner
-        self.times = 0
-
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._inner, verb)
-
-    def create(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
-        if resource == PODS:
-            self.times += 1
-            raise Unavailable(f"failed calling webhook: read tcp 10.0.0.1:{self.times}: connection reset")
-        return self._inner.create(resource, *args, **kwargs)
+    assert (cleaning.told, cleaning.why) == ("cannot go on: no right", "ReconcileFailed")
 
 
 def test_words_that_differ_each_time_are_no_news() -> None:
     world = World()
-    refusing = Refusing(world.memory)
-    world.driver = Driver(refusing, clock=world.clock)  # type: ignore[arg-type]
+    refused = counter(1)
+
+    def refuse(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", PODS):
+            raise Unavailable(f"failed calling webhook: read tcp 10.0.0.1:{next(refused)}: connection reset")
+
+    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock)
     world.submit(tfjob())
     tried(world, 3)
     versions = []
@@ -181,6 +171,13 @@ def test_words_that_differ_each_time_are_no_news() -> None:
         world.clock.now += 1
         world.driver.step()
         versions.append(world.job()["metadata"]["resourceVersion"])
-    assert refusing.times >= 3
+    assert next(refused) > 3
     assert len(set(versions)) <= 4
     assert "failed calling webhook" in obstacle(world)
+
+
+def test_a_running_job_of_the_first_format_says_so_in_its_reason() -> None:
+    job = v1alpha1_job()
+    status = Status(phase=Phase.RUNNING, reason="JobRunning", message="2 of 2 replicas are running")
+    assert report(job, status, {}, 0.0)["reason"] == ""
+    assert report(job, replace(status, obstacle="no right"), {}, 0.0)["reason"] == "cannot go on: no right"

@@ -12,13 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tf_dist.core.model import Job
-from tf_dist.core.status import LIVE, STOPPED, Phase, Status
+from tf_dist.core.status import LIVE, STALLED, STOPPED, Phase, Status
 from tf_dist.core.times import format_time
 
 Condition = dict[str, Any]
 
-# The reason of a job that cannot go on.
-STALLED: Final = "ReconcileFailed"
 _ADMITTED: Final = "Admitted"
 _STALLED: Final = "Stalled"
 _OURS: Final = (_ADMITTED, _STALLED)

@@ -37,7 +37,8 @@ def _all_well(job: Job, status: Status, facts: Facts) -> Diagnosis:
 def _of_obstacle(status: Status) -> Iterator[Diagnosis]:
     if status.obstacle:
         advice = "it is tried again at least every 30 s, and goes on as soon as that works"
-        yield Diagnosis(Level.ERROR, Category.REFUSED, f"cannot go on: {status.obstacle}", resolution=advice)
+        text = status.told if status.stalled else f"what is left cannot be cleared away: {status.obstacle}"
+        yield Diagnosis(Level.ERROR, Category.REFUSED, text, resolution=advice)
 
 
 def _of_end(status: Status) -> Iterator[Diagnosis]:

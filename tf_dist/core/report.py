@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tf_dist.core import names
-from tf_dist.core.conditions import STALLED, conditions
+from tf_dist.core.conditions import conditions
 from tf_dist.core.model import Dialect, Document, Job, ReplicaSpec, Role
 from tf_dist.core.sizes import granted
 from tf_dist.core.status import NO_PODS, Counts, Phase, Status, state_word
@@ -31,14 +31,9 @@ def _shown(job: Job, status: Status) -> Report:
     return {
         "state": state_word(status),
         "ready": ready_text(job, status),
-        "why": reason_text(status),
+        "why": status.why,
         "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
     }
-
-
-def reason_text(status: Status) -> str:
-    """The reason of its state in a word, as a list of jobs shows it."""
-    return STALLED if status.stalled else status.reason
 
 
 def ready_text(job: Job, status: Status) -> str:
@@ -101,7 +96,8 @@ _V1ALPHA1_PHASES: Final[Mapping[Phase, tuple[str, str]]] = {
 def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> Report:
     phase, state = _V1ALPHA1_PHASES[status.phase]
     replicas = [_v1alpha1_replicas(spec, status.counts.get(spec.type, NO_PODS)) for spec in job.replica_specs]
-    reason = "" if status.phase in (Phase.RUNNING, Phase.COMPLETED) else status.told
+    well = status.phase in (Phase.RUNNING, Phase.COMPLETED) and not status.stalled
+    reason = "" if well else status.told
     return {"phase": phase, "state": state, "reason": reason, "replicaStatuses": replicas}
 
 

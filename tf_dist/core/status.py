@@ -50,6 +50,8 @@ LIVE: Final = _LIVE
 SUCCESSFUL: Final = frozenset({Phase.COMPLETING, Phase.COMPLETED})
 STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
 
+# The reason of a job that cannot go on.
+STALLED: Final = "ReconcileFailed"
 # Its message says how many replicas run, and follows them.
 RUNNING: Final = "JobRunning"
 # Causes of restarts that cost no budget: admission took the job's place, or gave it another size.
@@ -201,6 +203,11 @@ class Status:
     def told(self) -> str:
         """What people are told of its state: what keeps it from going on, if anything does."""
         return f"cannot go on: {self.obstacle}" if self.stalled else self.message
+
+    @property
+    def why(self) -> str:
+        """The reason of its state in a word, as a list of jobs shows it."""
+        return STALLED if self.stalled else self.reason
 
     @property
     def stalled(self) -> bool:

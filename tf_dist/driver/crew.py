@@ -11,6 +11,7 @@ from typing import Final
 
 from tf_dist.core.actions import Emit, Plan
 from tf_dist.core.gang.model import Verdict
+from tf_dist.core.status import STALLED
 from tf_dist.driver.admission import Admission
 from tf_dist.driver.caches import Caches
 from tf_dist.driver.events import EventWriter
@@ -168,7 +169,7 @@ class Crew:
         message = f"{what} ({hint})" if hint else what
         if self._queue.failures(ref) >= _TOLD_FROM:
             self._stall(ref, message)
-        self._events.emit(ref.resource, ref.namespace, known.stored, Emit("Warning", "ReconcileFailed", message))
+        self._events.emit(ref.resource, ref.namespace, known.stored, Emit("Warning", STALLED, message))
 
     def _stall(self, ref: JobRef, message: str) -> None:
         """Have the job itself say what keeps it from going on."""

@@ -13,6 +13,7 @@ from tf_dist.core.diagnose import diagnose
 from tf_dist.core.diagnosis import Category
 from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.core.model import Job
+from tf_dist.core.schedulers.consult import planned
 from tf_dist.core.schedulers.served import Served
 from tf_dist.core.status import PREEMPTED, Phase
 
@@ -161,6 +162,12 @@ def test_without_the_class_it_names_a_job_does_not_queue_up_and_says_so() -> Non
     assert made.gang()["spec"]["priority"] == 7
 
 
+def test_a_plan_takes_the_class_to_be_there() -> None:
+    """Who asks for one before there is a job has no cluster to look into."""
+    job = asking(GangScheduler.KUEUE, replace(v1_job(), labels=QUICK))
+    assert [body["kind"] for body in planned(job).wanted()] == ["Workload"]
+
+
 def test_a_class_that_goes_takes_nothing_from_who_has_queued_up_with_it() -> None:
     made = scene(replace(v1_job(), labels=QUICK), with_class())
     made.served = SERVED
@@ -180,6 +187,7 @@ def test_a_class_that_goes_takes_nothing_from_who_has_queued_up_with_it() -> Non
         ({"required-topology": "rack", "preferred-topology": "zone"}, {"required": "rack"}),
         ({"required-topology": "rack", "group-name": "g"}, {"required": "rack", "podSetGroupName": "g"}),
         ({"unconstrained-topology": "true"}, {"unconstrained": True}),
+        ({"unconstrained-topology": "True"}, {"unconstrained": True}),
         ({"unconstrained-topology": "false"}, None),
         ({}, None),
     ],

@@ -101,7 +101,7 @@ def _status(job: StoredJob) -> None:
     _facts(
         [
             ("State", state_word(status)),
-            ("Reason", status.reason),
+            ("Reason", status.why),
             ("Message", status.told),
             ("Created", str(job.stored["metadata"].get("creationTimestamp", ""))),
             ("Started", format_time(started) if started is not None else ""),

@@ -88,7 +88,6 @@ def row(job: StoredJob, wide: bool) -> list[str]:
     """The cells of a job in a list."""
     from tf_dist.cli.texts import age
     from tf_dist.client.jobs import now
-    from tf_dist.core.report import reason_text
     from tf_dist.core.status import state_word
     from tf_dist.core.times import parse_time
 
@@ -96,7 +95,7 @@ def row(job: StoredJob, wide: bool) -> list[str]:
     ready = ((job.stored.get("status") or {}).get("tfDist") or {}).get("ready") or "-"
     since = parse_time(job.stored["metadata"].get("creationTimestamp"))
     cells = [job.shown, state_word(status), ready, str(status.total_restarts), age(since, now())]
-    return [*cells, job.stored["apiVersion"], status.told] if wide else [*cells, reason_text(status)]
+    return [*cells, job.stored["apiVersion"], status.told] if wide else [*cells, status.why]
 
 
 def _watch(cluster: Cluster, namespace: str | None, only: list[StoredJob] | None, form: options.ListFormat) -> None:

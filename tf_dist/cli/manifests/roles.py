@@ -45,7 +45,7 @@ def for_controller(settings: Settings) -> list[Object]:
     rights = [*rules.controlling(volcano=settings.volcano_jobs), *rules.gang_scheduling(settings.others)]
     granted: list[Object] = []
     for namespace in settings.namespaces or ("",):
-        everywhere = [] if namespace else [*rules.scheduling(), *rules.flavors(settings.others)]
+        everywhere = [] if namespace else [*rules.scheduling(), *rules.cluster_kinds(settings.others)]
         granted += _granted(CONTROLLER, [*rights, *everywhere], settings.into, namespace)
     # A name of its own: the namespace may be one of those that are driven.
     election = _granted(f"{CONTROLLER}-election", rules.electing(), settings.into, settings.into)
@@ -64,7 +64,7 @@ def _arbitration(home: str) -> list[Object]:
 
 def for_flavors(settings: Settings) -> list[Object]:
     """What the gang schedulers have in no namespace, for those whose rights are in single namespaces."""
-    rights = rules.flavors(settings.others)
+    rights = rules.cluster_kinds(settings.others)
     if not rights:
         return []
     bindings = [_binding(f"{FLAVORS}-{one}", DRIVER, one, role=FLAVORS) for one in settings.drivers]

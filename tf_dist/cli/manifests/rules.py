@@ -74,7 +74,7 @@ def _own_kinds(apis: Iterable[Api]) -> Iterator[tuple[str, Api]]:
     return ((api.key, api) for api in apis if api.namespaced)
 
 
-def flavors(schedulers: Iterable[str]) -> list[Object]:
+def cluster_kinds(schedulers: Iterable[str]) -> list[Object]:
     """What they have in no namespace: Kueue's kinds of nodes, and its priority classes."""
     shared = {api.key: api for name in schedulers for part in SCHEDULERS[name].apis for api in part}
     return [_rule(api.group, api.plural, *_FEED) for api in shared.values() if not api.namespaced]

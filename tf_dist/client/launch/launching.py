@@ -133,7 +133,7 @@ class Launch:
     def _tell_now_and_then(self, onlooker: Onlooker) -> None:
         """States at once, and what training tells not more often than people look."""
         scene = onlooker.scene
-        values = {"status": scene.state, "reason": scene.status.reason, "message": scene.status.told}
+        values = {"status": scene.state, "reason": scene.status.why, "message": scene.status.told}
         if scene.result.checkpoint:
             values["checkpoint"] = scene.result.checkpoint
         if time.monotonic() - self._told >= _EVERY:
@@ -151,7 +151,7 @@ class Launch:
         failed = failure is not None and result is not Outcome.SUCCEEDED
         return {
             "status": word,
-            "reason": scene.status.reason if end is End.FINISHED else end.value,
+            "reason": scene.status.why if end is End.FINISHED else end.value,
             "message": self._why or scene.status.told,
             "replica": failure.replica if failed and failure else "",
             "exit-code": "" if not failed or failure is None or failure.code is None else str(failure.code),

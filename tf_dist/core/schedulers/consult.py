@@ -103,7 +103,7 @@ def planned(job: Job) -> Consultation:
     """What will follow for a job that is still to be submitted, where its gang scheduler is there and up to date."""
     scheduler, status = scheduler_of(job, Status()), Status()
     apis = scheduler.apis[0] if scheduler is not None else ()
-    served = Served(versions={api.key: api.versions[0] for api in apis})
+    served = Served(versions={api.key: api.versions[0] for api in apis}, supposed=True)
     return Consultation(job, status, gather(job, status, ()), Observed(now=0.0, served=served))
 
 
@@ -114,6 +114,6 @@ def look_again_at(job: Job, status: Status, observed: Observed) -> float | None:
     if observed.served is None:
         return round_time(observed.now + _SOON)
     verdict = observed.verdict
-    outside = isinstance(verdict, Wait) and verdict.reason == QUEUE_REFUSED and not observed.objects
-    waits = status.phase in LIVE and (observed.served.missing or outside)
+    refused = isinstance(verdict, Wait) and verdict.reason == QUEUE_REFUSED
+    waits = status.phase in LIVE and (observed.served.missing or refused)
     return round_time(observed.now + _LOOK_AGAIN) if waits else None

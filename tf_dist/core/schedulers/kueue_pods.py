@@ -25,9 +25,14 @@ FLAVOR: Final = Api(
 
 _POD_SET: Final = "kueue.x-k8s.io/podset"
 _WORKLOAD: Final = "kueue.x-k8s.io/workload"
-# An annotation that asks for a topology begins so.
-_TOPOLOGY: Final = "kueue.x-k8s.io/podset"
+# How pods ask for racks and zones, the strictest first.
+_LEVELS: Final = {
+    "required": "kueue.x-k8s.io/podset-required-topology",
+    "preferred": "kueue.x-k8s.io/podset-preferred-topology",
+}
+_GROUP: Final = "kueue.x-k8s.io/podset-group-name"
 _UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
+_TRUE: Final = frozenset({"1", "t", "true"})  # as Go reads it
 _TOPOLOGY_GATE: Final = "kueue.x-k8s.io/topology"
 
 # What of a pod decides about quota and flavors.
@@ -71,23 +76,14 @@ def _pod_set(job: Job, spec: ReplicaSpec, least: int) -> Body:
 
 def _topology(spec: ReplicaSpec) -> Body:
     """What the pods' own annotations ask of Kueue about racks and zones; of several the strictest, as Kueue has it."""
-    asked = _annotations(spec)
-    for key in ("required", "preferred"):
-        if level := asked.get(f"{_TOPOLOGY}-{key}-topology"):
-            return {key: level, "podIndexLabel": names.REPLICA_INDEX, **_together(asked)}
-    if asked.get(_UNCONSTRAINED) == "true":
-        return {"unconstrained": True, "podIndexLabel": names.REPLICA_INDEX}
-    return {}
-
-
-def _together(asked: Mapping[str, str]) -> Body:
-    """Pod sets of one such name go to the same place, as workers and their parameter server."""
-    name = asked.get(f"{_TOPOLOGY}-group-name")
-    return {"podSetGroupName": name} if name else {}
-
-
-def _annotations(spec: ReplicaSpec) -> Mapping[str, str]:
-    return (spec.template.get("metadata") or {}).get("annotations") or {}
+    asked: Mapping[str, str] = (spec.template.get("metadata") or {}).get("annotations") or {}
+    ranked = {"podIndexLabel": names.REPLICA_INDEX}
+    # Pod sets of one group go to the same place, as workers and their parameter server.
+    together = {"podSetGroupName": asked[_GROUP]} if asked.get(_GROUP) else {}
+    for key, annotation in _LEVELS.items():
+        if asked.get(annotation):
+            return {key: asked[annotation], **ranked, **together}
+    return {"unconstrained": True, **ranked} if asked.get(_UNCONSTRAINED, "").lower() in _TRUE else {}
 
 
 def counts(spec: Document) -> dict[str, int]:
@@ -150,7 +146,7 @@ def _place(spec: Body, labels: Mapping[str, str], tolerations: Any) -> None:
 def _gate(workload: Document, metadata: Body, spec: Body) -> None:
     """Kueue has chosen racks or nodes: it opens this gate when it has told the pod which."""
     annotations = {**(metadata.get("annotations") or {}), _WORKLOAD: workload["metadata"]["name"]}
-    if not any(f"{_TOPOLOGY}-{key}-topology" in annotations for key in ("required", "preferred")):
+    if not annotations.keys() & _LEVELS.values():
         annotations[_UNCONSTRAINED] = "true"
     metadata["annotations"] = annotations
     spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": _TOPOLOGY_GATE}]

@@ -28,7 +28,8 @@ _LABEL: Final = "kueue.x-k8s.io/priority-class"
 def missing_class(job: Job, served: Served) -> str:
     """The WorkloadPriorityClass that the job names and that nobody can see; "" if there is no such."""
     name = job.labels.get(_LABEL, "")
-    return name if name and (PRIORITY.key, name) not in served.shared else ""
+    seen = served.supposed or (PRIORITY.key, name) in served.shared
+    return "" if seen else name
 
 
 def priority(job: Job, served: Served, version: str) -> Body:

@@ -30,9 +30,11 @@ class Served:
 
     ``versions``: which version of each kind it serves, by ``Api.key``. ``missing``: why the scheduler cannot be used
     here, "" if it can. ``shared``: objects in no namespace, by (``Api.key``, name). ``priorities``: of PriorityClasses.
+    ``supposed``: nobody has looked: whatever a job names is taken to be there.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
     missing: str = ""
     shared: Mapping[tuple[str, str], Document] = field(default_factory=dict)
     priorities: Mapping[str, int] = field(default_factory=dict)
+    supposed: bool = False
