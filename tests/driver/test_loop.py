@@ -10,7 +10,7 @@ import pytest
 
 from tests.driver.harness import START, World, container, disturbed, tfjob
 from tests.waiting import until
-from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Resource
+from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NODES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Resource
 from tf_dist.driver.loop import Driver
 
 
@@ -199,6 +199,27 @@ def test_an_edit_that_makes_a_running_job_invalid_ends_it_and_frees_its_pods(wor
     world.bury()
     assert world.status()["reason"] == "InvalidTFJobSpec"
     assert world.phases() == {}
+
+
+@pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", "example.com/mine", "", 7])
+@pytest.mark.parametrize("broken", [False, True], ids=["readable", "unreadable"])
+def test_a_job_that_another_controller_manages_is_never_touched(world: World, manager: object, broken: bool) -> None:
+    document = tfjob(managedBy=manager)
+    if broken:
+        document["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = -1
+    submitted = world.submit(document)
+    world.submit(tfjob("ours", managedBy="kubeflow.org/training-operator"))
+    world.submit(tfjob("also-ours", managedBy=None))
+    world.settle()
+    assert world.job() == submitted
+    assert sorted(name for name in world.phases() if name.endswith("ps-0")) == ["also-ours-ps-0", "ours-ps-0"]
+    assert not [event for event in world.memory.list(EVENTS).items if event["involvedObject"]["name"] == "mnist"]
+    world.run_pods()
+    world.memory.patch(TFJOBS, "default", "ours", {"spec": {"runPolicy": {"managedBy": manager}}})
+    given_away = world.job("ours")
+    world.settle()
+    assert world.job("ours") == given_away
+    assert set(world.phases().values()) == {"Running"}
 
 
 def test_jobs_of_two_kinds_may_share_a_name(world: World) -> None:

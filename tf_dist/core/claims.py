@@ -7,11 +7,23 @@ cannot die without its whole cluster (``embedded``). Whether a Lease is stale is
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tf_dist.core import names
 from tf_dist.core.model import Document
 from tf_dist.core.status_codec import FIELD, stored_status
+
+TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"
+"""The ``managedBy`` of the controller whose jobs tf-dist runs."""
+
+
+def managed_elsewhere(stored: Document) -> bool:
+    """Whether a job names another controller in ``spec.runPolicy.managedBy``, as any value but ours does.
+
+    Never raises: it is asked before the rest of a document is read, which may be anything.
+    """
+    manager = _mapping(_mapping(stored.get("spec")).get("runPolicy")).get("managedBy")
+    return manager is not None and manager != TRAINING_OPERATOR
 
 
 def driver_of(stored: Document) -> str:

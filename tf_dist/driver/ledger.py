@@ -76,7 +76,7 @@ class Known:
     def claim(self) -> Claim | None:
         """What admission has to know of it; None where there is nothing to know."""
         job = self.job
-        if job is None or job.managed_elsewhere or job.run_policy.suspend:
+        if job is None or job.run_policy.suspend:
             return None
         if self._another_decides(job):
             return None  # its pods take room as those of anybody

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tf_dist.cluster.api import Cluster
+from tf_dist.core.claims import managed_elsewhere
 from tf_dist.core.gang.model import Admit, Verdict, Wait
 from tf_dist.driver import arbiter as arbiters
 from tf_dist.driver.admission import Admission
@@ -258,7 +259,7 @@ class Driver:
 
     def _know(self, ref: JobRef) -> Known | None:
         stored, before = self.caches.job(ref), self._ledger.get(ref)
-        after = None if stored is None else self._ledger.read(ref, stored)
+        after = None if stored is None or managed_elsewhere(stored) else self._ledger.read(ref, stored)
         if after is None:
             self._ledger.forget(ref)
         changed = (before and before.stake) != (after and after.stake)

@@ -47,7 +47,7 @@ _RUN_POLICY: Final = mapping(
     {
         **_HOUSEKEEPING,
         "suspend": flag("Stop it, or do not start it yet."),
-        "managedBy": text("Who drives it; tf-dist leaves jobs of kueue.x-k8s.io/multikueue alone."),
+        "managedBy": text("Who drives it; tf-dist leaves it alone unless this is kubeflow.org/training-operator."),
         "schedulingPolicy": _SCHEDULING,
     },
 )

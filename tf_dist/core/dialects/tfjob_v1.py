@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tf_dist.core import names
+from tf_dist.core.claims import TRAINING_OPERATOR
 from tf_dist.core.dialects import elastic
 from tf_dist.core.dialects.shape import (
     INT32_MAX,
@@ -37,7 +38,6 @@ from tf_dist.core.model import (
 )
 from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
 
-MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 RETRYABLE: Final = ExitCodes(ranges=((-INT32_MAX - 1, -1), (128, 255)), unknown=True)
 """Killed by a signal, or nobody knows: worth another try. 1 to 127 are the program's own word that it is not."""
 
@@ -145,7 +145,7 @@ def build(job: TFJob) -> Job:
         scheduling=_scheduling(policy.scheduling_policy or SchedulingPolicy(), specs),
         tf_config=_tf_config(dynamic, specs),
         services=ServiceStyle.PER_JOB if per_job else ServiceStyle.PER_REPLICA,
-        managed_elsewhere=policy.managed_by == MULTIKUEUE,
+        managed_elsewhere=policy.managed_by not in (None, TRAINING_OPERATOR),
     )
 
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from tf_dist.core.claims import TRAINING_OPERATOR
 from tf_dist.core.dialects import elastic
 from tf_dist.core.dialects.containers import quantities
 from tf_dist.core.dialects.names import check_metadata, check_pod_names
 from tf_dist.core.dialects.pod_template import require_container
-from tf_dist.core.dialects.problems import Findings, Loc, suggest
+from tf_dist.core.dialects.problems import Findings, Loc, described, suggest
 from tf_dist.core.dialects.shape import TF_CONTAINER, at
 from tf_dist.core.dialects.tfjob_v1_schema import RETIRED_KEYS, TYPES, Replicas, RunPolicyShape, Spec, TFJob
 from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
 
 _SPECS: Loc = ("spec", "tfReplicaSpecs")
 _RETIRED = {key: name for key in RETIRED_KEYS for name, info in Spec.model_fields.items() if info.alias == key}
+MANAGERS = (TRAINING_OPERATOR, "kueue.x-k8s.io/multikueue")
 _BY_FOLDED = {name.casefold(): name for name in TYPES}
 
 
@@ -45,8 +47,17 @@ def check(job: TFJob, out: Findings) -> None:
     _check_gang(spec, out)
     _check_elastic(job, out)
     if out.advice:
+        _check_manager(spec, out)
         _advise_restart(spec.tf_replica_specs, out)
         _advise_leftovers(spec, out)
+
+
+def _check_manager(spec: Spec, out: Findings) -> None:
+    """Of a file only: a job in a cluster may name any controller, and is that one's."""
+    manager = spec.run_policy.managed_by if spec.run_policy else None
+    if manager is not None and manager not in MANAGERS:
+        place: Loc = ("spec", "runPolicy", "managedBy")
+        out.error(place, f"unknown value {described(manager)}", suggest(manager, MANAGERS))
 
 
 def _check_types(specs: Mapping[str, Replicas], out: Findings) -> None:

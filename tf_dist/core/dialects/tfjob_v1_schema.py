@@ -32,7 +32,7 @@ class RunPolicyShape(Shape):
     active_deadline_seconds: Seconds | None = None
     backoff_limit: Count | None = None
     suspend: bool | None = None
-    managed_by: Literal["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"] | None = None
+    managed_by: str | None = None
     scheduling_policy: SchedulingPolicy | None = None
 
 
