@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
+from typing import cast
 
 import pytest
 
+from tests.driver.foreign import Pruning
 from tests.driver.harness import tfjob
 from tf_dist.client.claiming import claim
-from tf_dist.cluster.api import TFJOBS
+from tf_dist.cluster.api import TFJOBS, Cluster
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.core import names
 from tf_dist.core.claims import driver_of, may_claim
+from tf_dist.core.pruned_status import carried
+from tf_dist.core.status_codec import stored_status
 from tf_dist.errors import Conflict, NotFound
 
 
 def job(**annotations: str) -> dict[str, object]:
     document = tfjob("a")
-    document["metadata"]["annotations"] = annotations
+    if annotations:
+        document["metadata"]["annotations"] = annotations
     return document
 
 
@@ -36,13 +40,16 @@ def test_a_job_with_a_memory_is_claimed_there_and_nothing_else_changes() -> None
         assert claimed["status"]["tfDist"] == {**memory, "driver": "default/me"}
 
 
-def test_a_memory_in_an_annotation_is_kept_there() -> None:
-    with MemoryCluster() as cluster:
-        memory = {"phase": "Running", "driver": "default/dead"}
-        stored = cluster.create(TFJOBS, "default", job(**{names.MEMORY: json.dumps(memory)}))
+def test_a_memory_in_a_condition_is_kept_there() -> None:
+    with MemoryCluster() as memory:
+        cluster = cast(Cluster, Pruning(memory))
+        stored = cluster.create(TFJOBS, "default", job())
+        status = carried({"tfDist": {"phase": "Running", "driver": "default/dead"}}, "TFJob")
+        stored = cluster.replace(TFJOBS, "default", "a", {**stored, "status": status}, subresource="status")
         claimed = claim(cluster, TFJOBS, stored, "default/me")
         assert driver_of(claimed) == "default/me"
-        assert json.loads(claimed["metadata"]["annotations"][names.MEMORY])["phase"] == "Running"
+        assert stored_status(claimed)["tfDist"]["phase"] == "Running"
+        assert "annotations" not in claimed["metadata"]
 
 
 def test_of_two_who_claim_one_gets_it() -> None:

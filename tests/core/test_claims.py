@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tf_dist.core import names
 from tf_dist.core.claims import driver_of, may_drive
+from tf_dist.core.pruned_status import CONDITION
 
 ME = "team/tf-dist-run-1"
 OTHER = "tf-dist-system/tf-dist-controller"
@@ -18,6 +19,10 @@ OTHER = "tf-dist-system/tf-dist-controller"
 
 def job(status: Any = None, **annotations: Any) -> dict[str, Any]:
     return {"metadata": {"annotations": annotations}, "status": status}
+
+
+def carrier(text: str) -> dict[str, str]:
+    return {"type": CONDITION, "status": "Unknown", "message": text}
 
 
 @pytest.mark.parametrize(
@@ -30,9 +35,12 @@ def job(status: Any = None, **annotations: Any) -> dict[str, Any]:
         (job(**{names.DRIVER: ME}), ME),
         (job({"tfDist": {"phase": "Pending"}}, **{names.DRIVER: ME}), ME),
         (job({"tfDist": {"driver": OTHER}}, **{names.DRIVER: ME}), OTHER),
-        # Where the definition of the kind prunes the memory, it is in an annotation.
-        (job({"conditions": []}, **{names.DRIVER: ME, names.MEMORY: json.dumps({"driver": OTHER})}), OTHER),
-        (job({}, **{names.DRIVER: ME, names.MEMORY: "not json"}), ME),
+        # Where the definition of the kind prunes the memory, it is in a condition.
+        (job({"conditions": [carrier(json.dumps({"driver": OTHER}))]}, **{names.DRIVER: ME}), OTHER),
+        (job({"conditions": [carrier("not json")]}, **{names.DRIVER: ME}), ME),
+        (job({"conditions": [carrier("[1]")]}), ""),
+        # Never in metadata, which anybody may write who may write a job.
+        (job({"conditions": []}, **{names.DRIVER: ME, "tf-dist.dev/memory": json.dumps({"driver": OTHER})}), ME),
         # What nobody should have written names nobody.
         (job({"tfDist": {"driver": 7}}), ""),
         (job({"tfDist": "nonsense"}), ""),
@@ -40,7 +48,6 @@ def job(status: Any = None, **annotations: Any) -> dict[str, Any]:
         (job([]), ""),
         ({"metadata": {"annotations": None}, "status": None}, ""),
         ({"metadata": None}, ""),
-        (job({}, **{names.MEMORY: "[1]"}), ""),
     ],
 )
 def test_the_driver_of_a_job(stored: dict[str, Any], driver: str) -> None:

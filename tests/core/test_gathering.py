@@ -9,12 +9,12 @@ import pytest
 
 from tests.core.builders import replicas, v1_job
 from tests.core.world import WAIT, World
-from tf_dist.core import names
 from tf_dist.core.actions import Emit, WriteStatus
 from tf_dist.core.claims import driver_of
 from tf_dist.core.gang.model import Admit
 from tf_dist.core.model import ReplicaId, SuccessRule
 from tf_dist.core.observed import Observed
+from tf_dist.core.pruned_status import CONDITION, RESOURCE, carried, carries
 from tf_dist.core.reconcile import REPORT_EVERY, REPORT_SOON, reconcile
 from tf_dist.core.status import Phase
 from tf_dist.core.status_codec import FIELD, load_status, stored_status
@@ -113,21 +113,23 @@ def test_a_finished_job_keeps_the_name_of_its_last_driver() -> None:
     assert plan.actions == ()
 
 
-def test_the_memory_is_found_in_the_annotation_where_the_status_was_pruned() -> None:
+@pytest.mark.parametrize("kind", ["TFJob", "Job"])
+def test_the_memory_is_found_where_a_pruned_status_carries_it(kind: str) -> None:
     written = reconcile(v1_job(), Observed(now=10.0, driver="a/b")).actions[0]
     assert isinstance(written, WriteStatus)
-    shown = {key: value for key, value in written.status.items() if key != FIELD}
-    annotations = {names.MEMORY: json.dumps(written.status[FIELD])}
-    pruned = {"metadata": {"annotations": annotations}, "status": shown}
+    both = carried(written.status, kind)
+    pruned = {"status": {key: value for key, value in both.items() if key != FIELD}}
+    assert carries(pruned["status"])
     assert load_status(stored_status(pruned)) == load_status(written.status)
     assert driver_of(pruned) == "a/b"
-    kept = {**pruned, "status": {**shown, FIELD: {"phase": "Running"}}}
+    kept = {"status": {**both, FIELD: {"phase": "Running"}}}
     assert load_status(stored_status(kept)).phase is Phase.RUNNING
+    assert {CONDITION, RESOURCE}.isdisjoint(json.dumps(stored_status(kept)).split('"'))
 
 
-@pytest.mark.parametrize("text", ["", "{", "null", "3", '"x"'])
-def test_an_annotation_that_is_no_memory_counts_as_none(text: str) -> None:
-    broken = {"metadata": {"annotations": {names.MEMORY: text}}, "status": {}}
+@pytest.mark.parametrize("text", ["", "{", "null", "3", '"x"', "[" * 100_000, "9" * 1_000_000])
+def test_a_condition_that_is_no_memory_counts_as_none(text: str) -> None:
+    broken = {"status": {"conditions": [{"type": CONDITION, "status": "Unknown", "message": text}]}}
     assert load_status(stored_status(broken)).phase is Phase.PENDING
 
 

@@ -32,6 +32,8 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.memory.resources import CRDS
 from tf_dist.cluster.rest import RestCluster
+from tf_dist.core.pruned_status import CONDITION
+from tf_dist.core.status_codec import stored_status
 from tf_dist.driver.arbiter import ARBITER
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.leasebook import LeaseBook, sweep
@@ -400,6 +402,12 @@ def test_the_role_suffices_where_kubeflows_definition_drops_the_memory(
     life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, document))
     life.until(lambda: life.holds("Running"))
     assert life.memory() == {}, "this definition keeps it, so the test tests nothing"
+    stored = admin.get(TFJOBS, namespace, "mnist")
+    assert stored_status(stored)["tfDist"]["phase"] == "Running"
+    # Who may write jobs, but not their status subresource, changes nothing of it.
+    forged = {"type": CONDITION, "status": "Unknown", "message": '{"phase": "Failed"}'}
+    admin.patch(TFJOBS, namespace, "mnist", {"status": {"conditions": [forged]}})
+    assert stored_status(admin.get(TFJOBS, namespace, "mnist"))["tfDist"]["phase"] == "Running"
     life.until(lambda: life.holds("Restarting") or len(names(admin, PODS, namespace)) == 3, worker_1=137)
     life.until(lambda: life.holds("Running"))
     life.until(life.gone, worker_0=0, worker_1=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection, Iterator
 from itertools import count as counter
@@ -13,7 +12,6 @@ import pytest
 from tests.driver.harness import START, World, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import NODES, PODS, TFJOBS, Cluster, Object, Resource
-from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.core import names
 from tf_dist.core.claims import driver_of
 from tf_dist.driver.loop import Driver
@@ -67,22 +65,6 @@ class Counting:
             return call(resource, *args, **kwargs)
 
         return counted
-
-
-class Pruning:
-    """A cluster whose definition of TFJob knows nothing of our memory: Kubeflow's own."""
-
-    def __init__(self, inner: MemoryCluster) -> None:
-        self.inner = inner
-
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self.inner, verb)
-
-    def replace(self, resource: Resource, namespace: str | None, name: str, body: Object, **kwargs: Any) -> Object:
-        if resource == TFJOBS and kwargs.get("subresource") == "status":
-            kept = {key: value for key, value in body["status"].items() if key != "tfDist"}
-            body = {**body, "status": kept}
-        return self.inner.replace(resource, namespace, name, body, **kwargs)
 
 
 def driven(world: World, mandate: Hands, **settings: Any) -> Driver:
@@ -235,32 +217,6 @@ def test_a_driver_whose_mandate_ends_between_two_writes_writes_no_more(world: Wo
     other.dead = frozenset({ME})
     settle(driven(world, other))
     assert len(world.pods()) == 3
-
-
-def test_where_the_status_is_pruned_the_memory_lives_in_an_annotation(world: World) -> None:
-    world.cluster = Pruning(world.memory)  # type: ignore[assignment]
-    mandate = Hands()
-    world.submit(tfjob())
-    driver = driven(world, mandate)
-    settle(driver)
-    world.run_pods()
-    settle(driver)
-    assert "tfDist" not in world.job()["status"]
-    world.end_pod("mnist-worker-1", 137)
-    settle(driver)
-    world.bury()
-    settle(driven(world, mandate))  # a driver that has to find the memory again
-    world.run_pods()
-    settle(driver)
-    world.end_pod("mnist-worker-0", 0)
-    settle(driver)
-    world.bury()
-    settle(driver)
-    memory = json.loads(world.job()["metadata"]["annotations"][names.MEMORY])
-    assert memory["phase"] == "Completed"
-    assert sum(memory["restarts"].values()) == 1
-    assert world.job()["status"]["conditions"][-1]["type"] == "Succeeded"
-    assert world.job()["status"]["conditions"][-1]["status"] == "True"
 
 
 def test_without_the_right_to_see_nodes_a_gang_is_admitted_and_other_pods_are_not_looked_at(world: World) -> None:

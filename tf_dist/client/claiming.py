@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from collections.abc import Mapping
 
 from tf_dist.cluster.api import Cluster, Object, Resource
 from tf_dist.core import names
+from tf_dist.core.pruned_status import carried, carries
 from tf_dist.core.status_codec import FIELD, stored_status
 
 
@@ -14,19 +14,15 @@ def claim(cluster: Cluster, resource: Resource, stored: Object, me: str) -> Obje
     """Name ``me`` as the driver of the job as it was ``stored``; Conflict if it has changed since, NotFound.
 
     Who may be claimed from is ``core.claims.may_claim``'s to say. List its pods before: see ``Caches.confirm``.
+    Before its first status a job names its driver in an annotation.
     """
-    metadata, status = stored["metadata"], stored.get("status") or {}
+    metadata, status = stored["metadata"], stored_status(stored)
     where = metadata["namespace"], metadata["name"]
-    if FIELD in status:
-        body = {**stored, "status": {**status, FIELD: {**status[FIELD], "driver": me}}}
-        return cluster.replace(resource, *where, body, subresource="status")
-    fence = {"resourceVersion": metadata["resourceVersion"]}
-    return cluster.patch(resource, *where, {"metadata": {**fence, "annotations": _annotations(stored, me)}})
-
-
-def _annotations(stored: Object, me: str) -> dict[str, Any]:
-    """Before its first status a job names its driver in an annotation, and where statuses are pruned always."""
-    memory = stored_status(stored).get(FIELD)
-    if memory is None:
-        return {names.DRIVER: me}
-    return {names.MEMORY: json.dumps({**memory, "driver": me}, separators=(",", ":"))}
+    if not isinstance(status.get(FIELD), Mapping):
+        version = metadata["resourceVersion"]
+        patch = {"metadata": {"resourceVersion": version, "annotations": {names.DRIVER: me}}}
+        return cluster.patch(resource, *where, patch)
+    claimed = {**status, FIELD: {**status[FIELD], "driver": me}}
+    if carries(stored.get("status")):
+        claimed = dict(carried(claimed, resource.kind))
+    return cluster.replace(resource, *where, {**stored, "status": claimed}, subresource="status")

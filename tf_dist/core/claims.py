@@ -32,8 +32,7 @@ def driver_of(stored: Document) -> str:
     Never raises: whatever people wrote there that is no name counts as none.
     """
     annotations = _mapping(_mapping(stored.get("metadata")).get("annotations"))
-    sound = {"metadata": {"annotations": annotations}, "status": _mapping(stored.get("status"))}
-    memory = _mapping(stored_status(sound).get(FIELD))
+    memory = _mapping(stored_status(stored).get(FIELD))
     return _text(memory.get("driver")) or _text(annotations.get(names.DRIVER))
 
 

@@ -21,7 +21,6 @@ ANNOTATION_PREFIX: Final = "tf-dist.dev/"
 SUSPEND: Final = "tf-dist.dev/suspend"
 RESUME_ATTEMPT: Final = "tf-dist.dev/resume-attempt"
 DRIVER: Final = "tf-dist.dev/driver"  # on a job: who drives it; on a Lease: what kind of driver holds it
-MEMORY: Final = "tf-dist.dev/memory"
 MIN_WORKERS: Final = "tf-dist.dev/min-workers"
 MAX_WORKERS: Final = "tf-dist.dev/max-workers"
 TOPOLOGY: Final = "tf-dist.dev/topology"  # on a job: the node label in whose value its nodes are to agree

@@ -26,7 +26,6 @@ _NOT_FOR_PODS: Final = frozenset(
     {
         names.SUSPEND,
         names.RESUME_ATTEMPT,
-        names.MEMORY,
         names.MIN_WORKERS,
         names.MAX_WORKERS,
         names.TOPOLOGY,

@@ -6,17 +6,15 @@ Replica sets are stored as ranges (``worker: "0-2,5"``), which keeps the status 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from tf_dist.core import names
 from tf_dist.core.model import Document, ReplicaId
+from tf_dist.core.pruned_status import FIELD as FIELD
+from tf_dist.core.pruned_status import restored
 from tf_dist.core.status import Admission, Attempts, Counts, Failure, Pause, Phase, Status
 from tf_dist.core.times import format_micro_time, parse_time
-
-FIELD: Final = "tfDist"
 
 # The reason of a job that another operator had ended (or stopped) before tf-dist came: its words are left alone.
 ADOPTED: Final = "Adopted"
@@ -30,18 +28,8 @@ _FOREIGN: Final = (
 
 
 def stored_status(job: Document) -> Document:
-    """A job's raw status with its memory, which is in an annotation where the kind's definition prunes it.
-
-    Kubeflow's own definition of TFJob keeps only the fields that its operator knows.
-    """
-    status: Document = job.get("status") or {}
-    annotations = (job.get("metadata") or {}).get("annotations") or {}
-    if FIELD in status or names.MEMORY not in annotations:
-        return status
-    try:
-        return {**status, FIELD: json.loads(annotations[names.MEMORY])}
-    except (TypeError, ValueError):
-        return status
+    """A job's raw status with its memory, wherever its definition keeps that."""
+    return restored(job.get("status"))
 
 
 def load_status(stored: Document) -> Status:

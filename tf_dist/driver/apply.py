@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from typing import Final
 
 from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES, Cluster, Object, Resource
-from tf_dist.core import names
 from tf_dist.core.actions import Action, Create, Delete, DeleteJob, Emit, Plan, Update, WriteStatus
 from tf_dist.core.model import Document
+from tf_dist.core.pruned_status import carried, carries
 from tf_dist.core.schedulers.table import kind_key
-from tf_dist.core.status_codec import FIELD
+from tf_dist.core.status_codec import FIELD, stored_status
 from tf_dist.driver.caches import Caches
 from tf_dist.driver.events import EventWriter
 from tf_dist.driver.mandate import NotDriving
@@ -26,6 +25,10 @@ _KINDS: Final = {resource.kind: resource for resource in (PODS, SERVICES, CONFIG
 
 class NameTaken(ClusterError):
     """An object of that name is there and is not the job's."""
+
+
+class MemoryPruned(ClusterError):
+    """The status was stored without the job's memory, so that nothing may be done for the job."""
 
 
 class Applier:
@@ -50,7 +53,7 @@ class Applier:
         self._events = events
         self._may_act = may_act
         self._recorder = recorder
-        # Kinds whose definition does not keep the memory in the status.
+        # Kinds whose definition prunes status.tfDist: see core.pruned_status.
         self._pruning: set[Resource] = set()
 
     def apply(self, ref: JobRef, stored: Object, plan: Plan) -> None:
@@ -89,24 +92,29 @@ class Applier:
     # The status
 
     def _write_status(self, ref: JobRef, stored: Object, status: Document) -> None:
-        """Write the status where nobody else has written since; its memory comes first where it has a place of its own.
+        """Write the status where nobody else has written since.
 
-        What the memory promises must stand before anything is done that depends on it: both writes are before that.
+        Nothing that depends on its memory is done before the server has answered that it keeps it.
         """
-        if ref.resource in self._pruning:
-            stored = self._remember(ref, stored, status)
-        body = {**stored, "status": status}
-        written = self._cluster.replace(ref.resource, ref.namespace, ref.name, body, subresource="status")
-        if FIELD not in (written.get("status") or {}) and ref.resource not in self._pruning:
+        if carries(stored.get("status")):
             self._pruning.add(ref.resource)
-            written = self._remember(ref, written, status)
+        known = ref.resource in self._pruning
+        written = self._replace_status(ref, stored, carried(status, ref.resource.kind) if known else status)
+        if FIELD in (written.get("status") or {}):
+            self._pruning.discard(ref.resource)
+        elif not known:
+            self._pruning.add(ref.resource)
+            written = self._replace_status(ref, written, carried(status, ref.resource.kind))
         self._caches.wrote(ref.resource, written)
+        if FIELD not in stored_status(written):
+            raise MemoryPruned(
+                f"the definition of {ref.resource.plural}.{ref.resource.group} keeps nothing of what tf-dist remembers",
+                hint="install tf-dist's definition: tf-dist install --check shows how",
+            )
 
-    def _remember(self, ref: JobRef, stored: Object, status: Document) -> Object:
-        memory = json.dumps(status[FIELD], separators=(",", ":"))
-        version = stored["metadata"]["resourceVersion"]
-        patch = {"metadata": {"resourceVersion": version, "annotations": {names.MEMORY: memory}}}
-        return self._cluster.patch(ref.resource, ref.namespace, ref.name, patch)
+    def _replace_status(self, ref: JobRef, stored: Object, status: Document) -> Object:
+        body = {**stored, "status": status}
+        return self._cluster.replace(ref.resource, ref.namespace, ref.name, body, subresource="status")
 
     # What a job owns
 

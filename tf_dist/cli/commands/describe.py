@@ -113,7 +113,9 @@ def _status(job: StoredJob) -> None:
 
 
 def _conditions(job: StoredJob) -> None:
-    conditions = (job.stored.get("status") or {}).get("conditions") or []
+    from tf_dist.core.status_codec import stored_status
+
+    conditions = stored_status(job.stored).get("conditions") or []
     rows = [
         (
             str(item.get("type") or item.get("status")),

@@ -89,10 +89,11 @@ def row(job: StoredJob, wide: bool) -> list[str]:
     from tf_dist.cli.texts import age
     from tf_dist.client.jobs import now
     from tf_dist.core.status import state_word
+    from tf_dist.core.status_codec import FIELD, stored_status
     from tf_dist.core.times import parse_time
 
     status = job.status
-    ready = ((job.stored.get("status") or {}).get("tfDist") or {}).get("ready") or "-"
+    ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"
     since = parse_time(job.stored["metadata"].get("creationTimestamp"))
     cells = [job.shown, state_word(status), ready, str(status.total_restarts), age(since, now())]
     return [*cells, job.stored["apiVersion"], status.told] if wide else [*cells, status.why]

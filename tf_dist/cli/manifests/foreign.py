@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tf_dist.cli.manifests.names import Object
+from tf_dist.core.pruned_status import CONDITION
 
 _PRESERVED: Final = "x-kubernetes-preserve-unknown-fields"
 
@@ -48,10 +49,11 @@ def _of_status(found: Object) -> Iterator[Difference]:
     if "status" not in (v1.get("subresources") or {}):
         yield Difference("it has no status subresource", "tf-dist cannot write how a job stands, and will not drive it")
     elif not keeps(v1, "status.tfDist.phase"):
-        yield Difference(
-            "it drops status.tfDist from a job's status",
-            "tf-dist keeps what it remembers of a job in an annotation on it instead",
-        )
+        if keeps(v1, "status.conditions"):
+            follows = f"tf-dist keeps what it remembers of a job in the condition {CONDITION} instead"
+        else:
+            follows = "tf-dist cannot remember anything of a job, and will not drive it"
+        yield Difference("it drops status.tfDist from a job's status", follows)
 
 
 def _of_spec(found: Object) -> Iterator[Difference]:

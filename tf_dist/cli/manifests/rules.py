@@ -32,7 +32,8 @@ def _rule(group: str, resources: str, *verbs: str) -> Object:
 
 
 def _jobs(group: str, plural: str) -> list[Object]:
-    """A driver's rights on a kind of job. ``patch``: its memory may need an annotation where the status is pruned.
+    """A driver's rights on a kind of job; what it remembers of one is in the status. ``patch``: who decides for all
+    touches the jobs that the one before it named (see ``driver.intents``).
 
     ``finalizers``: where OwnerReferencesPermissionEnforcement is on, who lets pods block the deletion of a job must be
     allowed to set its finalizers.
