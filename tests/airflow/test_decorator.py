@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +56,37 @@ def test_arguments_that_are_no_json_and_functions_that_are_too_large(site: Site)
 
     found = run(dag)
     assert found.tasks == {"no_json": "failed", "large": "failed"}
+
+
+# What Kubernetes, Jinja, a shell, and Python's own literals and lines each read in a way of their own.
+WORDS = ["$", "$$", "$$$", "$(HOME)", "$$(HOME)", "${HOME}", "a\\b\\n", "one\r\ntwo", "{0}%s", "\u2028\x85é'\""]
+MODULE = """
+if True:
+    def check(words, *, rendered):
+        '''Its $source has $$, $(HOME) and {{ braces }}.'''
+        import zlib
+
+        own = ['$', '$$', '$(HOME)', '$$(HOME)', '{{ braces }} {0}', '\\\\ \\x41', 'next\x85line\u2028 page\x0c', '''
+# $$ at the beginning of a line
+two
+''']
+        seen = {"own": repr(own), "words": repr(words), "rendered": rendered}
+        return {name: zlib.crc32(text.encode()) for name, text in seen.items()}
+"""
+
+
+def test_a_function_and_its_arguments_arrive_as_they_are(site: Site, tmp_path: Path) -> None:
+    path = tmp_path / "written.py"
+    path.write_bytes(MODULE.replace("\n", "\r\n").encode())
+    spec = importlib.util.spec_from_file_location("written", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with DAG("verbatim", user_defined_macros={"braces": "{{ x }} {% raw %}"}) as dag:
+        check = task.tfjob(module.check, python=sys.executable, config_file=site.kubeconfig)
+        check(WORDS, rendered="{{ braces }}")
+    found = run(dag)
+    assert found.tasks["check"] == "success"
+    expected = module.check(WORDS, rendered="{{ x }} {% raw %}")
+    assert found.xcom("check")["metrics"] == {name: float(value) for name, value in expected.items()}

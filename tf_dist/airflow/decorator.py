@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.definitions._internal.decorators import remove_task_decorator
 from airflow.sdk.exceptions import AirflowFailException
 
 from tf_dist.airflow.operator import TFJobOperator
@@ -55,6 +57,15 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
         self.job = _with_script(self.job, self._script())
         return TFJobOperator.execute(self, context)
 
+    def get_python_source(self) -> str:
+        """The function as it is written, without the task's decorators.
+
+        Airflow's own loses lines that begin with ``#``, within strings too, and breaks lines at U+2028 and the like.
+        """
+        source = inspect.getsource(self.python_callable)
+        whole = f"if True:\n{source}" if source[:1].isspace() else source
+        return remove_task_decorator(whole, self.custom_operator_name)
+
     def _script(self) -> str:
         try:
             arguments = json.dumps({"args": list(self.op_args), "kwargs": dict(self.op_kwargs)})
@@ -80,7 +91,7 @@ def _running(group: Mapping[str, Any], script: str) -> dict[str, Any]:
     template = group["template"]
     (container,) = template["spec"]["containers"]
     # Kubernetes expands $(NAME) in arguments, and $$ is a dollar.
-    command = [*container["command"][:-1], script.replace("$(", "$$(")]
+    command = [*container["command"][:-1], script.replace("$", "$$")]
     spec = {**template["spec"], "containers": [{**container, "command": command}]}
     return {**group, "template": {**template, "spec": spec}}
 

@@ -16,6 +16,7 @@ from tf_dist.errors import JobTimeout
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from jinja2 import Environment
 
 
 class TFJobOperator(BaseOperator):
@@ -132,6 +133,15 @@ class TFJobOperator(BaseOperator):
         self.tensorboard_url = tensorboard_url
         self.killed = False
 
+    def render_template(
+        self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
+    ) -> Any:
+        """Fill in what Jinja is in; any other text stays as it is: Jinja takes away line ends, and the last one."""
+        jinja_env = jinja_env or self.get_template_env()
+        if isinstance(content, str) and not _is_template(content, jinja_env):
+            return content
+        return super().render_template(content, context, jinja_env, seen_oids)
+
     # What Airflow calls. What it takes to run a job is imported then, and not where DAGs are only read.
 
     def execute(self, context: Context) -> Any:
@@ -180,3 +190,9 @@ class TFJobOperator(BaseOperator):
             config_file=self.config_file,
             cluster_context=self.cluster_context,
         )
+
+
+def _is_template(text: str, env: Environment) -> bool:
+    marks = (env.variable_start_string, env.block_start_string, env.comment_start_string)
+    lines = (env.line_statement_prefix, env.line_comment_prefix)
+    return any(mark in text for mark in (*marks, *filter(None, lines)))

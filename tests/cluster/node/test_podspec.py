@@ -147,6 +147,7 @@ def test_optional_references_may_be_missing() -> None:
         ("repo/i:v1", {"repo/i:v1": ("a",)}, ("a", "x")),
         ("repo/i:v1", {"repo/i": ("b",)}, ("b", "x")),
         ("reg:5000/i@sha256:00", {"reg:5000/i": ("c", "d")}, ("c", "d", "x")),
+        ("i", {"i": ("sh", "-c", "echo $$ $(A) $$(A)")}, ("sh", "-c", "echo $$ $(A) $$(A)", "x")),
     ],
 )
 def test_entrypoints(image: str, entrypoints: dict[str, tuple[str, ...]], argv: tuple[str, ...]) -> None:

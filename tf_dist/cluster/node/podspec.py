@@ -69,7 +69,7 @@ def plan_container(pod: Object, container: Object, around: Surroundings) -> Cont
         env = container_env(pod, container, around)
         mounts = tuple(_mounts(container, env))
         cwd = _workdir(pod, container, mounts, around)
-        argv = tuple(expand(item, env) for item in _argv(container, around))
+        argv = tuple(_argv(container, env, around))
     except PodProblem as problem:
         problem.container = name
         raise
@@ -101,8 +101,9 @@ def gpu_count(container: Object) -> int:
 # Command
 
 
-def _argv(container: Object, around: Surroundings) -> list[str]:
-    command, args = container.get("command") or [], container.get("args") or []
+def _argv(container: Object, env: Mapping[str, str], around: Surroundings) -> list[str]:
+    """The words to run. An image's entrypoint is not of the pod: the kubelet expands nothing in it."""
+    command, args = ([expand(item, env) for item in container.get(key) or []] for key in ("command", "args"))
     if command:
         return [*command, *args]
     image = container.get("image", "")
