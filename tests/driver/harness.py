@@ -58,7 +58,7 @@ class World:
         node = {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "110"}}}
         self.memory.create(NODES, None, node)
         self.memory.replace(NODES, None, "n1", {**self.memory.get(NODES, None, "n1"), **node}, subresource="status")
-        self.driver = Driver(self.cluster, clock=self.clock)
+        self.driver = Driver(self.cluster, clock=self.clock, monotonic=self.clock)
 
     def submit(self, document: Object, resource: Resource = TFJOBS) -> Object:
         return self.memory.create(resource, "default", document)

@@ -105,7 +105,7 @@ def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
 def test_a_job_that_comes_while_admission_rests_is_decided_about_afterwards() -> None:
     """Nothing else may happen that would wake the driver."""
     world = World(cpu="64")
-    driver = Driver(world.memory, clock=world.clock)
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
     driver.start()
     try:
         until(driver.synced, 60)

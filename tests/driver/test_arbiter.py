@@ -57,6 +57,7 @@ def inline(
     return Driver(
         cluster or world.memory,
         clock=world.clock,
+        monotonic=world.clock,
         mandate=Hands(f"default/driver-of-{name}", takes_over=False),
         settings=DriverSettings(namespace=namespace, only=JobRef(TFJOBS, namespace, name), arbitrates=True),
         arbiter=arbiter,
@@ -81,6 +82,7 @@ class Believing(Process):
         self.driver = Driver(
             cluster,
             clock=world.clock,
+            monotonic=world.clock,
             mandate=self.mandate,
             settings=DriverSettings(arbitrates=True, only=JobRef(TFJOBS, "default", only) if only else None),
             arbiter=Believer(self.mandate),
@@ -273,6 +275,7 @@ def test_jobs_of_other_namespaces_are_seen_and_never_driven(world: World) -> Non
     driver = Driver(
         world.memory,
         clock=world.clock,
+        monotonic=world.clock,
         mandate=mandate,
         settings=DriverSettings(namespace="default", arbitrates=True, admissions=LeaseRef("default", "admissions")),
         arbiter=Believer(mandate),
@@ -338,6 +341,7 @@ def test_who_cannot_open_the_list_decides_nothing_and_drives_on(world: World) ->
     driver = Driver(
         cluster,
         clock=world.clock,
+        monotonic=world.clock,
         mandate=mandate,
         settings=DriverSettings(arbitrates=True),
         arbiter=Believer(mandate),

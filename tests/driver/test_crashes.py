@@ -21,7 +21,7 @@ class Fragile(World):
         self._replace_driver()
 
     def _replace_driver(self) -> None:
-        self.driver = Driver(self.wire, clock=self.clock)
+        self.driver = Driver(self.wire, clock=self.clock, monotonic=self.clock)
 
     def settle(self, most: int = 50) -> int:
         try:

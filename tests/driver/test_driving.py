@@ -68,7 +68,9 @@ class Counting:
 
 
 def driven(world: World, mandate: Hands, **settings: Any) -> Driver:
-    return Driver(world.cluster, clock=world.clock, mandate=mandate, settings=DriverSettings(**settings))
+    return Driver(
+        world.cluster, clock=world.clock, monotonic=world.clock, mandate=mandate, settings=DriverSettings(**settings)
+    )
 
 
 def settle(driver: Driver, most: int = 30) -> None:
@@ -207,7 +209,7 @@ def test_a_driver_whose_mandate_ends_between_two_writes_writes_no_more(world: Wo
     mandate = Hands()
     mandate.left = left
     counting = Counting(world.memory)
-    driver = Driver(counting, clock=world.clock, mandate=mandate)  # type: ignore[arg-type]
+    driver = Driver(counting, clock=world.clock, monotonic=world.clock, mandate=mandate)  # type: ignore[arg-type]
     driver.step()
     writes = [call for call in counting.calls if call.split()[0] in ("create", "replace", "patch", "delete")]
     # The first question is the pass's own; each write has one.
@@ -230,6 +232,7 @@ def test_without_the_right_to_see_nodes_a_gang_is_admitted_and_other_pods_are_no
     driver = Driver(
         Namespaced(world.memory),  # type: ignore[arg-type]
         clock=world.clock,
+        monotonic=world.clock,
         settings=DriverSettings(namespace="default"),
     )
     driver.step()
@@ -244,7 +247,7 @@ def test_a_driver_of_the_whole_cluster_does_not_go_on_without_seeing_its_nodes(w
             return self.inner.list(resource, *args, **kwargs)
 
     world.submit(tfjob(workers=50))
-    driver = Driver(Blind(world.memory), clock=world.clock)  # type: ignore[arg-type]
+    driver = Driver(Blind(world.memory), clock=world.clock, monotonic=world.clock)  # type: ignore[arg-type]
     with pytest.raises(Forbidden):
         driver.step()
     assert world.pods() == {}
@@ -326,7 +329,7 @@ def test_a_mandate_won_anew_means_to_look_anew(world: World, following: tuple[Dr
 def test_pods_made_by_the_driver_before_are_found_when_a_job_is_taken_over(world: World) -> None:
     """The watch of the new driver may be behind the one that died: its pods must not be taken for evicted ones."""
     mandate = Hands()
-    driver = Driver(world.memory, clock=world.clock, mandate=mandate)
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, mandate=mandate)
     driver.caches.start()
     try:
         until(driver.synced, SECONDS)
@@ -363,13 +366,14 @@ def test_a_job_whose_pods_cannot_be_looked_for_is_not_taken_over(world: World) -
             next(asked)
             raise Unavailable("list pods: no answer")
 
-    driver = Driver(disturbed(world.memory, refuse), clock=world.clock, mandate=mandate)
+    driver = Driver(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock, mandate=mandate)
     driver.caches.start()
     try:
         until(driver.synced, SECONDS)
         world.submit(tfjob())
         other = driven(world, Hands(OTHER))
         settle(other)
+        until(lambda: any(driver_of(stored) == OTHER for _, stored in driver.caches.jobs()), SECONDS)
         mandate.dead = frozenset({OTHER})
 
         for _ in range(6):
@@ -394,7 +398,7 @@ def test_a_deletion_that_the_server_refuses_is_not_taken_for_done(world: World) 
                 raise Conflict("try again")
             self.inner.delete(resource, *args, **kwargs)
 
-    driver = Driver(Refusing(world.memory), clock=world.clock)  # type: ignore[arg-type]
+    driver = Driver(Refusing(world.memory), clock=world.clock, monotonic=world.clock)  # type: ignore[arg-type]
     world.submit(tfjob())
     settle(driver)
     world.run_pods()

@@ -44,7 +44,7 @@ class Desk:
         self.writer = self.another()
 
     def another(self) -> EventWriter:
-        return EventWriter(self.cluster, self.clock, "tf-dist")  # type: ignore[arg-type]  # by __getattr__
+        return EventWriter(self.cluster, self.clock, "tf-dist", monotonic=self.clock)  # type: ignore[arg-type]  # by __getattr__
 
     def say(self, event: Emit = STARTED, seconds: float = 0.0) -> None:
         self.clock.now += seconds

@@ -59,6 +59,7 @@ class Process:
         self.driver = Driver(
             self.wire,  # type: ignore[arg-type]
             clock=world.clock,
+            monotonic=world.clock,
             mandate=self.mandate,
             settings=DriverSettings(admissions=PLACE),
         )

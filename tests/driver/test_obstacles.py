@@ -136,7 +136,7 @@ def test_what_the_driver_before_was_refused_is_not_held_against_the_next(world: 
     world.submit(tfjob())
     tried(world, 5)
     world.memory.delete(PODS, "default", "mnist-ps-0")
-    world.driver = Driver(world.memory, clock=world.clock)
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
     world.settle()
     assert obstacle(world) == ""
 
@@ -163,7 +163,7 @@ def test_words_that_differ_each_time_are_no_news() -> None:
         if (verb, resource) == ("create", PODS):
             raise Unavailable(f"failed calling webhook: read tcp 10.0.0.1:{next(refused)}: connection reset")
 
-    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock)
+    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
     tried(world, 3)
     versions = []

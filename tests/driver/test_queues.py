@@ -115,9 +115,9 @@ def test_a_job_that_another_driver_drives_is_told_to_give_way() -> None:
     """Its driver does the rest: nothing of it is deleted from here."""
     world = World(cpu="4")
     world.memory.create(PRIORITY_CLASSES, None, priority("urgent", 1000))
-    other = Driver(world.memory, clock=world.clock, mandate=Always("default/controller"))
+    other = Driver(world.memory, clock=world.clock, monotonic=world.clock, mandate=Always("default/controller"))
     world.submit(claimed_by("embedded", name="low"))
-    world.driver = Driver(world.memory, clock=world.clock, mandate=Always("embedded"))
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, mandate=Always("embedded"))
     world.settle()
     world.clock.now += 60
     world.submit(queued("high", priority_class="urgent"))

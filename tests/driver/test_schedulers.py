@@ -173,7 +173,7 @@ def test_what_the_cluster_does_not_have_is_waited_for() -> None:
     assert (world.status()["reason"], world.pods()) == ("GangSchedulerMissing", {})
     assert "the cluster does not serve workloads of kueue.x-k8s.io (v1beta2, v1beta1)" in world.status()["message"]
     define(world.memory, WORKLOADS, FLAVORS)
-    world.driver = Driver(world.memory, clock=world.clock)
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
     world.settle()
     assert gang_object(world.memory, WORKLOADS)
 
@@ -221,7 +221,7 @@ def test_a_job_runs_on_when_its_scheduler_goes_or_is_served_in_another_version(v
 
 def test_threads_of_a_scheduler_that_went_end_with_the_others() -> None:
     world, before = kueue_world(), threading.active_count()
-    driver = Driver(world.memory, clock=world.clock)
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
     driver.start()
     try:
         until(driver.synced, 60)
@@ -254,7 +254,7 @@ class Forbidding:
 
 def test_what_it_may_not_see_is_named() -> None:
     world = World()
-    world.driver = Driver(Forbidding(world.memory, VOLCANO_GROUPS), clock=world.clock)
+    world.driver = Driver(Forbidding(world.memory, VOLCANO_GROUPS), clock=world.clock, monotonic=world.clock)
     world.submit(asking(GangScheduler.VOLCANO))
     world.settle()
     assert world.status()["message"].endswith("may not list podgroups.scheduling.volcano.sh")
@@ -313,7 +313,7 @@ def test_its_pods_take_room_as_those_of_anybody() -> None:
 def test_a_driver_may_have_another_default_and_a_job_its_own_will() -> None:
     world = world_of(COSCHEDULING_GROUPS)
     settings = DriverSettings(gang_scheduler=GangScheduler.COSCHEDULING)
-    world.driver = Driver(world.memory, clock=world.clock, settings=settings)
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     world.submit(tfjob("theirs"))
     world.submit(asking(GangScheduler.BUILTIN, "ours"))
     world.settle()
@@ -325,7 +325,9 @@ def test_every_driver_knows_which_jobs_are_for_tf_dist_to_place() -> None:
     """One of them may decide about places for all; whoever drives a job says whom its gang waits for."""
     world = world_of(COSCHEDULING_GROUPS)
     settings = DriverSettings(gang_scheduler=GangScheduler.COSCHEDULING)
-    world.driver = Driver(world.memory, clock=world.clock, settings=settings, mandate=Always("here"))
+    world.driver = Driver(
+        world.memory, clock=world.clock, monotonic=world.clock, settings=settings, mandate=Always("here")
+    )
     world.submit(tfjob())
     ref = JobRef(TFJOBS, "default", "mnist")
     assert Ledger().read(ref, world.job()).claim() is not None
@@ -344,7 +346,7 @@ def test_where_there_can_be_no_other_every_job_is_tf_dists_own() -> None:
     """The same file runs on a laptop and on the cluster."""
     world = world_of(VOLCANO_GROUPS)
     settings = DriverSettings(other_schedulers=False)
-    world.driver = Driver(world.memory, clock=world.clock, settings=settings)
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     world.submit(asking(GangScheduler.VOLCANO))
     world.settle()
     assert (world.status()["reason"], world.memory.list(VOLCANO_GROUPS).items) == ("Admitted", [])
@@ -357,7 +359,7 @@ def test_a_driver_with_another_default_leaves_what_runs_as_it_is() -> None:
     world.run_pods()
     world.settle()
     settings = DriverSettings(gang_scheduler=GangScheduler.COSCHEDULING)
-    world.driver = Driver(world.memory, clock=world.clock, settings=settings)
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     world.settle()
     assert (world.memory.list(COSCHEDULING_GROUPS).items, world.status()["state"]) == ([], "Running")
 
@@ -369,7 +371,10 @@ def test_whoever_goes_on_after_a_crash_finds_its_object_and_its_pods(after: int)
     crashing = CrashingCluster(world.memory)
     crashing.after = after
     died = False
-    for driver in (Driver(crashing, clock=world.clock), Driver(world.memory, clock=world.clock)):
+    for driver in (
+        Driver(crashing, clock=world.clock, monotonic=world.clock),
+        Driver(world.memory, clock=world.clock, monotonic=world.clock),
+    ):
         world.driver = driver
         try:
             world.settle()
@@ -388,7 +393,7 @@ def test_whoever_goes_on_after_a_crash_finds_its_object_and_its_pods(after: int)
 def test_a_driver_that_follows_the_cluster_hears_of_its_schedulers_and_ends_with_them() -> None:
     world = world_of(VOLCANO_GROUPS)
     before = threading.active_count()
-    driver = Driver(world.memory, clock=world.clock)
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
     driver.start()
     try:
         until(driver.synced, 60)

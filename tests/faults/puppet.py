@@ -96,6 +96,7 @@ class Puppet:
         self.driver = Driver(
             self.wire,
             clock=self.wall,
+            monotonic=self.monotonic,
             mandate=self.mandate,
             settings=DriverSettings(volcano_jobs=False, admissions=admissions, arbitrates=self.arbiter is not None),
             arbiter=self.arbiter,

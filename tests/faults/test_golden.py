@@ -26,7 +26,7 @@ class Recorded(World):
 
     def __init__(self, client: RestCluster, world: World, app: RecordingApp) -> None:
         self.clock, self.memory, self.cluster, self.app = world.clock, world.memory, client, app
-        self.driver = Driver(client, clock=self.clock)
+        self.driver = Driver(client, clock=self.clock, monotonic=self.clock)
         self.driver.caches.start()
         # Who has listed is synced; but only when everything is watched, too, does nothing more come of the start.
         until(lambda: self.driver.synced() and app.asked("watch") == app.asked("list"), SECONDS)

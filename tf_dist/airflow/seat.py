@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
@@ -51,7 +50,7 @@ class Seat:
         self.kinds: tuple[Resource, ...] = _kinds(cluster, namespace)
         self._cluster = cluster
         self._tickets, self._seen, self._troubled = tickets, seen, troubled
-        self._queue: WorkQueue[JobRef] = WorkQueue(time.monotonic)
+        self._queue: WorkQueue[JobRef] = WorkQueue()
         self._closed = threading.Event()
         self._stack = ExitStack()
         volcano = VOLCANO_JOBS in self.kinds
@@ -101,7 +100,7 @@ class Seat:
     def _consider(self, ref: JobRef) -> None:
         for ticket in self._tickets(ref):
             if ticket.driven and not self._closed.is_set() and (pause := self._safe_claim(ticket)) is not None:
-                self._queue.add(ref, time.monotonic() + pause)
+                self._queue.add(ref, pause)
 
     def _safe_claim(self, ticket: Ticket) -> float | None:
         try:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tf_dist.core.actions import Action, DeleteJob, Emit, Plan, WriteStatus
 from tf_dist.core.advance import advance
+from tf_dist.core.clock_skew import is_ahead, without_skew
 from tf_dist.core.converge import converge, paused_until
 from tf_dist.core.ending import deadline_at
 from tf_dist.core.facts import Facts
@@ -49,7 +50,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     stored = load_status(observed.stored_status) if status is None else status
     if observed.deleting or job.managed_elsewhere:
         return Plan(stored)
-    before = observed.remembered or stored
+    before = without_skew(job, observed.remembered or stored, observed.now)
     if _expired(job, before, observed.now):
         return Plan(before, (DeleteJob(),))
     if before.finished and before.reason == ADOPTED:
@@ -59,7 +60,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     after, facts = advance(job, driven, observed)
     job = granted(job, after)
     actions: list[Action] = []
-    report_at = _report_at(stored, after)
+    report_at = _report_at(stored, after, observed.now)
     if report_at is not None and report_at <= observed.now:
         after = replace(after, reported=observed.now)
         report_at = None
@@ -96,7 +97,7 @@ def _kept_from(status: Status, obstacle: str | None) -> Status:
     return status if obstacle in (None, status.obstacle) else replace(status, obstacle=obstacle)
 
 
-def _report_at(stored: Status, after: Status) -> float | None:
+def _report_at(stored: Status, after: Status, now: float) -> float | None:
     """When ``after`` has to be written (0: at once; None: it is what is stored)."""
     if after == stored:
         return None
@@ -111,9 +112,10 @@ def _report_at(stored: Status, after: Status) -> float | None:
         reported=after.reported,
         **_completed(stored, after),
     )
-    if stored.reported is None or after != replace(numbers, succeeded=after.succeeded):
+    reported = stored.reported
+    if reported is None or is_ahead(reported, now) or after != replace(numbers, succeeded=after.succeeded):
         return 0.0
-    return round_time(stored.reported + (REPORT_EVERY if after == numbers else REPORT_SOON))
+    return round_time(reported + (REPORT_EVERY if after == numbers else REPORT_SOON))
 
 
 def _completed(stored: Status, after: Status) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class Crew:
     ``look`` gives what is known of a job at this moment, and whether this driver is the one for it; ``tells`` says
     whether it is to tell it a verdict all the same. ``lost`` is called when the mandate turns out to have ended.
     ``start`` brings in workers; before that, and without, a pass is made in the caller's thread.
+    ``clock``: epoch seconds.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Crew:
         events: EventWriter,
         recorder: Recorder,
         *,
+        clock: Callable[[], float],
         look: Callable[[JobRef], tuple[Known | None, bool]],
         tells: Callable[[Known, Verdict], bool],
         lost: Callable[[], None],
@@ -56,6 +58,7 @@ class Crew:
         self._caches = caches
         self._events = events
         self._recorder = recorder
+        self._clock = clock
         self._look = look
         self._tells = tells
         self._lost = lost
@@ -122,7 +125,7 @@ class Crew:
         if again and plan.status.obstacle:
             self._queue.add(ref)  # it goes on, and is to say so
         if plan.wake_at is not None and mine:
-            self._queue.add(ref, plan.wake_at)
+            self._queue.add(ref, plan.wake_at - self._clock())
         return len(plan.actions)
 
     def has_to_hear(self, known: Known) -> bool:

@@ -25,7 +25,8 @@ class Deciding:
     """Decides, or leaves it to another driver.
 
     ``own``: where this driver writes down what it is about to give away; ``common``: where all do that decide for all.
-    ``reporting``: whether it says how the queues stand although it decides for nobody else. ``clock``: epoch seconds.
+    ``reporting``: whether it says how the queues stand although it decides for nobody else. ``monotonic``: seconds that
+    only go forward.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Deciding:
         own: Intents,
         common: Intents,
         reporting: bool,
-        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
         self._arbiter = arbiter
         self._admission = admission
@@ -46,7 +47,7 @@ class Deciding:
         self._common = common
         self._reporting = reporting
         self._opened: object = None
-        self._clock = clock
+        self._monotonic = monotonic
         self._again = -math.inf
 
     def open(self, epoch: int, *, sees_all: bool) -> bool:
@@ -66,15 +67,14 @@ class Deciding:
             raise
         except ClusterError as error:
             _LOG.warning("no places can be given: %s%s", error, f" ({error.hint})" if error.hint else "")
-            self._again = self._clock() + _PAUSE
+            self._again = self._monotonic() + _PAUSE
             return False
         self._opened = right
         return anew
 
     def _rest(self) -> float:
-        """Seconds until it is tried again; none if the clock was set back meanwhile."""
-        left = self._again - self._clock()
-        return left if 0 < left <= _PAUSE else 0.0
+        """Seconds until it is tried again."""
+        return max(0.0, self._again - self._monotonic())
 
     def _right(self, epoch: int) -> object:
         return epoch, self._arbiter.epoch, self._arbiter.for_all()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,14 +32,14 @@ _MOST_REMEMBERED: Final = 10_000
 class EventBudget:
     """A bucket of tokens per job: ``burst`` at once, then one every ``every`` seconds.
 
-    ``clock``: seconds; it may jump. Of more than ``most`` jobs the longest silent ones are forgotten, and have a full
-    bucket again. Not thread-safe.
+    ``monotonic``: seconds that only go forward. Of more than ``most`` jobs the longest silent ones are forgotten, and
+    have a full bucket again. Not thread-safe.
     """
 
     def __init__(
-        self, clock: Callable[[], float], *, burst: int = 10, every: float = 10.0, most: int = _MOST_REMEMBERED
+        self, monotonic: Callable[[], float], *, burst: int = 10, every: float = 10.0, most: int = _MOST_REMEMBERED
     ) -> None:
-        self._clock = clock
+        self._monotonic = monotonic
         self._burst = burst
         self._every = every
         self._most = most
@@ -46,10 +47,9 @@ class EventBudget:
 
     def allow(self, job: str) -> bool:
         """Take a token of ``job`` (its uid); False when there is none left."""
-        now = self._clock()
+        now = self._monotonic()
         tokens, since = self._buckets.pop(job, (float(self._burst), now))
-        # A clock that was set back gives nothing and takes nothing.
-        tokens = min(float(self._burst), tokens + max(0.0, now - since) / self._every)
+        tokens = min(float(self._burst), tokens + (now - since) / self._every)
         allowed = tokens >= 1.0
         self._buckets[job] = (tokens - 1.0 if allowed else tokens, now)
         if len(self._buckets) > self._most:
@@ -67,7 +67,8 @@ class _Said:
 
 
 class EventWriter:
-    """Writes events on jobs. ``clock``: epoch seconds; ``component``: who says so. Thread-safe.
+    """Writes events on jobs. ``clock``: epoch seconds; ``monotonic``: seconds that only go forward; ``component``: who
+    says so. Thread-safe.
 
     The same words about the same job within an hour count the event up that is there, once a minute at most; what is
     held back until then is in the next count. Beyond the budget nothing is written.
@@ -79,13 +80,15 @@ class EventWriter:
         clock: Callable[[], float],
         component: str,
         *,
+        monotonic: Callable[[], float] = time.monotonic,
         budget: EventBudget | None = None,
         most: int = _MOST_REMEMBERED,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._component = component
-        self._budget = budget or EventBudget(clock)
+        self._monotonic = monotonic
+        self._budget = budget or EventBudget(monotonic)
         self._most = most
         self._said: OrderedDict[str, _Said] = OrderedDict()
         self._lock = threading.Lock()
@@ -99,7 +102,7 @@ class EventWriter:
             with self._lock:
                 due, first = self._is_due(said, stored["metadata"]["uid"]), said.written is None
                 if due:
-                    said.written = self._clock()
+                    said.written = self._monotonic()
             if due and first:
                 self._create(namespace, name, body, said)
             elif due:
@@ -109,9 +112,9 @@ class EventWriter:
 
     def _hear(self, key: str) -> _Said:
         with self._lock:
-            now = self._clock()
+            now = self._monotonic()
             said = self._said.pop(key, None)
-            if said is None or not 0 <= now - said.heard < _HOUR:
+            if said is None or now - said.heard >= _HOUR:
                 said = _Said()
             said.count, said.heard = said.count + 1, now
             self._said[key] = said
@@ -120,7 +123,7 @@ class EventWriter:
             return said
 
     def _is_due(self, said: _Said, job: str) -> bool:
-        lately = said.written is not None and 0 <= self._clock() - said.written < _REPEAT_EVERY
+        lately = said.written is not None and self._monotonic() - said.written < _REPEAT_EVERY
         return not lately and self._budget.allow(job)
 
     def _create(self, namespace: str, name: str, body: Object, said: _Said) -> None:

@@ -81,6 +81,8 @@ class Known:
         if self._another_decides(job):
             return None  # its pods take room as those of anybody
         created = parse_time(self.stored["metadata"].get("creationTimestamp")) or 0.0
+        # The API server's clock may be ahead of ours: a job was there when a driver first saw it.
+        created = min(created, self.status.created or created)
         return Claim(job, self.status, created)
 
 

@@ -20,6 +20,7 @@ from tf_dist.driver.admission import Admission
 from tf_dist.driver.apply import Applier
 from tf_dist.driver.arbiter import ADMISSIONS, Arbiter
 from tf_dist.driver.caches import Caches
+from tf_dist.driver.clock_steps import ClockSteps
 from tf_dist.driver.crew import Crew
 from tf_dist.driver.deciding import Deciding
 from tf_dist.driver.events import EventWriter
@@ -49,7 +50,8 @@ class Driver:
 
     ``start`` follows the cluster and acts in threads until ``stop``. ``step`` is one pass in the caller's thread, over
     lists made for it unless ``start`` or ``caches.start`` came before. ``rung`` is called, from any thread, with every
-    job around which something has changed.
+    job around which something has changed. ``clock``: epoch seconds, for what is written down and compared with it;
+    ``monotonic``: seconds that only go forward, for every pause.
     """
 
     def __init__(
@@ -58,31 +60,33 @@ class Driver:
         *,
         settings: DriverSettings | None = None,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         recorder: Recorder | None = None,
         mandate: Mandate | None = None,
         arbiter: Arbiter | None = None,
         rung: Callable[[JobRef], object] = lambda _: None,
     ) -> None:
         self._settings = settings or DriverSettings()
-        self._clock = clock
+        self._monotonic = monotonic
+        self._steps = ClockSteps(clock, monotonic)
         self._recorder = recorder or Recorder()
         self._mandate = mandate or Always()
         self._rung = rung
-        self._queue: WorkQueue[JobRef] = WorkQueue(clock)
-        self._events = EventWriter(cluster, clock, self._settings.component)
+        self._queue: WorkQueue[JobRef] = WorkQueue(monotonic)
+        self._events = EventWriter(cluster, clock, self._settings.component, monotonic=monotonic)
         self.caches = Caches(cluster, self._settings, rung=self._ring, room=self._ring_room, recorder=self._recorder)
         self._ledger = Ledger(self._settings.default_gang, others=self._settings.other_schedulers)
-        self._admission = Admission(self.caches, clock)
+        self._admission = Admission(self.caches, clock, monotonic)
         arbiter = arbiter or arbiters.Alone()
         arbiter.listen(self._ring_room)
         self._deciding = Deciding(
             arbiter,
             self._admission,
-            QueueReports(cluster, self.caches, time.monotonic),
+            QueueReports(cluster, self.caches, monotonic),
             own=self._intents(cluster, self._settings.admissions),
             common=self._intents(cluster, ADMISSIONS),
             reporting=self._settings.only is None,
-            clock=clock,
+            monotonic=monotonic,
         )
         applier = Applier(
             cluster,
@@ -101,7 +105,7 @@ class Driver:
             mandate=self._mandate,
             recorder=self._recorder,
         )
-        self._others = Others(self._mandate, self._settings, self._steward, self._queue)
+        self._others = Others(self._mandate, self._settings, self._steward, self._queue, clock=clock)
         self._crew = Crew(
             self._steward,
             self._admission,
@@ -109,6 +113,7 @@ class Driver:
             self.caches,
             self._events,
             self._recorder,
+            clock=clock,
             look=self._look,
             tells=self._tells,
             lost=self._look_at_all,
@@ -231,8 +236,10 @@ class Driver:
         if not self._crew.started and self._take_up() and self.caches.followed:
             return 0  # what is followed is listed anew first
         self.caches.refresh()
-        now = self._clock()
-        everything = due is None or self._everything or now >= self._all_due
+        now = self._monotonic()
+        # What is due by the wall clock is due at another moment than was reckoned once that clock was set.
+        stepped = self._steps.noticed()
+        everything = due is None or self._everything or stepped or now >= self._all_due
         self._everything = False
         self._read(everything, due or ())
         if self._others.look(self._ledger.drivers()) or everything:

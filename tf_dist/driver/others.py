@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from tf_dist.core.claims import may_drive
 from tf_dist.driver.ledger import Known
@@ -17,13 +17,22 @@ _LOG = logging.getLogger(__name__)
 
 
 class Others:
-    """Of a driver among several; ``queue`` is where jobs go that need a look later."""
+    """Of a driver among several; ``queue`` is where jobs go that need a look later. ``clock``: epoch seconds."""
 
-    def __init__(self, mandate: Mandate, settings: DriverSettings, steward: Steward, queue: WorkQueue[JobRef]) -> None:
+    def __init__(
+        self,
+        mandate: Mandate,
+        settings: DriverSettings,
+        steward: Steward,
+        queue: WorkQueue[JobRef],
+        *,
+        clock: Callable[[], float],
+    ) -> None:
         self._mandate = mandate
         self._settings = settings
         self._steward = steward
         self._queue = queue
+        self._clock = clock
         # Jobs that are over and are not done with, and their drivers.
         self._undone: dict[JobRef, str] = {}
         self._stale: frozenset[str] = frozenset()
@@ -56,7 +65,7 @@ class Others:
         if plan.actions:
             self._undone[ref] = known.driver
         elif plan.wake_at is not None:
-            self._queue.add(ref, plan.wake_at)
+            self._queue.add(ref, plan.wake_at - self._clock())
 
     def any(self, drivers: Collection[str]) -> bool:
         """Whether there are other drivers that matter; ``drivers``: those of unfinished jobs."""

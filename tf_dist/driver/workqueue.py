@@ -1,4 +1,4 @@
-"""Keys that need a look, each at most once, now or at a time; with a back-off of its own for keys that fail."""
+"""A delaying, rate-limited work queue: keys that need a look, each at most once, now or after a while."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ K = TypeVar("K", bound=Hashable)
 
 _FIRST_RETRY: Final = 0.1
 _LONGEST_RETRY: Final = 30.0
+# Outdated entries that are borne with before the heap is made anew.
+_SLACK: Final = 64
 
 
 class WorkQueue(Generic[K]):
-    """A thread-safe, de-duplicating, delayed queue. Times are those of ``clock``, in seconds."""
+    """A thread-safe, de-duplicating, delaying queue, with a back-off of its own for each key that fails.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._due: dict[K, float] = {}
+    ``monotonic``: seconds that only go forward; no wall clock has a part in it.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        # When a key is due, and the serial number of the heap's entry that says so.
+        self._due: dict[K, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._serial = 0
         self._failures: dict[K, int] = {}
@@ -27,23 +33,38 @@ class WorkQueue(Generic[K]):
         self._closed = False
         self._woken = False
 
-    def add(self, key: K, at: float | None = None) -> None:
-        """Ask for a look at ``key`` now, or at ``at``; the earliest wish counts."""
+    def __len__(self) -> int:
+        return len(self._due)
+
+    @property
+    def entries(self) -> int:
+        """The size of the heap: a few more than there are keys at most."""
+        return len(self._heap)
+
+    def add(self, key: K, after: float = 0.0) -> None:
+        """Ask for a look at ``key`` in ``after`` seconds; the earliest wish counts."""
         with self._changed:
-            when = self._clock() if at is None else at
-            if key in self._due and self._due[key] <= when:
+            when = self._monotonic() + max(0.0, after)
+            if key in self._due and self._due[key][0] <= when:
                 return
-            self._due[key] = when
             self._serial += 1
+            self._due[key] = when, self._serial
             heapq.heappush(self._heap, (when, self._serial, key))
+            if len(self._heap) > _SLACK + 2 * len(self._due):
+                self._compact()
             self._changed.notify_all()
+
+    def _compact(self) -> None:
+        """Drop the entries of wishes that earlier ones have replaced, or that were granted."""
+        self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[:2]]
+        heapq.heapify(self._heap)
 
     def retry(self, key: K, after: float | None = None) -> float:
         """Ask for another look after a failure; returns the pause, which doubles with every failure in a row."""
         with self._changed:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
         pause = min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** min(failures - 1, 30)) if after is None else after
-        self.add(key, self._clock() + pause)
+        self.add(key, pause)
         return pause
 
     def failures(self, key: K) -> int:
@@ -86,15 +107,15 @@ class WorkQueue(Generic[K]):
             self._changed.notify_all()
 
     def _take(self) -> list[K]:
-        now = self._clock()
+        now = self._monotonic()
         keys: list[K] = []
         while self._heap and self._heap[0][0] <= now:
-            when, _, key = heapq.heappop(self._heap)
+            when, serial, key = heapq.heappop(self._heap)
             # A key that was asked for earlier since leaves an outdated entry behind.
-            if self._due.get(key) == when:
+            if self._due.get(key) == (when, serial):
                 del self._due[key]
                 keys.append(key)
         return keys
 
     def _until_next(self, longest: float) -> float:
-        return max(self._heap[0][0] - self._clock(), 0.0) if self._heap else longest
+        return max(self._heap[0][0] - self._monotonic(), 0.0) if self._heap else longest
