@@ -11,10 +11,11 @@ from typing import Any
 from tests.driver.harness import START, running, tfjob
 from tf_dist.cluster.api import NAMESPACES, NODES, PODS, TFJOBS, Object
 from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.cluster.memory.scheduler import Scheduler
 from tf_dist.core import names
 from tf_dist.core.dialects.shape import SERVICES_ANNOTATION
 from tf_dist.core.status_codec import FIELD
-from tf_dist.errors import ClusterError, NotFound
+from tf_dist.errors import AlreadyExists, ClusterError, NotFound
 
 TEAM = "team"
 OVER = ("Succeeded", "Failed")
@@ -31,18 +32,19 @@ class Truth:
 
 
 class Site:
-    """One cluster with a node. ``seconds`` is true time, which only goes forward."""
+    """One cluster with nodes of so many CPUs each. ``seconds`` is true time, which only goes forward."""
 
-    def __init__(self, cpu: str = "16") -> None:
+    def __init__(self, cpus: tuple[str, ...] = ("16",)) -> None:
         self.seconds = 0.0
         self.memory = MemoryCluster(clock=lambda: START + self.seconds)
         self.truth: dict[str, Truth] = defaultdict(Truth)
+        self.disrupted: dict[str, set[str]] = defaultdict(set)
         self.limits: dict[str, int | None] = {}
         self.log: list[str] = []
-        allocatable = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
-        node: Object = {"metadata": {"name": "n1"}, "status": {"allocatable": allocatable}}
-        self.memory.create(NODES, None, node)
-        self.memory.replace(NODES, None, "n1", {**self.memory.get(NODES, None, "n1"), **node}, subresource="status")
+        self._scheduler = Scheduler(self.memory)
+        self._cpus = {f"n{number}": cpu for number, cpu in enumerate(cpus, start=1)}
+        for node in self._cpus:
+            self.restore_node(node)
         self.memory.create(NAMESPACES, None, {"metadata": {"name": TEAM}})
 
     # What is there
@@ -65,11 +67,77 @@ class Site:
         """The pod as it is now."""
         return self.memory.get(PODS, TEAM, name(pod))
 
+    # Nodes
+
+    def nodes(self) -> list[str]:
+        return sorted(self._cpus)
+
+    def restore_node(self, node: str) -> None:
+        """The node is there, ready and schedulable, whatever befell it before."""
+        with suppress(AlreadyExists):
+            self.memory.create(NODES, None, {"metadata": {"name": node}})
+        self.memory.patch(NODES, None, node, {"spec": {"unschedulable": None, "taints": None}})
+        allocatable = {"cpu": self._cpus[node], "memory": "64Gi", "pods": "110"}
+        self._set_node(node, {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]})
+
+    def drain(self, node: str) -> None:
+        """As ``kubectl drain`` does: the node takes no more pods, and those it has are evicted."""
+        with suppress(NotFound):
+            self.memory.patch(NODES, None, node, {"spec": {"unschedulable": True}})
+            self.note(f"{node} is drained")
+        for pod in self.pods():
+            if node_of(pod) == node:
+                self._disrupt(pod, "EvictionByEvictionAPI")
+
+    def lose_node(self, node: str) -> None:
+        """Its kubelet is silent, and the taint manager deletes its pods: they stay, because no kubelet stops them."""
+        with suppress(NotFound):
+            self._set_node(node, {"conditions": [{"type": "Ready", "status": "Unknown"}]})
+            self.note(f"{node} is lost")
+        for pod in self.pods():
+            if node_of(pod) == node:
+                self._disrupt(pod, "DeletionByTaintManager")
+
+    def remove_node(self, node: str, *, for_good: bool) -> None:
+        """The Node is deleted, and the pod garbage collector takes the pods that were on it."""
+        if for_good:
+            del self._cpus[node]
+        with suppress(NotFound):
+            self.memory.delete(NODES, None, node)
+            self.note(f"{node} is removed")
+        for pod in self.pods():
+            if node_of(pod) == node:
+                self._taken(pod)
+                self._remove(pod)
+
+    def _set_node(self, node: str, status: Object) -> None:
+        stored = self.memory.get(NODES, None, node)
+        merged = {**(stored.get("status") or {}), **status}
+        self.memory.replace(NODES, None, node, {**stored, "status": merged}, subresource="status")
+
+    def _disrupt(self, pod: Object, reason: str) -> None:
+        target = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+        status = {**(pod.get("status") or {})}
+        status["conditions"] = [*(status.get("conditions") or ()), target]
+        self.memory.replace(PODS, TEAM, name(pod), {**pod, "status": status}, subresource="status")
+        self.disrupted[owner_uid(pod)].add(uid(pod))
+        self.delete_pod(pod)
+
+    def _silent(self, pod: Object) -> bool:
+        """Whether no kubelet works for it."""
+        with suppress(NotFound):
+            conditions = self.memory.get(NODES, None, node_of(pod))["status"].get("conditions") or ()
+            return any(one["type"] == "Ready" and one["status"] != "True" for one in conditions)
+        return False
+
     # The kubelet and the scheduler
 
     def run(self, pod: Object) -> None:
-        """Start a pod that waits."""
-        if phase(pod) == "Pending" and not deleting(pod):
+        """Start a pod that waits, if it has a node or there is one for it."""
+        if not node_of(pod):
+            self._scheduler.step()
+            pod = self.again(pod)
+        if node_of(pod) and not self._silent(pod) and phase(pod) == "Pending" and not deleting(pod):
             self._set_status(pod, running())
 
     def run_all(self) -> None:
@@ -78,7 +146,7 @@ class Site:
 
     def end(self, pod: Object, code: int) -> None:
         """Its container exits."""
-        if phase(pod) != "Running":
+        if phase(pod) != "Running" or self._silent(pod):
             return
         self.note(f"{name(pod)} {label(pod, names.ATTEMPT)} ends with {code}{' deleting' if deleting(pod) else ''}")
         state = {"terminated": {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}}
@@ -96,7 +164,7 @@ class Site:
     def bury(self) -> None:
         """Every pod that was asked to go has stopped."""
         for pod in self.pods():
-            if deleting(pod):
+            if deleting(pod) and not self._silent(pod):
                 self.note(f"{name(pod)} {label(pod, names.ATTEMPT)} has stopped")
                 self._remove(pod)
 
@@ -121,8 +189,6 @@ class Site:
             self.memory.delete(PODS, TEAM, name(pod), grace_period=0)
 
     def _set_status(self, pod: Object, status: Object) -> None:
-        if not pod["spec"].get("nodeName"):
-            pod = self.memory.bind(TEAM, name(pod), "n1")
         self.memory.replace(PODS, TEAM, name(pod), {**pod, "status": status}, subresource="status")
 
     # Users
@@ -170,6 +236,10 @@ def name(obj: Object) -> str:
 
 def uid(obj: Object) -> str:
     return str(obj["metadata"]["uid"])
+
+
+def node_of(pod: Object) -> str:
+    return str(pod["spec"].get("nodeName") or "")
 
 
 def deleting(obj: Object) -> bool:

@@ -82,7 +82,7 @@ class Story(RuleBasedStateMachine):
     @initialize(
         company=st.sampled_from((Company.ALONE, *Company)),
         retries=st.sampled_from((0, 2)),
-        cpu=st.sampled_from(("16", "4")),
+        cpus=st.sampled_from((("16",), ("4",), ("8", "8"), ("4", "2"))),
         late=st.booleans(),
         prompt=st.sampled_from((True, True, False)),
         first=SHAPES,
@@ -95,7 +95,7 @@ class Story(RuleBasedStateMachine):
         self,
         company: Company,
         retries: int,
-        cpu: str,
+        cpus: tuple[str, ...],
         late: bool,
         prompt: bool,
         first: Shape,
@@ -104,7 +104,7 @@ class Story(RuleBasedStateMachine):
         weather: list[tuple[int, Any, frozenset[str], int]],
         doom: int,
     ) -> None:
-        self.site = Site(cpu)
+        self.site = Site(cpus)
         self.server.app = App(self.site.memory)
         self.server.app.url = self.url
         self.company, self.retries, self.prompt = company, retries, prompt
@@ -220,6 +220,42 @@ class Story(RuleBasedStateMachine):
     def clock_jumps(self, which: int, seconds: float) -> None:
         self._puppet(which).skew += seconds
         self._live()
+
+    @rule(seconds=st.sampled_from((-3600.0, 3600.0)))
+    def the_wall_clock_is_stepped(self, seconds: float) -> None:
+        """On every machine at once, as when a time server comes back; it stays so."""
+        for puppet in self.puppets:
+            puppet.skew += seconds
+        self._live()
+
+    # Nodes
+
+    @rule(which=WHICH, stay=SELDOM)
+    def a_node_is_drained(self, which: int, stay: bool) -> None:
+        node = self._node(which)
+        self.site.drain(node)
+        self._live()
+        self._live()
+        if not stay:
+            self.site.restore_node(node)
+            self._live()
+
+    @rule(which=WHICH, rounds=st.integers(1, 3), seconds=st.sampled_from((3.0, 120.0)), good=SELDOM)
+    def a_node_is_lost(self, which: int, rounds: int, seconds: float, good: bool) -> None:
+        """Its kubelet is silent; then it comes back, or (``good``) it is removed and never does."""
+        node = self._node(which)
+        self.site.lose_node(node)
+        for _ in range(rounds):
+            self._live(seconds)
+        if good and len(self.site.nodes()) > 1:
+            self.site.remove_node(node, for_good=True)
+        else:
+            self.site.restore_node(node)
+        self._live()
+
+    def _node(self, which: int) -> str:
+        nodes = self.site.nodes()
+        return nodes[which % len(nodes)]
 
     # Faults
 
@@ -424,6 +460,8 @@ class Story(RuleBasedStateMachine):
             puppet.proxy.deliver()
             puppet.wire.after = puppet.wire.nap = None
             puppet.skew = 0.0
+        for node in self.site.nodes():
+            self.site.restore_node(node)
         self.site.bury()
         self.site.make_namespace()
         self.a_new_driver()
