@@ -58,6 +58,16 @@ def test_that_it_is_dead_is_written_down_for_all(sim: Sim) -> None:
     assert sim.memory.get(LEASES, *ONE)["metadata"]["resourceVersion"] == version, "once"
 
 
+def test_a_lease_that_is_no_drivers_is_never_touched(sim: Sim) -> None:
+    """Any job may name it: those of other programs, too, and some of them do not renew theirs for hours."""
+    foreign = {"metadata": {"name": ONE.name}, "spec": {"holderIdentity": "x", "leaseDurationSeconds": 1}}
+    stored = sim.memory.create(LEASES, ONE.namespace, foreign)
+    book = sim.watch(ONE)
+    sim.run(60)
+    assert sim.memory.get(LEASES, *ONE) == stored
+    assert (book.stale(), book.unknown()) == (frozenset(), {str(ONE)})
+
+
 def test_one_that_ended_well_is_stale_after_a_while(sim: Sim) -> None:
     """It deleted its Lease; but so might somebody else have."""
     tenure = sim.hold(ONE, "one", shared=False)
@@ -114,7 +124,9 @@ class Granting:
 @pytest.mark.parametrize("granted", [(), ("get",), ("get", "list")])
 def test_one_that_we_may_not_read_or_break_is_unknown(sim: Sim, granted: tuple[str, ...]) -> None:
     held = {"holderIdentity": "somebody", "leaseDurationSeconds": 15}
-    sim.memory.create(LEASES, ONE.namespace, {"metadata": {"name": ONE.name}, "spec": held})
+    sim.memory.create(
+        LEASES, ONE.namespace, {"metadata": {"name": ONE.name, "labels": {names.DRIVER: "inline"}}, "spec": held}
+    )
     clock = [0.0]
     book = LeaseBook(Granting(sim.memory, *granted), "me", monotonic=lambda: clock[0])  # type: ignore[arg-type]
     book.watch_refs([str(ONE)])
@@ -129,7 +141,7 @@ def test_many_of_one_namespace_are_listed(sim: Sim) -> None:
     sim.run(1)
     cluster, clock = Granting(sim.memory, "get", "list", "replace"), [0.0]
     book = LeaseBook(cluster, "me", monotonic=lambda: clock[0])  # type: ignore[arg-type]
-    # One without our label: that a list does not show it says nothing.
+    # One without our label, that a list does not show.
     sim.memory.create(LEASES, "default", {"metadata": {"name": "bare"}, "spec": {"holderIdentity": "x"}})
     book.watch_refs([*(str(owner.ref) for owner in owners), "default/bare"])
     book.look()
@@ -139,7 +151,7 @@ def test_many_of_one_namespace_are_listed(sim: Sim) -> None:
         sim.run(2)
         clock[0] += 2
         book.look()
-    assert book.stale() == {"default/run-0", "default/bare"}
+    assert (book.stale(), book.unknown()) == ({"default/run-0"}, {"default/bare"})
 
 
 def test_a_sweep_deletes_what_dead_programs_left_behind() -> None:
@@ -160,7 +172,7 @@ def test_a_sweep_deletes_what_dead_programs_left_behind() -> None:
 def test_a_mandate_is_a_tenure_and_the_state_of_the_others() -> None:
     with MemoryCluster() as memory:
         memory.create(LEASES, SHARED.namespace, {"metadata": {"name": SHARED.name}})
-        dead = lease.broken({"metadata": {"name": ONE.name}}, "somebody")
+        dead = lease.broken({"metadata": {"name": ONE.name, "labels": {names.DRIVER: "inline"}}}, "somebody")
         memory.create(LEASES, ONE.namespace, dead)
         tenure = Tenure(memory, SHARED, "me", shared=True)
         chores: list[str] = []

@@ -45,7 +45,11 @@ class Recorded(World):
         seen = {
             TFJOBS: [stored for _, stored in caches.jobs()],
             PODS: caches._reflectors[PODS].items(),
-            SERVICES: [one for _, job in caches.jobs() for one in caches.objects(job["metadata"]["uid"]).values()],
+            SERVICES: [
+                one
+                for ref, job in caches.jobs()
+                for one in caches.objects(ref.namespace, job["metadata"]["uid"]).values()
+            ],
         }
         return all(_versions(self.memory.list(kind).items) == _versions(known) for kind, known in seen.items())
 

@@ -135,7 +135,7 @@ class Hub:
             return None, []
         if driven and self._seat is not None and not self._seat.drives(job):
             self._seat.consider(ref)
-        return job, sight.pods(job["metadata"]["uid"])
+        return job, sight.pods(ref.namespace, job["metadata"]["uid"])
 
     def _open(self, ref: JobRef, *, driven: bool) -> None:
         """See to it that jobs of that kind are seen, and driven if they are to be; ClusterError."""

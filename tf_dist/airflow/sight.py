@@ -11,7 +11,7 @@ from tf_dist.cluster.reflector import Reflector, backoff
 from tf_dist.core import names
 from tf_dist.driver import slim
 from tf_dist.driver.caches import Caches
-from tf_dist.driver.refs import JobRef, job_uid
+from tf_dist.driver.refs import JobRef
 from tf_dist.errors import Forbidden, NotFound, Unavailable
 
 
@@ -27,7 +27,7 @@ class Sight(Protocol):
     def job(self, ref: JobRef) -> Object | None:
         """A job, None if it is not there."""
 
-    def pods(self, uid: str) -> list[Object]:
+    def pods(self, namespace: str, uid: str) -> list[Object]:
         """The pods of a job."""
 
     def refused(self) -> Forbidden | None:
@@ -79,7 +79,7 @@ class OwnSight:
             namespace=self._namespace,
             labels=names.JOB_UID if pods else "",
             keep=slim.pod if pods else slim.job,
-            index=job_uid if pods else lambda _: "",
+            index=names.owner_key if pods else lambda _: "",
             pause=self._pause,
         )
 
@@ -97,9 +97,9 @@ class OwnSight:
         """See ``Sight``."""
         return self._reflectors[ref.resource].get(ref.namespace, ref.name)
 
-    def pods(self, uid: str) -> list[Object]:
+    def pods(self, namespace: str, uid: str) -> list[Object]:
         """See ``Sight``."""
-        return self._reflectors[PODS].cache.group(uid)
+        return self._reflectors[PODS].cache.group(names.owned_key(namespace, uid))
 
     def refused(self) -> Forbidden | None:
         """See ``Sight``."""
@@ -144,9 +144,9 @@ class DriversSight:
         """See ``Sight``."""
         return self._caches.job(ref)
 
-    def pods(self, uid: str) -> list[Object]:
+    def pods(self, namespace: str, uid: str) -> list[Object]:
         """See ``Sight``."""
-        return self._caches.pods(uid)
+        return self._caches.pods(namespace, uid)
 
     def refused(self) -> Forbidden | None:
         """See ``Sight``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from tf_dist.core.model import Dialect, Job, ReplicaId, ReplicaSpec, Role, ServiceStyle
+from tf_dist.core.model import Dialect, Document, Job, ReplicaId, ReplicaSpec, Role, ServiceStyle
 
 JOB_UID: Final = "tf-dist.dev/job-uid"
 JOB_NAME: Final = "tf-dist.dev/job-name"
@@ -74,6 +74,24 @@ def endpoint(job: Job, spec: ReplicaSpec, index: int) -> str:
 def job_labels(job: Job) -> dict[str, str]:
     """The labels that all objects of the job share; a selector of its pods."""
     return {JOB_UID: job.uid, JOB_NAME: job.key.name}
+
+
+def owned_key(namespace: str, uid: str) -> str:
+    """What the objects of a job are indexed by."""
+    return f"{namespace}/{uid}"
+
+
+def owner_key(stored: Document) -> str:
+    """The ``owned_key`` of the job whose object this is, "" for none.
+
+    The label alone says nothing: anybody may write it, in any namespace. The object's controller has to be that job,
+    and then it is in the job's namespace, or the garbage collector takes it.
+    """
+    metadata = stored["metadata"]
+    uid = (metadata.get("labels") or {}).get(JOB_UID)
+    owners = metadata.get("ownerReferences") or () if uid else ()
+    controlled = any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+    return owned_key(metadata.get("namespace") or "", str(uid)) if controlled else ""
 
 
 def replica_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:

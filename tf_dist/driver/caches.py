@@ -29,7 +29,7 @@ from tf_dist.core.schedulers.served import Served
 from tf_dist.core.times import format_time
 from tf_dist.driver import slim
 from tf_dist.driver.recorder import Recorder
-from tf_dist.driver.refs import JOB_KINDS, OWNED_KINDS, JobRef, job_uid
+from tf_dist.driver.refs import JOB_KINDS, OWNED_KINDS, JobRef
 from tf_dist.driver.schedulers import Schedulers
 from tf_dist.driver.settings import DriverSettings
 from tf_dist.errors import Forbidden, NotFound
@@ -81,10 +81,12 @@ class Caches:
         kinds = {kind: self._reflector(kind, self._job_changed(kind), slim.job, jobs_of) for kind in self._job_kinds()}
         for kind in self._owned_kinds():
             changed = self._owned_changed
-            kinds[kind] = self._reflector(kind, changed, slim.owned, namespace, labels=names.JOB_UID, index=job_uid)
+            kinds[kind] = self._reflector(
+                kind, changed, slim.owned, namespace, labels=names.JOB_UID, index=names.owner_key
+            )
         whose = None if self.knows_room else namespace
         labels = "" if self.knows_room else names.JOB_UID
-        kinds[PODS] = self._reflector(PODS, self._pod_changed, slim.pod, whose, labels=labels, index=job_uid)
+        kinds[PODS] = self._reflector(PODS, self._pod_changed, slim.pod, whose, labels=labels, index=names.owner_key)
         if self.knows_room:
             kinds[NODES] = self._reflector(NODES, self._node_changed, slim.node, None)
         for kind in (QUEUES, PRIORITY_CLASSES):
@@ -200,9 +202,9 @@ class Caches:
         reflector = self._reflectors.get(ref.resource)
         return reflector.get(ref.namespace, ref.name) if reflector else None
 
-    def pods(self, uid: str) -> list[Object]:
+    def pods(self, namespace: str, uid: str) -> list[Object]:
         """The pods of a job."""
-        return self._reflectors[PODS].cache.group(uid)
+        return self._reflectors[PODS].cache.group(names.owned_key(namespace, uid))
 
     def snapshot(self, claims: Iterable[Claim], now: float) -> Snapshot:
         """What admission decides on: these jobs, the nodes, the pods of everybody, and the rules."""
@@ -215,14 +217,14 @@ class Caches:
         """The queues, or the priority classes."""
         return self._reflectors[kind].items() if kind in self._reflectors else []
 
-    def objects(self, uid: str) -> dict[tuple[str, str], Object]:
+    def objects(self, namespace: str, uid: str) -> dict[tuple[str, str], Object]:
         """What else a job owns, by kind (that of a gang scheduler with its group) and name."""
         owned: dict[tuple[str, str], Object] = {
             (kind.kind, stored["metadata"]["name"]): stored
             for kind in self._owned_kinds()
-            for stored in self._reflectors[kind].cache.group(uid)
+            for stored in self._reflectors[kind].cache.group(names.owned_key(namespace, uid))
         }
-        return owned | self.schedulers.objects(uid)
+        return owned | self.schedulers.objects(namespace, uid)
 
     def served(self, scheduler: Scheduler) -> Served | None:
         """What there is of another gang scheduler, that a job asks for; None while that cannot be told."""
@@ -233,7 +235,9 @@ class Caches:
         """List the pods of one job now: whoever takes a job over must not miss those its last driver made."""
         if self.followed:
             labels = f"{names.JOB_UID}={uid}"
-            self._reflectors[PODS].refresh_group(uid, namespace=ref.namespace, labels=labels)
+            self._reflectors[PODS].refresh_group(
+                names.owned_key(ref.namespace, uid), namespace=ref.namespace, labels=labels
+            )
 
     def look_again(self, ref: JobRef, uid: str) -> None:
         """Get a job anew; ClusterError when that fails."""

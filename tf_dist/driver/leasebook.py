@@ -39,7 +39,8 @@ class LeaseBook:
     A driver is stale when its Lease was unchanged for the Lease's duration *and* we have broken it (see
     ``tf_dist.driver.lease``), when another has broken it, or when it was absent for a whole duration: a driver creates
     its Lease before its first job, so absence means that it ended, or that its Lease was deleted under it, and then it
-    has a duration to notice. A Lease that we may not read or break is never stale, but unknown.
+    has a duration to notice. A Lease that we may not read or break is never stale, but unknown;
+    so is one without a driver's label, which any job may name, and which is not ours to write.
     """
 
     def __init__(self, cluster: Cluster, me: str, *, monotonic: Callable[[], float] = lease.steady) -> None:
@@ -107,6 +108,8 @@ class LeaseBook:
                 sent = self._monotonic()
             stored = listed or self._get(ref)
             received = self._monotonic()
+            if stored is not None and names.DRIVER not in (stored["metadata"].get("labels") or {}):
+                raise Forbidden(f"lease {ref} is no driver's: it has no label {names.DRIVER}")
             entry.seen.note(stored, received)
             rest = entry.seen.duration - entry.seen.age(received)
             entry.due = received + (min(rest, LOOK_EVERY) if rest > 0 else LOOK_EVERY)

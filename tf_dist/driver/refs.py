@@ -27,19 +27,12 @@ class JobRef(NamedTuple):
     @classmethod
     def of_owner(cls, owned: Object) -> JobRef | None:
         """The job that an object belongs to; None if it is nobody's, or somebody else's."""
-        if not job_uid(owned):
+        if not names.owner_key(owned):
             return None
         metadata = owned["metadata"]
-        for owner in metadata.get("ownerReferences") or ():
-            if owner.get("controller"):
-                kind = _BY_KIND.get(owner["kind"])
-                return cls(kind, metadata["namespace"], owner["name"]) if kind else None
-        return None
+        owner = next(owner for owner in metadata["ownerReferences"] if owner.get("controller"))
+        kind = _BY_KIND.get(owner.get("kind"))
+        return cls(kind, metadata["namespace"], owner["name"]) if kind else None
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
-
-
-def job_uid(stored: Object) -> str:
-    """The uid of the job that an object is labelled with, "" for none."""
-    return (stored["metadata"].get("labels") or {}).get(names.JOB_UID) or ""

@@ -16,7 +16,7 @@ from tf_dist.core.schedulers.model import Scheduler
 from tf_dist.core.schedulers.served import Api, Served
 from tf_dist.driver import slim
 from tf_dist.driver.recorder import Recorder
-from tf_dist.driver.refs import JobRef, job_uid
+from tf_dist.driver.refs import JobRef
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 
 _LOG = logging.getLogger(__name__)
@@ -101,14 +101,14 @@ class Schedulers:
             priorities=priorities,
         )
 
-    def objects(self, uid: str) -> dict[tuple[str, str], Object]:
+    def objects(self, namespace: str, uid: str) -> dict[tuple[str, str], Object]:
         """What a job has at the schedulers in use, by kind (with its group) and name."""
         return {
             (key, stored["metadata"]["name"]): stored
             for found in list(self._found.values())
             for key, reflector in found.reflectors.items()
             if reflector.resource.namespaced
-            for stored in reflector.cache.group(uid)
+            for stored in reflector.cache.group(names.owned_key(namespace, uid))
         }
 
     def reflector(self, kind: Resource) -> Reflector:
@@ -180,7 +180,7 @@ class Schedulers:
             namespace=self._namespace if own else None,
             labels=names.JOB_UID if own else "",
             keep=slim.rule,
-            index=job_uid if own else lambda _: "",
+            index=names.owner_key if own else lambda _: "",
             restarted=self._recorder.watch_restarted,
         )
 

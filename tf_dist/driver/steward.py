@@ -88,10 +88,10 @@ class Steward:
         """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read."""
         now, stored, job = self._clock(), known.stored, known.job
         if isinstance(known.problem, InvalidJob):
-            return _end_invalid(known, known.problem, self._caches.pods(known.uid), now)
+            return _end_invalid(known, known.problem, self._caches.pods(known.ref.namespace, known.uid), now)
         if known.problem is not None or job is None:
             raise known.problem or RuntimeError("neither a job nor a problem")
-        pods = self._ledger.pod_views(job, self._caches.pods(known.uid))
+        pods = self._ledger.pod_views(job, self._caches.pods(known.ref.namespace, known.uid))
         gang = known.gang if driver is None else None
         scheduler = scheduler_of(job, taken_on(job, known.remembered or known.status, gang))
         # Asked before its objects are: they are followed from then on.
@@ -100,7 +100,7 @@ class Steward:
             now=now,
             stored_status=stored_status(stored),
             pods=pods,
-            objects=self._caches.objects(known.uid),
+            objects=self._caches.objects(known.ref.namespace, known.uid),
             verdict=verdict,
             addresses=self._addresses(known, verdict, len(pods)),
             deleting="deletionTimestamp" in stored["metadata"],

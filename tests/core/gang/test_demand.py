@@ -66,7 +66,10 @@ def pod(
     if labels:
         labels["tf-dist.dev/replica-index"] = str(index)
     spec = {"containers": [container(cpu="1")]} | ({"nodeName": on} if on else {})
-    return {"metadata": {"name": "p", "labels": labels}, "spec": spec, "status": {"phase": phase}}
+    metadata: dict[str, Any] = {"name": "p", "namespace": "default", "labels": labels}
+    if owner:
+        metadata["ownerReferences"] = [{"uid": owner, "controller": True}]
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
 
 
 def free(*pods: Any) -> Decimal:

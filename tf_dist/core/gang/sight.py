@@ -69,9 +69,8 @@ class Sight:
         if not used:
             del self._used[node]
         self._fuller.add(node)
-        labels = pod["metadata"].get("labels") or {}
-        if names.JOB_UID in labels:
-            self._seat(labels, node, sign)
+        if job := names.owner_key(pod):
+            self._seat(job, pod["metadata"]["labels"], node, sign)
 
     def _requests(self, spec: Mapping[str, Any]) -> Resources:
         if "initContainers" in spec or "overhead" in spec or "containers" not in spec:
@@ -84,28 +83,24 @@ class Sight:
             known = self._shapes[id(containers)] = (containers, requests(spec))
         return known[1]
 
-    def _seat(self, labels: Mapping[str, str], node: str, sign: int) -> None:
-        uid, type_, index = (
-            labels[names.JOB_UID],
-            labels.get(names.REPLICA_TYPE, ""),
-            labels.get(names.REPLICA_INDEX, ""),
-        )
-        job = self._bound.setdefault(uid, Bound())
+    def _seat(self, key: str, labels: Mapping[str, str], node: str, sign: int) -> None:
+        type_, index = labels.get(names.REPLICA_TYPE, ""), labels.get(names.REPLICA_INDEX, "")
+        job = self._bound.setdefault(key, Bound())
         _count(job.counts.setdefault(type_, {}), node, sign)
         if index.isdecimal():
             _count(job.seats.setdefault(type_, {}).setdefault(int(index), {}), node, sign)
         if not any(job.counts.values()):
-            del self._bound[uid]
-        self._moved.add(uid)
+            del self._bound[key]
+        self._moved.add(key)
 
     # What it gives
 
-    def bound(self, uid: str) -> Bound:
-        """Where the pods of a job are."""
-        return self._bound.get(uid, Bound())
+    def bound(self, key: str) -> Bound:
+        """Where the pods of a job are, by its ``names.owned_key``."""
+        return self._bound.get(key, Bound())
 
     def moved(self) -> frozenset[str]:
-        """The uids of the jobs whose pods have come to nodes, or left them, since this was asked last."""
+        """The jobs (``names.owned_key``) whose pods have come to nodes, or left them, since this was asked last."""
         moved, self._moved = self._moved, set()
         return frozenset(moved)
 
@@ -136,7 +131,11 @@ class Sight:
 
 def _says_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Whether they are told apart by their status only, as two versions of a pod mostly are."""
-    return old.get("spec") == new.get("spec") and old["metadata"].get("labels") == new["metadata"].get("labels")
+    return old.get("spec") == new.get("spec") and _marks(old) == _marks(new)
+
+
+def _marks(pod: Mapping[str, Any]) -> tuple[object, object]:
+    return pod["metadata"].get("labels"), pod["metadata"].get("ownerReferences")
 
 
 def _count(counts: dict[str, int], node: str, sign: int) -> None:

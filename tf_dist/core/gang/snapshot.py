@@ -13,7 +13,7 @@ from tf_dist.core.gang.demand import members
 from tf_dist.core.gang.model import PREEMPTING, Gang, Locality, Place, Policy, Queue, Snapshot
 from tf_dist.core.gang.queue_tree import DEFAULT
 from tf_dist.core.gang.sight import Bound, Sight
-from tf_dist.core.model import Job
+from tf_dist.core.model import Job, ReplicaSpec
 from tf_dist.core.seats import seats
 from tf_dist.core.sizes import grows_live
 from tf_dist.core.status import LIVE, Status
@@ -92,8 +92,9 @@ class Snapshots:
                 continue
             uid = claim.job.uid
             known = before.get(uid)
-            if known is None or uid in moved or not _same(known[0], claim):
-                known = claim, gang(claim, self._sight.bound(uid), rules)
+            key = names.owned_key(claim.job.key.namespace, uid)
+            if known is None or key in moved or not _same(known[0], claim):
+                known = claim, gang(claim, self._sight.bound(key), rules)
             self._gangs[uid] = known
         return tuple(gang for _, gang in self._gangs.values())
 
@@ -142,17 +143,21 @@ def gang(claim: Claim, bound: Bound, rules: Rules = NO_RULES) -> Gang:
         not_before=status.not_before,
         place=place,
         bound=bound.placement(),
-        seats={spec.type: _seats(claim, bound, spec.type) for spec in job.replica_specs} if place else {},
+        seats={spec.type: _seats(claim, bound, spec) for spec in job.replica_specs} if place else {},
         done=dict(done),
     )
 
 
-def _seats(claim: Claim, bound: Bound, type_: str) -> tuple[str, ...]:
-    """The nodes of a type's replicas by index: where their pods are, else where they are to be."""
+def _seats(claim: Claim, bound: Bound, spec: ReplicaSpec) -> tuple[str, ...]:
+    """The nodes of a type's replicas by index: where their pods are, else where they are to be.
+
+    What index a pod has is only a label: one beyond all that there can be is passed over.
+    """
     admission = claim.status.admission
-    meant = seats(claim.job, admission.placement, type_) if admission else ()
-    found = bound.nodes(type_)
-    count = max(len(meant), max(found, default=-1) + 1)
+    meant = seats(claim.job, admission.placement, spec.type) if admission else ()
+    found = bound.nodes(spec.type)
+    most = max(len(meant), spec.replicas, len(found))
+    count = max(len(meant), max((index for index in found if index < most), default=-1) + 1)
     return tuple(found.get(index) or (meant[index] if index < len(meant) else "") for index in range(count))
 
 
