@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.driver.harness import container, tfjob
 from tests.waiting import until
-from tf_dist.cluster.api import PODS, TFJOBS, Object
+from tf_dist.cluster.api import NAMESPACES, PODS, TFJOBS, Object
+from tf_dist.cluster.rest import RestCluster
 from tf_dist.driver.local import LocalEndpoint, LocalSettings, client, down, status, up
+from tf_dist.errors import ClusterError, Forbidden, Unavailable
 
 _UP = """
 import sys
@@ -81,3 +88,83 @@ def test_stopping_it_ends_every_pod_and_keeps_the_jobs(home: Path) -> None:
     assert status(home) is None
     second = _up(home)
     assert [job["metadata"]["name"] for job in client(second).list(TFJOBS, "default").items] == ["mnist"]
+
+
+# Secrets and whose the folder is
+
+
+def test_a_daemon_never_uses_the_token_of_the_one_before(home: Path) -> None:
+    """While none ran, any process could listen at its port, and was sent the token by every client."""
+    first = _up(home)
+    lasting = client(first)
+    os.kill(first.pid, signal.SIGKILL)
+    os.waitpid(first.pid, 0)
+    port = int(first.url.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)) as squatter, client(first, retries=0) as late:
+        asking = threading.Thread(target=lambda: suppress_cluster_errors(late))
+        asking.start()
+        caller, _ = squatter.accept()
+        with caller:
+            heard = caller.recv(4096)
+        asking.join()
+        assert first.token.encode() in heard
+        second = _up(home)
+    assert second.url != first.url
+    assert second.token != first.token
+    os.kill(second.pid, signal.SIGKILL)
+    os.waitpid(second.pid, 0)
+    third = _up(home)
+    assert third.url == second.url
+    assert third.token not in (first.token, second.token)
+    stolen = RestCluster(third.url, token=first.token, retries=0)
+    with stolen, pytest.raises(Forbidden, match="Unauthorized"):
+        stolen.get(NAMESPACES, None, "default")
+    config = yaml.safe_load(third.kubeconfig.read_text())
+    assert config["users"][0]["user"]["token"] == third.token
+    with client(second) as survivor:  # made for the daemon before, at the same place
+        assert survivor.get(NAMESPACES, None, "default")
+    lasting.close()
+
+
+def suppress_cluster_errors(cluster: RestCluster) -> None:
+    with suppress(ClusterError):
+        cluster.get(NAMESPACES, None, "default")
+
+
+def test_the_folder_and_what_is_secret_in_it_are_for_their_owner_only(home: Path) -> None:
+    home.mkdir(mode=0o777)
+    home.chmod(0o777)
+    for name in ("kubeconfig", "cluster.sqlite", "daemon.log"):
+        (home / name).touch(mode=0o666)
+        (home / name).chmod(0o666)
+    endpoint = _up(home)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in home.iterdir()}
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert (home / "node").stat().st_mode & 0o777 == 0o700
+    for name in ("kubeconfig", "endpoint.json", "cluster.sqlite", "daemon.log"):
+        assert modes[name] == 0o600, name
+    assert endpoint.token in (home / "kubeconfig").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make folders of other users")
+@pytest.mark.parametrize("what", ["folder", "link", "link to nothing", "file"])
+def test_a_folder_of_another_user_is_not_used_nor_believed(home: Path, tmp_path: Path, what: str) -> None:
+    theirs = tmp_path / "theirs"
+    if what == "folder":
+        home.mkdir()
+        os.chown(home, 65534, 65534)
+        lie = {"url": "http://127.0.0.1:1", "token": "t", "pid": os.getpid(), "network": {}}
+        (home / "endpoint.json").write_text(json.dumps(lie))
+    elif what == "file":
+        home.touch()
+    else:
+        if what == "link":
+            theirs.mkdir()  # ours, but they decide what the link leads to tomorrow
+        home.symlink_to(theirs)
+        os.lchown(home, 65534, 65534)
+    assert status(home) is None
+    assert not down(home)
+    with pytest.raises(Unavailable, match=r"another user|no folder") as refused:
+        _up(home)
+    assert refused.value.hint
+    assert sorted(tmp_path.iterdir()) == sorted({home, *([theirs] if what == "link" else [])})

@@ -13,6 +13,12 @@ class BadRequest(Rejected):
     code = 400
 
 
+class LengthRequired(BadRequest):
+    """The request has a body and does not say how long it is (411)."""
+
+    code = 411
+
+
 class Unauthorized(Forbidden):
     """The request carries no valid token (401)."""
 

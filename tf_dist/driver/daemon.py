@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import sys
 import threading
 from dataclasses import asdict
@@ -44,7 +43,6 @@ def main(argument: str) -> int:
 
 
 def _settings(given: dict[str, object], folder: Path) -> EmbeddedSettings:
-    before = _last_endpoint(folder)
     return EmbeddedSettings(
         state_dir=folder,
         data_dir=folder / "data",
@@ -54,18 +52,19 @@ def _settings(given: dict[str, object], folder: Path) -> EmbeddedSettings:
         entrypoints={image: tuple(argv) for image, argv in given["entrypoints"].items()},  # type: ignore[attr-defined]
         ephemeral=False,
         durable=True,
-        port=before[0],
-        token=before[1],
+        port=_last_port(folder),
     )
 
 
-def _last_endpoint(folder: Path) -> tuple[int, str]:
-    """Port and token of the daemon before, so that kubeconfigs in use stay good."""
+def _last_port(folder: Path) -> int:
+    """Where the daemon before listened, so that its URL stays good.
+
+    Its token does not: while it was away, any other process of this machine could listen there and collect it.
+    """
     try:
-        before = json.loads((folder / ENDPOINT).read_text())
-        return urlsplit(before["url"]).port or 0, before["token"]
+        return urlsplit(json.loads((folder / ENDPOINT).read_text())["url"]).port or 0
     except (OSError, ValueError, KeyError):
-        return 0, secrets.token_urlsafe(32)
+        return 0
 
 
 def _publish(cluster: EmbeddedCluster, folder: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,7 +32,7 @@ class EmbeddedSettings:
     ``state_dir``: sockets, logs and, when ``durable``, the store; ``data_dir``: what outlives the cluster (volumes of
     persistent claims); ``workdir``: where a container runs that names no folder; ``capacity`` and ``entrypoints``: see
     ``NodeSettings``; ``ephemeral``: everything ends with this process, however it ends; ``serve``: with an API server
-    on loopback, at ``port`` if that is free (0: any).
+    on loopback, at ``port`` if that is free (0: any). The token is a new one at every start.
     """
 
     state_dir: Path = field(default_factory=default_state_dir)
@@ -44,7 +46,6 @@ class EmbeddedSettings:
     durable: bool = False
     serve: bool = True
     port: int = 0
-    token: str = ""
 
 
 class EmbeddedCluster:
@@ -83,14 +84,14 @@ class EmbeddedCluster:
             self._serve(stack)
 
     def _serve(self, stack: ExitStack) -> None:
-        server = ApiServer(self.cluster, port=self.settings.port, token=self.settings.token)
+        server = ApiServer(self.cluster, port=self.settings.port)
         try:
             self.url = server.start()
         except ClusterError:
             if self.settings.port == 0:
                 raise
             # The port of the last time is somebody else's now.
-            server = ApiServer(self.cluster, token=self.settings.token)
+            server = ApiServer(self.cluster)
             self.url = server.start()
         stack.callback(server.stop)
         self.token = server.token
@@ -142,7 +143,10 @@ _VALIDATORS: Mapping[tuple[str, str], Callable[[Object], Object]] = {
 
 def dump(document: Mapping[str, Any], path: Path) -> None:
     """Write a file that only its owner may read, whole or not at all."""
-    scratch = path.with_name(f".{path.name}.new")
-    scratch.touch(mode=0o600)
-    scratch.write_text(json.dumps(document, indent=2) + "\n")
-    scratch.replace(path)
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(json.dumps(document, indent=2) + "\n")
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)

@@ -6,18 +6,15 @@ many the oldest one goes, so that the kubelet's probe always gets through.
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Final, NamedTuple, Self
 
+from tf_dist.cluster.http.listener import Limits, TrackingServer
 from tf_dist.errors import ClusterError
 
-_LOG = logging.getLogger(__name__)
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -52,15 +49,14 @@ class HealthServer:
         self._pages = pages
         self._host = host
         self.port = port
-        self._most = most
-        self._seconds = seconds
+        self._limits = Limits(most, seconds)
         self._listener: _Listener | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> Self:
         """Listen; ClusterError when the port is taken."""
         try:
-            self._listener = _Listener((self._host, self.port), self._pages, self._most, self._seconds)
+            self._listener = _Listener((self._host, self.port), self._pages, self._limits)
         except OSError as error:
             raise ClusterError(
                 f"cannot serve metrics on port {self.port}: {error.strerror}",
@@ -77,7 +73,8 @@ class HealthServer:
             return
         self._listener.shutdown()
         self._thread.join()
-        self._listener.end()
+        self._listener.end_connections()
+        self._listener.server_close()
         self._listener = None
 
     def __enter__(self) -> Self:
@@ -87,80 +84,22 @@ class HealthServer:
         self.stop()
 
 
-class _Listener(HTTPServer):
-    """Accepts connections and knows them all, oldest first."""
+class _Listener(TrackingServer):
+    """Accepts connections from everywhere, over both families; none of them is ever trusted."""
 
-    allow_reuse_address = True
-    request_queue_size = 64
+    thread_name = "health-call"
 
-    def __init__(
-        self, address: tuple[str, int], pages: dict[str, Callable[[], Answer]], most: int, seconds: float
-    ) -> None:
+    def __init__(self, address: tuple[str, int], pages: dict[str, Callable[[], Answer]], limits: Limits) -> None:
         self.pages = pages
-        self._most = most
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._deadlines: dict[socket.socket, float] = {}
-        self._threads: set[threading.Thread] = set()
         if not address[0] and socket.has_dualstack_ipv6():
             self.address_family = socket.AF_INET6
-        super().__init__(address, _Handler)
+        super().__init__(address, _Handler, limits)
 
     def server_bind(self) -> None:
-        """Bind, and do not look our own name up: that may take half a minute without a name server."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        """Bind to both families."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread for a connection; the oldest one makes way for it if there are too many."""
-        thread = threading.Thread(target=self._serve, args=(request, client_address), name="health-call", daemon=True)
-        with self._lock:
-            self._deadlines[request] = time.monotonic() + self._seconds
-            # Those that have ended; one that only is about to must be waited for at the end.
-            self._threads = {one for one in self._threads if one.is_alive()} | {thread}
-            while len(self._deadlines) > self._most:
-                self._break(next(iter(self._deadlines)))
-        thread.start()
-
-    def service_actions(self) -> None:
-        """Several times a second: who has had his time goes."""
-        now = time.monotonic()
-        with self._lock:
-            for sock in [sock for sock, deadline in self._deadlines.items() if now >= deadline]:
-                self._break(sock)
-
-    def _break(self, sock: socket.socket) -> None:
-        """End the connection under its thread, which then ends by itself."""
-        del self._deadlines[sock]
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-    def _serve(self, request: socket.socket, client_address: Any) -> None:
-        try:
-            request.settimeout(self._seconds)
-            self.finish_request(request, client_address)
-        except OSError:
-            pass  # the client's business
-        except Exception:
-            _LOG.exception("a probe could not be answered")
-        finally:
-            with self._lock:
-                self._deadlines.pop(request, None)
-            self.shutdown_request(request)
-
-    def end(self) -> None:
-        """Break every connection and wait for its thread."""
-        with self._lock:
-            threads = list(self._threads)
-            for sock in list(self._deadlines):
-                self._break(sock)
-        for thread in threads:
-            thread.join(timeout=5)
-        self.server_close()
+        super().server_bind()
 
 
 class _Handler(BaseHTTPRequestHandler):

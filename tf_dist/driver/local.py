@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tf_dist.cluster.api import NAMESPACES, Cluster
+from tf_dist.cluster.credentials import Grant, Renewed
+from tf_dist.cluster.node.folders import foreign, private
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.errors import ClusterError, Unavailable
 
@@ -66,11 +68,15 @@ class LocalEndpoint:
 
 
 def status(state_dir: Path | None = None) -> LocalEndpoint | None:
-    """The running daemon, None if there is none (or the one there was is dead)."""
+    """The running daemon, None if there is none (or the one there was is dead).
+
+    What another user's folder says is not believed: they would get our jobs, and our signals to any process.
+    """
     folder = state_dir or state_home()
     try:
-        found = json.loads((folder / ENDPOINT).read_text())
-        endpoint = LocalEndpoint(**found, state_dir=folder)
+        if foreign(folder):
+            return None
+        endpoint = _read(folder)
         os.kill(endpoint.pid, 0)
         with client(endpoint, retries=0) as cluster:
             cluster.get(NAMESPACES, None, "default")
@@ -79,9 +85,29 @@ def status(state_dir: Path | None = None) -> LocalEndpoint | None:
     return endpoint
 
 
+def _read(folder: Path) -> LocalEndpoint:
+    return LocalEndpoint(**json.loads((folder / ENDPOINT).read_text()), state_dir=folder)
+
+
 def client(endpoint: LocalEndpoint, *, retries: int = 3) -> RestCluster:
-    """A client of a daemon; ``retries`` as of ``RestCluster``."""
-    return RestCluster(endpoint.url, token=endpoint.token, retries=retries)
+    """A client of a daemon, and of the next one at the same place; ``retries`` as of ``RestCluster``."""
+    first = [endpoint]
+
+    def token() -> Grant:
+        present = first.pop() if first else _successor(endpoint.state_dir)
+        return Grant({"Authorization": f"Bearer {present.token}"})
+
+    return RestCluster(endpoint.url, credentials=Renewed(token), retries=retries)
+
+
+def _successor(folder: Path) -> LocalEndpoint:
+    """The daemon that is there now; Unavailable while it only starts."""
+    try:
+        endpoint = _read(folder)
+        os.kill(endpoint.pid, 0)
+    except (OSError, ValueError, TypeError) as error:
+        raise Unavailable("the local cluster does not run, or only starts") from error
+    return endpoint
 
 
 def connect(state_dir: Path | None = None) -> Cluster:
@@ -94,8 +120,7 @@ def connect(state_dir: Path | None = None) -> Cluster:
 
 def up(settings: LocalSettings, *, timeout: float = 30.0) -> LocalEndpoint:
     """The running daemon, started if there was none. Unavailable, with the end of its log, when it does not start."""
-    folder = Path(settings.state_dir)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = private(Path(settings.state_dir))
     with _one_at_a_time(folder):
         return status(folder) or _start(settings, folder, timeout)
 
@@ -130,6 +155,7 @@ def _start(settings: LocalSettings, folder: Path, timeout: float) -> LocalEndpoi
 def _spawn(settings: LocalSettings, log: Path) -> subprocess.Popen[bytes]:
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     try:
+        os.fchmod(descriptor, 0o600)
         return subprocess.Popen(
             [sys.executable, "-m", "tf_dist.driver.daemon", json.dumps(asdict(settings))],
             stdin=subprocess.DEVNULL,

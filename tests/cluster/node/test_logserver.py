@@ -19,6 +19,7 @@ import pytest
 
 from tests.waiting import until
 from tf_dist.cluster.api import LogOptions
+from tf_dist.cluster.http.listener import Limits
 from tf_dist.cluster.node import logserver
 from tf_dist.cluster.node.callers import Gate
 from tf_dist.cluster.node.certificate import server_context
@@ -290,7 +291,7 @@ def test_a_followed_log_ends_with_its_container_or_its_reader(serve: Serve, logs
 
 @needs_openssl
 def test_one_connection_too_many_is_hung_up_on(serve: Serve, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logserver, "_MOST", 1)
+    monkeypatch.setattr(logserver, "_LIMITS", Limits(connections=1, seconds=30))
     server = serve(None)
     logs.alive = True
     logs.say("first")

@@ -3,41 +3,55 @@
 from __future__ import annotations
 
 import base64
+import resource
 import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import Self
+from typing import Final, Self
 
 from tf_dist.cluster.http.app import App
 from tf_dist.cluster.http.handler import Handler
 from tf_dist.cluster.http.hangups import Hangups
-from tf_dist.cluster.http.listener import TrackingServer
+from tf_dist.cluster.http.listener import Limits, TrackingServer
 from tf_dist.cluster.http.reviews import USER
 from tf_dist.cluster.memory.cluster import MemoryCluster
 from tf_dist.errors import ClusterError
+
+_CONNECTIONS: Final = 512
 
 
 class Listener(TrackingServer):
     """Accepts the connections of an ApiServer."""
 
-    request_queue_size = 128
     thread_name = "tf-dist-connection"
 
     def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
         self.api = api
-        super().__init__(address, Handler)
+        super().__init__(address, Handler, api.limits)
 
 
 class ApiServer:
-    """Serves a MemoryCluster on loopback. ``port`` 0 takes a free one; a token is made up if none is given."""
+    """Serves a MemoryCluster on loopback. ``port`` 0 takes a free one; a token is made up if none is given.
 
-    def __init__(self, cluster: MemoryCluster, *, host: str = "127.0.0.1", port: int = 0, token: str = "") -> None:
+    ``limits``: of connections; None leaves half of this process's descriptors to others.
+    """
+
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str = "",
+        limits: Limits | None = None,
+    ) -> None:
         if not ip_address(host).is_loopback:
             raise ClusterError(f"the embedded cluster serves loopback only, not {host}", hint="use 127.0.0.1")
         self._address = (host, port)
+        self.limits = limits or Limits(min(_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
         self.token = token or secrets.token_urlsafe(32)
         basic = base64.b64encode(f"{USER}:{self.token}".encode())
         self.credentials = (f"Bearer {self.token}".encode(), b"Basic " + basic)

@@ -52,7 +52,11 @@ class SqliteJournal:
 
     def _open(self) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        file = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            os.fchmod(file, 0o600)  # it holds Secrets, whoever made it
+        finally:
+            os.close(file)
         self._db: sqlite3.Connection | None = sqlite3.connect(
             self.path, timeout=0, isolation_level=None, check_same_thread=False
         )

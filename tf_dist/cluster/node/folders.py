@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import signal
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,14 +46,33 @@ class Folder:
 
 
 def private(path: Path) -> Path:
-    """A folder that only this user can enter; Unavailable when someone else's is in its place."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    info = path.stat()
-    if info.st_uid != os.geteuid():
-        raise Unavailable(f"{path} belongs to another user", hint="name another state_dir")
-    if info.st_mode & 0o077:
+    """A folder that only this user can enter, made if need be; Unavailable when it cannot be ours."""
+    problem = foreign(path)
+    if not problem:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        problem = foreign(path)  # perhaps somebody was quicker
+    if problem:
+        raise Unavailable(f"{path} {problem}", hint="name another state folder")
+    if path.stat().st_mode & 0o077:
         path.chmod(0o700)
     return path
+
+
+def foreign(path: Path) -> str:
+    """Why what is at a path cannot be a folder of this user's own, "" if it can or nothing is there.
+
+    A symbolic link may lead anywhere, and where it leads may be changed by its owner at any time.
+    """
+    try:
+        if path.lstat().st_uid not in (os.geteuid(), 0):
+            return f"{'is a symbolic link of' if path.is_symlink() else 'belongs to'} another user"
+        info = path.stat()
+    except FileNotFoundError:
+        return "is a symbolic link to nothing" if path.is_symlink() else ""
+    if not stat.S_ISDIR(info.st_mode):
+        return "is no folder"
+    return "" if info.st_uid == os.geteuid() else "belongs to another user"
 
 
 def temporary(parent: Path) -> Folder:

@@ -15,14 +15,13 @@ from typing import Any, Protocol
 
 from tf_dist.cluster.api import LogOptions, Stream
 from tf_dist.cluster.http.hangups import Hangups
-from tf_dist.cluster.http.listener import TrackingServer, hang_up
+from tf_dist.cluster.http.listener import Limits, TrackingServer, hang_up
 from tf_dist.cluster.node.callers import Gate
 from tf_dist.cluster.node.logrequests import LogRequest, read_request
 from tf_dist.errors import ClusterError, Unavailable
 
 _log = logging.getLogger(__name__)
-_PATIENCE = 10.0  # seconds for a handshake and a request
-_MOST = 128  # connections at a time
+_LIMITS = Limits(connections=128, seconds=10.0)  # for a handshake and a request
 
 
 class LogSource(Protocol):
@@ -76,7 +75,7 @@ class LogServer:
 
 
 class _Listener(TrackingServer):
-    """Accepts connections, but not too many, and speaks TLS on them."""
+    """Accepts connections and speaks TLS on them."""
 
     thread_name = "node-log-reader"
 
@@ -84,17 +83,14 @@ class _Listener(TrackingServer):
         self.owner = owner
         self._context = context
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, _Handler)
+        super().__init__(address, _Handler, _LIMITS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread for the connection; none when there are too many already."""
-        request.settimeout(_PATIENCE)
+        """A thread for the connection; the handshake is made there."""
+        request.settimeout(self.limits.seconds)
         request.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         secure = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-        if self.connections < _MOST:
-            super().process_request(secure, client_address)
-        else:
-            secure.close()
+        super().process_request(secure, client_address)
 
     def serve_connection(self, request: Any, client_address: Any) -> None:
         """Serve one request. The handshake is made here: a caller that is slow at it delays nobody."""
@@ -137,6 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream(lines, request)
 
     def _stream(self, lines: Stream[bytes], request: LogRequest) -> None:
+        self.server.serving(self.connection)
         self.connection.settimeout(None)  # whoever follows a log may pause; keep-alive tells when it is gone
         plain = socket.socket(fileno=_duplicate(self.connection))
         hangups = self.server.owner.hangups
