@@ -213,29 +213,3 @@ def test_ready_tells_workers_that_work_or_are_done_of_those_wanted() -> None:
     counts = {"worker": Counts(running=1, ready=1, failed=1), "ps": Counts(ready=1)}
     assert ready_text(JOB, Status(counts=counts)) == "1/2"
     assert ready_text(v1_job(replicas("PS", 2)), Status(counts=counts)) == "1/2"
-
-
-# -- documents that are no jobs -----------------------------------------------------------------------------------
-
-PROBLEM = InvalidJob([Problem("spec.x", "is wrong", "mend it")])
-
-
-@pytest.mark.parametrize(
-    ("document", "where"),
-    [
-        ({"kind": "TFJob", "spec": {}}, lambda s: (s["conditions"][0]["reason"], s["conditions"][0]["message"])),
-        ({"kind": "TFJob", "spec": {"replicaSpecs": []}}, lambda s: ("InvalidTFJobSpec", s["reason"])),
-        ({"kind": "Job", "spec": None}, lambda s: (s["state"]["reason"], s["state"]["message"])),
-    ],
-)
-def test_an_invalid_document_fails_for_good_with_every_reason(document: Any, where: Any) -> None:
-    status = invalid_status(document, PROBLEM, START)
-    assert status is not None
-    assert where(status) == ("InvalidTFJobSpec", "the spec is invalid: spec.x: is wrong (mend it)")
-    assert invalid_status({**document, "status": status}, PROBLEM, START + 1) is None
-
-
-@pytest.mark.parametrize("phase", [p for p in Phase if p not in (Phase.PENDING, Phase.RUNNING, Phase.RESTARTING)])
-def test_a_job_that_has_stopped_is_not_failed_by_an_edit(phase: Phase) -> None:
-    stored = {"tfDist": dump_status(Status(phase=phase, created=START))}
-    assert invalid_status({"kind": "TFJob", "status": stored}, PROBLEM, START) is None

@@ -189,18 +189,6 @@ def test_a_job_with_unreadable_memory_is_reported_and_the_others_go_on(world: Wo
     assert any("Sideways" in message for reason, message in world.events() if reason == "ReconcileFailed")
 
 
-def test_an_edit_that_makes_a_running_job_invalid_ends_it_and_frees_its_pods(world: World) -> None:
-    world.submit(tfjob())
-    world.settle()
-    world.run_pods()
-    world.settle()
-    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": -1}}}})
-    world.settle()
-    world.bury()
-    assert world.status()["reason"] == "InvalidTFJobSpec"
-    assert world.phases() == {}
-
-
 @pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", "example.com/mine", "", 7])
 @pytest.mark.parametrize("broken", [False, True], ids=["readable", "unreadable"])
 def test_a_job_that_another_controller_manages_is_never_touched(world: World, manager: object, broken: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from tf_dist.cluster.api import EVENTS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.refusals import NotServed
 from tf_dist.core import names
-from tf_dist.core.dialects import read
+from tf_dist.core.accepted_spec import read_stored
 from tf_dist.core.model import Job
 from tf_dist.core.observed import PodView, pod_view
 from tf_dist.core.status import Status, state_word
@@ -67,8 +67,11 @@ class StoredJob:
 
     @cached_property
     def job(self) -> Job:
-        """The job it means; InvalidJob if it means none."""
-        return read(self.stored)
+        """The job in force: that of its spec, or of the last that was accepted; InvalidJob if there is none."""
+        reading = read_stored(self.stored, self.status)
+        if reading.job is None:
+            raise reading.problem or InvalidJob([])
+        return reading.job
 
     @property
     def selector(self) -> str:

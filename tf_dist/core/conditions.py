@@ -1,9 +1,9 @@
 """The conditions of a v1 TFJob, with the algebra of the training operator: what a new one does to those before it.
 
 A condition moves to the end when it is set, because printers show the last one as the state. Running and Restarting
-exclude each other; an end turns Running off; after Failed or Succeeded nothing more is said. ``Admitted`` is tf-dist's
-own, and ``Stalled`` (as kstatus has it) is there while the job cannot go on: they come first, so that no printer takes
-them for the state.
+exclude each other; an end turns Running off; after Failed or Succeeded nothing more is said. tf-dist's own come first,
+so that no printer takes them for the state: ``SpecAccepted``, ``Admitted``, and ``Stalled`` (as kstatus has it), which
+is there while the job cannot go on.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tf_dist.core.model import Job
-from tf_dist.core.status import LIVE, STALLED, STOPPED, Phase, Status
+from tf_dist.core.status import INVALID_SPEC, LIVE, STALLED, STOPPED, Phase, Status
 from tf_dist.core.times import format_time
 
 Condition = dict[str, Any]
 
+SPEC_ACCEPTED: Final = "SpecAccepted"
 _ADMITTED: Final = "Admitted"
 _STALLED: Final = "Stalled"
-_OURS: Final = (_ADMITTED, _STALLED)
+_OURS: Final = (SPEC_ACCEPTED, _ADMITTED, _STALLED)
 
 # Which condition a phase sets, and which ones that turns off (False) or removes (None).
 _OF_PHASE: Final[Mapping[Phase, tuple[str, Mapping[str, bool | None]]]] = {
@@ -38,7 +39,7 @@ _OF_PHASE: Final[Mapping[Phase, tuple[str, Mapping[str, bool | None]]]] = {
 def conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any]], now: float) -> list[Condition]:
     """The list to store, given the one stored before."""
     listed = [dict(condition) for condition in stored if condition.get("type") not in _OURS]
-    admitted, stalled = (next((dict(c) for c in stored if c.get("type") == type_), None) for type_ in _OURS)
+    spec, admitted, stalled = (next((dict(c) for c in stored if c.get("type") == type_), None) for type_ in _OURS)
     if not any(condition.get("type") == "Created" for condition in listed):
         listed = _set(listed, "Created", True, "TFJobCreated", f"TFJob {job.key.name} is created.", now)
     if status.phase in LIVE and any(c.get("type") == "Suspended" and c.get("status") == "True" for c in listed):
@@ -46,7 +47,8 @@ def conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any]], no
     phase = Phase.RESTARTING if _starts_over(status, listed) else status.phase
     if phase in _OF_PHASE:
         listed = _of_phase(job, status, phase, listed, now)
-    return [_admitted(status, admitted, now), *_stalled(status, stalled, now), *listed]
+    ours = [*spec_condition(status, spec, now), _admitted(status, admitted, now), *_stalled(status, stalled, now)]
+    return [*ours, *listed]
 
 
 def _starts_over(status: Status, listed: Iterable[Mapping[str, Any]]) -> bool:
@@ -129,6 +131,13 @@ def _stalled(status: Status, before: Condition | None, now: float) -> list[Condi
     return _set([before] if before else [], _STALLED, True, STALLED, status.obstacle, now)
 
 
-def failed_condition(reason: str, message: str, now: float) -> Condition:
-    """A Failed condition of its own, for a document that never became a job."""
-    return _set([], "Failed", True, reason, message, now)[0]
+def spec_condition(status: Status, before: Condition | None, now: float) -> list[Condition]:
+    """Whether the present spec is the one in force; a job that is over keeps what was said last."""
+    if status.finished or (status.accepted is None and status.refused is None):
+        return [before] if before else []
+    listed = [before] if before else []
+    if status.refused is not None:
+        condition = _set(listed, SPEC_ACCEPTED, False, INVALID_SPEC, status.refusal, now)[-1]
+        return [{**condition, "observedGeneration": status.refused.generation}]
+    condition = _set(listed, SPEC_ACCEPTED, True, "Accepted", "the spec is in force", now)[-1]
+    return [{**condition, "observedGeneration": status.accepted.generation if status.accepted else 0}]

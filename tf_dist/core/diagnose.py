@@ -23,7 +23,7 @@ def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) ->
     job = granted(job, status)
     facts = gather(job, status, pods)
     of_phase = _of_end(status) if status.phase not in LIVE else _of_life(job, status, facts, now)
-    found = [*_of_obstacle(status), *of_phase]
+    found = [*_of_obstacle(status), *_of_refusal(status), *of_phase]
     return tuple(found) or (_all_well(job, status, facts),)
 
 
@@ -39,6 +39,13 @@ def _of_obstacle(status: Status) -> Iterator[Diagnosis]:
         advice = "it is tried again at least every 30 s, and goes on as soon as that works"
         text = status.told if status.stalled else f"what is left cannot be cleared away: {status.obstacle}"
         yield Diagnosis(Level.ERROR, Category.REFUSED, text, resolution=advice)
+
+
+def _of_refusal(status: Status) -> Iterator[Diagnosis]:
+    if status.refusal:
+        level = Level.ERROR if status.never_accepted else Level.WARNING
+        advice = "mend it (kubectl edit, or apply a file that tf-dist validate accepts): that takes effect at once"
+        yield Diagnosis(level, Category.INVALID, status.refusal, resolution=advice)
 
 
 def _of_end(status: Status) -> Iterator[Diagnosis]:

@@ -1,41 +1,71 @@
-"""The status of a document that cannot become a job: failed, for good, with every reason.
+"""What becomes of a job whose present spec cannot be read: what runs goes on, what never ran waits.
 
-It got into the cluster past the checks (``kubectl apply`` on a cluster without them), so the status is the only place
-where its owner will look.
+It got into the cluster past the checks (``kubectl apply`` on a cluster without them), so its status is where its owner
+will look.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
-from tf_dist.core.conditions import failed_condition
+from tf_dist.core.actions import Emit, Plan, WriteStatus
+from tf_dist.core.conditions import SPEC_ACCEPTED, spec_condition
+from tf_dist.core.dialects.shape import items, mapping
 from tf_dist.core.model import Document
-from tf_dist.core.status import LIVE, Phase, Status, state_word
-from tf_dist.core.status_codec import FIELD, dump_status, load_status, stored_status
+from tf_dist.core.status import INVALID_SPEC, AcceptedSpec, RefusedSpec, Status, state_word
+from tf_dist.core.status_codec import FIELD, dump_status, stored_status
 from tf_dist.core.times import format_time, round_time
-from tf_dist.errors import InvalidJob
-
-REASON: Final = "InvalidTFJobSpec"
-_MOST_CHARACTERS: Final = 1024
 
 
-def invalid_status(document: Document, problem: InvalidJob, now: float) -> dict[str, Any] | None:
-    """The status to store for ``document``; None when it is stored already or the job has ended or stopped."""
-    before = load_status(stored_status(document))
-    if before.phase not in LIVE:
-        return None
-    message = f"the spec is invalid: {'; '.join(map(str, problem.problems))}"[:_MOST_CHARACTERS]
+def with_spec(status: Status, accepted: AcceptedSpec | None, refused: RefusedSpec | None) -> Status:
+    """The memory with what was read; without ``accepted`` it is as it was. A job that is over keeps what it has."""
+    if status.finished or (accepted is None and refused is None):
+        return status
+    # The words of a refusal stand as long as the spec does: drivers of two releases would exchange them for ever.
+    same = status.refused is not None and status.refused == refused
+    return replace(status, accepted=accepted or status.accepted, refused=status.refused if same else refused)
+
+
+def spec_news(before: Status, after: Status) -> Iterator[Emit]:
+    """The event about a spec that is refused, once for each, and about one that is accepted again."""
+    if after.refusal and after.refused != before.refused:
+        yield Emit("Warning", INVALID_SPEC, after.refusal)
+    elif before.refusal and after.refused is None:
+        yield Emit("Normal", SPEC_ACCEPTED, "the spec is accepted again")
+
+
+def hold(document: Document, before: Status, refused: RefusedSpec, now: float) -> Plan:
+    """The plan for a job of which there is no spec to go by: it says so, and its pods are left as they are.
+
+    No driver is named in it: one of another release may be able to read it.
+    """
+    if before.finished or "deletionTimestamp" in mapping(document.get("metadata")):
+        return Plan(before)
     now = round_time(now)
-    status = replace(before, created=before.created or now).to(Phase.FAILED, now, REASON, message)
-    return {**_shown(document, status, now), FIELD: {**dump_status(status), "state": state_word(status), "ready": ""}}
+    after = with_spec(replace(before, since=now if before.since is None else before.since), None, refused)
+    if after == before:
+        return Plan(before)
+    after = replace(after, reported=now)
+    return Plan(after, (WriteStatus(_held(document, after, now)), *spec_news(before, after)))
 
 
-def _shown(document: Document, status: Status, now: float) -> dict[str, Any]:
-    if document.get("kind") == "Job":
-        moment = format_time(now)
-        return {"state": {"phase": "Failed", "reason": REASON, "message": status.message, "lastTransitionTime": moment}}
-    if isinstance((document.get("spec") or {}).get("replicaSpecs"), list):
-        return {"phase": "Failed", "state": "Failed", "reason": status.message, "replicaStatuses": []}
-    condition = failed_condition(REASON, status.message, now)
-    return {"conditions": [condition], "replicaStatuses": {}, "completionTime": format_time(now)}
+def _held(document: Document, status: Status, now: float) -> dict[str, Any]:
+    stored, spec = stored_status(document), mapping(document.get("spec"))
+    shown = mapping(stored.get(FIELD))
+    kept = {key: shown.get(key, "") for key in ("ready", "selector")}
+    memory = {**dump_status(status), **kept, "state": state_word(status), "why": status.why}
+    return {**stored, **_shown(document.get("kind"), spec, stored, status, now), FIELD: memory}
+
+
+def _shown(kind: object, spec: Document, stored: Document, status: Status, now: float) -> dict[str, Any]:
+    if kind == "Job":
+        fresh = {"phase": status.phase.value, "lastTransitionTime": format_time(now)}
+        return {"state": {**fresh, **mapping(stored.get("state")), "reason": status.why, "message": status.told}}
+    if isinstance(spec.get("replicaSpecs"), list):
+        return {"phase": "Creating", "state": "Running", "replicaStatuses": [], **stored, "reason": status.told}
+    listed = [dict(one) for one in items(stored.get("conditions")) if isinstance(one, Mapping)]
+    before = next((one for one in listed if one.get("type") == SPEC_ACCEPTED), None)
+    others = [one for one in listed if one.get("type") != SPEC_ACCEPTED]
+    return {"replicaStatuses": {}, **stored, "conditions": [*spec_condition(status, before, now), *others]}

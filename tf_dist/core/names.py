@@ -23,6 +23,7 @@ RESUME_ATTEMPT: Final = "tf-dist.dev/resume-attempt"
 DRIVER: Final = "tf-dist.dev/driver"  # on a job: who drives it; on a Lease: what kind of driver holds it
 MIN_WORKERS: Final = "tf-dist.dev/min-workers"
 MAX_WORKERS: Final = "tf-dist.dev/max-workers"
+WORKDIR: Final = "tf-dist.dev/workdir"  # on a job: the folder of containers that name none, on a local node
 TOPOLOGY: Final = "tf-dist.dev/topology"  # on a job: the node label in whose value its nodes are to agree
 TOPOLOGY_REQUIRED: Final = "tf-dist.dev/topology-required"  # "true": or else it waits
 QUEUE: Final = "tf-dist.dev/queue"  # a label of a job: the queue it is in

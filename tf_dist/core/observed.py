@@ -11,7 +11,7 @@ from tf_dist.core import names
 from tf_dist.core.gang.model import Verdict
 from tf_dist.core.model import Document, ReplicaId
 from tf_dist.core.schedulers.served import Served
-from tf_dist.core.status import Status
+from tf_dist.core.status import AcceptedSpec, RefusedSpec, Status
 from tf_dist.core.times import parse_time, round_time
 
 
@@ -94,7 +94,8 @@ class Observed:
     yet); its objects are among ``objects``, their kinds with the group (``PodGroup.scheduling.volcano.sh``).
     ``gang``: the one that the asking driver has for jobs which name none ("": tf-dist itself; None: the job is another
     driver's). ``obstacle``: why passes before this one failed, several in a row ("": they did not; None: that is still
-    to be seen).
+    to be seen). ``accepted``: the spec that the job was read from (None: that of its memory); ``refused``: the present
+    one, if that is another.
     """
 
     now: float
@@ -109,6 +110,8 @@ class Observed:
     served: Served | None = None
     gang: str | None = None
     obstacle: str | None = None
+    accepted: AcceptedSpec | None = None
+    refused: RefusedSpec | None = None
 
     def __post_init__(self) -> None:
         """Times are stored to the microsecond: one that is compared with a stored one must be no finer."""

@@ -20,6 +20,7 @@ from tf_dist.core.clock_skew import is_ahead, without_skew
 from tf_dist.core.converge import converge, paused_until
 from tf_dist.core.ending import deadline_at
 from tf_dist.core.facts import Facts
+from tf_dist.core.invalid import spec_news, with_spec
 from tf_dist.core.model import Job
 from tf_dist.core.observed import Observed
 from tf_dist.core.policies import next_due
@@ -56,6 +57,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     if before.finished and before.reason == ADOPTED:
         return Plan(before, wake_at=_expires_at(job, before))
     driven = _kept_from(taken_on(job, _driven_by(before, observed.driver), observed.gang), observed.obstacle)
+    driven = with_spec(driven, observed.accepted, observed.refused)
     observed = consulted(job, driven, observed)
     after, facts = advance(job, driven, observed)
     job = granted(job, after)
@@ -69,6 +71,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     if _is_news(before, after):
         grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason != RESIZED)
         actions.append(Emit("Warning" if grave else "Normal", after.reason, after.message))
+    actions += spec_news(before, after)
     if _expired(job, after, observed.now):
         return Plan(after, (*actions, DeleteJob()))
     return Plan(after, tuple(actions), _earliest(_wake_at(job, after, facts, observed), report_at))

@@ -96,7 +96,7 @@ _V1ALPHA1_PHASES: Final[Mapping[Phase, tuple[str, str]]] = {
 def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> Report:
     phase, state = _V1ALPHA1_PHASES[status.phase]
     replicas = [_v1alpha1_replicas(spec, status.counts.get(spec.type, NO_PODS)) for spec in job.replica_specs]
-    well = status.phase in (Phase.RUNNING, Phase.COMPLETED) and not status.stalled
+    well = status.phase in (Phase.RUNNING, Phase.COMPLETED) and not status.stalled and not status.refusal
     reason = "" if well else status.told
     return {"phase": phase, "state": state, "reason": reason, "replicaStatuses": replicas}
 
@@ -117,7 +117,7 @@ def _volcano(job: Job, status: Status, stored: Document, now: float) -> Report:
         key: sum(getattr(counts, key) for counts in status.counts.values())
         for key in ("pending", "running", "succeeded", "failed", "terminating")
     }
-    state = {"phase": status.phase.value, "reason": status.reason, "message": status.told}
+    state = {"phase": status.phase.value, "reason": status.why, "message": status.told}
     return _without_none(
         {
             "state": _without_none({**state, "lastTransitionTime": since}),

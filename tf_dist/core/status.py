@@ -50,6 +50,8 @@ LIVE: Final = _LIVE
 SUCCESSFUL: Final = frozenset({Phase.COMPLETING, Phase.COMPLETED})
 STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
 
+# The reason of a job whose present spec is not accepted.
+INVALID_SPEC: Final = "InvalidSpec"
 # The reason of a job that cannot go on.
 STALLED: Final = "ReconcileFailed"
 # Its message says how many replicas run, and follows them.
@@ -143,6 +145,27 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedSpec:
+    """The last spec that became a job: its generation, what it said (``digest``), and itself (``data``: compressed).
+
+    ``data`` is empty where it is too large to be kept. Two are the same if they say the same, however compressed.
+    """
+
+    generation: int
+    digest: str
+    data: str = field(default="", compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedSpec:
+    """The present spec, which cannot become a job, and why; drivers of two releases may word that differently."""
+
+    generation: int
+    digest: str
+    message: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The memory of a job. ``seen``: replicas whose present pod has been there, so that a missing one was taken away.
 
@@ -151,8 +174,9 @@ class Status:
     (the job). ``last_sizes``: those of its last place, once it is over or stopped. ``requeues``: how often in a row its
     pods found no nodes in time; ``not_before``: until then it does not try again. ``gang``: the gang scheduler that its
     driver has for jobs which name none ("": tf-dist itself). ``driver``: who drives the job (see ``core.claims``).
-    ``obstacle``: what its driver tries again and again in vain ("": nothing). ``reported``: when the status was written
-    last. Times are epoch seconds.
+    ``obstacle``: what its driver tries again and again in vain ("": nothing). ``accepted``: the spec in force;
+    ``refused``: the present one, if that is another and cannot be read (see ``core.accepted_spec``). ``reported``: when
+    the status was written last. Times are epoch seconds.
     """
 
     phase: Phase = Phase.PENDING
@@ -177,6 +201,8 @@ class Status:
     gang: str = ""
     driver: str = ""
     obstacle: str = ""
+    accepted: AcceptedSpec | None = None
+    refused: RefusedSpec | None = None
     reported: float | None = None
 
     def to(self, phase: Phase, now: float, reason: str, message: str) -> Self:
@@ -202,17 +228,39 @@ class Status:
     @property
     def told(self) -> str:
         """What people are told of its state: what keeps it from going on, if anything does."""
-        return f"cannot go on: {self.obstacle}" if self.stalled else self.message
+        if self.stalled:
+            return f"cannot go on: {self.obstacle}"
+        return self.refusal or self.message
 
     @property
     def why(self) -> str:
         """The reason of its state in a word, as a list of jobs shows it."""
-        return STALLED if self.stalled else self.reason
+        if self.stalled:
+            return STALLED
+        return INVALID_SPEC if self.refusal else self.reason
 
     @property
     def stalled(self) -> bool:
         """Whether something keeps it from going on; of a job that is over it keeps things to clear away at most."""
         return bool(self.obstacle) and not self.finished
+
+    @property
+    def refusal(self) -> str:
+        """Why its present spec is not accepted, and what that means for it ("": it is, or the job is over)."""
+        if self.refused is None or self.finished:
+            return ""
+        if self.never_accepted:
+            follows = "the job starts once this is mended"
+        elif self.accepted is not None and self.accepted.data:
+            follows = f"generation {self.accepted.generation} stays in force"
+        else:
+            follows = "its pods are left as they are, and nothing is restarted until this is mended"
+        return f"the spec is not accepted: {self.refused.message}; {follows}"
+
+    @property
+    def never_accepted(self) -> bool:
+        """Whether no spec of it ever became a job, so that there never was anything to run."""
+        return self.refused is not None and self.accepted is None and self.created is None
 
     @property
     def finished(self) -> bool:

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tf_dist.core.model import Document, ReplicaId
 from tf_dist.core.pruned_status import FIELD as FIELD
 from tf_dist.core.pruned_status import restored
-from tf_dist.core.status import Admission, Attempts, Counts, Failure, Pause, Phase, Status
+from tf_dist.core.status import (
+    AcceptedSpec,
+    Admission,
+    Attempts,
+    Counts,
+    Failure,
+    Pause,
+    Phase,
+    RefusedSpec,
+    Status,
+)
 from tf_dist.core.times import format_micro_time, parse_time
+
+_Part = TypeVar("_Part", AcceptedSpec, RefusedSpec)
 
 # The reason of a job that another operator had ended (or stopped) before tf-dist came: its words are left alone.
 ADOPTED: Final = "Adopted"
@@ -63,6 +75,8 @@ def load_status(stored: Document) -> Status:
         gang=raw.get("gang", ""),
         driver=raw.get("driver", ""),
         obstacle=raw.get("obstacle", ""),
+        accepted=_load_part(AcceptedSpec, raw.get("acceptedSpec")),
+        refused=_load_part(RefusedSpec, raw.get("refusedSpec")),
         reported=parse_time(raw.get("reported")),
     )
 
@@ -92,6 +106,8 @@ def dump_status(status: Status) -> dict[str, Any]:
         "gang": status.gang,
         "driver": status.driver,
         "obstacle": status.obstacle,
+        "acceptedSpec": _dump_part(status.accepted),
+        "refusedSpec": _dump_part(status.refused),
         "reported": _time(status.reported),
     }
     return _nonzero(full)
@@ -200,3 +216,15 @@ def _dump_failure(failure: Failure | None) -> dict[str, Any] | None:
 
 def _load_failure(raw: Mapping[str, Any] | None) -> Failure | None:
     return None if raw is None else Failure(**{**raw, "at": parse_time(raw.get("at"))})
+
+
+def _dump_part(part: AcceptedSpec | RefusedSpec | None) -> dict[str, Any] | None:
+    return None if part is None else _nonzero(asdict(part))
+
+
+def _load_part(kind: type[_Part], raw: object) -> _Part | None:
+    if not isinstance(raw, Mapping):
+        return None
+    texts = {key: value for key, value in raw.items() if isinstance(value, str) and key in kind.__slots__}
+    generation = raw.get("generation")
+    return kind(**{"digest": "", **texts, "generation": generation if type(generation) is int else 0})

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from tf_dist.cluster.api import Object
 from tf_dist.core import names
+from tf_dist.core.accepted_spec import Reading, read_stored
 from tf_dist.core.claims import driver_of
-from tf_dist.core.dialects import as_written, parse, read
 from tf_dist.core.gang.snapshot import Claim
 from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.core.model import Job
@@ -20,25 +20,30 @@ from tf_dist.core.status import LIVE, Status
 from tf_dist.core.status_codec import load_status, stored_status
 from tf_dist.core.times import parse_time
 from tf_dist.driver.refs import JobRef
-from tf_dist.errors import InvalidJob
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A stored job and what it was read as; ``problem`` says why it or its memory cannot be read.
+    """A stored job and what it was read as; ``problem`` says why its memory cannot be read.
 
+    ``job`` is the one in force: of the present spec, or of the last that was accepted (see ``core.accepted_spec``).
     ``status`` is the memory that is stored, ``remembered`` the one of the last pass where that was not written.
     ``gang``: see ``Ledger``.
     """
 
     ref: JobRef
     stored: Object
-    job: Job | None
+    reading: Reading
     status: Status
     driver: str
     problem: Exception | None = None
     remembered: Status | None = None
     gang: str = ""
+
+    @property
+    def job(self) -> Job | None:
+        """The job in force; None if there is none."""
+        return self.reading.job
 
     @property
     def uid(self) -> str:
@@ -191,33 +196,26 @@ def _read(ref: JobRef, stored: Object, before: Known | None, seen: Callable[[Job
         status = load_status(stored_status(stored))
         # What was remembered on top of a status holds as long as that status stands.
         kept = before.remembered if before is not None and before.status == status and _same(before, stored) else None
-        return Known(ref, stored, _job(stored, before, seen), status, driver, remembered=kept)
-    except InvalidJob as problem:
-        return Known(ref, stored, None, status, driver, _every(stored, problem))
+        return Known(ref, stored, _reading(stored, status, before, seen), status, driver, remembered=kept)
     except Exception as error:
-        return Known(ref, stored, None, status, driver, error)
+        return Known(ref, stored, Reading(job=None), status, driver, error)
 
 
 def _same(before: Known, stored: Object) -> bool:
     return bool(before.uid == stored["metadata"]["uid"])
 
 
-def _job(stored: Object, before: Known | None, seen: Callable[[Job], Job]) -> Job:
-    if before is not None and before.job is not None and _parts(before.stored) == _parts(stored):
-        return before.job
-    return seen(read(stored))
+def _reading(stored: Object, status: Status, before: Known | None, seen: Callable[[Job], Job]) -> Reading:
+    if before is not None and before.problem is None and _parts(before.stored) == _parts(stored):
+        reading = before.reading
+        # A spec that is refused here may be accepted by a driver of another release, and then be the one in force.
+        if reading.refused is None or before.status.accepted == status.accepted:
+            return reading
+    reading = read_stored(stored, status)
+    return reading if reading.job is None else replace(reading, job=seen(reading.job))
 
 
 def _parts(stored: Object) -> tuple[object, ...]:
     """What a job is read from: all but its status and its version."""
     metadata = stored["metadata"]
     return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), metadata.get("labels")
-
-
-def _every(stored: Object, first: InvalidJob) -> InvalidJob:
-    """All problems of a document that cannot be read: the strict parser does not stop at the first."""
-    try:
-        parse(as_written(stored))
-    except InvalidJob as every:
-        return every
-    return first

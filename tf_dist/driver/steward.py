@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from tf_dist.cluster.api import Cluster, Object
-from tf_dist.core.actions import Action, Delete, Emit, Plan, WriteStatus
+from tf_dist.cluster.api import Cluster
+from tf_dist.core.actions import Action, Emit, Plan, WriteStatus
 from tf_dist.core.gang.model import Verdict
-from tf_dist.core.invalid import invalid_status
+from tf_dist.core.invalid import hold
 from tf_dist.core.observed import Observed
 from tf_dist.core.reconcile import reconcile
 from tf_dist.core.schedulers.table import scheduler_of, taken_on
@@ -22,7 +22,6 @@ from tf_dist.driver.ledger import Known, Ledger
 from tf_dist.driver.mandate import Mandate
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
-from tf_dist.errors import InvalidJob
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,11 +85,13 @@ class Steward:
         self, known: Known, verdict: Verdict | None = None, *, driver: str | None = None, obstacle: str | None = None
     ) -> Plan:
         """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read."""
-        now, stored, job = self._clock(), known.stored, known.job
-        if isinstance(known.problem, InvalidJob):
-            return _end_invalid(known, known.problem, self._caches.pods(known.ref.namespace, known.uid), now)
-        if known.problem is not None or job is None:
-            raise known.problem or RuntimeError("neither a job nor a problem")
+        now, stored, job, reading = self._clock(), known.stored, known.job, known.reading
+        if known.problem is not None:
+            raise known.problem
+        if job is None:
+            if reading.refused is None:
+                raise RuntimeError("neither a job nor a reason why not")
+            return hold(stored, known.status, reading.refused, now)
         pods = self._ledger.pod_views(job, self._caches.pods(known.ref.namespace, known.uid))
         gang = known.gang if driver is None else None
         scheduler = scheduler_of(job, taken_on(job, known.remembered or known.status, gang))
@@ -109,6 +110,9 @@ class Steward:
             served=served,
             gang=gang,
             obstacle=obstacle,
+            # Whose job it is says how it reads it: that one may be of another release.
+            accepted=reading.accepted if driver is None else None,
+            refused=reading.refused if driver is None else None,
         )
         return reconcile(job, observed, known.status)
 
@@ -132,12 +136,3 @@ class Steward:
 
 def _only(plan: Plan, *kinds: type[Action]) -> Plan:
     return Plan(plan.status, tuple(action for action in plan.actions if isinstance(action, kinds)))
-
-
-def _end_invalid(known: Known, problem: InvalidJob, pods: Iterable[Object], now: float) -> Plan:
-    """A job whose spec cannot be read any more ends, and none of its pods goes on holding what it holds."""
-    status = invalid_status(known.stored, problem, now)
-    writes = (WriteStatus(status),) if status else ()
-    alive = (pod["metadata"] for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"))
-    deletes = [Delete("Pod", meta["name"], meta["uid"]) for meta in alive if "deletionTimestamp" not in meta]
-    return Plan(known.status, (*writes, *deletes))
