@@ -11,7 +11,7 @@ from tf_dist.core.conclusion import NO_LIMITS, Conclusion, End, Limits, conclude
 from tf_dist.core.dialects import parse
 from tf_dist.core.model import ReplicaId
 from tf_dist.core.observed import PodPhase, PodView
-from tf_dist.core.status import Admission, Failure, Phase, Status
+from tf_dist.core.status import AcceptedSpec, Admission, Failure, Phase, RefusedSpec, Status
 
 NOW = 1_800_000_000.0
 JOB = parse(tfjob(workers=2, ps=0)).job
@@ -55,6 +55,15 @@ def test_every_end_has_its_word() -> None:
     assert end(ended(Phase.FAILED, "PodEvicted")) is End.EVICTED
     assert end(ended(Phase.TERMINATED)) is End.FAILED
     assert end(ended(Phase.ABORTED, "PodFailed")) is End.STOPPED
+
+
+def test_a_spec_that_its_driver_never_could_read_is_not_waited_for() -> None:
+    refused = RefusedSpec(generation=1, digest="x", message="spec.x: unknown key")
+    found = conclude(JOB, Status(refused=refused), (), NO_LIMITS, NOW)
+    assert found is not None
+    assert (found.end, "spec.x: unknown key" in found.message) == (End.INVALID, True)
+    accepted = AcceptedSpec(generation=1, digest="y")
+    assert end(Status(refused=refused, accepted=accepted, created=NOW)) is None
 
 
 def test_an_end_says_why_and_what_to_do() -> None:

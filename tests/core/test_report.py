@@ -10,13 +10,11 @@ from tests.core.builders import FAILED, START, replicas, v1_job, v1alpha1_job, v
 from tests.core.world import WAIT, World
 from tf_dist.core.conditions import conditions
 from tf_dist.core.gang.model import Admit
-from tf_dist.core.invalid import invalid_status
 from tf_dist.core.model import Job
 from tf_dist.core.policy_model import Action, Rule
 from tf_dist.core.report import ready_text, report
 from tf_dist.core.status import Admission, Counts, Phase, Status, state_word
 from tf_dist.core.status_codec import dump_status
-from tf_dist.errors import InvalidJob, Problem
 
 JOB = v1_job()
 

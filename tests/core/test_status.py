@@ -16,12 +16,14 @@ from tf_dist.core.status import (
     SUCCESSFUL,
     TERMINAL,
     TRANSITIONS,
+    AcceptedSpec,
     Admission,
     Attempts,
     Counts,
     Failure,
     Pause,
     Phase,
+    RefusedSpec,
     Status,
 )
 from tf_dist.core.status_codec import dump_status, format_ranges, load_status, parse_ranges
@@ -163,6 +165,8 @@ STATUSES = st.builds(
             at=TIME,
         ),
     ),
+    accepted=st.one_of(st.none(), st.builds(AcceptedSpec, generation=NUMBER, digest=TEXT, data=TEXT)),
+    refused=st.one_of(st.none(), st.builds(RefusedSpec, generation=NUMBER, digest=TEXT, message=TEXT)),
 )
 
 

@@ -102,7 +102,7 @@ def test_the_condition_does_not_hide_the_state_and_is_there_once() -> None:
     world.run_pods()
     world.settle()
     types = [condition["type"] for condition in world.job()["status"]["conditions"]]
-    assert types == [CONDITION, "Admitted", "Created", "Running"]
+    assert types == [CONDITION, "SpecAccepted", "Admitted", "Created", "Running"]
     job = world.job()
     assert [c["type"] for c in stored_status(job)["conditions"]] == types[1:]
 

@@ -1,4 +1,4 @@
-"""A spec that cannot be read: what runs goes on under the last one that could, what never ran waits until it is mended."""
+"""A spec that cannot be read: what runs goes on under the last accepted one, what never ran waits."""
 
 from __future__ import annotations
 
@@ -140,6 +140,8 @@ def test_a_mended_spec_takes_effect(world: World) -> None:
     world.settle()
     edit(world, {**annotated("max-workers", None), **at(*WORKER, "replicas", value=3)})
     world.settle()
+    world.clock.now += 60
+    world.settle()
     world.bury()
     world.settle()
     world.run_pods()
@@ -223,6 +225,16 @@ def test_a_job_that_never_was_readable_waits_and_starts_when_it_is_mended(
     world.settle()
     assert world.status(resource=resource)["phase"] == "Running"
     assert "InvalidSpec" not in str(world.job(resource=resource)["status"])
+
+
+def test_a_document_that_never_was_a_job_shows_every_problem(world: World) -> None:
+    document = tfjob()
+    document["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = "two"
+    document["spec"]["tfReplicaSpecs"]["PS"]["template"] = {}
+    world.submit(document)
+    world.settle()
+    assert "spec.tfReplicaSpecs.Worker.replicas" in condition(world)["message"]
+    assert "spec.tfReplicaSpecs.PS.template" in condition(world)["message"]
 
 
 def test_a_job_that_never_was_readable_takes_no_room(world: World) -> None:

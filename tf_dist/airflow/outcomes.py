@@ -37,6 +37,7 @@ _EXCEPTIONS: Final[Mapping[str, type[TFDistError]]] = {
     End.NOT_ADMITTED: AdmissionTimeout,
     End.NOT_STARTED: JobTimeout,
     End.IMAGE: ImagePullFailed,
+    End.INVALID: JobFailed,
     ERROR: Unavailable,
 }
 

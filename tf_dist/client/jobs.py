@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 from tf_dist.cluster.api import EVENTS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.refusals import NotServed
 from tf_dist.core import names
-from tf_dist.core.accepted_spec import read_stored
+from tf_dist.core.accepted_spec import Reading, read_stored
+from tf_dist.core.invalid import with_spec
 from tf_dist.core.model import Job
 from tf_dist.core.observed import PodView, pod_view
 from tf_dist.core.status import Status, state_word
@@ -68,10 +69,18 @@ class StoredJob:
     @cached_property
     def job(self) -> Job:
         """The job in force: that of its spec, or of the last that was accepted; InvalidJob if there is none."""
-        reading = read_stored(self.stored, self.status)
-        if reading.job is None:
-            raise reading.problem or InvalidJob([])
-        return reading.job
+        if self._reading.job is None:
+            raise self._reading.problem or InvalidJob([])
+        return self._reading.job
+
+    @cached_property
+    def status_now(self) -> Status:
+        """What it remembers, and that its present spec cannot be read though no driver may have seen it yet."""
+        return with_spec(self.status, None, self._reading.refused)
+
+    @cached_property
+    def _reading(self) -> Reading:
+        return read_stored(self.stored, self.status)
 
     @property
     def selector(self) -> str:

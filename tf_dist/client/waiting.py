@@ -27,19 +27,21 @@ def wait_for(
 ) -> None:
     """Return when every job is at ``goal``; JobFailed (JobEvicted) when one can never be, NotYet after ``timeout``.
 
-    ``told`` is given a line for each job that has come there.
+    ``told`` is given a line for each job that has come there, and for a spec that is not accepted: that can be mended.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     for job in jobs:
-        reached = _wait(cluster, job, goal, deadline)
+        reached = _wait(cluster, job, goal, deadline, told)
         told(f"{job.shown} {'deleted' if reached is None else state_word(reached.status)}")
         if goal == "finished" and reached is not None:
             _check(reached)
 
 
-def _wait(cluster: Cluster, job: StoredJob, goal: str, deadline: float | None) -> StoredJob | None:
+def _wait(
+    cluster: Cluster, job: StoredJob, goal: str, deadline: float | None, told: Callable[[str], object]
+) -> StoredJob | None:
     limit = _BORNE if deadline is None else min(_BORNE, max(0.0, deadline - time.monotonic()))
-    patience, watches = Patience(limit), Patience(math.inf)
+    patience, watches, refusal = Patience(limit), Patience(math.inf), ""
     while True:
         try:
             current, version = _look(cluster, job)
@@ -50,6 +52,9 @@ def _wait(cluster: Cluster, job: StoredJob, goal: str, deadline: float | None) -
         status = current.status if current else None
         if WAITS[goal](status):
             return current
+        if status and status.refusal not in ("", refusal):
+            refusal = status.refusal
+            told(f"{job.shown}: {refusal}")
         if never(goal, status):
             raise _in_vain(current, job, goal)
         left = _LONGEST_WATCH if deadline is None else deadline - time.monotonic()

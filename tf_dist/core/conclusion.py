@@ -21,7 +21,8 @@ class End(StrEnum):
     """Why the wait is over. The values are a contract: they travel between processes, and old ones stay readable.
 
     ``REACHED``: what was waited for; ``STOPPED``: a policy aborted the job; ``GONE``: it was deleted; ``TIMEOUT``,
-    ``NOT_ADMITTED``, ``NOT_STARTED``: a limit of the one who waits; ``IMAGE``: an image cannot be had.
+    ``NOT_ADMITTED``, ``NOT_STARTED``: a limit of the one who waits; ``IMAGE``: an image cannot be had; ``INVALID``: its
+    driver cannot read its spec, and never could.
     """
 
     REACHED = "reached"
@@ -33,10 +34,11 @@ class End(StrEnum):
     NOT_ADMITTED = "not-admitted"
     NOT_STARTED = "not-started"
     IMAGE = "image"
+    INVALID = "invalid"
 
 
 # The job is still there and goes on, unless somebody takes it away.
-UNDECIDED: Final = frozenset({End.TIMEOUT, End.NOT_ADMITTED, End.NOT_STARTED, End.IMAGE})
+UNDECIDED: Final = frozenset({End.TIMEOUT, End.NOT_ADMITTED, End.NOT_STARTED, End.IMAGE, End.INVALID})
 
 # What a kubelet says of an image that no second try brings.
 _HOPELESS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"})
@@ -84,6 +86,9 @@ def conclude(
         return Conclusion(End.REACHED, status.message or f"the job is {state_word(status)}")
     if _is_over(status) and (never(goal, status) or outcome(job, status) is Outcome.STOPPED):
         return _failed(job, status)
+    if status.never_accepted:
+        found = diagnose(job, status, (), now)[0]
+        return Conclusion(End.INVALID, found.summary, found.resolution)
     return next(_overdue(job, status, pods, limits, now), None)
 
 

@@ -14,8 +14,11 @@ from tf_dist.core.sizes import granted
 from tf_dist.core.status import LIVE, PREEMPTED, Phase, Status
 from tf_dist.core.text import exit_text, signal_name
 from tf_dist.core.waits import waits
+from tf_dist.errors import InvalidJob
 
-__all__ = ["Category", "Diagnosis", "Level", "diagnose"]
+__all__ = ["Category", "Diagnosis", "Level", "diagnose", "unreadable"]
+
+_MEND: Final = "mend it (kubectl edit, or apply a file that tf-dist validate accepts): that takes effect at once"
 
 
 def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> tuple[Diagnosis, ...]:
@@ -25,6 +28,11 @@ def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) ->
     of_phase = _of_end(status) if status.phase not in LIVE else _of_life(job, status, facts, now)
     found = [*_of_obstacle(status), *_of_refusal(status), *of_phase]
     return tuple(found) or (_all_well(job, status, facts),)
+
+
+def unreadable(problem: InvalidJob) -> Diagnosis:
+    """What there is to say about a job that has no spec to go by."""
+    return Diagnosis(Level.ERROR, Category.INVALID, "the job's spec is invalid", str(problem), _MEND)
 
 
 def _all_well(job: Job, status: Status, facts: Facts) -> Diagnosis:
@@ -44,8 +52,7 @@ def _of_obstacle(status: Status) -> Iterator[Diagnosis]:
 def _of_refusal(status: Status) -> Iterator[Diagnosis]:
     if status.refusal:
         level = Level.ERROR if status.never_accepted else Level.WARNING
-        advice = "mend it (kubectl edit, or apply a file that tf-dist validate accepts): that takes effect at once"
-        yield Diagnosis(level, Category.INVALID, status.refusal, resolution=advice)
+        yield Diagnosis(level, Category.INVALID, status.refusal, resolution=_MEND)
 
 
 def _of_end(status: Status) -> Iterator[Diagnosis]:

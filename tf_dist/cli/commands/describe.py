@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tf_dist.client.jobs import StoredJob
     from tf_dist.cluster.api import Object
     from tf_dist.core.observed import PodView
+    from tf_dist.errors import InvalidJob
 
 _MOST_EVENTS = 20
 
@@ -39,8 +40,7 @@ def describe(
     try:
         pods = views(job.job, raw)
     except InvalidJob as error:
-        _status(job)
-        _problems(error)
+        _unreadable(job, raw, events, error, form)
         return
     if form is options.TextFormat.JSON:
         output.data("json", _report(job, raw, events, pods))
@@ -167,13 +167,29 @@ def _diagnosis(job: StoredJob, pods: tuple[PodView, ...]) -> None:
     from tf_dist.core.diagnose import diagnose
 
     _title("Diagnosis")
-    show(diagnose(job.job, job.status, pods, now()))
+    show(diagnose(job.job, job.status_now, pods, now()))
 
 
-def _problems(error: Exception) -> None:
-    _title("The spec is invalid")
-    for text in str(error).split("\n"):
-        output.line(f"  {text}")
+def _unreadable(
+    job: StoredJob, raw: list[Object], events: list[Object], error: InvalidJob, form: options.TextFormat
+) -> None:
+    """A job that has no spec to go by: what is known of it all the same."""
+    from dataclasses import asdict
+
+    from tf_dist.cli.findings import show
+    from tf_dist.client.jobs import summary
+    from tf_dist.core.diagnose import unreadable
+
+    found = unreadable(error)
+    if form is options.TextFormat.JSON:
+        output.data("json", {"job": summary(job), "pods": raw, "events": events, "diagnosis": [asdict(found)]})
+        return
+    output.line(output.painted(job.shown, "bold"))
+    _status(job)
+    _conditions(job)
+    _events(events)
+    _title("Diagnosis")
+    show((found,))
 
 
 def _report(job: StoredJob, raw: list[Object], events: list[Object], pods: tuple[PodView, ...]) -> dict[str, Any]:
@@ -182,5 +198,5 @@ def _report(job: StoredJob, raw: list[Object], events: list[Object], pods: tuple
     from tf_dist.client.jobs import now, summary
     from tf_dist.core.diagnose import diagnose
 
-    found = [asdict(one) for one in diagnose(job.job, job.status, pods, now())]
+    found = [asdict(one) for one in diagnose(job.job, job.status_now, pods, now())]
     return {"job": summary(job), "pods": raw, "events": events, "diagnosis": found}

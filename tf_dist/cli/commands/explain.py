@@ -23,7 +23,7 @@ def explain(
     from tf_dist.cli.findings import show
     from tf_dist.client.connect import connect
     from tf_dist.client.jobs import find, now, pods_of, views
-    from tf_dist.core.diagnose import Category, Diagnosis, Level, diagnose
+    from tf_dist.core.diagnose import diagnose, unreadable
     from tf_dist.core.status import state_word
     from tf_dist.errors import InvalidJob
 
@@ -31,10 +31,9 @@ def explain(
     cluster, namespace = connection.cluster, namespace or connection.namespace
     job = find(cluster, name, namespace)
     try:
-        found = diagnose(job.job, job.status, views(job.job, pods_of(cluster, job)), now())
+        found = diagnose(job.job, job.status_now, views(job.job, pods_of(cluster, job)), now())
     except InvalidJob as error:
-        advice = "mend the file, tf-dist validate it, delete the job and submit it again"
-        found = (Diagnosis(Level.ERROR, Category.INVALID, "the job's spec is invalid", str(error), advice),)
+        found = (unreadable(error),)
     if form is options.TextFormat.JSON:
         output.data("json", {"name": job.name, "state": state_word(job.status), "findings": [asdict(x) for x in found]})
         return

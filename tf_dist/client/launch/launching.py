@@ -40,6 +40,7 @@ class End(StrEnum):
     PENDING = "PendingTimeout"
     TIMEOUT = "Timeout"
     IMAGE = "ImageUnavailable"
+    INVALID = "InvalidSpec"
 
 
 _WORDS: Final = {Outcome.SUCCEEDED: "Succeeded", Outcome.FAILED: "Failed", Outcome.EVICTED: "Evicted"}
@@ -49,6 +50,7 @@ _LIMITS: Final = {
     conclusion.End.TIMEOUT: End.TIMEOUT,
     conclusion.End.NOT_ADMITTED: End.PENDING,
     conclusion.End.IMAGE: End.IMAGE,
+    conclusion.End.INVALID: End.INVALID,
 }
 
 
@@ -85,7 +87,7 @@ class Launch:
         match end:
             case End.SIGNAL:
                 return self._stop(onlooker)
-            case End.PENDING | End.TIMEOUT | End.IMAGE:
+            case End.PENDING | End.TIMEOUT | End.IMAGE | End.INVALID:
                 self._view.say(f"{self._why}: deletes {self._job.shown}")
                 self._tell(onlooker, self._end_values(onlooker, end))
                 self._stopping.delete(onlooker, until=None)
