@@ -135,7 +135,7 @@ def _in_force(stored: Document, status: Status) -> Job | None:
     present = {key: mapping(metadata.get(key)) for key in ("annotations", "labels")}
     merged = {
         key: {name: value for name, value in pairs.items() if isinstance(value, str) and not _is_of_spec(name)}
-        | mapping(kept.get(key))
+        | dict(mapping(kept.get(key)))
         for key, pairs in present.items()
     }
     if at(stored, "spec", "runPolicy", "suspend") is True:

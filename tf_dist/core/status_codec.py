@@ -225,6 +225,7 @@ def _dump_part(part: AcceptedSpec | RefusedSpec | None) -> dict[str, Any] | None
 def _load_part(kind: type[_Part], raw: object) -> _Part | None:
     if not isinstance(raw, Mapping):
         return None
-    texts = {key: value for key, value in raw.items() if isinstance(value, str) and key in kind.__slots__}
     generation = raw.get("generation")
-    return kind(**{"digest": "", **texts, "generation": generation if type(generation) is int else 0})
+    fields: dict[str, Any] = {key: value for key, value in raw.items() if isinstance(value, str)}
+    known = {key: value for key, value in fields.items() if key in kind.__slots__}
+    return kind(**{"digest": "", **known, "generation": generation if type(generation) is int else 0})
