@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, ROUND_DOWN, Decimal
+from decimal import ROUND_CEILING, ROUND_DOWN, Decimal, localcontext
 from typing import Final
 
 _GRAMMAR: Final = re.compile(
@@ -22,21 +22,39 @@ _SUFFIX: Final[Mapping[str, Decimal]] = {
     **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
 }
 
+# No quantity is larger: the API's own are 64-bit numbers, and it takes what is more for as much.
+MOST: Final = Decimal(2**63)
+_LONGEST: Final = 64
+_DIGITS: Final = 40
 
-def parse_quantity(text: str | int | float) -> Decimal:
-    """The exact value in base units (CPUs, bytes, pieces); ValueError says what is not a quantity."""
+
+def parse_quantity(text: object) -> Decimal:
+    """The exact value in base units (CPUs, bytes, pieces); ValueError says what is not a quantity, or too large."""
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
-        raise ValueError(f"{text!r} is not a quantity")
-    match = _GRAMMAR.fullmatch(str(text))
+        raise ValueError(f"a {type(text).__name__} is not a quantity")
+    if isinstance(text, int) and abs(text) > MOST:
+        raise ValueError("is more than there can be of anything")
+    written = str(text)
+    match = _GRAMMAR.fullmatch(written) if len(written) <= _LONGEST else None
     if match is None:
-        raise ValueError(f"{text!r} is not a quantity: write a number and a suffix, such as 500m, 2 or 64Gi")
+        raise ValueError(
+            f"{written[:_LONGEST]!r} is not a quantity: write a number and a suffix, as in 500m, 2 or 64Gi"
+        )
     suffix = match["suffix"] or ""
     factor = _SUFFIX[suffix] if suffix in _SUFFIX else Decimal(f"1{suffix}")
-    return Decimal(match["number"]) * factor
+    value = Decimal(match["number"]) * factor
+    if abs(value) > MOST:
+        raise ValueError(f"{written!r} is more than there can be of anything")
+    return value
 
 
 def format_quantity(value: Decimal, resource: str = "") -> str:
     """A short text of a value for people, ``500m`` CPUs, ``23.5Gi`` of memory: not to be parsed, it may be rounded."""
+    with localcontext(prec=_DIGITS):
+        return _formatted(value, resource)
+
+
+def _formatted(value: Decimal, resource: str) -> str:
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
         for power, suffix in reversed(list(enumerate(("Ki", "Mi", "Gi", "Ti"), start=1))):
             scaled = value / Decimal(1024) ** power

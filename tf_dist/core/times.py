@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
+
+# The first and the last second that have a date: what lies beyond is shown as these.
+_FIRST: Final = -62_135_596_800.0
+_LAST: Final = 253_402_300_799.0
+_LONGEST: Final = 64
 
 
 def parse_time(text: str | None) -> float | None:
     """RFC 3339, with or without a fraction, to epoch seconds; None for nothing or for what is not a time.
 
-    One that names no zone is taken for UTC, wherever this runs.
+    One that names no zone is taken for UTC, wherever this runs. Never raises.
     """
-    if not text:
+    if not isinstance(text, str) or not 0 < len(text) <= _LONGEST:
         return None
     try:
         moment = datetime.fromisoformat(text)
-    except (ValueError, TypeError):
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def moment(seconds: float) -> datetime:
+    """A time in UTC; the nearest that has a date where there is none. Never raises."""
+    return datetime.fromtimestamp(max(_FIRST, min(_LAST, seconds)), UTC)
 
 
 def format_time(seconds: float) -> str:
     """The API's ``Time``: whole seconds."""
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{moment(seconds).replace(microsecond=0, tzinfo=None).isoformat()}Z"
 
 
 def format_micro_time(seconds: float) -> str:
     """The API's ``MicroTime``: exact enough to read back what was written."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return f"{moment(seconds).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 def round_time(seconds: float) -> float:

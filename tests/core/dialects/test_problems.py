@@ -42,7 +42,7 @@ def test_nearest():
         (v1(), "spec.tfReplicaSpecs.Worker.replicas", 2.5, "must be a whole number, not the number 2.5", ""),
         (v1(), "spec.tfReplicaSpecs.Worker.replicas", True, "must be a whole number, not the boolean true", ""),
         (v1(), "spec.tfReplicaSpecs.Worker.replicas", -1, "must not be negative, not -1", ""),
-        (v1(), "spec.tfReplicaSpecs.Worker.replicas", 2**40, "must be at most 2147483647", ""),
+        (v1(), "spec.tfReplicaSpecs.Worker.replicas", 2**40, "must be at most 100000", ""),
         (v1(), "spec.tfReplicaSpecs.Worker.restartPolicy", "ExitCodes", "unknown value", "did you mean ExitCode?"),
         (v1(), "spec.tfReplicaSpecs.Worker.restartpolicy", "Never", "unknown key", "did you mean restartPolicy?"),
         (v1(), "spec.tfReplicaSpecs.Worker.tempalte", {}, "unknown key", "did you mean template?"),

@@ -110,6 +110,13 @@ def _check_mounts(container: Mapping[str, Any], loc: Loc, volumes: set[str] | No
         paths.add(normal)
 
 
+def check_amounts(resources: object, loc: Loc, out: Findings) -> None:
+    """Check only what admission adds up: enough for what a cluster has stored."""
+    if resources is not None and (found := mapping_at(resources, loc, out)) is not None:
+        for key in ("limits", "requests"):
+            quantities(found, key, loc, out)
+
+
 def _check_resources(resources: object, loc: Loc, out: Findings) -> None:
     if (found := mapping_at(resources, loc, out)) is None:
         return
@@ -137,8 +144,9 @@ def quantities(found: Mapping[str, Any], key: str, loc: Loc, out: Findings) -> d
         place = (*loc, key, name)
         try:
             amount = parse_quantity(value)
-        except (ValueError, ArithmeticError):
-            out.error(place, f"is no quantity: {described(value)}", "write a number and a suffix: 500m, 2, 64Gi")
+        except ValueError:
+            hint = "write a number and a suffix, of at most 2^63: 500m, 2, 64Gi"
+            out.error(place, f"is no quantity: {described(value)}", hint)
             continue
         if amount < 0:
             out.error(place, f"must not be negative, not {described(value)}")

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from tf_dist.core.dialects.problems import Findings, Loc
-from tf_dist.core.dialects.shape import INT32_MAX
+from tf_dist.core.dialects.shape import MOST_REPLICAS
 from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
 
 _DIGITS: Final = 10
+_SHOWN: Final = 40
 
 
 def bound(annotations: Mapping[str, str] | None, key: str) -> int | None:
@@ -22,7 +23,7 @@ def bound(annotations: Mapping[str, str] | None, key: str) -> int | None:
     if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS:
         return None
     number = int(text)
-    return number if 1 <= number <= INT32_MAX else None
+    return number if 1 <= number <= MOST_REPLICAS else None
 
 
 def place(key: str) -> Loc:
@@ -35,7 +36,8 @@ def check_bounds(annotations: Mapping[str, str] | None, workers: int | None, whe
     written = [key for key in (MIN_WORKERS, MAX_WORKERS) if key in (annotations or {})]
     for key in written:
         if bound(annotations, key) is None:
-            out.error(place(key), f"{(annotations or {})[key]!r} is no number of workers", 'write one from 1 up: "2"')
+            found = (annotations or {})[key][:_SHOWN]
+            out.error(place(key), f"{found!r} is no number of workers", f'write one from 1 up to {MOST_REPLICAS}: "2"')
     if out.partial or not written:
         return
     least, most = bound(annotations, MIN_WORKERS), bound(annotations, MAX_WORKERS)

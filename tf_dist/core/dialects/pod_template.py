@@ -64,7 +64,7 @@ def require_container(template: object, loc: Loc, out: Findings, *, named: str =
 
 
 def check_frame(template: object, loc: Loc, out: Findings) -> None:
-    """Check only that mappings and lists are where pods are made from them: enough for what a cluster has stored."""
+    """Check what pods are made from and what admission counts: enough for what a cluster has stored."""
     metadata, spec = at(template, "metadata"), at(template, "spec")
     for key, part in (("metadata", metadata), ("spec", spec)):
         if not isinstance(part, Mapping | None):
@@ -72,15 +72,24 @@ def check_frame(template: object, loc: Loc, out: Findings) -> None:
     for key in ("labels", "annotations"):
         if not isinstance(at(metadata, key), Mapping | None):
             out.error((*loc, "metadata", key), "must be a mapping (key: value)")
+    _check_counted(mapping(spec), (*loc, "spec"), out)
     for key in ("containers", "initContainers", "volumes"):
         for index, entry in enumerate(list_at(mapping(spec), key, (*loc, "spec"), out)):
             place = (*loc, "spec", key, index)
             if (found := mapping_at(entry, place, out)) is None or key == "volumes":
                 continue
             text_at(found, "name", place, out)
+            containers.check_amounts(found.get("resources"), (*place, "resources"), out)
             for listed in ("env", "ports", "volumeMounts"):
                 for number, item in enumerate(list_at(found, listed, place, out)):
                     mapping_at(item, (*place, listed, number), out)
+
+
+def _check_counted(spec: Mapping[str, Any], loc: Loc, out: Findings) -> None:
+    """What admission reads of the pod itself."""
+    text_at(spec, "priorityClassName", loc, out, required=False)
+    containers.check_amounts(spec.get("resources"), (*loc, "resources"), out)
+    containers.quantities(spec, "overhead", loc, out)
 
 
 def _check_metadata(metadata: object, loc: Loc, out: Findings) -> None:
@@ -94,8 +103,9 @@ def _check_spec(spec: Mapping[str, Any], loc: Loc, out: Findings, *, replicas: i
     check_keys(spec, pod_keys.POD_SPEC, loc, out)
     choice_at(spec, "restartPolicy", RESTART_POLICIES, loc, out)
     text_map_at(spec, "nodeSelector", loc, out)
-    for key in ("schedulerName", "serviceAccountName", "priorityClassName", "nodeName"):
+    for key in ("schedulerName", "serviceAccountName", "nodeName"):
         text_at(spec, key, loc, out, required=False)
+    _check_counted(spec, loc, out)
     volumes = _check_volumes(spec, loc, out)
     _check_containers(spec, loc, volumes, out)
     if flag_at(spec, "hostNetwork", loc, out):

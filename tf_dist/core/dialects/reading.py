@@ -14,7 +14,7 @@ from tf_dist.core.dialects import gang_scheduler, queue_label
 from tf_dist.core.dialects.formats import FORMATS, Format, check_layout, dialect_of, laid_out
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.problems import Findings, Loc, report
-from tf_dist.core.dialects.shape import SUSPEND_ANNOTATION, RawTemplate, at, containers, items, mapping
+from tf_dist.core.dialects.shape import MOST_REPLICAS, SUSPEND_ANNOTATION, RawTemplate, at, containers, items, mapping
 from tf_dist.core.model import Dialect, Document, Job, TFConfigStyle
 from tf_dist.errors import Problem
 
@@ -69,6 +69,7 @@ def read(stored: Document) -> Job:
     out = Findings(advice=False)
     for raw in form.templates(ready):
         check_frame(raw.template, raw.loc, out)
+    _check_size(form.templates(ready), out)
     form.check(model, out)
     gang_scheduler.check(ready, out)
     queue_label.check(ready, out)
@@ -116,6 +117,7 @@ def _check(document: dict[str, Any], form: Format, out: Findings) -> None:
         wrong = report(error, form.model, out)
     for raw in form.templates(document):
         check_template(raw.template, raw.loc, out, replicas=raw.replicas, containers_optional=raw.server)
+    _check_size(form.templates(document), out)
     if wrong:
         remaining = functools.reduce(_without, filter(None, wrong), document)
         try:
@@ -125,6 +127,16 @@ def _check(document: dict[str, Any], form: Format, out: Findings) -> None:
     form.check(model, out)
     gang_scheduler.check(document, out)
     queue_label.check(document, out)
+
+
+def _check_size(templates: Iterable[RawTemplate], out: Findings) -> None:
+    """Together they are no more than one type may have."""
+    total = 0
+    for raw in templates:
+        total += raw.replicas if 0 < raw.replicas <= MOST_REPLICAS else 0
+        if total > MOST_REPLICAS:
+            out.error(raw.loc[:-1], f"with it the job has more than {MOST_REPLICAS} pods", "make it several jobs")
+            return
 
 
 def _without(value: Any, loc: Sequence[str | int]) -> Any:

@@ -23,7 +23,12 @@ Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
 """A number of things; the API's int32, never negative."""
 
 Positive = Annotated[int, Field(ge=1, le=INT32_MAX)]
-Seconds = Annotated[int, Field(ge=0, le=2**62)]
+MOST_REPLICAS: Final = 100_000
+"""So many pods a job may have, of all its types together: more than any cluster runs, and each costs time in a pass."""
+
+ReplicaCount = Annotated[int, Field(ge=0, le=MOST_REPLICAS)]
+Seconds = Annotated[int, Field(ge=0, le=INT32_MAX)]
+LongSeconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Template = dict[str, Any]
 """A pod template stays what it is: its checks are in ``pod_template``."""

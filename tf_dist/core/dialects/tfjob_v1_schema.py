@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from tf_dist.core.dialects.shape import Count, Envelope, Positive, Seconds, Shape, Template
+from tf_dist.core.dialects.shape import Count, Envelope, LongSeconds, Positive, ReplicaCount, Seconds, Shape, Template
 
 TYPES: Final = ("Chief", "Master", "PS", "Worker", "Evaluator")
 RETIRED_KEYS: Final = ("cleanPodPolicy", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished")
@@ -29,7 +29,7 @@ class RunPolicyShape(Shape):
 
     clean_pod_policy: CleanPods | None = None
     ttl_seconds_after_finished: Seconds | None = None
-    active_deadline_seconds: Seconds | None = None
+    active_deadline_seconds: LongSeconds | None = None
     backoff_limit: Count | None = None
     suspend: bool | None = None
     managed_by: str | None = None
@@ -39,7 +39,7 @@ class RunPolicyShape(Shape):
 class Replicas(Shape):
     """One entry of ``tfReplicaSpecs``."""
 
-    replicas: Count | None = None
+    replicas: ReplicaCount | None = None
     template: Template
     restart_policy: RestartPolicy | None = None
 
@@ -58,7 +58,7 @@ class Spec(Shape):
     enable_dynamic_worker: bool | None = None
     clean_pod_policy: CleanPods | None = None
     backoff_limit: Count | None = None
-    active_deadline_seconds: Seconds | None = None
+    active_deadline_seconds: LongSeconds | None = None
     ttl_seconds_after_finished: Seconds | None = None
 
 

@@ -6,7 +6,16 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from tf_dist.core.dialects.shape import TF_CONTAINER, Count, Envelope, Port, Shape, Template, container_names
+from tf_dist.core.dialects.shape import (
+    TF_CONTAINER,
+    Count,
+    Envelope,
+    Port,
+    ReplicaCount,
+    Shape,
+    Template,
+    container_names,
+)
 
 TYPES: Final = ("MASTER", "PS", "WORKER")
 IMAGE: Final = "tensorflow/tensorflow:1.3.0"
@@ -17,7 +26,7 @@ ReplicaType = Literal["MASTER", "PS", "WORKER"]
 class Replicas(Shape):
     """One entry of ``replicaSpecs``."""
 
-    replicas: Count | None = None
+    replicas: ReplicaCount | None = None
     template: Template | None = None
     tf_port: Port | None = None
     tf_replica_type: ReplicaType | None = None
@@ -60,8 +69,8 @@ class Spec(Shape):
     termination_policy: TerminationPolicy | None = None
     scheduler_name: str | None = None
     cleanup_pod_policy: Literal["All", "Running", "None"] | None = None
-    min_instance: Count | None = Field(None, alias="min-instance")
-    max_instance: Count | None = Field(None, alias="max-instance")
+    min_instance: ReplicaCount | None = Field(None, alias="min-instance")
+    max_instance: ReplicaCount | None = Field(None, alias="max-instance")
     batch_size: int | None = Field(None, alias="batch-size")
     model_name: str | None = None
     total_number: int | None = Field(None, alias="total-number")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tf_dist.core.dialects.shape import INT32_MAX, Count, Envelope, Positive, Seconds, Shape, Template
+from tf_dist.core.dialects.shape import INT32_MAX, Count, Envelope, Positive, ReplicaCount, Seconds, Shape, Template
 
 
 class Policy(Shape):
@@ -30,7 +30,7 @@ class Task(Shape):
     """One group of equal pods."""
 
     name: str | None = None
-    replicas: Count | None = None
+    replicas: ReplicaCount | None = None
     min_available: Count | None = None
     template: Template
     policies: list[Policy] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import islice
 from math import inf
@@ -11,6 +10,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from tf_dist.core import times
 from tf_dist.core.gang.asks import Ask, Counts, Want
 from tf_dist.core.gang.model import Gang, Resources, Sizes
 from tf_dist.core.gang.room import Room
@@ -28,7 +28,7 @@ def listed(keys: Iterable[object], count: int) -> str:
 
 def moment(time: float, now: float) -> str:
     """A time of day; with its date if that is not today's."""
-    then, today = datetime.fromtimestamp(time, UTC), datetime.fromtimestamp(now, UTC)
+    then, today = times.moment(time), times.moment(now)
     return f"{then:%H:%M} UTC" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M} UTC"
 
 
