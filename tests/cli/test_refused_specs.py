@@ -13,6 +13,7 @@ from tests.cli.conftest import Program
 from tests.driver.harness import World, tfjob
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.cluster.http import ApiServer, kubeconfig
+from tf_dist.core.status_codec import VERSION
 
 PROBLEM = "spec.tfReplicaSpecs.Worker.replicas: must be a whole number, not the text 'three'"
 
@@ -86,3 +87,17 @@ def test_who_waits_sees_why_and_goes_on_waiting(tf_dist: Program, config: str, w
     assert found.stdout.count(PROBLEM) == 1
     assert "is not succeeded yet" in found.stderr
     assert found.returncode == 75
+
+
+def test_a_job_of_a_newer_release_is_shown_as_far_as_it_is_known(tf_dist: Program, config: str, world: World) -> None:
+    world.submit(tfjob())
+    world.settle()
+    stored = world.job()
+    memory = {**stored["status"]["tfDist"], "version": VERSION + 1, "phase": "Dreaming", "admission": ["new"]}
+    body = {**stored, "status": {**stored["status"], "tfDist": memory}}
+    world.memory.replace(TFJOBS, "default", "mnist", body, subresource="status")
+    for command in ("get", "describe", "explain"):
+        found = tf_dist(command, "mnist", "--kubeconfig", config)
+        assert found.returncode == 0, found.stderr
+        assert "tfjob/mnist" in found.stdout or "TFJob default/mnist" in found.stdout
+        assert ("upgrade this tf-dist" in found.stdout) == (command != "get")

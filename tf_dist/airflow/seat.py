@@ -15,7 +15,7 @@ from tf_dist.client.inline import leased_driver
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.kube import KubeContext
 from tf_dist.core.claims import driver_of, managed_elsewhere, may_claim
-from tf_dist.core.status_codec import load_status, stored_status
+from tf_dist.core.status_codec import is_newer, load_status, stored_status
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.workqueue import WorkQueue
 from tf_dist.errors import ClusterError, Conflict, Forbidden, NotFound
@@ -119,7 +119,7 @@ class Seat:
         stored = caches.job(ticket.ref)
         if stored is None or stored["metadata"]["uid"] != ticket.uid:
             return None
-        if managed_elsewhere(stored):
+        if managed_elsewhere(stored) or is_newer(stored):
             return None
         present = driver_of(stored)
         if present == me or load_status(stored_status(stored)).finished:

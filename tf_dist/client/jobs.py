@@ -13,11 +13,12 @@ from tf_dist.cluster.api import EVENTS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Obj
 from tf_dist.cluster.refusals import NotServed
 from tf_dist.core import names
 from tf_dist.core.accepted_spec import Reading, read_stored
+from tf_dist.core.diagnose import Diagnosis, diagnose, of_newer_format, unreadable
 from tf_dist.core.invalid import with_spec
 from tf_dist.core.model import Job
 from tf_dist.core.observed import PodView, pod_view
 from tf_dist.core.status import Status, state_word
-from tf_dist.core.status_codec import load_status, stored_status
+from tf_dist.core.status_codec import glimpse, is_newer, load_status, stored_status
 from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Problem
 
 T = TypeVar("T")
@@ -64,7 +65,8 @@ class StoredJob:
     @cached_property
     def status(self) -> Status:
         """What it remembers."""
-        return load_status(stored_status(self.stored))
+        raw = stored_status(self.stored)
+        return glimpse(raw) if is_newer(self.stored) else load_status(raw)
 
     @cached_property
     def job(self) -> Job:
@@ -95,6 +97,15 @@ def views(job: Job, pods: list[Object]) -> tuple[PodView, ...]:
         spec = job.spec((pod["metadata"].get("labels") or {}).get(names.REPLICA_TYPE, ""))
         found.append(pod_view(pod, spec.container if spec else ""))
     return tuple(view for view in found if view is not None)
+
+
+def findings(job: StoredJob, pods: list[Object]) -> tuple[Diagnosis, ...]:
+    """What there is to say about a job with these raw pods, most important first."""
+    newer = of_newer_format(stored_status(job.stored))
+    try:
+        return (*newer, *diagnose(job.job, job.status_now, views(job.job, pods), now()))
+    except InvalidJob as error:
+        return (*newer, unreadable(error))
 
 
 def pods_of(cluster: Cluster, job: StoredJob) -> list[Object]:

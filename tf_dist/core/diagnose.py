@@ -8,15 +8,16 @@ from typing import Final
 from tf_dist.core.converge import due_replicas, paused_until
 from tf_dist.core.diagnosis import Category, Diagnosis, Level
 from tf_dist.core.facts import Facts, gather
-from tf_dist.core.model import Job
+from tf_dist.core.model import Document, Job
 from tf_dist.core.observed import Exit, PodPhase, PodView
 from tf_dist.core.sizes import granted
 from tf_dist.core.status import LIVE, PREEMPTED, Phase, Status
+from tf_dist.core.status_codec import NewerFormat, check_version
 from tf_dist.core.text import exit_text, signal_name
 from tf_dist.core.waits import waits
 from tf_dist.errors import InvalidJob
 
-__all__ = ["Category", "Diagnosis", "Level", "diagnose", "unreadable"]
+__all__ = ["Category", "Diagnosis", "Level", "diagnose", "of_newer_format", "unreadable"]
 
 _MEND: Final = "mend it (kubectl edit, or apply a file that tf-dist validate accepts): that takes effect at once"
 
@@ -33,6 +34,15 @@ def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) ->
 def unreadable(problem: InvalidJob) -> Diagnosis:
     """What there is to say about a job that has no spec to go by."""
     return Diagnosis(Level.ERROR, Category.INVALID, "the job's spec is invalid", str(problem), _MEND)
+
+
+def of_newer_format(stored: Document) -> tuple[Diagnosis, ...]:
+    """What there is to say about a raw status that a newer release wrote; nothing if none did."""
+    try:
+        check_version(stored)
+    except NewerFormat as problem:
+        return (Diagnosis(Level.ERROR, Category.NEWER_FORMAT, str(problem), resolution=problem.hint),)
+    return ()
 
 
 def _all_well(job: Job, status: Status, facts: Facts) -> Diagnosis:

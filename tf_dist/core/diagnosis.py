@@ -43,6 +43,7 @@ class Category(StrEnum):
     DEADLINE = "deadline"
     BUDGET = "restart-budget"
     INVALID = "invalid-spec"
+    NEWER_FORMAT = "newer-status-format"
     SUSPENDED = "suspended"
     RUNNING = "running"
     SUCCEEDED = "succeeded"

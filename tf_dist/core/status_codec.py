@@ -1,6 +1,7 @@
 """The memory of a job in its stored form: ``status.tfDist``, beside what the job's dialect shows.
 
 Reading back what was written gives the same status, so that "nothing changed" can be seen and nothing is written then.
+The form has a version. A driver reads its own and the one before; what a newer one wrote it leaves alone.
 Replica sets are stored as ranges (``worker: "0-2,5"``), which keeps the status of a gang of thousands small.
 """
 
@@ -25,8 +26,14 @@ from tf_dist.core.status import (
     Status,
 )
 from tf_dist.core.times import format_micro_time, parse_time
+from tf_dist.errors import TFDistError
 
 _Part = TypeVar("_Part", AcceptedSpec, RefusedSpec)
+
+VERSION: Final = 1
+"""The version of the form that is written; 0 had none."""
+
+NEWER_FORMAT: Final = "NewerStatusFormat"
 
 # The reason of a job that another operator had ended (or stopped) before tf-dist came: its words are left alone.
 ADOPTED: Final = "Adopted"
@@ -44,8 +51,41 @@ def stored_status(job: Document) -> Document:
     return restored(job.get("status"))
 
 
+class NewerFormat(TFDistError):
+    """A newer release of tf-dist wrote this status, in a form that may mean things that this one does not know."""
+
+
+def check_version(stored: Document) -> None:
+    """NewerFormat if a raw status is of a later form than this release knows."""
+    raw = stored.get(FIELD)
+    version = raw.get("version", 0) if isinstance(raw, Mapping) else 0
+    if type(version) is not int or version > VERSION:
+        raise NewerFormat(
+            f"its status has format {version!r} of a newer tf-dist, and this one knows formats up to {VERSION}",
+            hint="upgrade this tf-dist; it leaves the job alone until then",
+        )
+
+
+def is_newer(job: Document) -> bool:
+    """Whether a job's status is of a later form than this release knows."""
+    try:
+        check_version(stored_status(job))
+    except NewerFormat:
+        return True
+    return False
+
+
+def glimpse(stored: Document) -> Status:
+    """As much of a raw status of a newer form as people are shown."""
+    raw = stored.get(FIELD)
+    known: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+    texts = {key: known[key] for key in ("reason", "message", "driver") if isinstance(known.get(key), str)}
+    phase = known.get("phase")
+    return Status(phase=Phase(phase) if phase in set(Phase) else Phase.PENDING, **texts)
+
+
 def load_status(stored: Document) -> Status:
-    """The memory in a job's raw status.
+    """The memory in a job's raw status, of a form that is known (see ``check_version``).
 
     A job that another operator finished before tf-dist came has no memory, but is finished all the same.
     """
@@ -84,6 +124,7 @@ def load_status(stored: Document) -> Status:
 def dump_status(status: Status) -> dict[str, Any]:
     """The stored form; empty parts are left out."""
     full = {
+        "version": VERSION,
         "phase": status.phase.value,
         "reason": status.reason,
         "message": status.message,

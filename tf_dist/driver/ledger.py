@@ -17,7 +17,7 @@ from tf_dist.core.model import Job
 from tf_dist.core.observed import PodView, pod_view
 from tf_dist.core.schedulers.table import scheduler_of, taken_on
 from tf_dist.core.status import LIVE, Status
-from tf_dist.core.status_codec import load_status, stored_status
+from tf_dist.core.status_codec import NewerFormat, check_version, load_status, stored_status
 from tf_dist.core.times import parse_time
 from tf_dist.driver.refs import JobRef
 
@@ -44,6 +44,11 @@ class Known:
     def job(self) -> Job | None:
         """The job in force; None if there is none."""
         return self.reading.job
+
+    @property
+    def newer(self) -> NewerFormat | None:
+        """That a newer release wrote its memory, which this one must leave alone."""
+        return self.problem if isinstance(self.problem, NewerFormat) else None
 
     @property
     def uid(self) -> str:
@@ -193,7 +198,9 @@ def _read(ref: JobRef, stored: Object, before: Known | None, seen: Callable[[Job
     """One object that cannot be read, whatever is wrong with it, must not stop the others."""
     status, driver = Status(), driver_of(stored)
     try:
-        status = load_status(stored_status(stored))
+        raw = stored_status(stored)
+        check_version(raw)
+        status = load_status(raw)
         # What was remembered on top of a status holds as long as that status stands.
         kept = before.remembered if before is not None and before.status == status and _same(before, stored) else None
         return Known(ref, stored, _reading(stored, status, before, seen), status, driver, remembered=kept)

@@ -14,7 +14,7 @@ from tf_dist.core.reconcile import reconcile
 from tf_dist.core.schedulers.table import scheduler_of, taken_on
 from tf_dist.core.sizes import foreseen
 from tf_dist.core.status import Status
-from tf_dist.core.status_codec import stored_status
+from tf_dist.core.status_codec import NEWER_FORMAT, NewerFormat, stored_status
 from tf_dist.core.tf_config import endpoints
 from tf_dist.driver.apply import Applier
 from tf_dist.driver.caches import Caches
@@ -47,9 +47,13 @@ class Steward:
         self._clock = clock
         self._mandate = mandate
         self._recorder = recorder
+        # Jobs of which was said that they are left alone.
+        self._left: set[str] = set()
 
     def drive(self, ref: JobRef, known: Known, verdict: Verdict | None, *, again: bool = False) -> Plan:
         """One pass. Whatever the cluster answers to it is raised. ``again``: the one before did not come to its end."""
+        if known.newer is not None:
+            return self._leave(ref, known, known.newer)
         if self._is_anothers(known) and not known.status.finished:
             _LOG.info("%s: its driver %s is gone; driven by %s now", ref, known.driver, self._mandate.ref)
             self._caches.confirm(ref, known.uid)
@@ -58,6 +62,15 @@ class Steward:
         self._ledger.remember(ref, known, plan.status)
         self._record(known, plan.status)
         return plan
+
+    def _leave(self, ref: JobRef, known: Known, problem: NewerFormat) -> Plan:
+        """Touch neither the job nor its pods, and say so once."""
+        if known.uid not in self._left:
+            self._left.add(known.uid)
+            _LOG.warning("%s is left alone: %s", ref, problem)
+            told = Emit("Warning", NEWER_FORMAT, f"{problem} ({problem.hint})")
+            self._applier.apply(ref, known.stored, Plan(known.status, (told,)))
+        return Plan(known.status)
 
     def tell(self, ref: JobRef, known: Known, verdict: Verdict | None) -> Plan:
         """Write a verdict into a job of another driver, as that one would; what follows from it is that one's to do."""

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from tf_dist.client.jobs import StoredJob
     from tf_dist.cluster.api import Object
     from tf_dist.core.observed import PodView
-    from tf_dist.errors import InvalidJob
 
 _MOST_EVENTS = 20
 
@@ -37,20 +36,21 @@ def describe(
     job = find(cluster, name, namespace)
     raw = pods_of(cluster, job)
     events = events_of(cluster, job, raw)
-    try:
-        pods = views(job.job, raw)
-    except InvalidJob as error:
-        _unreadable(job, raw, events, error, form)
-        return
     if form is options.TextFormat.JSON:
-        output.data("json", _report(job, raw, events, pods))
+        output.data("json", _report(job, raw, events))
         return
-    _spec(job)
+    try:
+        pods: tuple[PodView, ...] | None = views(job.job, raw)
+        _spec(job)
+    except InvalidJob:  # there is no spec to go by
+        pods = None
+        output.line(output.painted(job.shown, "bold"))
     _status(job)
     _conditions(job)
-    _replicas(job, pods)
+    if pods is not None:
+        _replicas(job, pods)
     _events(events)
-    _diagnosis(job, pods)
+    _diagnosis(job, raw)
 
 
 def _title(text: str) -> None:
@@ -161,42 +161,18 @@ def _events(events: list[Object]) -> None:
     output.table(("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"), rows, {"Warning": "yellow"})
 
 
-def _diagnosis(job: StoredJob, pods: tuple[PodView, ...]) -> None:
+def _diagnosis(job: StoredJob, raw: list[Object]) -> None:
     from tf_dist.cli.findings import show
-    from tf_dist.client.jobs import now
-    from tf_dist.core.diagnose import diagnose
+    from tf_dist.client.jobs import findings
 
     _title("Diagnosis")
-    show(diagnose(job.job, job.status_now, pods, now()))
+    show(findings(job, raw))
 
 
-def _unreadable(
-    job: StoredJob, raw: list[Object], events: list[Object], error: InvalidJob, form: options.TextFormat
-) -> None:
-    """A job that has no spec to go by: what is known of it all the same."""
+def _report(job: StoredJob, raw: list[Object], events: list[Object]) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from tf_dist.cli.findings import show
-    from tf_dist.client.jobs import summary
-    from tf_dist.core.diagnose import unreadable
+    from tf_dist.client.jobs import findings, summary
 
-    found = unreadable(error)
-    if form is options.TextFormat.JSON:
-        output.data("json", {"job": summary(job), "pods": raw, "events": events, "diagnosis": [asdict(found)]})
-        return
-    output.line(output.painted(job.shown, "bold"))
-    _status(job)
-    _conditions(job)
-    _events(events)
-    _title("Diagnosis")
-    show((found,))
-
-
-def _report(job: StoredJob, raw: list[Object], events: list[Object], pods: tuple[PodView, ...]) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from tf_dist.client.jobs import now, summary
-    from tf_dist.core.diagnose import diagnose
-
-    found = [asdict(one) for one in diagnose(job.job, job.status_now, pods, now())]
+    found = [asdict(one) for one in findings(job, raw)]
     return {"job": summary(job), "pods": raw, "events": events, "diagnosis": found}

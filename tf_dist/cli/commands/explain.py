@@ -22,18 +22,13 @@ def explain(
     """Say in sentences why a job waits, or why it failed, and what to do about it."""
     from tf_dist.cli.findings import show
     from tf_dist.client.connect import connect
-    from tf_dist.client.jobs import find, now, pods_of, views
-    from tf_dist.core.diagnose import diagnose, unreadable
+    from tf_dist.client.jobs import find, findings, pods_of
     from tf_dist.core.status import state_word
-    from tf_dist.errors import InvalidJob
 
     connection = connect(kubeconfig, context, local=local)
     cluster, namespace = connection.cluster, namespace or connection.namespace
     job = find(cluster, name, namespace)
-    try:
-        found = diagnose(job.job, job.status_now, views(job.job, pods_of(cluster, job)), now())
-    except InvalidJob as error:
-        found = (unreadable(error),)
+    found = findings(job, pods_of(cluster, job))
     if form is options.TextFormat.JSON:
         output.data("json", {"name": job.name, "state": state_word(job.status), "findings": [asdict(x) for x in found]})
         return
