@@ -162,6 +162,18 @@ def test_lists_and_drain(kubectl: Kubectl, memory: MemoryCluster) -> None:
     assert memory.list(PODS).items == []
 
 
+def test_a_drained_pod_says_so_before_it_goes(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    memory.create(NODES, None, node("n1"))
+    since = memory.create(PODS, "default", pod("p", nodeName="n1"))["metadata"]["resourceVersion"]
+    assert "server dry run" in kubectl("drain", "n1", "--force", "--dry-run=server")
+    kubectl("drain", "n1", "--force", "--grace-period=0", "--timeout=20s")
+    with memory.watch(PODS, "default", since=since) as changes:
+        seen = [next(changes) for _ in range(2)]
+    reasons = [[one["reason"] for one in event.object["status"].get("conditions", [])] for event in seen]
+    assert [event.type for event in seen] == ["MODIFIED", "DELETED"]
+    assert reasons == [["EvictionByEvictionAPI"]] * 2
+
+
 def test_what_is_wrong_is_said(kubectl: Kubectl) -> None:
     bad = manifest(pod("p", restartPolicy="Sometimes"), "Pod")
     said = kubectl("create", "-f", "-", stdin=bad, fails=True)

@@ -27,6 +27,7 @@ def run_policies(draw: st.DrawFn, *, containers: bool = True) -> RunPolicy:
     return RunPolicy(
         clean_pods=draw(st.sampled_from(CleanPodPolicy)),
         max_restarts=draw(st.sampled_from((None, 0, 1, 3))),
+        max_disruptions=draw(st.sampled_from((None, None, 0, 2))),
         container_restarts_count=containers,
         active_deadline=draw(st.sampled_from((None, None, 0.3, 45.7, 3600.0))),
         ttl=draw(st.sampled_from((None, None, 0.1, 100.0))),

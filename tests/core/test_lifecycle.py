@@ -183,9 +183,19 @@ def test_what_is_left_of_a_finished_job_is_its_clean_up_policys_choice(policy: C
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
-@pytest.mark.parametrize("how", ["exit", "evict", "delete", "node"])
-def test_backoff_limit_n_allows_n_restarts_of_whatever_kind(limit: int, how: str) -> None:
-    policy = RunPolicy(clean_pods=CleanPodPolicy.RUNNING, max_restarts=limit)
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("exit", "BackoffLimitExceeded"),
+        ("evict", "MaxDisruptionsExceeded"),
+        ("delete", "MaxDisruptionsExceeded"),
+        ("node", "MaxDisruptionsExceeded"),
+    ],
+)
+def test_failures_and_disruptions_have_a_bound_each(limit: int, how: str, reason: str) -> None:
+    """n allow n; what was spent of one is not missing in the other."""
+    bounds = {"max_restarts": 0, "max_disruptions": 0} | {"max_restarts" if how == "exit" else "max_disruptions": limit}
+    policy = RunPolicy(clean_pods=CleanPodPolicy.RUNNING, **bounds)
     world = started(v1_job(replicas("Worker", 2, rules=EXIT_CODE), policy=policy))
     for restart in range(limit + 1):
         pod = world.pods["mnist-worker-1"]
@@ -197,11 +207,12 @@ def test_backoff_limit_n_allows_n_restarts_of_whatever_kind(limit: int, how: str
         }[how](pod)
         world.settle()
         if restart < limit:
-            assert world.memory.total_restarts == restart + 1
+            assert world.memory.total_restarts + world.memory.total_disruptions == restart + 1
             again(world)
             assert world.memory.phase is Phase.RUNNING
-    assert ended(world) == (Phase.FAILED, "BackoffLimitExceeded")
-    assert world.memory.total_restarts == limit
+    assert ended(world) == (Phase.FAILED, reason)
+    spent = (world.memory.total_restarts, world.memory.total_disruptions)
+    assert spent == ((limit, 0) if how == "exit" else (0, limit))
 
 
 def test_restarts_by_the_kubelet_count_against_the_budget() -> None:

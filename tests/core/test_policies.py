@@ -65,9 +65,9 @@ def test_v1_failures(role: str, rules: tuple[Rule, ...], expected: dict[str, Act
 
 @pytest.mark.parametrize("rules", [NEVER, ON_FAILURE, EXIT_CODE], ids=["Never", "OnFailure/Always", "ExitCode"])
 @pytest.mark.parametrize("event", [Event.POD_EVICTED, Event.NODE_LOST])
-def test_v1_pods_that_were_taken_away_come_back_and_that_costs_budget(rules: tuple[Rule, ...], event: Event) -> None:
+def test_v1_pods_that_were_taken_away_come_back(rules: tuple[Rule, ...], event: Event) -> None:
     job = v1_job(replicas("Worker", 1, rules=rules))
-    assert decide(job, happened(event, job.replica_specs[0]), START) == Decision(action=R, charged=True)
+    assert decide(job, happened(event, job.replica_specs[0]), START) == Decision(action=R)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_a_container_that_the_kubelet_restarted_already_needs_no_restart() -> No
 
 
 @pytest.mark.parametrize("event", list(Event))
-def test_without_a_policy_only_what_was_taken_away_comes_back_and_for_nothing(event: Event) -> None:
+def test_without_a_policy_only_what_was_taken_away_comes_back(event: Event) -> None:
     job = volcano_job(replicas("worker", 1, rules=()), rules=(Rule(events=frozenset(), action=F),))
     decision = decide(job, happened(event, job.replica_specs[0], Exit(1)), START)
     taken = event in (Event.POD_EVICTED, Event.NODE_LOST)
-    assert decision == (Decision(action=R, charged=False) if taken else Decision(action=N))
+    assert decision == Decision(action=R if taken else N)
 
 
 @pytest.mark.parametrize("event", list(Event))
@@ -160,7 +160,7 @@ def test_a_pending_pod_is_answered_only_by_a_policy_with_a_timeout_and_only_then
 def test_resume_means_nothing_to_a_job_that_is_not_stopped() -> None:
     rule = Rule(events=frozenset({Event.POD_EVICTED, Event.POD_FAILED}), action=Action.RESUME_JOB)
     job = volcano_job(replicas("worker", 1, rules=(rule,)))
-    assert decide(job, happened(Event.POD_EVICTED, job.replica_specs[0]), START) == Decision(action=R, charged=False)
+    assert decide(job, happened(Event.POD_EVICTED, job.replica_specs[0]), START) == Decision(action=R)
     assert action(job, Event.POD_FAILED, Exit(1)) is N
 
 

@@ -391,7 +391,7 @@ def test_a_pod_that_cannot_come_back_to_its_node_may_go_to_any() -> None:
     assert pinned(world) == {"mnist-ps-0": "n1", "mnist-worker-0": "n1", "mnist-worker-1": ""}
     assert world.memory.admission is not None
     assert world.memory.admission.placement == {"ps": {"n1": 1}, "worker": {"n1": 1}}
-    assert (world.memory.phase, dict(world.memory.restarts)) == (Phase.RUNNING, {"PodEvicted": 1})
+    assert (world.memory.phase, dict(world.memory.disruptions)) == (Phase.RUNNING, {"Deleted": 1})
 
 
 def test_it_is_let_go_once_and_the_others_keep_their_nodes() -> None:

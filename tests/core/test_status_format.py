@@ -47,6 +47,7 @@ FULL: Final = Status(
     seen=frozenset({WORKER, ReplicaId("ps", 0)}),
     succeeded=frozenset({ReplicaId("worker", 0)}),
     restarts={"PodFailed": 5},
+    disruptions={"EvictionByEvictionAPI": 11},
     container_restarts=6,
     pauses={"worker-1": Pause(7, 1_800_000_004.0)},
     admission=Admission(
@@ -62,7 +63,13 @@ FULL: Final = Status(
     not_before=1_800_000_008.0,
     counts={"worker": Counts(pending=1, running=2, ready=3, succeeded=4, failed=5, terminating=6)},
     failure=Failure(
-        event="PodFailed", replica="worker-1", code=137, reason="OOMKilled", message="why", at=1_800_000_009.0
+        event="PodFailed",
+        replica="worker-1",
+        code=137,
+        reason="OOMKilled",
+        message="why",
+        at=1_800_000_009.0,
+        node="n3",
     ),
     gang="volcano",
     driver="default/driver",

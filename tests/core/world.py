@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.core.builders import START
-from tf_dist.core import names
+from tf_dist.core import disruptions, names
 from tf_dist.core.actions import Action, Create, Delete, DeleteJob, Plan, Update, WriteStatus
 from tf_dist.core.gang.model import Admit, Verdict, Wait
 from tf_dist.core.model import Job, ReplicaId
@@ -128,6 +128,7 @@ class World:
             assert (after.phase, after.reason) == (before.phase, before.reason)
         limit = self.job.run_policy.max_restarts
         assert limit is None or after.charged_restarts <= limit
+        assert after.total_disruptions <= disruptions.limit(self.job)
         if after.phase not in (Phase.PENDING, Phase.RUNNING):
             assert after.reason
             assert after.message

@@ -61,6 +61,7 @@ def payload(ticket: Ticket, scene: Scene, conclusion: Conclusion) -> dict[str, A
             **_told(scene),
             **_durations(last.status),
             "restarts": last.status.total_restarts,
+            "disruptions": last.status.total_disruptions,
         },
     }
 

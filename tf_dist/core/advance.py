@@ -71,7 +71,7 @@ def advance(job: Job, status: Status, observed: Observed) -> tuple[Status, Facts
     if status.created is None and status.phase is Phase.PENDING:
         status = replace(status, created=now, since=now, reason="JobCreated", message="the job has been accepted")
     sized = granted(job, status)
-    facts = gather(sized, status, observed.pods)
+    facts = gather(sized, status, observed.pods, observed.gone)
     for _ in range(_MOST_STEPS):
         following = _first(Situation(sized, status, facts, observed, job))
         if following is None:
@@ -81,7 +81,7 @@ def advance(job: Job, status: Status, observed: Observed) -> tuple[Status, Facts
             following = restarts.forget(following, facts.current, facts)
         if (following.attempts, following.admission) != (status.attempts, status.admission):
             sized = granted(job, following)
-            facts = gather(sized, following, observed.pods)
+            facts = gather(sized, following, observed.pods, observed.gone)
         status = following
     status = _remember(sized, status, facts, observed.now)
     return (before if status == before else status), facts

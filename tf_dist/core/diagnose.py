@@ -7,8 +7,10 @@ from typing import Final
 
 from tf_dist.core.converge import due_replicas, paused_until
 from tf_dist.core.diagnosis import Category, Diagnosis, Level
+from tf_dist.core.disruptions import EXCEEDED, counted
 from tf_dist.core.facts import Facts, gather
 from tf_dist.core.model import Document, Job
+from tf_dist.core.names import MAX_DISRUPTIONS
 from tf_dist.core.observed import Exit, PodPhase, PodView
 from tf_dist.core.sizes import granted
 from tf_dist.core.status import LIVE, PREEMPTED, Phase, Status
@@ -28,7 +30,7 @@ def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) ->
     facts = gather(job, status, pods)
     of_phase = _of_end(status) if status.phase not in LIVE else _of_life(job, status, facts, now)
     found = [*_of_obstacle(status), *_of_refusal(status), *of_phase]
-    return tuple(found) or (_all_well(job, status, facts),)
+    return (*(found or [_all_well(job, status, facts)]), *_of_disruptions(status))
 
 
 def unreadable(problem: InvalidJob) -> Diagnosis:
@@ -50,6 +52,12 @@ def _all_well(job: Job, status: Status, facts: Facts) -> Diagnosis:
     if status.phase is Phase.RUNNING:
         return Diagnosis(Level.INFO, Category.RUNNING, f"{total.running} of {len(job.replicas)} replicas are running")
     return Diagnosis(Level.INFO, Category.STARTING, status.message or "the job has just been accepted")
+
+
+def _of_disruptions(status: Status) -> Iterator[Diagnosis]:
+    if status.phase in LIVE and status.disruptions:
+        text = f"its pods were taken away {status.total_disruptions} times ({counted(status.disruptions)})"
+        yield Diagnosis(Level.INFO, Category.EVICTION, text, resolution="that costs none of its restarts")
 
 
 def _of_obstacle(status: Status) -> Iterator[Diagnosis]:
@@ -76,6 +84,10 @@ def _of_end(status: Status) -> Iterator[Diagnosis]:
 
 _ENDS: Final[Mapping[str, tuple[Category, str]]] = {
     "DeadlineExceeded": (Category.DEADLINE, "raise activeDeadlineSeconds, or find out what takes so long"),
+    EXCEEDED: (
+        Category.EVICTION,
+        f"see who drains, preempts or deletes its pods; {MAX_DISRUPTIONS} allows more, a higher priority protects it",
+    ),
     "BackoffLimitExceeded": (Category.BUDGET, "look at the log of the replica that kept failing, or raise the limit"),
     "InvalidTFJobSpec": (Category.INVALID, "tf-dist validate FILE shows every problem with its place"),
     "PodEvicted": (Category.EVICTION, "give the job a higher priority, or a policy that restarts it"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tf_dist.core.disruptions import DELETED, Disruption
 from tf_dist.core.model import Job, ReplicaId, ReplicaSpec, Role
 from tf_dist.core.observed import Exit, PodPhase, PodView
 from tf_dist.core.policy_model import Event
@@ -13,12 +14,16 @@ from tf_dist.core.status import NO_PODS, Counts, Status
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """``current``: the pod of the present attempt of each replica; ``stale``: every other pod of the job."""
+    """``current``: the pod of the present attempt of each replica; ``stale``: every other pod of the job.
+
+    ``gone``: the pod that a replica without one has had, as it was seen last; where anybody still knows of it.
+    """
 
     current: Mapping[ReplicaId, PodView]
     stale: tuple[PodView, ...]
     counts: Mapping[str, Counts]
     succeeded: frozenset[ReplicaId]
+    gone: Mapping[ReplicaId, PodView] = field(default_factory=dict)
 
     def count(self, type_: str) -> Counts:
         """Pods of a type by what they do."""
@@ -41,7 +46,8 @@ class Facts:
 class Occurrence:
     """An event of the policy table: what, to which task and replica, how it ended, since when.
 
-    ``handled``: the kubelet has restarted the container already, so a restart needs nothing more.
+    ``handled``: the kubelet has restarted the container already, so a restart needs nothing more. ``disruption``: what
+    took the pod away; then it is no failure, and is not charged as one.
     """
 
     event: Event
@@ -50,9 +56,10 @@ class Occurrence:
     exit: Exit | None = None
     since: float | None = None
     handled: bool = False
+    disruption: Disruption | None = None
 
 
-def gather(job: Job, status: Status, pods: tuple[PodView, ...]) -> Facts:
+def gather(job: Job, status: Status, pods: tuple[PodView, ...], departed: tuple[PodView, ...] = ()) -> Facts:
     """Sort the pods of a job into current and stale, and count."""
     sizes = {spec.type: spec for spec in job.replica_specs}
     current: dict[ReplicaId, PodView] = {}
@@ -68,7 +75,12 @@ def gather(job: Job, status: Status, pods: tuple[PodView, ...]) -> Facts:
             current[replica] = pod
     succeeded = frozenset(replica for replica, pod in current.items() if _succeeded(pod, sizes[replica.type]))
     kept = frozenset(r for r in status.succeeded if r.type in sizes and r.index < sizes[r.type].replicas)
-    return Facts(current, tuple(stale), _count(job, current, kept | succeeded), kept | succeeded)
+    gone = {
+        pod.replica: pod
+        for pod in departed
+        if pod.replica not in current and pod.attempt == status.attempts.label(pod.replica)
+    }
+    return Facts(current, tuple(stale), _count(job, current, kept | succeeded), kept | succeeded, gone)
 
 
 def _succeeded(pod: PodView, spec: ReplicaSpec) -> bool:
@@ -113,26 +125,32 @@ def occurrences(job: Job, status: Status, facts: Facts) -> Iterator[Occurrence]:
         for index in range(spec.replicas):
             replica = ReplicaId(spec.type, index)
             if replica not in facts.succeeded:
-                yield from _of_replica(spec, replica, facts.current.get(replica), replica in status.seen)
+                yield from _of_replica(spec, replica, facts, seen=replica in status.seen)
         yield from _of_task(spec, facts)
     yield from _of_gang(job, facts)
 
 
-def _of_replica(spec: ReplicaSpec, replica: ReplicaId, pod: PodView | None, seen: bool) -> Iterator[Occurrence]:
+def _of_replica(spec: ReplicaSpec, replica: ReplicaId, facts: Facts, *, seen: bool) -> Iterator[Occurrence]:
+    pod = facts.current.get(replica)
     if pod is None:
         if seen:
-            yield Occurrence(event=Event.POD_EVICTED, spec=spec, replica=replica)
-    elif pod.phase is PodPhase.FAILED:
-        if pod.deleting:
-            # Its grace period running out looks like a failure; whoever deleted it meant none.
-            yield Occurrence(event=Event.POD_EVICTED, spec=spec, replica=replica)
-            return
+            last = facts.gone.get(replica)
+            taken = last.disruption if last is not None else None
+            taken = taken or Disruption(DELETED, node=last.node if last is not None else "")
+            yield Occurrence(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=taken)
+    elif pod.phase is PodPhase.FAILED and not (pod.deleting and pod.disruption is not None):
         event = Event.POD_EVICTED if pod.evicted else Event.POD_FAILED
         since = pod.exit.finished_at if pod.exit else None
-        yield Occurrence(event=event, spec=spec, replica=replica, exit=pod.exit, since=since)
+        taken = pod.disruption if pod.evicted else None
+        yield Occurrence(event=event, spec=spec, replica=replica, exit=pod.exit, since=since, disruption=taken)
     elif pod.node_lost:
-        yield Occurrence(event=Event.NODE_LOST, spec=spec, replica=replica)
-    elif pod.phase is PodPhase.PENDING and not pod.deleting:
+        yield Occurrence(event=Event.NODE_LOST, spec=spec, replica=replica, disruption=pod.disruption)
+    elif pod.deleting:
+        # However it ends in its grace period: it was told to. One that was on its way out when it came in sight (scaled
+        # away, and wanted again) is nobody's loss.
+        if seen:
+            yield Occurrence(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=pod.disruption)
+    elif pod.phase is PodPhase.PENDING:
         yield Occurrence(event=Event.POD_PENDING, spec=spec, replica=replica, since=pod.created_at)
     elif spec.last_exit_counts and pod.last_exit is not None:
         yield Occurrence(event=Event.POD_FAILED, spec=spec, replica=replica, exit=pod.last_exit, handled=True)

@@ -205,12 +205,14 @@ class Backoff:
 class RunPolicy:
     """Limits and housekeeping of a run.
 
-    ``max_restarts`` bounds restarts of every kind (None: no bound), those by the kubelet inside a pod included when
-    ``container_restarts_count`` says so. ``active_deadline`` and ``ttl`` are seconds.
+    ``max_restarts`` bounds restarts after failures (None: no bound), those by the kubelet inside a pod included when
+    ``container_restarts_count`` says so. ``max_disruptions``: see ``core.disruptions`` (None: the default).
+    ``active_deadline`` and ``ttl`` are seconds.
     """
 
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
     max_restarts: int | None = None
+    max_disruptions: int | None = None
     container_restarts_count: bool = True
     active_deadline: float | None = None
     ttl: float | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
 from tf_dist.core import names
+from tf_dist.core.disruptions import CONDITION_REASONS, DELETED, NODE_LOST, OTHER, Disruption
 from tf_dist.core.gang.model import Verdict
 from tf_dist.core.model import Document, ReplicaId
 from tf_dist.core.schedulers.served import Served
@@ -29,10 +31,29 @@ _PHASES: Final = {phase.value: phase for phase in PodPhase}
 
 FINISHED: Final = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
 
-# Reasons with which a kubelet or a controller ends a pod that did nothing wrong.
+# Reasons with which a kubelet or a controller ends a pod that did nothing wrong; those of a kubelet that has found out
+# that the pod should not have come to its node (OutOfcpu and its like besides).
 EVICTION_REASONS: Final = frozenset(
-    {"Evicted", "Preempting", "Preempted", "NodeShutdown", "Shutdown", "Terminated", "DeletionByTaintManager"}
+    {
+        "Evicted",
+        "Preempting",
+        "Preempted",
+        "NodeShutdown",
+        "Shutdown",
+        "Terminated",
+        "DeletionByTaintManager",
+        "NodeAffinity",
+        "NodePorts",
+    }
 )
+_OUT_OF: Final = "OutOf"
+# A kubelet calls that an eviction as well; no condition says that the pod was disrupted.
+_OWN_LIMIT: Final = re.compile(
+    r"Pod ephemeral local storage usage exceeds|Container \S+ exceeded its local ephemeral|Usage of EmptyDir volume "
+)
+_SIGNALLED: Final = frozenset({None, 137, 143, -9, -15})
+# Seconds by which the clocks of a kubelet and of the API server may differ.
+_SKEW: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +73,11 @@ class Exit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """One pod of a job, reduced to what decisions need. ``attempt`` is its label: which attempt made it."""
+    """One pod of a job, reduced to what decisions need. ``attempt`` is its label: which attempt made it.
+
+    ``evicted``: it has failed and calls that an eviction. ``disruption``: what took it away, or is about to, if that
+    was no failure of its own.
+    """
 
     name: str
     uid: str
@@ -63,6 +88,7 @@ class PodView:
     ready: bool = False
     evicted: bool = False
     node_lost: bool = False
+    disruption: Disruption | None = None
     exit: Exit | None = None
     last_exit: Exit | None = None
     restarts: int = 0
@@ -87,6 +113,8 @@ class PodView:
 class Observed:
     """The surroundings of one job at one moment.
 
+    ``gone``: pods that are not there any more, as they were seen last; as many as somebody still knows of.
+
     ``stored_status`` is the job's raw status; ``objects`` the other objects it owns, by (kind, name); ``verdict`` what
     admission says now; ``addresses`` see ``Cluster.addresses``; ``now`` epoch seconds. ``driver`` is who asks, and
     becomes the job's driver. ``remembered`` is the memory as the last pass left it, where that was not worth a write.
@@ -101,6 +129,7 @@ class Observed:
     now: float
     stored_status: Document = field(default_factory=dict)
     pods: tuple[PodView, ...] = ()
+    gone: tuple[PodView, ...] = ()
     objects: Mapping[tuple[str, str], Document] = field(default_factory=dict)
     verdict: Verdict | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
@@ -133,25 +162,67 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
     container_status = _container_status(status.get("containerStatuses") or (), container)
     state = container_status.get("state") or {}
     phase = _phase(status.get("phase"))
+    exit_ = _exit(state.get("terminated")) or _pod_exit(status, phase)
+    deleting = bool(metadata.get("deletionTimestamp"))
+    node = (pod.get("spec") or {}).get("nodeName") or ""
+    disruption = _disruption(status, conditions, deleting=deleting, node=node)
+    own = exit_ is not None and phase is PodPhase.FAILED and _own_end(exit_, conditions, deleting=deleting)
     return PodView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         replica=ReplicaId(labels[names.REPLICA_TYPE], int(index)),
         attempt=labels.get(names.ATTEMPT, ""),
         phase=phase,
-        deleting=bool(metadata.get("deletionTimestamp")),
+        deleting=deleting,
         ready=_is(conditions, "Ready", "True"),
-        evicted=status.get("reason") in EVICTION_REASONS or _is(conditions, "DisruptionTarget", "True"),
-        node_lost=phase is PodPhase.UNKNOWN or status.get("reason") == "NodeLost",
-        exit=_exit(state.get("terminated")) or _pod_exit(status, phase),
+        evicted=not own and (_ended_by_node(status) or _is(conditions, OTHER, "True")),
+        node_lost=_node_lost(status),
+        disruption=None if own else disruption,
+        exit=exit_,
         last_exit=_exit((container_status.get("lastState") or {}).get("terminated")),
         restarts=_restarts(status),
         created_at=parse_time(metadata.get("creationTimestamp")),
         started_at=parse_time(status.get("startTime")),
-        node=(pod.get("spec") or {}).get("nodeName") or "",
+        node=node,
         unschedulable=_unschedulable(conditions),
         waiting=_waiting(state.get("waiting")),
     )
+
+
+def _disruption(
+    status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]], *, deleting: bool, node: str
+) -> Disruption | None:
+    """What took the pod away, or is about to, whatever became of its containers."""
+    reason, message = status.get("reason") or "", status.get("message") or ""
+    if _node_lost(status):
+        return Disruption(NODE_LOST, message, node)
+    if _is(conditions, OTHER, "True"):
+        named = str(conditions[OTHER].get("reason"))
+        # The words of the API server say less than the reason does.
+        said = "" if named == "EvictionByEvictionAPI" else message or conditions[OTHER].get("message") or ""
+        return Disruption(named if named in CONDITION_REASONS else OTHER, said, node)
+    if _ended_by_node(status):
+        return None if reason == "Evicted" and _OWN_LIMIT.match(message) else Disruption(reason, message, node)
+    return Disruption(DELETED, node=node) if deleting else None
+
+
+def _node_lost(status: Mapping[str, Any]) -> bool:
+    return status.get("phase") == PodPhase.UNKNOWN or status.get("reason") == NODE_LOST
+
+
+def _ended_by_node(status: Mapping[str, Any]) -> bool:
+    reason = status.get("reason") or ""
+    return reason in EVICTION_REASONS or (reason.startswith(_OUT_OF) and reason != _OUT_OF)
+
+
+def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], *, deleting: bool) -> bool:
+    """Whether the program ended by itself, though the pod was disrupted: before that, or for its memory."""
+    if exit_.out_of_memory:
+        return not deleting
+    disrupted = parse_time(conditions.get(OTHER, {}).get("lastTransitionTime"))
+    if exit_.code in _SIGNALLED or exit_.finished_at is None or disrupted is None:
+        return False
+    return exit_.finished_at < disrupted - _SKEW
 
 
 def _phase(text: str | None) -> PodPhase:

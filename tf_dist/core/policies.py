@@ -19,10 +19,9 @@ from tf_dist.core.times import round_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do about an occurrence. ``charged``: a restart that costs budget; ``due``: not yet, look again then."""
+    """What to do about an occurrence. ``due``: not yet, look again then."""
 
     action: Action
-    charged: bool = True
     due: float | None = None
 
 
@@ -31,9 +30,8 @@ Answered = list[tuple[Occurrence, Decision]]
 NOTHING: Final = Decision(action=Action.IGNORE)
 
 _DEFAULTS: Final[Mapping[Event, Decision]] = {
-    # The cluster took the replica away. Volcano, too, puts it back without counting it as a retry.
-    Event.POD_EVICTED: Decision(action=Action.RESTART_POD, charged=False),
-    Event.NODE_LOST: Decision(action=Action.RESTART_POD, charged=False),
+    Event.POD_EVICTED: Decision(action=Action.RESTART_POD),
+    Event.NODE_LOST: Decision(action=Action.RESTART_POD),
 }
 
 # Where several things happened at once: the gravest answer is given, then the others have no object any more.
@@ -94,7 +92,9 @@ def _matches(rule: Rule, event: Event, occurrence: Occurrence) -> bool:
 
 
 def _answer(rule: Rule, occurrence: Occurrence, now: float) -> Decision:
-    due = None if occurrence.since is None else round_time(occurrence.since + rule.timeout)
+    # A kubelet's clock may be ahead: without a timeout there is nothing to wait for.
+    timed = occurrence.since is not None and rule.timeout > 0
+    due = round_time((occurrence.since or 0.0) + rule.timeout) if timed else None
     if due is not None and now < due:
         return Decision(action=Action.IGNORE, due=due)
     if rule.action is Action.RESUME_JOB:

@@ -31,6 +31,7 @@ _NOT_FOR_PODS: Final = frozenset(
         names.TOPOLOGY,
         names.TOPOLOGY_REQUIRED,
         names.EXPECTED_DURATION,
+        names.MAX_DISRUPTIONS,
         names.GANG_SCHEDULER,
         "tf-dist.dev/services",
     }

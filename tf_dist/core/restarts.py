@@ -1,27 +1,29 @@
 """Restarts: what one costs, how long it waits, and when there is no budget left.
 
 A restart is decided by counting the attempt up in the status; deleting the old pods and making new ones follows from
-that. Every restart is bounded by the job's budget but those that are the cluster's own fault (not ``charged``).
+that. There are two budgets: one for failures, and one for disruptions (``core.disruptions``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from tf_dist.core import disruptions
 from tf_dist.core.facts import Facts, Occurrence
 from tf_dist.core.model import Job, ReplicaId
-from tf_dist.core.policies import Answered, Decision
+from tf_dist.core.names import MAX_DISRUPTIONS
+from tf_dist.core.policies import Answered
 from tf_dist.core.status import Failure, Pause, Phase, Status
 from tf_dist.core.text import describe_all
 from tf_dist.core.times import round_time
 
 
 def restart_job(job: Job, status: Status, facts: Facts, answered: Answered, now: float) -> Status:
-    """Every pod anew; costs one restart however many replicas had failed."""
-    first = answered[:1]
-    if not _affordable(job, status, facts, first):
-        return over_budget(job, status, now, _sentence(job, answered), _failure(answered, now))
+    """Every pod anew; costs one restart however many replicas had failed, and none if they were disrupted."""
+    first = [_gravest(answered)]
+    if over := _unaffordable(job, status, facts, answered, first, now):
+        return over
     status = forget(_spend(status, first), facts.current, facts)
     anew = replace(
         status,
@@ -30,15 +32,17 @@ def restart_job(job: Job, status: Status, facts: Facts, answered: Answered, now:
         succeeded=frozenset(),
         failure=_failure(answered, now),
     )
-    return _paused(job, anew, {"": _ran_for(facts, facts.current, now)}, now, _sentence(job, answered))
+    return _paused(job, anew, {"": _ran_for(facts, facts.current, now)}, now, _sentence(job, answered), first)
 
 
 def restart_tasks(job: Job, status: Status, facts: Facts, answered: Answered, now: float) -> Status:
     """Every pod of the tasks in question anew; one restart a task."""
-    by_task = {occurrence.spec.type: (occurrence, decision) for occurrence, decision in reversed(answered)}
-    if not _affordable(job, status, facts, by_task.values()):
-        return over_budget(job, status, now, _sentence(job, answered), _failure(answered, now))
-    status = replace(_spend(status, by_task.values()), failure=_failure(answered, now))
+    types = dict.fromkeys(occurrence.spec.type for occurrence, _ in answered)
+    by_task = {type_: _gravest([one for one in answered if one[0].spec.type == type_]) for type_ in types}
+    spent = list(by_task.values())
+    if over := _unaffordable(job, status, facts, answered, spent, now):
+        return over
+    status = replace(_spend(status, spent), failure=_failure(answered, now))
     ran: dict[str, float | None] = {}
     for type_ in by_task:
         replicas = [replica for replica in facts.current if replica.type == type_]
@@ -49,25 +53,24 @@ def restart_tasks(job: Job, status: Status, facts: Facts, answered: Answered, no
         frozenset(replica for replica in group if replica.type not in by_task)
         for group in (status.seen, status.succeeded)
     )
-    return _paused(job, replace(status, seen=seen, succeeded=succeeded), ran, now, _sentence(job, answered))
+    return _paused(job, replace(status, seen=seen, succeeded=succeeded), ran, now, _sentence(job, answered), spent)
 
 
 def restart_pods(job: Job, status: Status, facts: Facts, answered: Answered, now: float) -> Status:
     """The replicas in question anew; one restart a replica."""
     by_replica = {
-        occurrence.replica: (occurrence, decision)
-        for occurrence, decision in reversed(answered)
-        if occurrence.replica is not None
+        occurrence.replica: occurrence for occurrence, _ in reversed(answered) if occurrence.replica is not None
     }
-    if not _affordable(job, status, facts, by_replica.values()):
-        return over_budget(job, status, now, _sentence(job, answered), _failure(answered, now))
-    status = replace(_spend(status, by_replica.values()), failure=_failure(answered, now))
+    spent = list(by_replica.values())
+    if over := _unaffordable(job, status, facts, answered, spent, now):
+        return over
+    status = replace(_spend(status, spent), failure=_failure(answered, now))
     ran: dict[str, float | None] = {}
     for replica in by_replica:
         status = forget(status, [replica], facts)
         status = replace(status, attempts=status.attempts.next_pod(replica), seen=status.seen - {replica})
         ran[str(replica)] = _ran_for(facts, [replica], now)
-    return _paused(job, status, ran, now, _sentence(job, answered))
+    return _paused(job, status, ran, now, _sentence(job, answered), spent)
 
 
 def over_budget(job: Job, status: Status, now: float, what: str, failure: Failure | None = None) -> Status:
@@ -78,19 +81,27 @@ def over_budget(job: Job, status: Status, now: float, what: str, failure: Failur
 
 def failure_of(occurrence: Occurrence, now: float) -> Failure:
     """The record of an occurrence that the status keeps."""
-    exit_ = occurrence.exit
+    exit_, taken = occurrence.exit, occurrence.disruption
+    said = taken or exit_
     return Failure(
         event=occurrence.event.value,
         replica=str(occurrence.replica) if occurrence.replica else occurrence.spec.type,
         code=exit_.code if exit_ else None,
-        reason=exit_.reason if exit_ else "",
-        message=exit_.message if exit_ else "",
+        reason=said.reason if said else "",
+        message=said.message if said else "",
         at=now,
+        node=taken.node if taken else "",
     )
 
 
 def _failure(answered: Answered, now: float) -> Failure:
-    return failure_of(answered[0][0], now)
+    return failure_of(_gravest(answered), now)
+
+
+def _gravest(answered: Answered) -> Occurrence:
+    """The first failure; where there is none, the first disruption."""
+    occurrences = [occurrence for occurrence, _ in answered]
+    return next((one for one in occurrences if one.disruption is None), occurrences[0])
 
 
 def spent(job: Job, status: Status, facts: Facts) -> int:
@@ -107,18 +118,32 @@ def _counts_containers(job: Job) -> bool:
     return job.run_policy.container_restarts_count
 
 
-def _affordable(job: Job, status: Status, facts: Facts, answered: Iterable[tuple[Occurrence, Decision]]) -> bool:
-    limit = job.run_policy.max_restarts
-    more = sum(decision.charged for _, decision in answered)
-    return limit is None or more == 0 or spent(job, status, facts) + more <= limit
+def _unaffordable(
+    job: Job, status: Status, facts: Facts, answered: Answered, costs: Iterable[Occurrence], now: float
+) -> Status | None:
+    """Failed, where one of the two budgets does not have what these restarts cost."""
+    costs, limit = list(costs), job.run_policy.max_restarts
+    failures = sum(one.disruption is None for one in costs)
+    if limit is not None and failures and spent(job, status, facts) + failures > limit:
+        return over_budget(job, status, now, _sentence(job, answered), _failure(answered, now))
+    disrupted = [one for one in costs if one.disruption is not None]
+    most = disruptions.limit(job)
+    if not disrupted or status.total_disruptions + len(disrupted) <= most:
+        return None
+    before = f"disrupted {status.total_disruptions} times before"
+    if status.disruptions:
+        before += f" ({disruptions.counted(status.disruptions)})"
+    message = f"{_sentence(job, answered)}; {before}, and no more than {most} are allowed ({MAX_DISRUPTIONS})"
+    failed = replace(status, failure=failure_of(disrupted[0], now))
+    return failed.to(Phase.FAILED, now, disruptions.EXCEEDED, message)
 
 
-def _spend(status: Status, answered: Iterable[tuple[Occurrence, Decision]]) -> Status:
-    restarts = dict(status.restarts)
-    for occurrence, decision in answered:
-        if decision.charged:
-            restarts[occurrence.event.value] = restarts.get(occurrence.event.value, 0) + 1
-    return replace(status, restarts=restarts)
+def _spend(status: Status, costs: Iterable[Occurrence]) -> Status:
+    restarts, taken = dict(status.restarts), dict(status.disruptions)
+    for one in costs:
+        counts, cause = (restarts, one.event.value) if one.disruption is None else (taken, one.disruption.reason)
+        counts[cause] = counts.get(cause, 0) + 1
+    return replace(status, restarts=restarts, disruptions=taken)
 
 
 def forget(status: Status, replicas: Iterable[ReplicaId], facts: Facts) -> Status:
@@ -136,7 +161,14 @@ def _ran_for(facts: Facts, replicas: Iterable[ReplicaId], now: float) -> float |
     return max((now - start for start in starts if start is not None), default=None)
 
 
-def _paused(job: Job, status: Status, ran: Mapping[str, float | None], now: float, what: str) -> Status:
+def _paused(
+    job: Job,
+    status: Status,
+    ran: Mapping[str, float | None],
+    now: float,
+    what: str,
+    costs: Iterable[Occurrence],
+) -> Status:
     pauses = dict(status.pauses)
     backoff = job.run_policy.backoff
     for key, seconds in ran.items():
@@ -146,11 +178,20 @@ def _paused(job: Job, status: Status, ran: Mapping[str, float | None], now: floa
         count = 1 if before is None or healthy else before.count + 1
         pauses[key] = Pause(count, round_time(now + backoff.delay(count)))
     wait = max(pauses[key].until for key in ran) - now
-    budget = job.run_policy.max_restarts
-    spent = f"restart {charged(job, status)}" + ("" if budget is None else f" of {budget}")
     later = f" in {wait:.0f} s" if wait > 0 else ""
     event = status.failure.event if status.failure else ""
+    spent = " and ".join(_counts(job, status, costs))
     return replace(status, pauses=pauses).to(Phase.RESTARTING, now, event, f"{what}; {spent}{later}")
+
+
+def _counts(job: Job, status: Status, costs: Iterable[Occurrence]) -> Iterator[str]:
+    """``restart 2 of 3``, ``disruption 1 of 100``: what these restarts count as."""
+    kinds = {one.disruption is None for one in costs}
+    if True in kinds:
+        budget = job.run_policy.max_restarts
+        yield f"restart {charged(job, status)}" + ("" if budget is None else f" of {budget}")
+    if False in kinds:
+        yield f"disruption {status.total_disruptions} of {disruptions.limit(job)}"
 
 
 def _sentence(job: Job, answered: Answered) -> str:

@@ -134,7 +134,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The last thing that went wrong: where, how, and what was said about it."""
+    """The last thing that went wrong: where, how, and what was said about it. ``node``: a pod was taken from there."""
 
     event: str
     replica: str = ""
@@ -142,6 +142,7 @@ class Failure:
     reason: str = ""
     message: str = ""
     at: float | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,8 @@ class Status:
     """The memory of a job. ``seen``: replicas whose present pod has been there, so that a missing one was taken away.
 
     ``succeeded``: replicas that are done for good, even when their pods are gone. ``restarts``: restarts spent, by
-    cause; ``container_restarts``: those by the kubelet in pods that are gone. ``pauses``: keyed by replica, task or ""
+    cause; ``disruptions``: pods that were taken away, by reason (``core.disruptions``); ``container_restarts``:
+    restarts by the kubelet in pods that are gone. ``pauses``: keyed by replica, task or ""
     (the job). ``last_sizes``: those of its last place, once it is over or stopped. ``requeues``: how often in a row its
     pods found no nodes in time; ``not_before``: until then it does not try again. ``gang``: the gang scheduler that its
     driver has for jobs which name none ("": tf-dist itself). ``driver``: who drives the job (see ``core.claims``).
@@ -190,6 +192,7 @@ class Status:
     seen: frozenset[ReplicaId] = frozenset()
     succeeded: frozenset[ReplicaId] = frozenset()
     restarts: Mapping[str, int] = field(default_factory=dict)
+    disruptions: Mapping[str, int] = field(default_factory=dict)
     container_restarts: int = 0
     pauses: Mapping[str, Pause] = field(default_factory=dict)
     admission: Admission | None = None
@@ -273,8 +276,13 @@ class Status:
         return sum(count for cause, count in self.restarts.items() if cause not in FREE)
 
     @property
+    def total_disruptions(self) -> int:
+        """How often pods were taken away."""
+        return sum(self.disruptions.values())
+
+    @property
     def total_restarts(self) -> int:
-        """Restarts so far, of every kind, those in living pods not included."""
+        """Restarts so far, those in living pods not included; disruptions are counted apart."""
         return sum(self.restarts.values()) + self.container_restarts
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from tf_dist.core.disruptions import EXCEEDED
 from tf_dist.core.facts import Facts
 from tf_dist.core.model import CleanPodPolicy, Job
 from tf_dist.core.observed import PodView
 from tf_dist.core.status import LIVE, STOPPED, Status
 
 # Ends at which whatever still runs has to stop, though the policy would keep it: it is what the limit was set for.
-_CUT_SHORT: Final = frozenset({"DeadlineExceeded", "BackoffLimitExceeded"})
+_CUT_SHORT: Final = frozenset({"DeadlineExceeded", "BackoffLimitExceeded", EXCEEDED})
 
 
 def clean_policy(job: Job, status: Status) -> CleanPodPolicy:

@@ -47,10 +47,12 @@ def describe(job: Job, occurrence: Occurrence) -> str:
         case Event.POD_FAILED:
             return f"{who} {exit_text(occurrence.exit)}"
         case Event.POD_EVICTED:
-            reason = occurrence.exit.reason if occurrence.exit and occurrence.exit.reason else "its pod was deleted"
-            return f"{who} was evicted ({reason})"
+            if occurrence.disruption is not None:
+                return f"{who} {occurrence.disruption}"
+            said = ": ".join(filter(None, (exit_.reason, exit_.message))) if (exit_ := occurrence.exit) else ""
+            return f"{who} was evicted" + (f" ({said})" if said else "")
         case Event.NODE_LOST:
-            return f"{who} is lost with its node"
+            return f"{who} {occurrence.disruption or 'is lost with its node'}"
         case Event.POD_PENDING:
             return f"{who} has been pending for longer than its policy allows"
         case Event.TASK_COMPLETED:

@@ -28,6 +28,7 @@ from tf_dist.core.schedulers.model import Scheduler
 from tf_dist.core.schedulers.served import Served
 from tf_dist.core.times import format_time
 from tf_dist.driver import slim
+from tf_dist.driver.departed import Departed
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JOB_KINDS, OWNED_KINDS, JobRef
 from tf_dist.driver.schedulers import Schedulers
@@ -61,6 +62,7 @@ class Caches:
         self._reflectors: dict[Resource, Reflector] = {}
         self._snapshots = Snapshots()
         self._seeing = threading.Lock()
+        self.departed = Departed()
         self.schedulers = Schedulers(cluster, settings.namespace, rung=rung, recorder=recorder)
         self.followed = False
         # Without the right to see nodes and everybody's pods there is no telling what is free.
@@ -279,6 +281,8 @@ class Caches:
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         with self._seeing:
             self._snapshots.change(old, new)
+        if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
+            self.departed.add(old)
         self._ring_owner(new or old)
         if not _holds_room(new) and (old is None or _holds_room(old)):
             self._room()

@@ -48,6 +48,9 @@ class PrometheusRecorder(Recorder):
         self._restarts = Counter(
             "tf_dist_restarts", "Restarts of replicas, tasks and jobs, by cause.", ["cause"], registry=own
         )
+        self._disruptions = Counter(
+            "tf_dist_disruptions", "Pods that were taken away, by reason.", ["reason"], registry=own
+        )
         self._calls = Counter(
             "tf_dist_api_calls",
             "Requests to the API server, by verb, resource and HTTP status (0: no answer).",
@@ -104,6 +107,10 @@ class PrometheusRecorder(Recorder):
         """Count a request."""
         self._calls.labels(verb, resource, code).inc()
         self._call_seconds.labels(verb).observe(seconds)
+
+    def disrupted(self, reason: str) -> None:
+        """Count a disruption."""
+        self._disruptions.labels(reason).inc()
 
     def watch_restarted(self, resource: str, cause: str) -> None:
         """Count a restart of a watch."""

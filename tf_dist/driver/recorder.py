@@ -23,7 +23,10 @@ class Recorder:
         """A gang got its place after ``waited`` seconds."""
 
     def restarted(self, cause: str) -> None:
-        """A job, task or replica was restarted because of ``cause`` (``PodFailed``, ``PodEvicted``, …)."""
+        """A job, task or replica was restarted because of ``cause`` (``PodFailed``, ``Preempted``, …)."""
+
+    def disrupted(self, reason: str) -> None:
+        """A pod was taken away, for a ``reason`` of ``core.disruptions`` (``EvictionByEvictionAPI``, …)."""
 
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """The API server was asked: Kubernetes' verb, the plural, the HTTP status (0: no answer), and how long."""

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable
 
 from tf_dist.cluster.api import Cluster
+from tf_dist.core import names
 from tf_dist.core.actions import Action, Emit, Plan, WriteStatus
 from tf_dist.core.gang.model import Verdict
 from tf_dist.core.invalid import hold
-from tf_dist.core.observed import Observed
+from tf_dist.core.observed import Observed, PodView
 from tf_dist.core.reconcile import reconcile
 from tf_dist.core.schedulers.table import scheduler_of, taken_on
 from tf_dist.core.sizes import foreseen
@@ -57,8 +58,11 @@ class Steward:
         if self._is_anothers(known) and not known.status.finished:
             _LOG.info("%s: its driver %s is gone; driven by %s now", ref, known.driver, self._mandate.ref)
             self._caches.confirm(ref, known.uid)
-        plan = self.plan(known, verdict, obstacle=None if again else "")
+        key = names.owned_key(ref.namespace, known.uid)
+        gone = self._caches.departed.of(key)
+        plan = self.plan(known, verdict, obstacle=None if again else "", gone=gone)
         self._applier.apply(ref, known.stored, plan)
+        self._caches.departed.forget(key, gone)
         self._ledger.remember(ref, known, plan.status)
         self._record(known, plan.status)
         return plan
@@ -95,7 +99,13 @@ class Steward:
         self._record(known, plan.status)
 
     def plan(
-        self, known: Known, verdict: Verdict | None = None, *, driver: str | None = None, obstacle: str | None = None
+        self,
+        known: Known,
+        verdict: Verdict | None = None,
+        *,
+        driver: str | None = None,
+        obstacle: str | None = None,
+        gone: tuple[PodView, ...] = (),
     ) -> Plan:
         """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read."""
         now, stored, job, reading = self._clock(), known.stored, known.job, known.reading
@@ -114,6 +124,7 @@ class Steward:
             now=now,
             stored_status=stored_status(stored),
             pods=pods,
+            gone=gone,
             objects=self._caches.objects(known.ref.namespace, known.uid),
             verdict=verdict,
             addresses=self._addresses(known, verdict, len(pods)),
@@ -145,6 +156,9 @@ class Steward:
         for cause, count in after.restarts.items():
             for _ in range(count - before.restarts.get(cause, 0)):
                 self._recorder.restarted(cause)
+        for reason, count in after.disruptions.items():
+            for _ in range(count - before.disruptions.get(reason, 0)):
+                self._recorder.disrupted(reason)
 
 
 def _only(plan: Plan, *kinds: type[Action]) -> Plan:

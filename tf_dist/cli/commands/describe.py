@@ -66,6 +66,7 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> None:
 
 def _spec(job: StoredJob) -> None:
     from tf_dist.cli.commands.plan import requests_text
+    from tf_dist.core.disruptions import limit
     from tf_dist.core.resizing import size_text
     from tf_dist.core.sizes import granted
 
@@ -81,6 +82,7 @@ def _spec(job: StoredJob) -> None:
             ("Queue", spec.scheduling.queue),
             ("Priority", spec.scheduling.priority_class),
             ("Restarts", "no limit" if policy.max_restarts is None else f"at most {policy.max_restarts}"),
+            ("Disruptions", f"at most {limit(spec)}"),
             ("Deadline", "" if policy.active_deadline is None else f"{policy.active_deadline:g}s"),
             ("Clean-up", policy.clean_pods.value),
         ]
@@ -89,6 +91,7 @@ def _spec(job: StoredJob) -> None:
 
 def _status(job: StoredJob) -> None:
     from tf_dist.cli.texts import duration
+    from tf_dist.core.disruptions import counted
     from tf_dist.core.status import state_word
     from tf_dist.core.times import format_time
 
@@ -108,6 +111,7 @@ def _status(job: StoredJob) -> None:
             ("Ended", format_time(ended) if ended is not None else ""),
             ("Duration", took),
             ("Restarted", spent),
+            ("Disrupted", counted(status.disruptions)),
         ]
     )
 

@@ -77,7 +77,15 @@ STYLES = {
 
 def _titles(*, wide: bool, everywhere: bool) -> list[str]:
     space = ["NAMESPACE"] if everywhere else []
-    return [*space, "NAME", "STATE", "READY", "RESTARTS", "AGE", *(["FORMAT", "MESSAGE"] if wide else ["REASON"])]
+    return [
+        *space,
+        "NAME",
+        "STATE",
+        "READY",
+        "RESTARTS",
+        "AGE",
+        *(["DISRUPTIONS", "FORMAT", "MESSAGE"] if wide else ["REASON"]),
+    ]
 
 
 def _rows(jobs: list[StoredJob], wide: bool, everywhere: bool) -> list[list[str]]:
@@ -96,7 +104,8 @@ def row(job: StoredJob, wide: bool) -> list[str]:
     ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"
     since = parse_time(job.stored["metadata"].get("creationTimestamp"))
     cells = [job.shown, state_word(status), ready, str(status.total_restarts), age(since, now())]
-    return [*cells, job.stored["apiVersion"], status.told] if wide else [*cells, status.why]
+    disruptions = str(status.total_disruptions)
+    return [*cells, disruptions, job.stored["apiVersion"], status.told] if wide else [*cells, status.why]
 
 
 def _watch(cluster: Cluster, namespace: str | None, only: list[StoredJob] | None, form: options.ListFormat) -> None:

@@ -14,6 +14,7 @@ from tf_dist.client.jobs import now
 from tf_dist.client.scene import Scene
 from tf_dist.client.session import End, Result
 from tf_dist.core.diagnose import Diagnosis, diagnose
+from tf_dist.core.disruptions import counted
 from tf_dist.core.outcome import Outcome, outcome
 from tf_dist.core.status import LIVE
 
@@ -75,6 +76,7 @@ def show_summary(result: Result, kept: str) -> None:
     _fact("checkpoint", progress.checkpoint)
     _fact("duration", duration(result.seconds))
     _fact("restarts", _restarts(scene))
+    _fact("disruptions", counted(scene.status.disruptions))
     _fact("kept in", kept)
     show(findings(result))
 
@@ -118,6 +120,7 @@ def report(result: Result, kept: str) -> dict[str, Any]:
         "metrics": dict(progress.metrics),
         "checkpoint": progress.checkpoint,
         "restarts": restarts_by_cause(scene),
+        "disruptions": dict(scene.status.disruptions),
         "replicas": replicas,
         "findings": [asdict(one) for one in findings(result)],
         "kept": kept or None,

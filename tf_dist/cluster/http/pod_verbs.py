@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from tf_dist.cluster import api
 from tf_dist.cluster.api import LogOptions, Stream
 from tf_dist.cluster.http.calls import Call, object_of, options_of, success
 from tf_dist.cluster.http.messages import Reply, Request, Streamed, line
@@ -67,7 +66,7 @@ def _evict(call: Call) -> Reply:
     body = object_of(call).get("deleteOptions") or {}
     inner = Request("DELETE", "", {}, body=line(body))
     options, dry_run = options_of(inner)
-    call.cluster.delete_with(api.PODS, _needed(call), call.route.name, options, dry_run=dry_run or call.request.dry_run)
+    call.cluster.evict(_needed(call), call.route.name, options, dry_run=dry_run or call.request.dry_run)
     return Reply(201, success(code=201))
 
 

@@ -14,7 +14,7 @@ from tf_dist.cluster import api
 from tf_dist.cluster.api import ALL_LINES, LogOptions, Object, ObjectList, PatchType, Resource, Stream, WatchEvent
 from tf_dist.cluster.memory import listing
 from tf_dist.cluster.memory.context import Context, Validator
-from tf_dist.cluster.memory.objects import Clock
+from tf_dist.cluster.memory.objects import Clock, timestamp
 from tf_dist.cluster.memory.reaping import DeleteOptions, Reaper
 from tf_dist.cluster.memory.resources import Registry
 from tf_dist.cluster.memory.served import served
@@ -270,11 +270,33 @@ class MemoryCluster:
         with self._store.lock:
             return self._writer.bind(Key("pods", namespace, pod), node)
 
-    def evict(self, namespace: str, pod: str, options: DeleteOptions | None = None) -> None:
-        """Delete a pod as the eviction subresource does (disruption budgets are stored, not enforced)."""
-        self.delete_with(api.PODS, namespace, pod, options or DeleteOptions())
+    def evict(self, namespace: str, pod: str, options: DeleteOptions | None = None, *, dry_run: bool = False) -> None:
+        """Evict a pod as the eviction subresource does: its condition says so, then it is deleted.
+
+        Disruption budgets are stored, not enforced. NotFound; Conflict if ``options`` fences another pod.
+        """
+        options = options or DeleteOptions()
+        with self._store.lock:
+            before = self.get(api.PODS, namespace, pod)
+            self._reaper.check(Key("pods", namespace, pod), before, options)
+            if dry_run:
+                return
+            patch = {"status": {"conditions": [_evicted(timestamp(self.clock()))]}}
+            self.patch(api.PODS, namespace, pod, patch, kind=PatchType.STRATEGIC, subresource="status")
+            self.delete_with(api.PODS, namespace, pod, replace(options, version=""))
 
     def compact(self) -> None:
         """Forget the history of changes: watches from older versions are Gone."""
         with self._store.lock:
             self._store.compact()
+
+
+def _evicted(now: str) -> Object:
+    return {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+        "lastProbeTime": None,
+        "lastTransitionTime": now,
+    }

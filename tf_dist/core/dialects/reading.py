@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tf_dist.core.dialects import accelerators as devices
-from tf_dist.core.dialects import gang_scheduler, queue_label
+from tf_dist.core.dialects import gang_scheduler, limits, queue_label
 from tf_dist.core.dialects.formats import FORMATS, Format, check_layout, dialect_of, laid_out
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.problems import Findings, Loc, report
@@ -42,7 +42,7 @@ def parse(document: Any, *, accelerators: Mapping[str, Any] | None = None) -> Pa
     ready = form.defaulted(document)
     if accelerators and dialect is Dialect.TFJOB_V1ALPHA1:
         ready = devices.apply(ready, accelerators)
-    job = queue_label.queued(gang_scheduler.chosen(form.build(_valid(ready, form.model))))
+    job = _annotated(form.build(_valid(ready, form.model)))
     _advise_tf_config(job, form.templates(document), out)
     return Parsed(job=job, document=ready, warnings=out.warnings)
 
@@ -71,10 +71,20 @@ def read(stored: Document) -> Job:
         check_frame(raw.template, raw.loc, out)
     _check_size(form.templates(ready), out)
     form.check(model, out)
-    gang_scheduler.check(ready, out)
-    queue_label.check(ready, out)
+    _check_annotations(ready, out)
     out.raise_errors()
-    return queue_label.queued(gang_scheduler.chosen(form.build(model)))
+    return _annotated(form.build(model))
+
+
+def _check_annotations(document: Document, out: Findings) -> None:
+    """What every format says in the same labels and annotations."""
+    gang_scheduler.check(document, out)
+    queue_label.check(document, out)
+    limits.check(document, out)
+
+
+def _annotated(job: Job) -> Job:
+    return limits.limited(queue_label.queued(gang_scheduler.chosen(job)))
 
 
 def as_written(stored: Document) -> dict[str, Any]:
@@ -125,8 +135,7 @@ def _check(document: dict[str, Any], form: Format, out: Findings) -> None:
         except ValidationError:
             return
     form.check(model, out)
-    gang_scheduler.check(document, out)
-    queue_label.check(document, out)
+    _check_annotations(document, out)
 
 
 def _check_size(templates: Iterable[RawTemplate], out: Findings) -> None:

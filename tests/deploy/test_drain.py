@@ -1,0 +1,36 @@
+"""``kubectl drain`` on a real API server: the pods of a job go and come again, and no restart is spent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.deploy.kubelet import Kubelet
+from tests.deploy.test_roles import Life, short
+from tests.driver.harness import tfjob
+from tf_dist.cluster.api import TFJOBS
+from tf_dist.cluster.rest import RestCluster
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.settings import DriverSettings
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_drained_node_spends_no_restart(
+    admin: RestCluster, kubectl: Callable[..., str], room: Kubelet, namespace: str
+) -> None:
+    driver = Driver(admin, settings=DriverSettings(volcano_jobs=False))
+    document = short(tfjob(workers=2, ps=1, backoffLimit=0))
+    life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, document))
+    life.until(lambda: life.memory().get("phase") == "Running")
+    node = f"node-{namespace}"
+    drain = threading.Thread(target=kubectl, args=("drain", node, "--force", "--ignore-daemonsets"), daemon=True)
+    drain.start()
+    life.until(lambda: sum(life.memory().get("disruptions", {}).values()) == 3 and not drain.is_alive())
+    kubectl("uncordon", node)
+    life.until(
+        lambda: life.memory().get("phase") == "Running" and life.memory()["replicas"]["worker"].get("running") == 2
+    )
+    assert "restarts" not in life.memory()
