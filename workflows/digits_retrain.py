@@ -2,30 +2,41 @@
 
 The template that `cron_retrain` and `event_retrain` start. A run that is tried again (`argo retry`) goes on with its
 job and its checkpoint, because both are known by the workflow and the step and by nothing else.
+
+What a script is given comes in its environment: Argo would put anything else into its source, where it is Python.
 """
 
 from pathlib import Path
 
-from hera.workflows import DAG, ExistingVolume, Parameter, WorkflowTemplate, script
+from hera.workflows import DAG, Env, ExistingVolume, Parameter, WorkflowTemplate, script
 from hera.workflows import models as m
 
-from tf_dist.argo import TFJobStep, cleanup_step
+from tf_dist.argo import Input, TFJobStep, cleanup_step
 
 IMAGE = "{{workflow.parameters.image}}"
 FOLDER = "/models/digits/{{workflow.uid}}"
+ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
 
+folder = Env(name="FOLDER", value=FOLDER)
 models = ExistingVolume(name="models", claim_name="tf-dist-models", mount_path="/models")
 
 
-@script(image=IMAGE, volumes=[models], outputs=[Parameter(name="samples", value_from=m.ValueFrom(path="/tmp/samples"))])
-def prepare(folder):
+@script(
+    image=IMAGE,
+    volumes=[models],
+    env=[folder],
+    outputs=[Parameter(name="samples", value_from=m.ValueFrom(path="/tmp/samples"))],
+)
+def prepare():
     """Put aside what the model will be judged by: the part of the digits that no worker trains on."""
+    import os
     import pathlib
 
     import numpy
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
+    folder = os.environ["FOLDER"]
     digits = load_digits()
     images = (digits.images[..., numpy.newaxis] / 16).astype("float32")
     _, images, _, labels = train_test_split(
@@ -40,7 +51,10 @@ def prepare(folder):
 train = TFJobStep(
     name="train",
     job=Path(__file__).with_name("digits-job.yaml"),
-    inputs=[Parameter(name="steps"), Parameter(name="learning-rate")],
+    overrides={
+        f"{ARGS}[1]": Input("steps", int, minimum=1, text="--steps={}"),
+        f"{ARGS}[2]": Input("learning-rate", float, minimum=0, text="--learning-rate={}"),
+    },
     workers="{{workflow.parameters.workers}}",
     job_image=IMAGE,
     model_dir=FOLDER,
@@ -53,41 +67,51 @@ train = TFJobStep(
 @script(
     image=IMAGE,
     volumes=[models],
+    inputs=[Parameter(name="checkpoint")],
+    env=[folder, Env(name="CHECKPOINT", value="{{inputs.parameters.checkpoint}}")],
     outputs=[
         Parameter(name="accuracy", value_from=m.ValueFrom(path="/tmp/accuracy", default="0")),
         Parameter(name="better", value_from=m.ValueFrom(path="/tmp/better", default="no")),
     ],
 )
-def evaluate(folder, checkpoint):
+def evaluate():
     """Measure the trained model on what was put aside, and compare it with the one in production."""
+    import os
     import pathlib
 
     import numpy
     import tensorflow as tf
 
+    folder = os.environ["FOLDER"]
     held_out = numpy.load(f"{folder}/held-out.npz")
     model = tf.saved_model.load(f"{folder}/export")
     accuracy = float(numpy.mean(numpy.argmax(model.serve(held_out["images"]), axis=1) == held_out["labels"]))
     production = pathlib.Path("/models/production/accuracy")
     before = float(production.read_text()) if production.exists() else 0.0
-    print(f"{checkpoint}: accuracy={accuracy:.4f}, in production {before:.4f}")
+    print(f"{os.environ['CHECKPOINT']}: accuracy={accuracy:.4f}, in production {before:.4f}")
     pathlib.Path("/tmp/accuracy").write_text(f"{accuracy:.4f}")
     pathlib.Path("/tmp/better").write_text("yes" if accuracy > before else "no")
 
 
-@script(image=IMAGE, volumes=[models])
-def promote(folder, accuracy):
+@script(
+    image=IMAGE,
+    volumes=[models],
+    inputs=[Parameter(name="accuracy")],
+    env=[folder, Env(name="ACCURACY", value="{{inputs.parameters.accuracy}}")],
+)
+def promote():
     """Make it the model in production, at once: whoever reads sees the old one or the new one."""
     import os
     import pathlib
 
-    version = pathlib.Path(folder)
-    (version / "accuracy").write_text(str(accuracy))
+    version = pathlib.Path(os.environ["FOLDER"])
+    accuracy = float(os.environ["ACCURACY"])
+    (version / "accuracy").write_text(f"{accuracy:.4f}")
     link = version.parent.parent / ".production"
     link.unlink(missing_ok=True)
     link.symlink_to(version)
     os.replace(link, version.parent.parent / "production")
-    print(f"production is {version} with accuracy={accuracy}")
+    print(f"production is {version} with accuracy={accuracy:.4f}")
 
 
 cleanup = cleanup_step()
@@ -108,18 +132,16 @@ with WorkflowTemplate(
     ttl_strategy=m.TTLStrategy(seconds_after_completion=86400),
 ) as w:
     with DAG(name="retrain"):
-        prepared = prepare(arguments={"folder": FOLDER})
+        prepared = prepare()
         trained = train(
             arguments={
                 "steps": "{{workflow.parameters.steps}}",
                 "learning-rate": "{{workflow.parameters.learning-rate}}",
             }
         )
-        evaluated = evaluate(
-            arguments={"folder": FOLDER, "checkpoint": trained.get_parameter("checkpoint")},
-        )
+        evaluated = evaluate(arguments={"checkpoint": trained.get_parameter("checkpoint")})
         promoted = promote(
-            arguments={"folder": FOLDER, "accuracy": evaluated.get_parameter("accuracy")},
+            arguments={"accuracy": evaluated.get_parameter("accuracy")},
             when=f"{evaluated.get_parameter('better')} == yes",
         )
         prepared >> trained >> evaluated >> promoted

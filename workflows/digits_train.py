@@ -10,13 +10,19 @@ from pathlib import Path
 from hera.workflows import Parameter, Workflow
 from hera.workflows import models as m
 
-from tf_dist.argo import TFJobStep, cleanup_step
+from tf_dist.argo import Input, TFJobStep, cleanup_step
+
+ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
 
 # The claim that all steps and all replicas see is in storage.yaml, the account in rbac.yaml.
 train = TFJobStep(
     name="train",
     job=Path(__file__).with_name("digits-job.yaml"),
-    inputs=[Parameter(name="steps", default="4000"), Parameter(name="learning-rate", default="0.05")],
+    # Each value is checked before the job is made, and goes to its place and to no other.
+    overrides={
+        f"{ARGS}[1]": Input("steps", int, default=4000, minimum=1, text="--steps={}"),
+        f"{ARGS}[2]": Input("learning-rate", float, default=0.05, minimum=0, text="--learning-rate={}"),
+    },
     job_image="{{workflow.parameters.image}}",
     # The same folder at each try of the step, so that a job that is made anew finds its checkpoint.
     model_dir="/models/digits/{{workflow.uid}}",

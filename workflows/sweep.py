@@ -5,15 +5,20 @@ Each item of the loop is a step of its own, so each has its own job, name and fo
 
 from pathlib import Path
 
-from hera.workflows import DAG, Parameter, Workflow, script
+from hera.workflows import DAG, Env, Parameter, Workflow, script
 from hera.workflows import models as m
 
-from tf_dist.argo import TFJobStep, cleanup_step
+from tf_dist.argo import Input, TFJobStep, cleanup_step
+
+ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
 
 train = TFJobStep(
     name="train",
     job=Path(__file__).with_name("digits-job.yaml"),
-    inputs=[Parameter(name="steps"), Parameter(name="learning-rate")],
+    overrides={
+        f"{ARGS}[1]": Input("steps", int, minimum=1, text="--steps={}"),
+        f"{ARGS}[2]": Input("learning-rate", float, minimum=0, text="--learning-rate={}"),
+    },
     workers=1,
     job_image="{{workflow.parameters.image}}",
     model_dir="/models/digits/{{workflow.uid}}-{{inputs.parameters.learning-rate}}",
@@ -24,12 +29,21 @@ train = TFJobStep(
 
 @script(
     image="{{workflow.parameters.image}}",
+    inputs=[Parameter(name="rates"), Parameter(name="results")],
+    # In the environment, where it is text: in the source of a script it would be Python.
+    env=[
+        Env(name="RATES", value="{{inputs.parameters.rates}}"),
+        Env(name="RESULTS", value="{{inputs.parameters.results}}"),
+    ],
     outputs=[Parameter(name="best", value_from=m.ValueFrom(path="/tmp/best"))],
 )
-def choose(rates, results):
+def choose():
     """Results come in the order of the rates; a job that told nothing counts as nothing."""
+    import json
+    import os
     import pathlib
 
+    rates, results = (json.loads(os.environ[name]) for name in ("RATES", "RESULTS"))
     found = [(float(result["accuracy"] or 0), rate) for result, rate in zip(results, rates, strict=True)]
     for accuracy, rate in found:
         print(f"learning rate {rate}: accuracy={accuracy:.4f}")

@@ -1,6 +1,9 @@
 """The steps of tf-dist for people who write YAML: templates to refer to, with their version in their name.
 
 templateRef: {name: tf-dist-v0.1, template: tf-job}
+
+Of tf-job, `job` is a whole job: whoever says it may run what the account may. Write it down in the workflow, without
+{{…}} in it, declare in `inputs` what is filled in, and pass `input-values: "{{workflow.parameters.json}}"`.
 """
 
 from hera.workflows import Parameter, WorkflowTemplate

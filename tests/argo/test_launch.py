@@ -60,6 +60,17 @@ def test_a_job_that_succeeds(scene: Stage) -> None:
     step.delete()
 
 
+def test_a_value_that_is_refused_submits_nothing(scene: Stage) -> None:
+    step = scene.step(job(TRAINING))
+    declared = '{"name": "learning-rate", "path": "metadata.annotations.rate", "type": "number"}'
+    launcher = step.launch(f"--input={declared}", "--set-input=learning-rate=0.05\nspec: {}")
+    assert launcher.code() == 2
+    assert "error: input learning-rate: '0.05\\nspec: {}' is no number: write 0.05" in launcher.text
+    assert "input learning-rate: " in step.outputs()["message"]
+    assert step.jobs() == []
+    step.delete()
+
+
 def test_a_job_that_fails_tells_who_and_how(scene: Stage) -> None:
     step = scene.step(job("echo step=1; echo out of luck >&2; exit 3"))
     launcher = step.launch("--total-steps=3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip instal
 
 from tests.argo.expressions import retried, substituted  # noqa: E402
 from tests.argo.stage import FOREVER, Stage, job  # noqa: E402
+from tests.cli.conftest import PROGRAM, surroundings  # noqa: E402
 from tests.cli.test_on_a_cluster import forbidden, refusing  # noqa: E402
 from tests.core.dialects.documents import v1, v1alpha1, volcano  # noqa: E402
-from tf_dist.argo import TFJob, TFJobStep, cleanup_step, tf_job_resource, wait_admitted_step  # noqa: E402
+from tests.payloads import changed_leaves  # noqa: E402
+from tf_dist.argo import Input, TFJob, TFJobStep, cleanup_step, tf_job_resource, wait_admitted_step  # noqa: E402
 from tf_dist.client.launch import contract  # noqa: E402
 from tf_dist.client.launch.arguments import parse  # noqa: E402
+from tf_dist.client.launch.order import order  # noqa: E402
 from tf_dist.cluster.api import TFJOBS  # noqa: E402
 from tf_dist.core.status import TERMINAL, Phase  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
@@ -118,6 +122,94 @@ def test_a_wrong_job_is_refused_where_it_is_written() -> None:
         TFJobStep(name="train", job="missing.yaml")
     with pytest.raises(TypeError, match="worker"):
         TFJobStep(name="train", job=job("true"), worker=2)
+
+
+LEAF = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].command[2]"
+STEPS = Input("steps", int, default=10, minimum=1, maximum=5000, text="train --steps={}")
+
+
+def made(step: Any, **arguments: str) -> dict[str, Any]:
+    """The job that the launcher would create."""
+    return dict(order(command_line(step, **arguments), "default")[0].document)
+
+
+def test_what_a_workflow_fills_in_goes_to_one_place() -> None:
+    overrides = {LEAF: STEPS, "spec.runPolicy.backoffLimit": 3, "metadata.labels": {"a": "b"}}
+    step = TFJobStep(name="train", job=job("true"), overrides=overrides)
+    plain = TFJobStep(name="train", job=job("true"))
+    found, before = made(step), made(plain)
+    assert found["spec"]["runPolicy"]["backoffLimit"] == 3
+    assert found["metadata"]["labels"] == before["metadata"]["labels"] | {"a": "b"}
+    (container,) = found["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert container["command"] == ["sh", "-c", "train --steps=10"]
+    assert len(changed_leaves(found, made(step, steps="4711"))) == 1
+    assert {"name": "steps", "default": "10"} in template(step)["inputs"]["parameters"]
+    assert made(step, steps="") == made(TFJobStep(name="train", job=job("true"), overrides=overrides | {LEAF: "true"}))
+
+
+@pytest.mark.parametrize("value", ["0", "5001", "4.5", "4711\n", " 4711", "1e3", "{{workflow.parameters.x}}", "٣"])
+def test_another_value_is_refused_by_the_name_of_its_parameter(value: str) -> None:
+    step = TFJobStep(name="train", job=job("true"), overrides={LEAF: STEPS})
+    with pytest.raises(InvalidJob, match=r"^input steps: "):
+        made(step, steps=value)
+
+
+def test_a_whole_job_may_come_with_declarations_and_the_parameters_of_its_workflow() -> None:
+    step = TFJobStep(name="train", job=Parameter(name="job"))
+    declared = json.dumps([STEPS.at(LEAF).document()])
+    listed = [{"name": "steps", "value": "4711"}, {"name": "image", "value": "x\ny"}]
+    found = made(step, job=json.dumps(job("true")), inputs=declared, **{"input-values": json.dumps(listed)})
+    (container,) = found["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert container["command"] == ["sh", "-c", "train --steps=4711"]
+    for wrong in ({"inputs": "{"}, {"inputs": '{"nam": "x"}'}, {"inputs": declared, "input-values": "[1]"}):
+        with pytest.raises(InvalidJob):
+            made(step, job=json.dumps(job("true")), **wrong)
+
+
+def filled_in(reference: str) -> Any:
+    document = job("true")
+    document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["command"][2] = reference
+    return document
+
+
+@pytest.mark.parametrize("reference", ["{{inputs.parameters.steps}}", "a {{=1}}", "{{", "# {{workflow.parameters.x}}"])
+def test_no_text_that_is_parsed_has_anything_to_fill_in(reference: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"{json.dumps(job('true'))}\n# {reference}\n")
+    document = filled_in(reference)
+    texts = (document, path, path.read_text(), json.dumps(document, indent=1), TFJob(image="i", command=[reference]))
+    for text in texts:
+        with pytest.raises(InvalidJob, match=r"would be parsed .*Input\("):
+            TFJobStep(name="train", job=text)
+        with pytest.raises(InvalidJob, match=r"would be parsed .*TFJobStep\(drive="):
+            tf_job_resource(text, name="train")
+    for wrong in (
+        {"changes": [f"{LEAF}={reference}"]},
+        {"overrides": {LEAF: reference}},
+        {"overrides": {LEAF: Input("steps", int, text=f"{reference} {{}}")}},
+        {"overrides": {LEAF: Input("steps", pattern=reference)}},
+    ):
+        with pytest.raises(InvalidJob, match="would be parsed"):
+            TFJobStep(name="train", job=job("true"), **wrong)
+    for field in ("queue", "priority_class", "job_image"):
+        with pytest.raises(InvalidJob, match=field):
+            tf_job_resource(job("true"), name="train", **{field: reference})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (Input("", int), "has no name"),
+        (Input("a", list), "none of str, int, float, bool"),
+        (Input("a", int, text="--steps="), "no single place"),
+        (Input("a", pattern="("), "no regular expression"),
+        (Input("a", int, default="many"), "input a: 'many' is no whole number"),
+        (Input("a", int, default=0, minimum=1), "input a: '0' is less than 1"),
+    ],
+)
+def test_an_input_that_says_nothing_is_refused_where_it_is_written(wrong: Input, told: str) -> None:
+    with pytest.raises(InvalidJob, match=re.escape(told)):
+        TFJobStep(name="train", job=job("true"), overrides={LEAF: wrong})
 
 
 def test_outputs_have_defaults_and_no_artifact_unless_asked() -> None:
@@ -235,6 +327,16 @@ def test_waiting_and_cleaning_up(scene: Stage) -> None:
     scene.cluster.delete(TFJOBS, "default", "other")
 
 
+@pytest.mark.parametrize("job_name", ["--help", "--kubeconfig=/dev/null", "-A"])
+def test_a_name_that_looks_like_an_option_is_a_name(scene: Stage, job_name: str) -> None:
+    words, env = words_of(
+        scene, template(wait_admitted_step(Parameter(name="job"))), {"job": job_name, "timeout": "1s"}
+    )
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.search(f"(there is no job {job_name}|'{job_name}' is no job)", done.stderr)
+
+
 def test_cleaning_up_needs_no_right_to_a_kind_that_the_role_does_not_know(scene: Stage) -> None:
     jobs = {"kind": "TFJobList", "metadata": {"resourceVersion": "1"}, "items": []}
     with refusing({"tfjobs": (200, jobs), "jobs": forbidden("jobs.batch.volcano.sh")}) as url:
@@ -243,15 +345,18 @@ def test_cleaning_up_needs_no_right_to_a_kind_that_the_role_does_not_know(scene:
 
 def run(scene: Stage, found: dict[str, Any], inputs: dict[str, str], url: str = "", **scope: str) -> int:
     """The container of a template as a process."""
-    import subprocess
+    words, env = words_of(scene, found, inputs, url, **scope)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+    return done.returncode
 
-    from tests.cli.conftest import PROGRAM, surroundings
 
+def words_of(
+    scene: Stage, found: dict[str, Any], inputs: dict[str, str], url: str = "", **scope: str
+) -> tuple[list[str], dict[str, str]]:
     for one in found.get("inputs", {}).get("parameters", []):
         scope[f"inputs.parameters.{one['name']}"] = inputs.get(one["name"], one.get("default", ""))
     words = [substituted(word, scope) for word in (*found["container"]["command"], *found["container"]["args"])]
     assert words[0] == "tf-dist"
     env = surroundings(scene.folder, scene.scratch) | {"KUBECONFIG": scene.kubeconfig(url)}
-    done = subprocess.run([*PROGRAM, *words[1:]], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
-    return done.returncode
+    return [*PROGRAM, *words[1:]], env

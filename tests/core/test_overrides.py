@@ -64,12 +64,61 @@ def test_a_path_that_is_written_reads_back(path: tuple[str | int, ...]) -> None:
         ("text", "text"),
         ("'3'", "3"),
         ("a=b", "a=b"),
-        ("[sh, -c]", ["sh", "-c"]),
-        ("{cpu: 2}", {"cpu": 2}),
+        ('"a: b"', "a: b"),
+        ("yes", True),
+        ("2026-11-22", "2026-11-22"),
+        ("12:30", "12:30"),
+        ("1_000", "1_000"),
+        (".inf", ".inf"),
     ],
 )
-def test_values_are_yaml(text: str, value: Any) -> None:
+def test_values_are_what_yaml_takes_for_one(text: str, value: Any) -> None:
     assert changed(f"spec.x={text}")["spec"]["x"] == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[sh, -c]",
+        "{cpu: 2}",
+        "a: b",
+        "- a",
+        "a\nb: c",
+        "a\rb",
+        "a\x85b",
+        "a\u2028b",
+        "a # b",
+        "&a b",
+        "!!str b",
+        "!!python/object/apply:os.system [id]",
+        "--- a",
+        "|",
+        "*a",
+        "%0a",
+        "1e400",
+    ],
+)
+def test_a_value_is_never_more_than_one_scalar(text: str) -> None:
+    with pytest.raises(InvalidJob, match="--set: "):
+        changed(f"spec.x={text}")
+    assert override(document(), parse_overrides(strings=[f"spec.x={text}"]))["spec"]["x"] == text
+
+
+@given(st.text())
+def test_whatever_is_set_is_a_scalar_or_refused(text: str) -> None:
+    try:
+        found = changed(f"spec.x={text}")["spec"]["x"]
+    except InvalidJob:
+        return
+    assert not isinstance(found, dict | list)
+
+
+def test_lists_and_mappings_are_json() -> None:
+    found = parse_overrides(json=['spec.x=[1, {"a": null}]', "spec.y=1.5"])
+    assert [one.value for one in found] == [[1, {"a": None}], 1.5]
+    with pytest.raises(InvalidJob) as caught:
+        parse_overrides(json=["x={a: 1}", "x=NaN", "x", f"x={'[' * 100_000}"])
+    assert len(caught.value.problems) == 4
 
 
 def test_changes_what_is_there_and_makes_what_is_not() -> None:

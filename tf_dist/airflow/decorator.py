@@ -17,6 +17,7 @@ from tf_dist.client.tfjob import TFJob
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from jinja2 import Environment
 
 _LARGEST: Final = 100_000  # bytes: Linux takes no longer argument of a program than 128 KiB
 _JOB_FIELDS: Final = frozenset(TFJob.__dataclass_fields__) - {"name", "command", "args", "labels", "annotations"}
@@ -50,12 +51,25 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
         name = re.sub(r"[^a-z0-9]+", "-", python_callable.__name__.lower()).strip("-") or "job"
         fields.setdefault("image", "python")
         kwargs.setdefault("job", TFJob(name=name, command=[python, "-c", "pass"], **fields))
+        self._native_arguments = kwargs.get("render_template_as_native_obj")
         super().__init__(python_callable=python_callable, **kwargs)
 
     def execute(self, context: Context) -> Any:
         """Put the function into the job, and run that."""
         self.job = _with_script(self.job, self._script())
         return TFJobOperator.execute(self, context)
+
+    def render_template(
+        self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
+    ) -> Any:
+        """Fill in as ``TFJobOperator`` does; the function's arguments as the DAG says (they may be native)."""
+        if content is not self.op_args and content is not self.op_kwargs:
+            return super().render_template(content, context, jinja_env, seen_oids)
+        usual, self.render_template_as_native_obj = self.render_template_as_native_obj, self._native_arguments
+        try:
+            return super().render_template(content, context, None, seen_oids)
+        finally:
+            self.render_template_as_native_obj = usual
 
     def get_python_source(self) -> str:
         """The function as it is written, without the task's decorators.

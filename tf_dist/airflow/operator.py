@@ -104,7 +104,8 @@ class TFJobOperator(BaseOperator):
         tensorboard_url: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        # A text stays one, also in a DAG with native templates: a value of a user's must not become a mapping.
+        super().__init__(**{"render_template_as_native_obj": False, **kwargs})
         # Airflow fills in plain data only.
         self.job = job.document() if isinstance(job, TFJob) else job
         self.name = name

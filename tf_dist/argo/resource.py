@@ -8,7 +8,7 @@ import yaml
 from hera.workflows import Parameter, Resource
 from hera.workflows import models as m
 
-from tf_dist.argo.documents import Job, text_of
+from tf_dist.argo.documents import Job, refuse_references, text_of
 from tf_dist.client.launch import contract
 from tf_dist.client.yaml_writing import to_yaml
 from tf_dist.core.dialects import Tailoring, dialect_of, tailored
@@ -20,6 +20,7 @@ _ENDS: Final = "status.tfDist.phase in (Failed,Terminated)"
 _ENDS_VOLCANO: Final = "status.state.phase in (Failed,Aborted,Terminated)"
 _SUCCESS: Final = "status.tfDist.phase == Completed"
 _SUCCESS_VOLCANO: Final = "status.state.phase == Completed"
+_WAY: Final = 'TFJobStep(drive="controller", overrides={"spec.…args[1]": Input("steps", int, text="--steps={}")}) can'
 
 
 def tf_job_resource(
@@ -41,9 +42,12 @@ def tf_job_resource(
 
     What it cannot do, and ``TFJobStep`` can: show logs and progress, hand over outputs of a failed job, stop the job
     with the workflow (it goes when the workflow is deleted), go on with it at a retry (a retry makes another one).
-    A suspended TFJob is waited for; a Volcano job that was aborted has failed.
+    A suspended TFJob is waited for; a Volcano job that was aborted has failed. Nothing in it is the workflow's to fill
+    in: Argo would put it into YAML.
     """
-    document = yaml.safe_load(text_of(job))
+    for what, text in (("queue", queue), ("priority_class", priority_class), ("job_image", job_image)):
+        refuse_references(what, text, _WAY)
+    document = yaml.safe_load(text_of(job, way=_WAY))
     tailoring = Tailoring(
         workers=workers,
         ps=ps,

@@ -19,7 +19,8 @@ def wait_admitted_step(
     """
     inputs: list[Parameter] = []
     what, limit = as_argument("job", job, inputs), as_argument("timeout", timeout, inputs)
-    options = [what, "--for=admitted", f"--timeout={limit}"]
+    # After "--" nothing is an option, whatever the workflow says.
+    options = ["--for=admitted", f"--timeout={limit}", "--", what]
     return _container(name, ["tf-dist", "wait"], options, inputs, image, container)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -11,8 +11,13 @@ from hera.workflows import Artifact, Container, EmptyDirVolume, NoneArchiveStrat
 from hera.workflows import models as m
 
 from tf_dist import __version__
-from tf_dist.argo.documents import Job, is_reference, text_of
+from tf_dist.argo.documents import Job, is_document, is_reference, refuse_references, text_of
+from tf_dist.argo.inputs import Input
 from tf_dist.client.launch import contract
+from tf_dist.core.inputs import input_overrides
+from tf_dist.core.overrides import Override, parse_overrides
+from tf_dist.core.paths import parse_path
+from tf_dist.errors import InvalidJob, Problem
 
 OnTerm = Literal["auto", "delete", "suspend", "leave"]
 Value = str | int | Parameter | None
@@ -22,6 +27,7 @@ IMAGE: Final = f"tf-dist:{__version__}"
 
 # Argo says -1 of a pod that ended without telling an exit code, as evicted ones may.
 _RETRY: Final = "lastRetry.status == 'Error' || asInt(lastRetry.exitCode) in [-1, 75, 137, 143]"
+_WAY: Final = 'write overrides={"spec.…args[1]": Input("steps", int, minimum=1, text="--steps={}")}'
 _VOLUME: Final = "tf-dist-out"
 _PROGRESS: Final = "workflows.argoproj.io/progress"
 
@@ -49,17 +55,21 @@ class TFJobStep(Container):
     value (then it is the default of an input parameter of that name, with ``-``, and each use of the step may say
     another), a ``Parameter`` (an input of the step), or a text with ``{{…}}``:
 
-    ``job``: see ``tf_dist.argo.documents.Job``. ``workers``, ``ps``: numbers of replicas. ``queue``,
-    ``priority_class``: its place in the line. ``job_image``: of the containers that train. ``model_dir``: the folder
-    that replicas find in ``$TF_DIST_MODEL_DIR``; the same at each try, so that a checkpoint is found again.
+    ``job``: see ``tf_dist.argo.documents.Job``; there is no ``{{…}}`` in it. ``workers``, ``ps``: numbers of replicas.
+    ``queue``, ``priority_class``: its place in the line. ``job_image``: of the containers that train. ``model_dir``:
+    the folder that replicas find in ``$TF_DIST_MODEL_DIR``; the same at each try, so that a checkpoint is found again.
     ``total_steps``: for the progress. ``pending_timeout``, ``run_timeout``: ``10m``, ``2h``; the step ends with 75
     when the job has no place by then, with 1 when it is not done by then.
 
-    The others are part of the step: ``changes``: ``PATH=VALUE``, as for ``tf-dist --set``. ``metric_outputs``:
+    The others are part of the step: ``overrides``: values for places of the job
+    (``{"spec.runPolicy.backoffLimit": 3}``), and what the workflow fills in there
+    (``{"spec.…args[1]": Input("steps", int, text="--steps={}")}``). ``changes``: ``PATH=VALUE``, as for
+    ``tf-dist run --set``. ``metric_outputs``:
     metrics that are output parameters of their own; ``metrics_artifact``: all of them as an artifact, too (needs an
     artifact repository). ``on_term``: what becomes of the job when the launcher is asked to stop. ``grace_seconds``:
     how long it has for that. ``drive``: ``inline``, or ``controller`` to leave the job to one. ``job_namespace``: for
-    a job elsewhere, which then has no owner.
+    a job elsewhere, which then has no owner. Where the workflow has the ``job``, there are two inputs more: ``inputs``,
+    declarations as ``tf-dist argo-launch --help`` shows them, and ``input-values``, ``{{workflow.parameters.json}}``.
 
     Give each step with other arguments a ``name`` of its own: Argo knows templates by their names.
     """
@@ -74,6 +84,7 @@ class TFJobStep(Container):
     total_steps: Value = None
     pending_timeout: Value = None
     run_timeout: Value = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     changes: Sequence[str] = ()
     metric_outputs: Sequence[str] = ()
     metrics_artifact: bool = False
@@ -86,6 +97,7 @@ class TFJobStep(Container):
 
     def __post_init__(self) -> None:
         """Fill in what the container is."""
+        self._check()
         own: list[Parameter] = []
         self.image = self.image or IMAGE
         self.command = ["tf-dist", "argo-launch"]  # always said: else Argo's controller asks the registry
@@ -98,11 +110,40 @@ class TFJobStep(Container):
             self.pod_spec_patch = json.dumps({"terminationGracePeriodSeconds": self.grace_seconds})
         super().__post_init__()  # type: ignore[no-untyped-call]
 
+    def _check(self) -> None:
+        """InvalidJob for what would be parsed once the workflow has filled it in, and for inputs that say nothing."""
+        for change in self.changes:
+            refuse_references("changes", change, _WAY)
+        for path, value in self.overrides.items():
+            text = json.dumps(value.at(path).document() if isinstance(value, Input) else value)
+            refuse_references(f"overrides[{path!r}]", f"{path}={text}", _WAY)
+        if not isinstance(self.grace_seconds, int):
+            raise InvalidJob([Problem("grace_seconds", f"{self.grace_seconds!r} is no whole number of seconds")])
+        problems = [problem for path, one in self._inputs() for problem in one.problems(path)]
+        if problems:
+            raise InvalidJob(problems)
+
+    def _inputs(self) -> Iterator[tuple[str, Input]]:
+        return ((path, value) for path, value in self.overrides.items() if isinstance(value, Input))
+
+    def _whole(self) -> str | Parameter:
+        """The job's text, found right with all that is known of what will be changed in it; or who has it."""
+        if isinstance(self.job, Parameter) or not is_document(self.job):
+            return self.job if isinstance(self.job, Parameter) else str(self.job)
+        fixed = [
+            Override(parse_path(path), value) for path, value in self.overrides.items() if not isinstance(value, Input)
+        ]
+        usual = [
+            override
+            for path, one in self._inputs()
+            for override in input_overrides([one.at(path)], {one.name: one.usual})
+        ]
+        return text_of(self.job, [*parse_overrides(self.changes), *fixed, *usual], way=_WAY)
+
     def _options(self, own: list[Parameter]) -> Iterator[str]:
         """The launcher's command line; the inputs that it needs are added to ``own``."""
-        job = self.job if isinstance(self.job, Parameter) else text_of(self.job)
         arguments: tuple[tuple[str, str, Value], ...] = (
-            ("job", "job", job),
+            ("job", "job", self._whole()),
             ("workers", "workers", self.workers),
             ("ps", "ps", self.ps),
             ("queue", "queue", self.queue),
@@ -116,6 +157,16 @@ class TFJobStep(Container):
         for option, name, value in arguments:
             yield f"--{option}={as_argument(name, value, own)}"
         yield from (f"--set={change}" for change in self.changes)
+        for path, value in self.overrides.items():
+            if isinstance(value, Input):
+                yield f"--input={json.dumps(value.at(path).document())}"
+                yield f"--set-input={value.name}={{{{inputs.parameters.{value.name}}}}}"
+                own += [value.parameter()] if value.name not in {one.name for one in own} else []
+            else:
+                yield f"--set-json={path}={json.dumps(value)}"
+        if not is_document(self.job):
+            yield f"--input={as_argument('inputs', None, own)}"
+            yield f"--set-inputs={as_argument('input-values', None, own)}"
         yield from ("--workflow={{workflow.name}}", "--workflow-uid={{workflow.uid}}", "--node={{node.name}}")
         if self.retry_strategy is not None:
             yield "--retry={{retries}}"

@@ -56,6 +56,14 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change the job first: spec.tfReplicaSpecs.Worker.replicas=3."),
 ]
+SetJson = Annotated[
+    list[str] | None,
+    typer.Option("--set-json", metavar="PATH=JSON", help="The same, with a list or a mapping."),
+]
+SetString = Annotated[
+    list[str] | None,
+    typer.Option("--set-string", metavar="PATH=TEXT", help="The same, with any text as it is."),
+]
 Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="Give up after 90s, 10m, 2h.")]
 Network = Annotated[str, typer.Option("--network", help="How pods are separated: auto, isolated or shared.")]
 Node = Annotated[

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tf_dist.core.dialects import Parsed
     from tf_dist.core.gang.model import Queue
     from tf_dist.core.model import Job
+    from tf_dist.core.overrides import Override
 
 QUEUE: Final = "Queue"
 COMPANIONS: Final = ("ConfigMap", "Secret", "PersistentVolumeClaim", "Service")
@@ -75,18 +76,17 @@ class _Collector:
 
 def load(
     files: Sequence[str],
-    overrides: Sequence[str] = (),
+    overrides: Sequence[Override] = (),
     *,
     texts: Mapping[str, str] | None = None,
     change: Callable[[Any], Any] = lambda content: content,
 ) -> Bundle:
-    """The jobs of the files, with ``--set`` applied to each; problems are collected, not raised.
+    """The jobs of the files, with ``overrides`` applied to each; problems are collected, not raised.
 
     ``texts``: files that are at hand as text. ``change``: what else is done to each job; may raise InvalidJob.
     """
-    from tf_dist.core.overrides import override, parse_overrides
+    from tf_dist.core.overrides import override
 
-    changes = parse_overrides(overrides)
     collector = _Collector()
     for name in files:
         documents, problems = read_text(name, texts[name]) if texts and name in texts else read(name)
@@ -101,7 +101,7 @@ def load(
                 collector.companions.append(written)
                 collector.add(written, _companion_problems(written.content))
             else:
-                _add_job(collector, written, lambda content: change(override(content, changes)))
+                _add_job(collector, written, lambda content: change(override(content, overrides)))
     _relate(collector)
     collector.problems += _twice(collector)
     return Bundle(tuple(collector.jobs), tuple(collector.companions), tuple(collector.problems))

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from tf_dist.client.yaml_types import TAG, Loader
 from tf_dist.core.paths import format_path
+from tf_dist.core.yaml_types import TAG, Loader
 from tf_dist.errors import Problem
 
 _MOST_VALUES: Final = 1_000_000

@@ -10,8 +10,8 @@ from typing import Any, Final
 import yaml
 
 from tf_dist.client.yaml_checks import FATAL, check_depth, inspect
-from tf_dist.client.yaml_types import TAG, Loader
 from tf_dist.core.paths import parse_path
+from tf_dist.core.yaml_types import TAG, Loader
 from tf_dist.errors import Problem
 
 LIMIT: Final = 3 << 20  # what an API server takes in one request

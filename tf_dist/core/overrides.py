@@ -7,18 +7,23 @@ path into a scalar, an index that is not there, and a key that looks like a slip
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import json as json_text
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 
 from tf_dist.core.paths import Path, format_path, parse_path
+from tf_dist.core.yaml_types import Loader
 from tf_dist.errors import InvalidJob, Problem
 
 _HINT: Final = "write --set spec.tfReplicaSpecs.Worker.replicas=3"
 _ALIKE: Final = 0.8
 _MOST_ADDED: Final = 2  # `initContainers` is no slip of `containers`
+_MOST_SHOWN: Final = 60
+_BREAKS: Final = "\u2028\u2029"
+_WAYS: Final = "--set-json PATH=JSON takes lists and mappings, --set-string PATH=TEXT any text as it is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +34,79 @@ class Override:
     value: Any
 
 
-def parse_overrides(texts: Iterable[str]) -> tuple[Override, ...]:
-    """``PATH=VALUE`` each, the value as YAML; InvalidJob with all that cannot be read."""
+def parse_overrides(
+    scalars: Iterable[str] = (), *, json: Iterable[str] = (), strings: Iterable[str] = ()
+) -> tuple[Override, ...]:
+    """``PATH=VALUE`` each; InvalidJob with all that cannot be read.
+
+    ``scalars``: a number, a word, ``true`` or ``null``, as YAML reads one, and never a list or a mapping. ``json``: any
+    JSON. ``strings``: text, as it is.
+    """
+    ways: tuple[tuple[str, Iterable[str], Callable[[str], Any]], ...] = (
+        ("--set", scalars, _scalar),
+        ("--set-json", json, _json),
+        ("--set-string", strings, str),
+    )
     overrides: list[Override] = []
     problems: list[Problem] = []
-    for text in texts:
-        path, equals, value = _split(text)
-        try:
-            if not equals:
-                raise ValueError(f"there is no '=' in {text!r}")
-            overrides.append(Override(parse_path(path), yaml.safe_load(value) if value.strip() else value))
-        except (ValueError, yaml.YAMLError) as error:
-            problems.append(Problem("--set", " ".join(str(error).split()), _HINT))
+    for option, texts, value_of in ways:
+        for text in texts:
+            try:
+                path, value = _split(text)
+                overrides.append(Override(parse_path(path), value_of(value)))
+            except _Structure as error:
+                problems.append(Problem(option, str(error), _WAYS))
+            except ValueError as error:
+                problems.append(Problem(option, " ".join(str(error).split()), _HINT))
     if problems:
         raise InvalidJob(problems)
     return tuple(overrides)
 
 
-def _split(text: str) -> tuple[str, str, str]:
-    """At the first ``=`` outside quotes: a quoted key may have one of its own."""
+class _Structure(ValueError):
+    """A value that would be more than one scalar."""
+
+
+def _scalar(text: str) -> Any:
+    if not text.strip():
+        return text
+    if not is_one_line(text):
+        raise _Structure(f"{shortened(text)} has a line break or a control character")
+    try:
+        events = list(yaml.parse(text, Loader=Loader))
+    except yaml.YAMLError as error:
+        raise _Structure(f"{shortened(text)} is no value: {' '.join(str(error).split())}") from None
+    match events:
+        case [_, yaml.DocumentStartEvent(explicit=False), yaml.ScalarEvent() as only, yaml.DocumentEndEvent(), _]:
+            plain = not only.style and only.value == text.strip()
+            if (plain or only.style in ("'", '"')) and only.tag is None and only.anchor is None:
+                return yaml.load(text, Loader=Loader)
+    raise _Structure(f"{shortened(text)} is more than one number, word or quoted text")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json_text.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"JSON has no {constant}")
+
+
+def is_one_line(text: str) -> bool:
+    """Whether a text has no line break and no control character, by anybody's reading."""
+    return not any(character < " " or "\x7f" <= character <= "\x9f" or character in _BREAKS for character in text)
+
+
+def shortened(text: str) -> str:
+    """A text as messages show it: what does not print is escaped."""
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")
+
+
+def _split(text: str) -> tuple[str, str]:
+    """At the first ``=`` outside quotes: a quoted key may have one of its own. ValueError if there is none."""
     quote = ""
     for position, character in enumerate(text):
         if quote:
@@ -55,8 +114,8 @@ def _split(text: str) -> tuple[str, str, str]:
         elif character in "\"'":
             quote = character
         elif character == "=":
-            return text[:position], "=", text[position + 1 :]
-    return text, "", ""
+            return text[:position], text[position + 1 :]
+    raise ValueError(f"there is no '=' in {shortened(text)}")
 
 
 def override(document: Any, overrides: Iterable[Override]) -> Any:

@@ -20,6 +20,8 @@ def plan(
         options.DataFormat.TABLE
     ),
     changes: options.Set = None,
+    set_json: options.SetJson = None,
+    set_string: options.SetString = None,
     plain: options.Plain = False,
 ) -> None:
     """Show what a job would create: pods, services, config maps, and the TF_CONFIG of every replica. Starts nothing.
@@ -28,8 +30,10 @@ def plan(
     """
     from tf_dist.cli.findings import accepted
     from tf_dist.client.bundle import load, one_job
+    from tf_dist.core.overrides import parse_overrides
 
-    bundle = accepted(load([file], changes or ()))
+    overrides = parse_overrides(changes or (), json=set_json or (), strings=set_string or ())
+    bundle = accepted(load([file], overrides))
     job = _placeholder(one_job(bundle).job)
     companions = [written.content for written in bundle.companions]
     if form is options.DataFormat.TABLE:

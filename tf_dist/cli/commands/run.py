@@ -25,6 +25,8 @@ def run(
     local: options.Local = False,
     embedded: Annotated[bool, typer.Option("--embedded", help="On this machine alone, even inside a pod.")] = False,
     changes: options.Set = None,
+    set_json: options.SetJson = None,
+    set_string: options.SetString = None,
     timeout: options.Timeout = "",
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep logs and volumes (on a cluster: the job), and say where.")
@@ -59,6 +61,7 @@ def run(
     from tf_dist.client.bundle import load, one_job
     from tf_dist.client.connect import connect
     from tf_dist.client.submitting import Spaces
+    from tf_dist.core.overrides import parse_overrides
 
     limit = arguments.seconds(timeout)
     machine = Machine(network, node, tuple(entrypoint or ()), workdir)
@@ -67,7 +70,8 @@ def run(
         machine.refuse()
     asked = _asked(gang_scheduler, here=local or not elsewhere)
     settings = None if elsewhere else machine.settings(file)
-    bundle = accepted(load([file], [*(changes or ()), *asked]))
+    overrides = parse_overrides([*(changes or ()), *asked], json=set_json or (), strings=set_string or ())
+    bundle = accepted(load([file], overrides))
     entry = one_job(bundle)
     _refuse_suspended(entry)
     connection = None if settings else connect(kubeconfig, context, local=local)

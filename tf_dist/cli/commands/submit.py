@@ -16,6 +16,8 @@ def submit(
     context: options.Context = "",
     local: options.Local = False,
     changes: options.Set = None,
+    set_json: options.SetJson = None,
+    set_string: options.SetString = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until every job has finished.")] = False,
     timeout: options.Timeout = "",
 ) -> None:
@@ -29,8 +31,10 @@ def submit(
     from tf_dist.client.connect import connect
     from tf_dist.client.submitting import Spaces, create_companion, create_job
     from tf_dist.client.waiting import wait_for
+    from tf_dist.core.overrides import parse_overrides
 
-    bundle, limit = accepted(load(files, changes or ())), seconds(timeout)
+    overrides = parse_overrides(changes or (), json=set_json or (), strings=set_string or ())
+    bundle, limit = accepted(load(files, overrides)), seconds(timeout)
     connection = connect(kubeconfig, context, local=local)
     cluster, spaces = connection.cluster, Spaces(namespace, connection.namespace)
     jobs = [(entry, spaces.of(entry.written)) for entry in bundle.jobs]

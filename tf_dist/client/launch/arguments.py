@@ -15,7 +15,10 @@ from tf_dist.core.termination import OnTerm
 
 AUTO: Final = "auto"
 _STORED: Final = re.compile(r"@(/tmp/argo_arg_\d+\.txt)")
-_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_TIME: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd]?)")
+_COUNT: Final = re.compile(r"[0-9]{1,9}")
+_LONGEST: Final = 1024
+_MOST_SHOWN: Final = 60
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -23,14 +26,22 @@ _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 class Options:
     """What a launcher is told. Times are seconds (None: no limit), "" is "not said".
 
-    ``job``: a document, or ``job_file`` where it is. ``workflow``, ``workflow_uid``, ``node``: whose step it is; the
-    same for every try of a step. ``retry`` of ``retries``: which try it is. ``drive``: drive the job from here, or
-    leave it to a controller. ``grace``: seconds from SIGTERM to SIGKILL. ``deadline``: when Argo stops the pod.
+    ``job``: a document, or ``job_file`` where it is. ``changes``, ``changes_json``, ``changes_text``: ``PATH=VALUE``.
+    ``inputs``: declarations of values that a workflow fills in, as JSON; ``input_values``: ``NAME=VALUE``, and
+    ``input_list``: all parameters of the workflow as Argo lists them, of which the declared ones count.
+    ``workflow``, ``workflow_uid``, ``node``: whose step it is; the same for every try of a step. ``retry`` of
+    ``retries``: which try it is. ``drive``: drive the job from here, or leave it to a controller. ``grace``: seconds
+    from SIGTERM to SIGKILL. ``deadline``: when Argo stops the pod.
     """
 
     job: str = ""
     job_file: str = ""
     changes: tuple[str, ...] = ()
+    changes_json: tuple[str, ...] = ()
+    changes_text: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    input_values: tuple[str, ...] = ()
+    input_list: str = ""
     workers: int | None = None
     ps: int | None = None
     queue: str = ""
@@ -68,7 +79,12 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     return Options(
         job=given.job,
         job_file=given.job_file,
-        changes=tuple(text for text in given.set if text),
+        changes=_said(given.set),
+        changes_json=_said(given.set_json),
+        changes_text=_said(given.set_string),
+        inputs=_said(given.input),
+        input_values=_said(given.set_input),
+        input_list=given.set_inputs,
         workers=given.workers,
         ps=given.ps,
         queue=given.queue,
@@ -107,18 +123,39 @@ def _unfolded(text: str, parser: argparse.ArgumentParser) -> str:
         parser.error(f"{stored[1]}, where Argo has put a long argument, cannot be read: {error}")
 
 
+def _said(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(text for text in texts if text)
+
+
 def _count(text: str) -> int | None:
     if not text.strip():
         return None
-    if not text.strip().isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    if not _COUNT.fullmatch(text.strip()):
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number")
     return int(text)
+
+
+def _line(text: str) -> str:
+    """One line of text: what a workflow fills in here goes into the job as it is."""
+    if len(text) > _LONGEST or not text.isprintable() or "{{" in text:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not one line of at most {_LONGEST} printable characters")
+    return text
+
+
+def _word(text: str) -> str:
+    if " " in _line(text):
+        raise argparse.ArgumentTypeError(f"{_shown(text)} has a space in it")
+    return text
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")
 
 
 def _seconds(text: str) -> float | None:
     parts = _TIME.findall(text.strip())
     if "".join(map("".join, parts)) != text.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 90s, 10m or 1h30m")
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a time: write 90s, 10m or 1h30m")
     return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else None
 
 
@@ -134,17 +171,37 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument("--job", default="", metavar="DOCUMENT", help="the job, as YAML or JSON")
     job.add_argument("--job-file", default="", metavar="FILE", help="the job, in a file")
     job.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change the job first")
+    job.add_argument("--set-json", action="append", default=[], metavar="PATH=JSON", help="the same, with any JSON")
+    job.add_argument("--set-string", action="append", default=[], metavar="PATH=TEXT", help="the same, with any text")
+    job.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="JSON",
+        help="declare a value that the workflow fills in: its name, path, type (string, integer, number, boolean), "
+        "minimum, maximum, pattern, enum, maxLength, and the text around it; or a list of such",
+    )
+    job.add_argument("--set-input", action="append", default=[], metavar="NAME=VALUE", help="the value of an input")
+    job.add_argument(
+        "--set-inputs", default="", metavar="JSON", help="values of all inputs: {{workflow.parameters.json}}"
+    )
     job.add_argument("--workers", type=_count, metavar="N", help="how many workers")
     job.add_argument("--ps", type=_count, metavar="N", help="how many parameter servers")
-    job.add_argument("--queue", default="", help="the queue it waits in")
-    job.add_argument("--priority-class", default="", help="how much it matters")
-    job.add_argument("--image", default="", help="the image of the containers that train")
+    job.add_argument("--queue", type=_word, default="", help="the queue it waits in")
+    job.add_argument("--priority-class", type=_word, default="", help="how much it matters")
+    job.add_argument("--image", type=_word, default="", help="the image of the containers that train")
     job.add_argument(
-        "--model-dir", default="", metavar="DIR", help=f"the folder that replicas find in ${contract.MODEL_DIR}"
+        "--model-dir",
+        type=_line,
+        default="",
+        metavar="DIR",
+        help=f"the folder that replicas find in ${contract.MODEL_DIR}",
     )
     job.add_argument("--total-steps", type=_count, metavar="N", help="at which step it is done, for the progress")
     place = parser.add_argument_group("its place")
-    place.add_argument("--namespace", default="", metavar="NS", help="where it goes (default: where the pod is)")
+    place.add_argument(
+        "--namespace", type=_word, default="", metavar="NS", help="where it goes (default: where the pod is)"
+    )
     place.add_argument("--workflow", default="", metavar="NAME", help="the workflow: {{workflow.name}}")
     place.add_argument("--workflow-uid", default="", metavar="UID", help="{{workflow.uid}}")
     place.add_argument("--node", default="", metavar="NAME", help="the step: {{node.name}}")

@@ -11,7 +11,9 @@ from tf_dist.client.launch.arguments import Options
 from tf_dist.core import names
 from tf_dist.core.dialects import Tailoring, parse, tailored
 from tf_dist.core.dialects.names import MAX
+from tf_dist.core.inputs import input_overrides, listed_values, read_inputs
 from tf_dist.core.model import Dialect, Job
+from tf_dist.core.overrides import Override, parse_overrides
 from tf_dist.core.sizes import largest
 
 _GIVEN: Final = "--job"
@@ -28,8 +30,18 @@ def order(options: Options, home: str) -> tuple[Entry, Bundle]:
     """
     name = options.job_file or _GIVEN
     texts = {} if options.job_file else {_GIVEN: options.job}
-    bundle = load([name], options.changes, texts=texts, change=lambda content: _changed(content, options, home))
+    bundle = load([name], _overrides(options), texts=texts, change=lambda content: _changed(content, options, home))
     return one_job(bundle), bundle
+
+
+def _overrides(options: Options) -> tuple[Override, ...]:
+    """What is changed in the document, the workflow's values last; InvalidJob."""
+    fixed = parse_overrides(options.changes, json=options.changes_json, strings=options.changes_text)
+    inputs = [one for text in options.inputs for one in read_inputs(text)]
+    values = listed_values(options.input_list, {one.name for one in inputs})
+    for text in options.input_values:
+        name, _, values[name] = text.partition("=")
+    return (*fixed, *input_overrides(inputs, values))
 
 
 def _changed(content: Any, options: Options, home: str) -> Any:

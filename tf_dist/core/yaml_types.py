@@ -6,6 +6,7 @@ PyYAML reads YAML 1.1 with Python's types. Here dates and ``12:30`` stay text, a
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
@@ -42,4 +43,13 @@ def _construct_int(loader: Any, node: yaml.ScalarNode) -> int:
     return int(text, 0) if not re.match(r"[-+]?0[0-7]", text) else int(text, 8)
 
 
+def _construct_float(loader: Any, node: yaml.ScalarNode) -> float:
+    """ValueError for what is beyond a float: JSON has no infinity."""
+    found = float(node.value)
+    if math.isinf(found):
+        raise ValueError(f"{node.value} is too large a number")
+    return found
+
+
 Loader.add_constructor(f"{TAG}int", _construct_int)
+Loader.add_constructor(f"{TAG}float", _construct_float)

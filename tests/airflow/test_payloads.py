@@ -1,0 +1,109 @@
+"""Whatever is filled into a parameter of a shipped DAG: one leaf of the job differs, or the task is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow.site import document
+from tests.payloads import PAYLOADS, changed_leaves
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+
+from airflow.sdk import DAG, task
+
+from tf_dist.airflow import TFJobOperator
+from tf_dist.airflow.arguments import order_from
+from tf_dist.errors import InvalidJob
+
+DAGS = Path(__file__).parents[2] / "dags"
+OTHER = {"steps": 4711, "rates": [0.5], "queue": "other"}
+"""Another honest value of each parameter: what it changes is what this parameter may change."""
+
+
+def dag_of(name: str) -> Any:
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(str(DAGS / f"{name}.py")).dags[name]
+
+
+DAG_OF = {path.stem: dag_of(path.stem) for path in sorted(DAGS.glob("*.py"))}
+CASES = [(name, parameter) for name, dag in DAG_OF.items() for parameter in dag.params]
+
+
+def jobs(name: str, params: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The jobs of a DAG's operators, as they would be created: the checks of parameters are left out."""
+    dag = DAG_OF[name]
+    for one in dag.tasks:
+        operator, given = one, {}
+        if one.is_mapped:
+            (overrides,) = dag.get_task("choices").python_callable(params=params)
+            operator, given = one.unmap({"overrides": {}}), {"overrides": overrides}
+        if isinstance(operator, TFJobOperator) and not hasattr(operator, "python_callable"):
+            yield operator.task_id, rendered(operator, params, **given)
+
+
+def rendered(operator: Any, params: dict[str, Any], **given: Any) -> dict[str, Any]:
+    """``given``: what other tasks have made; Airflow fills in nothing there."""
+    context: Any = {"params": params, "ti": None}
+    operator = operator.prepare_for_execution()
+    operator.render_template_fields(context)
+    for name, value in given.items():
+        setattr(operator, name, value)
+    found = order_from(operator, lambda value: operator.render_template(value, context))
+    return dict(found.entry.written.content)
+
+
+def honest(name: str) -> dict[str, Any]:
+    usual = {key: DAG_OF[name].params[key] for key in DAG_OF[name].params}
+    return {**usual, **({"rates": [0.05]} if "rates" in usual else {})}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize(("name", "parameter"), CASES)
+def test_one_leaf_or_nothing(name: str, parameter: str, payload: str) -> None:
+    before, other = dict(jobs(name, honest(name))), dict(jobs(name, {**honest(name), parameter: OTHER[parameter]}))
+    value = [PAYLOADS[payload]] if parameter == "rates" else PAYLOADS[payload]
+    assert before
+    with suppress(InvalidJob):
+        for task_id, found in jobs(name, {**honest(name), parameter: value}):
+            allowed = changed_leaves(before[task_id], other[task_id])
+            assert allowed
+            assert changed_leaves(before[task_id], found) <= allowed
+
+
+@contextmanager
+def native() -> Iterator[Any]:
+    with DAG("native", render_template_as_native_obj=True) as dag:
+        yield dag
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_native_template_makes_no_structure_of_a_text(payload: str) -> None:
+    body = document("{{ params.x }}")
+    with native():
+        operator = TFJobOperator(task_id="train", job=body, labels={"note": "{{ params.x }}"})
+    honest = rendered(operator, {"x": "true"})
+    found = rendered(operator, {"x": PAYLOADS[payload]})
+    (container,) = found["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert isinstance(container["command"][2], str)
+    assert len(changed_leaves(honest, found)) == 1
+
+
+def test_the_arguments_of_a_function_are_as_native_as_its_dag() -> None:
+    with native() as dag:
+
+        @task.tfjob(env={"RATE": "{{ params.x }}"})
+        def train(values: list[float]) -> None:
+            pass
+
+        train("{{ params.x }}")
+    operator: Any = dag.get_task("train").prepare_for_execution()
+    operator.render_template_fields({"params": {"x": "[1, 2]"}, "ti": None})
+    assert list(operator.op_args) == [[1, 2]]
+    (container,) = operator.job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "RATE", "value": "[1, 2]"}]

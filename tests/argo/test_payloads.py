@@ -1,0 +1,111 @@
+"""Whatever is filled into a parameter of a shipped workflow: one leaf of the job differs, or the step is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install 'tf-dist[argo]'")
+
+from tests.argo.expressions import substituted  # noqa: E402
+from tests.argo.rendered import documents  # noqa: E402
+from tests.argo.runner import spec_of  # noqa: E402
+from tests.argo.strict import REFERENCE  # noqa: E402
+from tests.payloads import PAYLOADS, changed_leaves  # noqa: E402
+from tf_dist.client.launch.arguments import parse  # noqa: E402
+from tf_dist.client.launch.order import order  # noqa: E402
+from tf_dist.errors import InvalidJob  # noqa: E402
+
+DOCUMENTS = documents()
+LIBRARY = {one["metadata"]["name"]: one for one in DOCUMENTS.values() if "name" in one["metadata"]}
+RUNNING = ("digits-train.yaml", "digits-retrain.yaml", "cron-retrain.yaml", "event-retrain.yaml", "sweep.yaml")
+OTHER = {
+    "steps": "4711",
+    "learning-rate": "0.5",
+    "workers": "3",
+    "image": "other/digits:1",
+    "learning-rates": "[0.5]",
+}
+"""Another honest value of each parameter: what it changes is what this parameter may change."""
+WHOLE = re.compile(r"--(job|input|set-inputs|set-input=[\w-]+)=\{\{inputs\.parameters\.[\w-]+\}\}")
+"""A document that a step is given as a whole, and one value."""
+SCOPE = {"workflow.name": "wf", "workflow.uid": "u", "workflow.namespace": "default", "node.name": "n", "retries": "0"}
+
+
+def parameters_of(name: str) -> dict[str, str]:
+    """The parameters of a workflow, with their values."""
+    spec = spec_of(DOCUMENTS[name], LIBRARY, {"steps": 4000})
+    return {one["name"]: one["value"] for one in spec["arguments"]["parameters"]}
+
+
+CASES = [(name, parameter) for name in RUNNING for parameter in parameters_of(name)]
+
+
+def command_line(name: str, given: Mapping[str, str]) -> list[str]:
+    """The launcher's command line once Argo has filled everything in, as text (Argo escapes for JSON, not for YAML)."""
+    spec = spec_of(DOCUMENTS[name], LIBRARY, {"steps": 4000})
+    values = {**parameters_of(name), **given}
+    scope = SCOPE | {f"workflow.parameters.{key}": value for key, value in values.items()}
+    (template,) = [one for one in spec["templates"] if "argo-launch" in (one.get("container") or {}).get("command", [])]
+    arguments = dict(values)
+    for task in _tasks(spec, template["name"]):
+        item = json.loads(substituted(task["withParam"], scope))[0] if "withParam" in task else ""
+        filled = scope | {"item": item if isinstance(item, str) else json.dumps(item)}
+        for one in task["arguments"]["parameters"]:
+            arguments[one["name"]] = substituted(one["value"], filled)
+    for one in template["inputs"]["parameters"]:
+        scope[f"inputs.parameters.{one['name']}"] = str(arguments.get(one["name"], one.get("default", "")))
+    return [substituted(word, scope) for word in template["container"]["args"]]
+
+
+def _tasks(spec: Mapping[str, Any], template: str) -> Iterator[dict[str, Any]]:
+    for one in spec["templates"]:
+        yield from (task for task in (one.get("dag") or {}).get("tasks", []) if task["template"] == template)
+
+
+def job(name: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """The job that the step would create."""
+    entry, _ = order(parse(command_line(name, given), {}), "default")
+    return entry.document
+
+
+def filled(parameter: str, payload: str) -> dict[str, str]:
+    return {parameter: json.dumps([payload]) if parameter == "learning-rates" else payload}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize(("name", "parameter"), CASES)
+def test_one_leaf_or_nothing(name: str, parameter: str, payload: str) -> None:
+    honest = job(name, {})
+    allowed = changed_leaves(honest, job(name, {parameter: OTHER[parameter]}))
+    assert allowed
+    with suppress(InvalidJob, SystemExit):
+        found = job(name, filled(parameter, PAYLOADS[payload]))
+        assert changed_leaves(honest, found) <= allowed
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTS))
+def test_nothing_is_filled_into_a_program_or_a_document(name: str) -> None:
+    spec = DOCUMENTS[name]["spec"]
+    for template in spec.get("workflowSpec", spec).get("templates", []):
+        for place, text in _programs(template):
+            assert not REFERENCE.search(text), f"{template['name']}: {place}: {text}"
+
+
+def _programs(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is parsed by something after Argo has filled it in."""
+    if "script" in template:
+        yield "script.source", template["script"]["source"]
+    if "resource" in template:
+        yield "resource.manifest", re.sub(r"\{\{workflow\.(name|uid)\}\}", "", template["resource"]["manifest"])
+    yield "podSpecPatch", template.get("podSpecPatch", "")
+    for artifact in (template.get("inputs") or {}).get("artifacts", []):
+        yield f"artifact {artifact['name']}", (artifact.get("raw") or {}).get("data", "")
+    for word in (template.get("container") or {}).get("args", []):
+        if word.startswith(("--job", "--input", "--set")) and not WHOLE.fullmatch(word):
+            yield word.partition("=")[0], word
