@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,22 @@ import pytest
 from tests.driver.harness import START, World, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import TFJOBS
-from tf_dist.core.gang.model import Admit
+from tf_dist.core import names
+from tf_dist.core.gang.model import Admit, Snapshot
 from tf_dist.driver.admission import Admission
 from tf_dist.driver.ledger import Known, Ledger
 from tf_dist.driver.loop import Driver
+from tf_dist.driver.recorder import Recorder
+
+
+class Counted(Recorder):
+    """Counts the gangs that could not be decided about."""
+
+    def __init__(self) -> None:
+        self.gangs = 0
+
+    def undecidable(self, gangs: int) -> None:
+        self.gangs += gangs
 
 
 class Slow:
@@ -84,6 +97,59 @@ def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
     assert admission.verdict(after) is None
     assert admission.decide([after], lambda *_: True) == {after.uid}
     assert isinstance(admission.verdict(after), Admit)
+
+
+def test_a_place_that_is_not_written_down_as_intended_is_told_to_nobody() -> None:
+    """The verdict was taken back, and the admitter still counts with it until it decides again."""
+    world = World()
+    world.submit(tfjob())
+    caches, ledger = world.driver.caches, Ledger()
+    caches.refresh()
+    admission = Admission(caches, world.clock)
+    [(ref, stored)] = caches.jobs()
+    known = ledger.read(ref, stored)
+    admission.decide([known], lambda *_: True)
+    assert isinstance(admission.verdict(known), Admit)
+    admission.withdraw(known.uid)
+    assert admission.verdict(known) is None
+    admission.decide([known], lambda *_: True)
+    assert isinstance(admission.verdict(known), Admit)
+
+
+def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_what_they_were_given() -> None:
+    """A label of a node that no dict takes fails in the middle of deciding about the one gang that asks for it."""
+    world, counted = World(cpu="6"), Counted()
+    caches, ledger = world.driver.caches, Ledger()
+    admission = Admission(caches, world.clock, recorder=counted)
+    take = caches.snapshot
+
+    def snapshot(*args: Any) -> Snapshot:
+        seen = take(*args)
+        nodes = tuple(replace(node, labels={"zone": ["a"]}) for node in seen.nodes or ())  # type: ignore[dict-item]
+        return replace(seen, nodes=nodes)
+
+    caches.snapshot = snapshot  # type: ignore[method-assign]
+
+    def decide() -> dict[str, Any]:
+        caches.refresh()
+        known = {ref.name: ledger.read(ref, stored) for ref, stored in caches.jobs()}
+        admission.decide(known.values(), lambda *_: True)
+        return {name: admission.verdict(entry) for name, entry in known.items()}
+
+    world.submit(tfjob("first"))
+    assert isinstance(decide()["first"], Admit)
+    bad = tfjob("bad")
+    bad["metadata"]["annotations"] = {names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: "true"}
+    world.submit(bad)
+    world.submit(tfjob("second"))
+    world.submit(tfjob("third"))
+    said = decide()
+    assert (type(said["first"]), type(said["second"])) == (Admit, Admit)
+    assert (said["bad"].reason, said["bad"].never) == ("Unreadable", True)
+    assert "cannot be decided about: TypeError" in said["bad"].message
+    assert said["third"].reason == "WaitingForCapacity", "what was given before is still taken"
+    assert counted.gangs == 1
+    assert decide()["bad"].reason == "Unreadable"
 
 
 def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:

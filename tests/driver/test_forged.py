@@ -36,7 +36,7 @@ def world(*, ours: bool) -> World:
     world = World(cpu="4")
     if not ours:
         world.cluster = Pruning(world.memory)  # type: ignore[assignment]
-        world.driver = Driver(world.cluster, clock=world.clock)
+        world.driver = Driver(world.cluster, clock=world.clock, monotonic=world.clock)
     return world
 
 

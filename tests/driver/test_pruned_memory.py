@@ -31,7 +31,7 @@ def pruned() -> tuple[World, Pruning]:
     world = World()
     cluster = Pruning(world.memory)
     world.cluster = cluster  # type: ignore[assignment]
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.driver = Driver(world.cluster, clock=world.clock, monotonic=world.clock)
     return world, cluster
 
 
@@ -51,7 +51,9 @@ def test_a_job_lives_on_what_it_remembers_in_a_field_that_is_kept(resource: Reso
     world.end_pod("mnist-worker-1", 137)
     world.settle()
     world.bury()
-    world.driver = Driver(world.cluster, clock=world.clock)  # another one, that has to find the memory again
+    world.driver = Driver(
+        world.cluster, clock=world.clock, monotonic=world.clock
+    )  # another one, that has to find the memory again
     world.settle()
     world.run_pods()
     world.settle()
@@ -137,7 +139,7 @@ def test_where_the_definition_becomes_ours_the_memory_goes_where_it_belongs(
 def test_where_nothing_is_kept_nothing_is_done_and_an_event_says_why() -> None:
     world = World()
     world.cluster = Pruning(world.memory, keeps=lambda _: {})  # type: ignore[assignment]
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.driver = Driver(world.cluster, clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
     for _ in range(5):
         world.driver.step()

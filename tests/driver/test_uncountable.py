@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from tests.driver.harness import World, tfjob
-from tf_dist.cluster.api import TFJOBS, Object
+from tests.driver.harness import World, disturbed, tfjob
+from tf_dist.cluster.api import LEASES, TFJOBS, Object
 from tf_dist.core import names
 from tf_dist.core.status import STALLED
+from tf_dist.driver.lease import LeaseRef
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.settings import DriverSettings
+from tf_dist.errors import Unavailable
 
 Change = Callable[[Object], object]
 
@@ -132,7 +137,11 @@ def test_what_cannot_be_counted_is_that_jobs_own_error(name: str) -> None:
     world = beside(change)
     others_go_on(world)
     assert not any(pod.startswith("bad-") for pod in world.phases())
-    assert path in world.status("bad")["message"], world.status("bad")
+    [refusal] = [
+        condition for condition in world.job("bad")["status"]["conditions"] if condition["type"] == "SpecAccepted"
+    ]
+    assert path in refusal["message"]
+    assert any(reason == "InvalidSpec" and path in text for reason, text in world.events())
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -176,3 +185,31 @@ def test_a_waiter_past_its_patience_behind_a_job_that_may_run_for_31_709_years()
         world.clock.now += 60
     assert "starts when default/long ends" in world.status("waits")["message"]
     assert not [text for reason, text in world.events() if reason == STALLED]
+
+
+def test_a_decision_that_fails_holds_up_no_restart_that_is_due() -> None:
+    """Places to give away cannot be written down; jobs that run need none."""
+    refusing: list[bool] = []
+
+    def before(verb: str, resource: Any = None, *_: Any, **__: Any) -> None:
+        if refusing and resource == LEASES:
+            raise Unavailable("no leases today")
+
+    world = World(cpu="32")
+    settings = DriverSettings(admissions=LeaseRef("default", "admissions"))
+    cluster = disturbed(world.memory, before)
+    world.driver = Driver(cluster, clock=world.clock, monotonic=world.clock, settings=settings)
+    restarting(world)
+    refusing.append(True)
+    world.submit(tfjob("healthy"))
+    for _ in range(5):
+        world.clock.now += 30
+        with suppress(Unavailable):
+            world.driver.step()
+    assert "due-worker-1" in world.phases()
+    assert "healthy-worker-0" not in world.phases()
+    refusing.clear()
+    for _ in range(5):
+        world.clock.now += 30
+        world.driver.step()
+    others_go_on(world)

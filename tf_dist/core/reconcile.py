@@ -20,6 +20,7 @@ from tf_dist.core.clock_skew import is_ahead, without_skew
 from tf_dist.core.converge import converge, paused_until
 from tf_dist.core.ending import deadline_at
 from tf_dist.core.facts import Facts
+from tf_dist.core.gang.model import UNREADABLE
 from tf_dist.core.invalid import spec_news, with_spec
 from tf_dist.core.model import Job
 from tf_dist.core.observed import Observed
@@ -35,7 +36,7 @@ from tf_dist.core.times import round_time
 from tf_dist.core.unpinning import unpin_at
 
 _WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED})
-_SETBACKS: Final = frozenset({PREEMPTED, SCHEDULE_TIMEOUT})
+_SETBACKS: Final = frozenset({PREEMPTED, SCHEDULE_TIMEOUT, UNREADABLE})
 
 
 _EXPECTED: Final = frozenset({"JobCreated", "PodsPending", RUNNING})

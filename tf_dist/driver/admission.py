@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from tf_dist.core.gang.admit import Admitter
 from tf_dist.core.gang.feed import Feed
-from tf_dist.core.gang.model import Verdict, Wait
+from tf_dist.core.gang.model import UNREADABLE, Admit, Place, Snapshot, Undecidable, Verdict, Wait
 from tf_dist.core.gang.queue_report import QueueFacts
+from tf_dist.core.model import Job
 from tf_dist.driver.caches import Caches
 from tf_dist.driver.intents import Alone, Intents
 from tf_dist.driver.ledger import Known
+from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
+
+_LOG = logging.getLogger(__name__)
 
 # While jobs come faster than admission decides, it rests this many times as long as it takes: the others go on.
 _REST: Final = 4.0
@@ -33,8 +39,10 @@ class Admission:
         caches: Caches,
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
+        recorder: Recorder | None = None,
     ) -> None:
         self._caches = caches
+        self._recorder = recorder or Recorder()
         self._clock = clock
         self._monotonic = monotonic
         self._intents: Intents = Alone()
@@ -52,6 +60,8 @@ class Admission:
         self._given: dict[str, tuple[Verdict, str]] = {}
         # Those of them that are written down as intended: only these may be told.
         self._intended: frozenset[str] = frozenset()
+        # Jobs that could not be decided about, and why: left out until they are edited.
+        self._left_out: dict[str, tuple[Job | None, str]] = {}
 
     # When it is asked
 
@@ -93,7 +103,9 @@ class Admission:
             if self._admitter is None or not known.waits:
                 return None
             with suppress(KeyError):  # it has not been decided about yet
-                return self._admitter.explain(known.uid)
+                waits = self._admitter.explain(known.uid)
+                # What is given is told only once it is written down as intended.
+                return waits if isinstance(waits, Wait) else None
             return None
 
     def outdated(self, known: Known) -> bool:
@@ -138,16 +150,46 @@ class Admission:
             self._rested = end + _REST * (end - begun)
 
     def _decide(self, known: Mapping[str, Known], tells: Callable[[Known, Verdict], bool]) -> frozenset[str]:
-        admitter, feed = self._ready()
+        _, feed = self._ready()
         self._settle(known, feed)
+        self._left_out = {uid: why for uid, why in self._left_out.items() if uid in known and known[uid].job is why[0]}
         claims = [claim for entry in known.values() if (claim := entry.claim()) is not None]
         seen = self._caches.snapshot(claims, self._clock())
-        feed.take(seen)
-        verdicts = admitter.decide(seen.now)
+        verdicts = self._verdicts(seen, known)
+        self._recorder.undecidable(sum(_is_unreadable(verdict) for verdict in verdicts.values()))
         new = {uid for uid, verdict in verdicts.items() if isinstance(verdict, Wait)}
         self._given |= {uid: (verdicts[uid], known[uid].version) for uid in verdicts.keys() - new}
         ours = (known[uid] for uid, (verdict, _) in self._given.items() if tells(known[uid], verdict))
         return frozenset(new) | self._intend({entry.uid: entry.ref for entry in ours})
+
+    def _verdicts(self, seen: Snapshot, known: Mapping[str, Known]) -> dict[str, Verdict]:
+        """What is new. A gang that cannot be decided about is left out, and the others are decided about all the same.
+
+        Half a decision is none: the admitter is made anew then, with what was given before and is not written yet.
+        """
+        while True:
+            anew = self._admitter is None
+            admitter, feed = self._ready()
+            feed.take(self._without_left_out(seen))
+            for uid, (verdict, _) in self._given.items() if anew else ():
+                if isinstance(verdict, Admit):
+                    feed.assume(uid, Place(at=seen.now, sizes=verdict.sizes, placement=verdict.placement))
+            try:
+                return admitter.decide(seen.now)
+            except Undecidable as error:
+                self._admitter = self._feed = None
+                if error.uid in self._left_out:
+                    raise
+                entry = known[error.uid]
+                _LOG.exception("%s cannot be decided about, and is left out", entry.ref)
+                self._left_out[error.uid] = entry.job, f"it cannot be decided about: {error}"
+
+    def _without_left_out(self, seen: Snapshot) -> Snapshot:
+        if not self._left_out:
+            return seen
+        problems = {uid: why for uid, (_, why) in self._left_out.items()}
+        gangs = (replace(g, members=(), problem=problems[g.uid]) if g.uid in problems else g for g in seen.gangs)
+        return replace(seen, gangs=tuple(gangs))
 
     def _ready(self) -> tuple[Admitter, Feed]:
         if self._admitter is None or self._feed is None:
@@ -174,3 +216,7 @@ class Admission:
         if len(written) < len(waiting):
             self.want()
         return written
+
+
+def _is_unreadable(verdict: Verdict) -> bool:
+    return isinstance(verdict, Wait) and verdict.reason == UNREADABLE

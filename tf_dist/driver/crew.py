@@ -84,7 +84,7 @@ class Crew:
     def dispatch(self, ref: JobRef) -> int:
         """Have a job looked at; one that is being looked at, after that. How many actions it took, if that is known."""
         if self._pool is None:
-            return self._drive(ref)
+            return self._safe_drive(ref)
         with self._lock:
             if ref in self._busy:
                 self._again.add(ref)
@@ -95,10 +95,7 @@ class Crew:
 
     def _work(self, ref: JobRef) -> None:
         try:
-            self._drive(ref)
-        except Exception:
-            _LOG.exception("%s: its pass met a defect", ref)
-            self._queue.retry(ref)
+            self._safe_drive(ref)
         finally:
             with self._lock:
                 self._busy.discard(ref)
@@ -107,6 +104,14 @@ class Crew:
                 self._recorder.queue_depth(len(self._busy))
             if again:
                 self._queue.add(ref)
+
+    def _safe_drive(self, ref: JobRef) -> int:
+        try:
+            return self._drive(ref)
+        except Exception:
+            _LOG.exception("%s: its pass met a defect", ref)
+            self._queue.retry(ref)
+            return 1
 
     def _drive(self, ref: JobRef) -> int:
         """One job's pass. Whatever goes wrong with it stays with it."""

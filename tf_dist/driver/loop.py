@@ -76,7 +76,7 @@ class Driver:
         self._events = EventWriter(cluster, clock, self._settings.component, monotonic=monotonic)
         self.caches = Caches(cluster, self._settings, rung=self._ring, room=self._ring_room, recorder=self._recorder)
         self._ledger = Ledger(self._settings.default_gang, others=self._settings.other_schedulers)
-        self._admission = Admission(self.caches, clock, monotonic)
+        self._admission = Admission(self.caches, clock, monotonic, self._recorder)
         arbiter = arbiter or arbiters.Alone()
         arbiter.listen(self._ring_room)
         self._deciding = Deciding(
@@ -248,11 +248,14 @@ class Driver:
         chosen = {ref for ref in due or () if self._concerns(self._ledger.get(ref))}
         if everything:
             self._recorder.driving(len(chosen))
-        heard = self._admit()
+        heard, failed = self._admitted()
         # Whoever waits for an answer has it first.
         order = [*heard, *sorted(chosen.difference(heard), key=str)]
         self._recorder.queue_depth(len(order))
-        return sum(self._crew.dispatch(ref) for ref in order)
+        taken = sum(self._crew.dispatch(ref) for ref in order)
+        if failed is not None:
+            raise failed
+        return taken
 
     def _read(self, everything: bool, due: Iterable[JobRef]) -> None:
         """Take in what changed."""
@@ -284,6 +287,13 @@ class Driver:
     def _concerns(self, known: Known | None) -> bool:
         """Whether there is something to be done for a job here: to drive it, or to tell it what has not reached it."""
         return known is not None and (self._others.drives(known) or self._crew.has_to_hear(known))
+
+    def _admitted(self) -> tuple[list[JobRef], Exception | None]:
+        """The jobs that have a verdict to hear; and what made deciding fail, which must not hold up those that run."""
+        try:
+            return self._admit(), None
+        except Exception as error:
+            return [], error
 
     def _admit(self) -> list[JobRef]:
         """Have admission decide if it may come to another verdict; the jobs that have one to hear."""

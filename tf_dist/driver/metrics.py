@@ -45,6 +45,9 @@ class PrometheusRecorder(Recorder):
             buckets=_WAIT,
             registry=own,
         )
+        self._undecidable = Counter(
+            "tf_dist_undecidable_gangs", "Gangs that could not be counted or decided about.", registry=own
+        )
         self._restarts = Counter(
             "tf_dist_restarts", "Restarts of replicas, tasks and jobs, by cause.", ["cause"], registry=own
         )
@@ -98,6 +101,10 @@ class PrometheusRecorder(Recorder):
     def admitted(self, waited: float) -> None:
         """Count an admission."""
         self._admissions.observe(waited)
+
+    def undecidable(self, gangs: int) -> None:
+        """Count gangs that cannot be decided about."""
+        self._undecidable.inc(gangs)
 
     def restarted(self, cause: str) -> None:
         """Count a restart."""

@@ -22,6 +22,9 @@ class Recorder:
     def admitted(self, waited: float) -> None:
         """A gang got its place after ``waited`` seconds."""
 
+    def undecidable(self, gangs: int) -> None:
+        """Of so many gangs more it turned out that they cannot be counted or decided about."""
+
     def restarted(self, cause: str) -> None:
         """A job, task or replica was restarted because of ``cause`` (``PodFailed``, ``Preempted``, …)."""
 

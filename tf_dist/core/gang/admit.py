@@ -13,7 +13,7 @@ from math import inf
 
 from tf_dist.core.gang.books import Books
 from tf_dist.core.gang.explain import explain
-from tf_dist.core.gang.model import Admit, Gang, Node, Policy, Queue, Snapshot, Verdict
+from tf_dist.core.gang.model import Admit, Gang, Node, Policy, Queue, Snapshot, Verdict, Wait
 from tf_dist.core.gang.pending import Pending
 from tf_dist.core.gang.queue_report import QueueFacts, facts
 from tf_dist.core.gang.reservations import Known
@@ -65,13 +65,13 @@ class Admitter:
         promised = gang.place is None and (gang.promised or (before is not None and before.gang.promised))
         if promised != gang.promised:
             gang = replace(gang, promised=promised)
-        known = before and gang.place is None and (_stands(before.gang), before.ask)
+        known = before and gang.place is None and (_stands(before.gang), before.ask, before.problem)
         entry = self._books.put(gang)
         self._confirm(gang)
         if entry.runs:
             self._pending.remove(gang.uid)
             self._new.discard(gang.uid)
-        elif known != (_stands(gang), entry.ask):
+        elif known != (_stands(gang), entry.ask, entry.problem):
             self._pending.put(entry)
             self._new.add(gang.uid)
 
@@ -93,7 +93,8 @@ class Admitter:
 
     def decide(self, now: float, *, reasons: bool = True) -> dict[str, Verdict]:
         """What is new at ``now`` (epoch seconds), by uid: who starts, grows or gives way, and (``reasons``), of the
-        gangs that came or changed since the last time, who waits, and why.
+        gangs that came or changed since the last time, who waits, and why. Undecidable: one gang could not be decided
+        about; nothing that this admitter says counts any more.
 
         Why the others wait changes all the time and for everybody: ask ``explain`` when it is wanted.
         """
@@ -137,7 +138,11 @@ class Admitter:
         entry = self._books.entries[uid]
         if entry.gang.place is not None:
             return Admit(placement=entry.gang.place.placement, sizes=entry.gang.place.sizes)
-        return explain(self._books, self._pending, self._policy, entry, self._now, self._known)
+        try:
+            return explain(self._books, self._pending, self._policy, entry, self._now, self._known)
+        except Exception as error:
+            # That it waits has been decided; a text that fails must neither undo that nor keep it from the others.
+            return Wait(reason="WaitingInQueue", message=f"waits; why cannot be said ({type(error).__name__}: {error})")
 
     def queue_facts(self) -> dict[str, QueueFacts]:
         """How each queue stands that has a document."""

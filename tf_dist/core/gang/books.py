@@ -151,13 +151,13 @@ class Books:
             return entry
         self.changes += 1
         if entry is None:
-            entry = self.entries[gang.uid] = Entry(gang, *self._ask(gang))
-            self._enter(entry, holding.of(gang, entry.ask))
+            ask, problem, held = self._counted(gang)
+            entry = self.entries[gang.uid] = Entry(gang, ask, problem)
+            self._enter(entry, held)
             return entry
-        before, ask, problem = entry.gang, entry.ask, entry.problem
-        if (gang.members, gang.locality) != (before.members, before.locality):
-            ask, problem = self._ask(gang)
-        held = holding.of(gang, ask)
+        before = entry.gang
+        same = (gang.members, gang.locality, gang.problem) == (before.members, before.locality, before.problem)
+        ask, problem, held = self._counted(gang, entry if same else None)
         if held != entry.held or _stands(gang) != _stands(before) or ask is not entry.ask or entry.told:
             self._leave(entry)
             entry.become(gang, ask, problem)
@@ -185,17 +185,31 @@ class Books:
         """Asks are of the room they are made for."""
         self._asks = Asks()
         for entry in self.entries.values():
-            entry.become(entry.gang, *self._ask(entry.gang))
+            ask, problem, held = self._counted(entry.gang)
+            entry.become(entry.gang, ask, problem)
             self._unlist(entry)
             self.quotas.give(entry.queue, entry.held.quota)
-            self._enter(entry, holding.of(entry.gang, entry.ask))
+            self._enter(entry, held)
         self._changed()
 
     def _changed(self) -> None:
         self.changes += 1
         self.state += 1
 
+    def _counted(self, gang: Gang, known: Entry | None = None) -> tuple[Ask | None, str, Holding]:
+        """What it asks for, or why that cannot be told, and what it holds. ``known``: it asks for what this one did.
+
+        Nothing is written into the books before this is known, so that a gang that cannot be counted leaves no trace.
+        """
+        try:
+            ask, problem = (known.ask, known.problem) if known is not None else self._ask(gang)
+            return ask, problem, holding.of(gang, ask)
+        except Exception as error:
+            return None, f"it cannot be counted: {type(error).__name__}: {error}", holding.NOTHING
+
     def _ask(self, gang: Gang) -> tuple[Ask | None, str]:
+        if gang.problem:
+            return None, gang.problem
         try:
             return self._asks.of(gang, self.grants.room if self.grants else None), ""
         except fit.Unreadable as error:

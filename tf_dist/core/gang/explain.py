@@ -6,7 +6,7 @@ from tf_dist.core.gang import words
 from tf_dist.core.gang.asks import Ask, Counts
 from tf_dist.core.gang.books import Books, Entry
 from tf_dist.core.gang.grants import Grants
-from tf_dist.core.gang.model import PREEMPTING, Order, Policy, Wait
+from tf_dist.core.gang.model import PREEMPTING, UNREADABLE, Order, Policy, Wait
 from tf_dist.core.gang.pending import Group, Pending
 from tf_dist.core.gang.reservations import Known
 from tf_dist.core.model import JobKey
@@ -16,7 +16,7 @@ def explain(books: Books, pending: Pending, policy: Policy, entry: Entry, now: f
     """The verdict on a gang that has not been admitted."""
     gang, ask = entry.gang, entry.ask
     if ask is None:
-        return Wait(reason="Unreadable", message=entry.problem, never=True)
+        return Wait(reason=UNREADABLE, message=entry.problem, never=True)
     if pending.asleep(entry.uid):
         return Wait(reason="Backoff", message=f"tries again at {words.moment(gang.not_before, now)}")
     waited = now - entry.since

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tf_dist.core.gang.admit import Admitter
-from tf_dist.core.gang.model import Gang, Node, Queue, Snapshot
+from tf_dist.core.gang.model import Gang, Node, Place, Queue, Snapshot
 
 
 class Feed:
@@ -23,6 +25,12 @@ class Feed:
             self._admitter.put_queues(seen.queues)
         self._take_nodes({node.name: node for node in seen.nodes or ()})
         self._take_gangs({gang.uid: gang for gang in seen.gangs})
+
+    def assume(self, uid: str, place: Place) -> None:
+        """This gang was given a place before, by another admitter, and it has not been written down yet."""
+        gang = self._gangs.get(uid)
+        if gang is not None and gang.place is None:
+            self._admitter.put_gang(replace(gang, place=place))
 
     def again(self, uid: str) -> None:
         """What it has decided about this gang has not come to pass: tell it afresh how the gang stands."""

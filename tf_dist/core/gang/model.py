@@ -65,7 +65,8 @@ class Gang:
     index, "" where there is none or it is not known. ``not_before``: it is not considered before this time (epoch
     seconds). ``estimate``: seconds it is expected to run (None: nobody knows). ``preempts``: whether it may have others
     stopped for it; ``promised``: others have been told to give way to it, and it comes first until it has its place.
-    ``live``: its size can change while it runs (False: it must start again to grow).
+    ``live``: its size can change while it runs (False: it must start again to grow). ``problem``: why it cannot be
+    counted ("": it can): then it only waits, or keeps what its pods hold.
     """
 
     key: JobKey
@@ -84,6 +85,15 @@ class Gang:
     bound: Placement = field(default_factory=dict)
     seats: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     done: Sizes = field(default_factory=dict)
+    problem: str = ""
+
+
+class Undecidable(Exception):
+    """Deciding about one gang has failed: it is to be left out, and the admitter is to be made anew."""
+
+    def __init__(self, uid: str, cause: Exception) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.uid = uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +232,7 @@ class Preempt:
 PREEMPTING: Final = "Preempting"
 
 # The reasons of a wait that no change of load will end.
-NEVER: Final = frozenset({"NeverFits", "Unreadable"})
+UNREADABLE: Final = "Unreadable"
+NEVER: Final = frozenset({"NeverFits", UNREADABLE})
 
 Verdict = Admit | Wait | Resize | Preempt

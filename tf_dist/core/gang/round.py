@@ -16,7 +16,7 @@ from tf_dist.core.gang import elastic, holding, preempt, words
 from tf_dist.core.gang.asks import Ask, Counts
 from tf_dist.core.gang.books import Books, Entry
 from tf_dist.core.gang.grants import Places
-from tf_dist.core.gang.model import Admit, Order, Place, Policy, Resize, Verdict
+from tf_dist.core.gang.model import Admit, Order, Place, Policy, Resize, Undecidable, Verdict
 from tf_dist.core.gang.pending import Group, Pending
 from tf_dist.core.gang.queue_turns import Turns
 from tf_dist.core.gang.reservations import Known, Reservations
@@ -89,7 +89,12 @@ class Round:
 
     def _step(self, walk: Walk) -> None:
         rank, group = walk.pop()
-        entry = self._books.entries[rank.uid]
+        try:
+            self._serve_one(walk, self._books.entries[rank.uid], group)
+        except Exception as error:
+            raise Undecidable(rank.uid, error) from error
+
+    def _serve_one(self, walk: Walk, entry: Entry, group: Group) -> None:
         for counts in self._choices(entry):
             if self._start(entry, counts):
                 walk.again(group)

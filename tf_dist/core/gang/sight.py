@@ -124,9 +124,14 @@ class Sight:
             name=metadata["name"],
             allocatable=allocatable,
             free={resource: value for resource, value in left.items() if resource in allocatable},
-            labels=metadata.get("labels") or {},
+            labels=_texts(metadata.get("labels")),
             taints=tuple((raw.get("spec") or {}).get("taints") or ()),
         )
+
+
+def _texts(labels: object) -> dict[str, str]:
+    listed = labels.items() if isinstance(labels, Mapping) else ()
+    return {key: value for key, value in listed if isinstance(key, str) and isinstance(value, str)}
 
 
 def _says_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

@@ -20,6 +20,8 @@ from tf_dist.core.status import LIVE, Status
 
 _DURATION: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+", re.ASCII)
 _PART: Final = re.compile(r"([0-9.]+)(h|ms|m|s)", re.ASCII)
+_MOST_CHARACTERS: Final = 500
+_LONGEST: Final = 64
 _SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
@@ -94,7 +96,7 @@ class Snapshots:
             known = before.get(uid)
             key = names.owned_key(claim.job.key.namespace, uid)
             if known is None or key in moved or not _same(known[0], claim):
-                known = claim, gang(claim, self._sight.bound(key), rules)
+                known = claim, _counted(claim, self._sight.bound(key), rules)
             self._gangs[uid] = known
         return tuple(gang for _, gang in self._gangs.values())
 
@@ -148,6 +150,26 @@ def gang(claim: Claim, bound: Bound, rules: Rules = NO_RULES) -> Gang:
     )
 
 
+def _counted(claim: Claim, bound: Bound, rules: Rules) -> Gang:
+    """A job as admission sees it; what cannot be counted of it is its own problem, and nobody else's."""
+    try:
+        return gang(claim, bound, rules)
+    except Exception as error:
+        return _uncounted(claim, f"it cannot be counted: {type(error).__name__}: {error}")
+
+
+def _uncounted(claim: Claim, problem: str) -> Gang:
+    admission = claim.status.admission
+    return Gang(
+        key=claim.job.key,
+        uid=claim.job.uid,
+        created_at=claim.created_at,
+        members=(),
+        place=Place(at=admission.at, sizes={}) if admission is not None else None,
+        problem=problem[:_MOST_CHARACTERS],
+    )
+
+
 def _seats(claim: Claim, bound: Bound, spec: ReplicaSpec) -> tuple[str, ...]:
     """The nodes of a type's replicas by index: where their pods are, else where they are to be.
 
@@ -188,7 +210,7 @@ def _estimate(job: Job) -> float | None:
 
 def seconds(text: str) -> float | None:
     """``5400``, ``90m`` or ``1h30m`` as seconds; None if it is none of these, or nothing."""
-    text = text.strip()
+    text = text.strip() if len(text) <= _LONGEST else ""
     if text.isascii() and text.isdecimal():
         return float(text) or None
     if not _DURATION.fullmatch(text):
