@@ -5,10 +5,13 @@ How two drivers never act at once, whatever clocks and networks do:
 - A holder counts its tenure from before it sent the renewal that the server accepted, and ends it early by a margin.
 - Whoever else believes a holder dead has seen its Lease unchanged for the Lease's own duration, by its own monotonic
   clock, counted from after it first saw that version. No two clocks are ever compared.
-- Being dead is written down: the next holder writes its name, or whoever takes jobs over *breaks* the Lease. Both
-  writes carry the resourceVersion that was watched, so a renewal that is still under way fails.
-- That a Lease is broken, or absent, is believed for ``VERDICT`` seconds after it was asked for. Who acquires such a
-  Lease waits ``SETTLE`` seconds before it acts: by then nobody goes on believing it.
+- A Lease that replicas share changes hands by a write: the next holder writes its name, or another driver *breaks* it.
+  Both writes carry the resourceVersion that was watched, so a renewal that is still under way fails.
+- The Lease of a single process (label ``tf-dist.dev/driver=inline``) is only read by others, who need no right to write
+  it: its holder is dead when the Lease was unchanged for its duration when it was asked for.
+- That a holder is dead (its Lease unchanged, broken, or absent) is believed for ``VERDICT`` seconds after it was asked
+  for. Who acquires a broken or absent Lease, or renews its own after its tenure had lapsed, waits ``SETTLE`` seconds
+  before it acts: by then no driver goes on believing it.
 """
 
 from __future__ import annotations
@@ -131,6 +134,11 @@ def renewed(stored: Object, duration: float, now: float) -> Object:
     """The Lease as its holder renews it."""
     spec = {**stored["spec"], "leaseDurationSeconds": _seconds(duration), "renewTime": format_micro_time(now)}
     return {**stored, "spec": spec}
+
+
+def is_inline(stored: Object) -> bool:
+    """Whether it is the Lease of a single process, which no other ever acquires."""
+    return (stored["metadata"].get("labels") or {}).get(names.DRIVER) == INLINE
 
 
 def released(stored: Object, now: float) -> Object:

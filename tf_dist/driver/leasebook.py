@@ -36,11 +36,11 @@ class _Entry:
 class LeaseBook:
     """Watches the Leases of other drivers. ``me`` is who breaks a dead one, for people who look at it.
 
-    A driver is stale when its Lease was unchanged for the Lease's duration *and* we have broken it (see
-    ``tf_dist.driver.lease``), when another has broken it, or when it was absent for a whole duration: a driver creates
-    its Lease before its first job, so absence means that it ended, or that its Lease was deleted under it, and then it
-    has a duration to notice. A Lease that we may not read or break is never stale, but unknown;
-    so is one without a driver's label, which any job may name, and which is not ours to write.
+    A driver is stale when its Lease was unchanged for the Lease's duration (see ``tf_dist.driver.lease``), or absent
+    for as long: a driver creates its Lease before its first job, so absence means that it ended, or that its Lease was
+    deleted under it, and then it has a duration to notice. A Lease that replicas share must also have been broken, by
+    us or by another. One that we may not read, or would have to break and may not, is never stale, but unknown; so is
+    one without a driver's label, which any job may name, and which is not ours to write.
     """
 
     def __init__(self, cluster: Cluster, me: str, *, monotonic: Callable[[], float] = lease.steady) -> None:
@@ -113,7 +113,10 @@ class LeaseBook:
             entry.seen.note(stored, received)
             rest = entry.seen.duration - entry.seen.age(received)
             entry.due = received + (min(rest, LOOK_EVERY) if rest > 0 else LOOK_EVERY)
-            entry.stale_until = sent + lease.VERDICT if self._is_stale(ref, entry, stored, sent) else -math.inf
+            before, stale = entry.stale_until, self._is_stale(ref, entry, stored, sent)
+            entry.stale_until = sent + lease.VERDICT if stale else -math.inf
+            if stale and before < sent:
+                _LOG.warning("driver %s is dead: its lease was not renewed", ref)
             entry.unknown = False
         except Forbidden as error:
             if not entry.unknown:
@@ -127,6 +130,8 @@ class LeaseBook:
         terms = Terms.of(stored)
         if terms.broken and not terms.holder:
             return True
+        if lease.is_inline(stored):
+            return entry.seen.expired(sent)  # it looked so when it was asked for, or later
         return entry.seen.expired(self._monotonic()) and self._break(ref, stored)
 
     def _break(self, ref: LeaseRef, stored: Object) -> bool:
@@ -135,7 +140,6 @@ class LeaseBook:
             self._cluster.replace(LEASES, *ref, lease.broken(stored, self._me))
         except (Conflict, NotFound):
             return False
-        _LOG.warning("driver %s is dead: its lease was not renewed", ref)
         return True
 
     def _get(self, ref: LeaseRef) -> Object | None:
@@ -145,11 +149,11 @@ class LeaseBook:
             return None
 
 
-def sweep(cluster: Cluster, namespace: str | None, *, clock: Callable[[], float] = time.time) -> int:
-    """Delete the Leases of inline drivers that nobody has renewed for a day; how many. Those of killed ones stay else.
+def sweep(cluster: Cluster, namespace: str, *, clock: Callable[[], float] = time.time) -> int:
+    """Delete the Leases of inline drivers in a namespace that were not renewed for a day; how many.
 
-    ``namespace`` None: of all. ClusterError when they may not be listed or deleted. A day is more than clocks differ,
-    and a driver that lives notices the loss and makes its Lease anew.
+    Killed drivers leave theirs behind; each inline driver clears its namespace of them. ClusterError when they may not
+    be listed or deleted. A day is more than clocks differ, and a driver that lives makes its Lease anew.
     """
     listed = cluster.list(LEASES, namespace, labels=f"{names.DRIVER}={lease.INLINE}").items
     return sum(_delete(cluster, stored) for stored in _old(listed, clock() - _DAY))

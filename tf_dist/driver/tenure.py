@@ -233,8 +233,10 @@ class Tenure:
     def _extend(self, sent: float, received: float) -> None:
         since = self._span.since
         if received >= self._span.until:
+            # Nobody breaks a Lease of our own: whoever saw it lapse may take us for dead without our knowing.
+            lapsed = not self._shared and not self._unused
             self.epoch += 1
-            since = received + (lease.SETTLE if self._doubtful else 0.0)
+            since = received + (lease.SETTLE if self._doubtful or lapsed else 0.0)
         self._span = Span(since, sent + self._duration * (1 - _MARGIN))
         self._doubtful = self._unused = False
 
