@@ -18,7 +18,7 @@ def test_time_and_identity_are_injected() -> None:
     with MemoryCluster(clock=lambda: 1_600_000_000.9, uids=lambda: next(uids)) as cluster:
         metadata = cluster.create(CONFIG_MAPS, "default", config_map("a"))["metadata"]
     assert metadata["creationTimestamp"] == "2020-09-13T12:26:40Z"
-    assert metadata["uid"] == "00000000-0000-0000-0000-000000000002"
+    assert metadata["uid"] == "00000000-0000-0000-0000-000000000003"
 
 
 def test_events_are_forgotten_after_an_hour() -> None:

@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.cluster.support import names
+from tests.waiting import until
 from tf_dist.cli.commands.install import text_of
 from tf_dist.cli.manifests.definitions import queues, tfjobs, volcano_jobs
 from tf_dist.cli.manifests.files import files, tree
 from tf_dist.cli.manifests.settings import Budgets, Settings
+from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, Resource
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.driver.arbiter import system_namespace
+from tf_dist.driver.controller import Controller, ControllerSettings
+from tf_dist.driver.lease import controller_name
+from tf_dist.errors import AlreadyExists, Forbidden
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -107,7 +116,8 @@ def test_a_controller_of_some_namespaces_has_rights_in_these_alone() -> None:
 def test_without_a_controller_nothing_runs_in_the_cluster() -> None:
     kinds = {one["kind"] for one in objects(Settings(controller=False, drivers=("research",)))}
     roles = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
-    assert kinds == {"CustomResourceDefinition", "ServiceAccount", *roles}
+    meeting_place = {"Namespace", "Lease"}
+    assert kinds == {"CustomResourceDefinition", "ServiceAccount", *meeting_place, *roles}
 
 
 def test_a_driver_without_a_controller_reaches_beyond_its_namespace_only_to_see_queues() -> None:
@@ -153,14 +163,66 @@ def test_a_service_monitor_only_if_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("into", "namespaces", "priority"), [("kube-system", 0, "system-cluster-critical"), ("a", 1, None)]
+    ("into", "made", "priority"),
+    [("kube-system", set(), "system-cluster-critical"), ("a", {"a"}, None), ("tf-dist-system", set(), None)],
 )
-def test_where_the_controller_runs(into: str, namespaces: int, priority: str | None) -> None:
+def test_where_the_controller_runs(into: str, made: set[str], priority: str | None) -> None:
     settings = Settings(into=into)
-    assert len(found(settings, "Namespace")) == namespaces
+    assert {one["metadata"]["name"] for one in found(settings, "Namespace")} == {"tf-dist-system"} | made
     assert pod(settings).get("priorityClassName") == priority
     (deployment,) = found(settings, "Deployment")
     assert deployment["metadata"]["namespace"] == into
+
+
+@pytest.mark.parametrize(
+    "settings", [Settings(), Settings(namespaces=("a", "b"), into="home", system_namespace="kube-system")]
+)
+def test_the_leases_that_drivers_take_turns_in_are_installed(settings: Settings) -> None:
+    """Under the very names that the controller asks for: no role lets it create any."""
+    options = ControllerSettings(
+        namespaces=settings.namespaces,
+        lease_namespace=settings.into,
+        system_namespace=system_namespace(
+            {one["name"]: one["value"] for one in pod(settings)["containers"][0].get("env", ())}
+        ),
+        metrics_port=0,
+        renew_every=0.05,
+    )
+    with MemoryCluster() as memory:
+        for one in found(settings, "Namespace"):
+            with suppress(AlreadyExists):
+                memory.create(NAMESPACES, None, one)
+        for name in settings.namespaces:
+            memory.create(NAMESPACES, None, {"metadata": {"name": name}})
+        for one in found(settings, "Lease"):
+            memory.create(LEASES, one["metadata"]["namespace"], one)
+        installed = names(memory, LEASES, None)
+        cluster: Any = WithoutNodes(memory) if settings.namespaces else memory
+        with Controller(cluster, options) as controller:
+            until(lambda: not controller.unready() and bool(held(memory, settings)), 60)
+            until(lambda: all(driver._deciding.ours(mandate.epoch) for mandate, driver in controller._pairs), 60)
+        assert names(memory, LEASES, None) == installed
+
+
+class WithoutNodes:
+    """A cluster as one sees it who has rights in single namespaces."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        self._inner = inner
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._inner, verb)
+
+    def list(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        if resource is NODES:
+            raise Forbidden("may not list nodes")
+        return self._inner.list(resource, *args, **kwargs)
+
+
+def held(memory: MemoryCluster, settings: Settings) -> str:
+    """Who drives."""
+    stored = memory.get(LEASES, settings.into, controller_name(settings.namespaces))
+    return str((stored.get("spec") or {}).get("holderIdentity", ""))
 
 
 def test_the_pod_meets_the_restricted_standard_and_what_it_needs_is_there() -> None:

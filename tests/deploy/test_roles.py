@@ -34,8 +34,9 @@ from tf_dist.cluster.memory.resources import CRDS
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.core.pruned_status import CONDITION
 from tf_dist.core.status_codec import stored_status
-from tf_dist.driver.arbiter import ARBITER
-from tf_dist.driver.lease import LeaseRef
+from tf_dist.driver import lease
+from tf_dist.driver.intents import LeaseIntents
+from tf_dist.driver.lease import LeaseRef, admissions_name, controller_name
 from tf_dist.driver.leasebook import LeaseBook, sweep
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.settings import DriverSettings
@@ -47,7 +48,7 @@ pytestmark = pytest.mark.cluster
 Kubectl = Callable[..., str]
 Account = Callable[[str, str], RestCluster]
 Grants = set[tuple[str, str, str]]
-"""Group, resource, verb."""
+"""Group, resource (with a name, if only that one), verb."""
 
 JOBS = "kubeflow.org"
 
@@ -75,8 +76,18 @@ ARBITRATING = table(
     "nodes: list watch\n queues.tf-dist.dev: list watch\n queues/status.tf-dist.dev: update\n"
     "priorityclasses.scheduling.k8s.io: list watch"
 )
-CONTROLLER = table(DRIVING + "leases.coordination.k8s.io: get list update delete") | ARBITRATING
-ELECTION = table("leases.coordination.k8s.io: get create update")
+CONTROLLER = table(DRIVING + "leases.coordination.k8s.io: get list") | ARBITRATING
+ELECTION = {
+    ("coordination.k8s.io", f"leases/{name}", verb)
+    for name in ("tf-dist-controller", "tf-dist-controller-admissions")
+    for verb in ("get", "update")
+}
+ARBITER = {
+    ("coordination.k8s.io", f"leases/{name}", verb)
+    for name in ("tf-dist-arbiter", "tf-dist-admissions")
+    for verb in ("get", "update")
+}
+SEEN = {("coordination.k8s.io", "leases/tf-dist-arbiter", "get")}
 INLINE = table(
     DRIVING
     + """
@@ -98,7 +109,7 @@ NODE = table(
     persistentvolumes: get
     services: list watch
     events: create
-    namespaces: get
+    namespaces/kube-system: get
     tokenreviews.authentication.k8s.io: create
     subjectaccessreviews.authorization.k8s.io: create
     """
@@ -121,26 +132,27 @@ def _rules(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:
     who = [f"--as=system:serviceaccount:{home}:{account}", *(f"--as-group={group}" for group in groups)]
     answer = json.loads(kubectl("create", "--validate=false", "-f", "-", "-o", "json", *who, stdin=review))
     return {
-        (group, resource, verb)
+        (group, f"{resource}/{name}" if name else resource, verb)
         for rule in answer["status"]["resourceRules"]
         for group in rule.get("apiGroups") or ()
         for resource in rule.get("resources") or ()
+        for name in rule.get("resourceNames") or ("",)
         for verb in rule["verbs"]
     }
 
 
 def test_the_controller_may_do_this_and_nothing_more(kubectl: Kubectl, namespace: str) -> None:
     assert granted(kubectl, "tf-dist-controller", SYSTEM, namespace) == CONTROLLER
-    assert granted(kubectl, "tf-dist-controller", SYSTEM, SYSTEM) == CONTROLLER | ELECTION
-    seen = table("leases.coordination.k8s.io: get")  # there anybody may, of one Lease
-    assert granted(kubectl, "tf-dist-controller", SYSTEM, ARBITER.namespace) | seen == CONTROLLER | ELECTION
+    # Who decides about places anybody may see.
+    assert granted(kubectl, "tf-dist-controller", SYSTEM, SYSTEM) | SEEN == CONTROLLER | ELECTION | ARBITER
+    assert granted(kubectl, "tf-dist-controller", SYSTEM, "kube-system") == CONTROLLER
 
 
 def test_anybody_may_see_who_decides_for_all_and_no_other_lease(kubectl: Kubectl, namespace: str) -> None:
     group = "--as-group=system:authenticated"
-    somebody = ["-n", ARBITER.namespace, f"--as=system:serviceaccount:{namespace}:somebody", group]
-    assert kubectl("auth", "can-i", "get", f"leases/{ARBITER.name}", *somebody).strip() == "yes"
-    assert kubectl("auth", "can-i", "get", "leases/kube-scheduler", *somebody, fails=True).startswith("no")
+    somebody = ["-n", SYSTEM, f"--as=system:serviceaccount:{namespace}:somebody", group]
+    assert kubectl("auth", "can-i", "get", "leases/tf-dist-arbiter", *somebody).strip() == "yes"
+    assert kubectl("auth", "can-i", "get", "leases/tf-dist-controller", *somebody, fails=True).startswith("no")
 
 
 @pytest.fixture
@@ -168,8 +180,10 @@ def test_a_controller_of_some_namespaces(kubectl: Kubectl, install: Callable[...
         if one["kind"] in ("ServiceAccount", "Role", "RoleBinding") and one["metadata"]["namespace"] == namespace
     ]
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(rights))
-    there = CONTROLLER - ARBITRATING
-    assert granted(kubectl, "tf-dist-controller", namespace, namespace) == there | ELECTION
+    name = controller_name((namespace,))
+    leases = (name, admissions_name(name, namespace))
+    election = {("coordination.k8s.io", f"leases/{one}", verb) for one in leases for verb in ("get", "update")}
+    assert granted(kubectl, "tf-dist-controller", namespace, namespace) == (CONTROLLER - ARBITRATING) | election
     assert granted(kubectl, "tf-dist-controller", namespace, "default") == set()
 
 
@@ -278,15 +292,29 @@ def live(admin: RestCluster, driver: Driver, kubelet: Kubelet, submit: RestClust
 def test_the_controllers_role_suffices(admin: RestCluster, as_account: Account, room: Kubelet, namespace: str) -> None:
     account = as_account("tf-dist-controller", SYSTEM)
     live(admin, Driver(account, settings=DriverSettings(volcano_jobs=False)), room, admin, namespace)
-    tenure = Tenure(account, LeaseRef(SYSTEM, f"election-{namespace}"), shared=True)
-    tenure.step()
-    assert tenure.problem is None
-    tenure.step()
-    assert tenure.problem is None
-    tenure.stop()
-    sweep(account, None)
+    for name in ("tf-dist-controller", "tf-dist-arbiter"):
+        # Not held by a controller: nothing runs the pods of this cluster.
+        tenure = Tenure(account, LeaseRef(SYSTEM, name), shared=True)
+        tenure.step()
+        assert tenure.problem is None
+        tenure.step()
+        assert tenure.problem is None
+        tenure.stop()
+    for name in ("tf-dist-controller-admissions", "tf-dist-admissions"):
+        LeaseIntents(account, LeaseRef(SYSTEM, name), lambda *_: None).open(1)
+    with pytest.raises(Forbidden, match="may not be created"):
+        lease.create(account, LeaseRef(SYSTEM, "one"), {"metadata": {"name": "one"}})
+    assert isinstance(_problem(Tenure(account, LeaseRef(SYSTEM, "missing"), shared=True)), Forbidden)
     with pytest.raises(Forbidden):
         account.list(SECRETS, namespace)
+
+
+def _problem(tenure: Tenure) -> Exception | None:
+    """What keeps it from being held, once it has been missing for long enough to be made."""
+    tenure._seen.duration = 0.0
+    tenure.step()
+    tenure.step()
+    return tenure.problem
 
 
 def test_the_drivers_role_suffices(admin: RestCluster, as_account: Account, room: Kubelet, drivers: str) -> None:
@@ -307,8 +335,8 @@ def test_the_drivers_role_suffices(admin: RestCluster, as_account: Account, room
         account.list(SECRETS, drivers)
 
 
-def test_a_dead_drivers_lease_can_be_broken(admin: RestCluster, as_account: Account, drivers: str) -> None:
-    """By the controller, whose role reaches into the namespaces of others."""
+def test_a_dead_driver_is_known_as_such(admin: RestCluster, as_account: Account, drivers: str) -> None:
+    """To the controller, which may read its Lease and not write it."""
     dead = Tenure(as_account("tf-dist-driver", drivers), LeaseRef(drivers, "dead"), shared=False, duration=1.0)
     dead.step()
     now = time.monotonic()

@@ -15,7 +15,7 @@ from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, TFJOBS, Cluster, Resource
 from tf_dist.core import names
 from tf_dist.driver import lease
-from tf_dist.driver.arbiter import ADMISSIONS, ARBITER, Arbiter, LeaseArbiter
+from tf_dist.driver.arbiter import ADMISSIONS, ARBITER, Arbiter, LeaseArbiter, system_namespace
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.refs import JobRef
@@ -165,7 +165,7 @@ def test_who_does_not_want_to_decide_any_more_gives_the_lease_back(world: World)
 
 
 class Narrow:
-    """A cluster of which one may see a namespace only, and Leases of ``kube-system`` if ``leases``."""
+    """A cluster of which one may see a namespace only, and the arbiter's Lease if ``leases``."""
 
     def __init__(self, world: World, *, leases: bool = True) -> None:
         self._inner = world.memory
@@ -180,7 +180,7 @@ class Narrow:
         def asked(resource: Resource, namespace: str | None = None, *args: Any, **kwargs: Any) -> Any:
             if self.away:
                 raise Unavailable("it is away")
-            if namespace is None or (namespace == "kube-system" and not (self._leases and verb == "get")):
+            if namespace is None or (namespace == ARBITER.namespace and not (self._leases and verb == "get")):
                 raise Forbidden(f"may not {verb} {resource.plural} there")
             return call(resource, namespace, *args, **kwargs)
 
@@ -241,7 +241,7 @@ def test_a_lease_that_was_given_back_binds_nobody(world: World) -> None:
 
 def test_who_may_not_hold_the_lease_does_not_wait_for_it(world: World) -> None:
     class Reading(Narrow):
-        """All may be seen, and no Lease of ``kube-system`` written."""
+        """All may be seen, and no Lease written."""
 
         def __getattr__(self, verb: str) -> Any:
             call = getattr(self._inner, verb)
@@ -264,6 +264,33 @@ def test_who_may_not_hold_the_lease_does_not_wait_for_it(world: World) -> None:
 
     until(started, 60)
     driver.stop()
+
+
+def test_where_drivers_have_no_place_to_meet_each_decides_about_its_own_jobs(world: World) -> None:
+    """tf-dist was never installed in this cluster."""
+    world.memory.delete(NAMESPACES, None, ARBITER.namespace)
+    arbiter = LeaseArbiter(world.memory, renew_every=0.05)
+    driver = inline(world, "a", arbiter)
+    submit(world, "a")
+    submit(world, "b")
+
+    def started() -> bool:
+        driver.step()
+        return admitted(world) != []
+
+    until(started, 60)
+    assert admitted(world) == ["a"]
+    assert not arbiter.for_all()
+    driver.stop()
+
+
+def test_an_install_says_elsewhere_where_drivers_meet(world: World) -> None:
+    arbiter = LeaseArbiter(world.memory, namespace=system_namespace({"TF_DIST_SYSTEM_NAMESPACE": "kube-system"}))
+    arbiter.start(sees_all=True)
+    until(arbiter.for_all, 60)
+    assert world.memory.get(LEASES, "kube-system", ARBITER.name)["spec"]["holderIdentity"]
+    arbiter.stop()
+    assert system_namespace({}) == ARBITER.namespace
 
 
 def test_jobs_of_other_namespaces_are_seen_and_never_driven(world: World) -> None:

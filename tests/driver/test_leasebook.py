@@ -60,7 +60,7 @@ def test_that_a_shared_one_is_dead_is_written_down_for_all(sim: Sim) -> None:
 
 
 def test_the_lease_of_a_single_process_is_only_read(sim: Sim) -> None:
-    """A controller has no right to write Leases where other drivers work: nodes and other controllers have theirs there."""
+    """A controller may write no Leases where other drivers work: other programs have theirs there, too."""
     dying = sim.hold(ONE, "one", shared=False)
     sim.run(1)
     sim.tenures[dying].dead = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Final
 
 from tf_dist.client.connect import Connection
@@ -13,10 +14,10 @@ from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster
 from tf_dist.cluster.kube import KubeContext
 from tf_dist.core import names
 from tf_dist.core.model import Dialect, JobKey
-from tf_dist.driver.arbiter import LeaseArbiter
+from tf_dist.driver.arbiter import LeaseArbiter, system_namespace
 from tf_dist.driver.lease import TIMEOUT, own_ref
 from tf_dist.driver.lease_mandate import LeaseMandate
-from tf_dist.driver.leasebook import LeaseBook
+from tf_dist.driver.leasebook import LeaseBook, sweep
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.settings import DriverSettings
@@ -71,10 +72,14 @@ def leased_driver(
         leases = stack.enter_context(place.cluster(connections=2, retries=0, timeout=TIMEOUT))
         tenure = Tenure(leases, own_ref(namespace), shared=False)
         stack.callback(tenure.stop)
-        mandate = LeaseMandate(tenure, LeaseBook(leases, tenure.identity), takes_over=takes_over)
+        book, clear = LeaseBook(leases, tenure.identity), partial(sweep, leases, namespace)
+        mandate = LeaseMandate(tenure, book, takes_over=takes_over, chores=clear)
         stack.callback(mandate.stop)
-        settings = DriverSettings(namespace=namespace, only=only, arbitrates=True, volcano_jobs=volcano_jobs)
-        arbiter = LeaseArbiter(leases, stands=mandate.valid)
+        system = system_namespace()
+        settings = DriverSettings(
+            namespace=namespace, only=only, arbitrates=True, volcano_jobs=volcano_jobs, system_namespace=system
+        )
+        arbiter = LeaseArbiter(leases, namespace=system, stands=mandate.valid)
         driver = Driver(cluster, settings=settings, mandate=mandate, arbiter=arbiter, rung=rung)
         _begin(tenure)
         mandate.start()

@@ -17,6 +17,8 @@ REPLICA_TYPE: Final = "tf-dist.dev/replica-type"
 REPLICA_INDEX: Final = "tf-dist.dev/replica-index"
 ATTEMPT: Final = "tf-dist.dev/attempt"
 
+SYSTEM_NAMESPACE: Final = "tf-dist-system"  # where all drivers of a cluster meet
+
 ANNOTATION_PREFIX: Final = "tf-dist.dev/"
 SUSPEND: Final = "tf-dist.dev/suspend"
 RESUME_ATTEMPT: Final = "tf-dist.dev/resume-attempt"

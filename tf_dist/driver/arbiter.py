@@ -9,7 +9,8 @@ and decides about its own jobs where there is none: what is free it cannot know,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from tf_dist.cluster.api import LEASES, Cluster
@@ -20,9 +21,31 @@ from tf_dist.driver.leasebook import LOOK_EVERY
 from tf_dist.driver.tenure import Tenure
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 
-# Every cluster has this namespace, and who may not write there may not decide for others.
-ARBITER: Final = LeaseRef("kube-system", "tf-dist-arbiter")
-ADMISSIONS: Final = LeaseRef("kube-system", "tf-dist-admissions")
+_ARBITER: Final = "tf-dist-arbiter"
+_ADMISSIONS: Final = "tf-dist-admissions"
+SYSTEM_VARIABLE: Final = "TF_DIST_SYSTEM_NAMESPACE"
+
+
+def system_namespace(environ: Mapping[str, str] = os.environ) -> str:
+    """Where all drivers of a cluster meet: what $TF_DIST_SYSTEM_NAMESPACE says, else the default.
+
+    They must agree on it. A driver that may not write there, or does not find it, decides for no other.
+    """
+    return environ.get(SYSTEM_VARIABLE) or names.SYSTEM_NAMESPACE
+
+
+def arbiter_lease(namespace: str = names.SYSTEM_NAMESPACE) -> LeaseRef:
+    """The Lease of the driver that decides about places for all."""
+    return LeaseRef(namespace, _ARBITER)
+
+
+def admissions_lease(namespace: str = names.SYSTEM_NAMESPACE) -> LeaseRef:
+    """The Lease in which that one writes down what it is about to give away."""
+    return LeaseRef(namespace, _ADMISSIONS)
+
+
+ARBITER: Final = arbiter_lease()
+ADMISSIONS: Final = admissions_lease()
 
 
 class Arbiter(Protocol):
@@ -79,12 +102,16 @@ class Alone:
 
 
 class LeaseArbiter:
-    """Decides while it holds the cluster's Lease for that. ``cluster``: for Leases; ``stands``: whether it wants it."""
+    """Decides while it holds the cluster's Lease for that.
+
+    ``cluster``: for Leases; ``namespace``: where that Lease is; ``stands``: whether this driver wants it.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         *,
+        namespace: str = names.SYSTEM_NAMESPACE,
         stands: Callable[[], bool] = lambda: True,
         duration: float = lease.DURATION,
         renew_every: float = lease.RENEW_EVERY,
@@ -94,11 +121,12 @@ class LeaseArbiter:
         self._monotonic = monotonic
         # Two drivers of one process are two candidates: each has a name of its own. Whoever believes to hold the Lease
         # beside another gives nothing away: both would have to write into one list of intentions.
+        self._ref = arbiter_lease(namespace)
         self._tenure = Tenure(
             cluster,
-            ARBITER,
+            self._ref,
             shared=True,
-            labels={names.DRIVER: "arbiter"},
+            labels={names.DRIVER: lease.ARBITER},
             stands=stands,
             fenced=True,
             duration=duration,
@@ -142,7 +170,7 @@ class LeaseArbiter:
         return math.inf if self._is_candidate() else max(0.0, self._due - self._monotonic())
 
     def _is_candidate(self) -> bool:
-        return bool(self._sees_all) and not isinstance(self._tenure.problem, Forbidden)
+        return bool(self._sees_all) and not isinstance(self._tenure.problem, Forbidden | NotFound)
 
     def _sees_another(self) -> bool:
         now = self._monotonic()
@@ -153,7 +181,7 @@ class LeaseArbiter:
 
     def _look(self) -> bool:
         try:
-            stored = self._cluster.get(LEASES, *ARBITER)
+            stored = self._cluster.get(LEASES, *self._ref)
         except (Forbidden, NotFound):
             return False
         except ClusterError:

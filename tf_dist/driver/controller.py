@@ -12,17 +12,17 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 
 from tf_dist.cluster.api import Cluster
+from tf_dist.core import names
 from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.driver import lease
 from tf_dist.driver.arbiter import LeaseArbiter
 from tf_dist.driver.health import Answer, HealthServer, healthy
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.lease_mandate import LeaseMandate
-from tf_dist.driver.leasebook import LeaseBook, sweep
+from tf_dist.driver.leasebook import LeaseBook
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.metrics import CONTENT_TYPE, PrometheusRecorder
 from tf_dist.driver.settings import DriverSettings
@@ -35,7 +35,8 @@ _LOG = logging.getLogger(__name__)
 class ControllerSettings:
     """What a controller may be told.
 
-    ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is.
+    ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is;
+    ``system_namespace``: where the Lease is of who decides about places for all drivers.
     ``metrics_port``: for probes and metrics (0: any free one). ``workers``, ``volcano_jobs``, ``gang_scheduler``: see
     ``DriverSettings``. ``duration``: seconds after which the next replica takes over from one that died;
     ``renew_every``: seconds between renewals. ``identity``: this replica's name in the Lease ("": made up).
@@ -43,6 +44,7 @@ class ControllerSettings:
 
     namespaces: tuple[str, ...] = ()
     lease_namespace: str = "default"
+    system_namespace: str = names.SYSTEM_NAMESPACE
     metrics_port: int = 8080
     workers: int = 16
     volcano_jobs: bool = False
@@ -95,7 +97,7 @@ class Controller:
     def _pair(self, cluster: Cluster, namespace: str | None) -> tuple[LeaseMandate, Driver]:
         """A driver of one namespace, or of all, and its mandate."""
         book = LeaseBook(self._leases, self.tenure.identity)
-        mandate = LeaseMandate(self.tenure, book, chores=partial(sweep, self._leases, namespace))
+        mandate = LeaseMandate(self.tenure, book)
         settings = DriverSettings(
             namespace=namespace,
             workers=self._settings.workers,
@@ -104,9 +106,11 @@ class Controller:
             component=lease.CONTROLLER_NAME,
             admissions=LeaseRef(self.tenure.ref.namespace, lease.admissions_name(self.tenure.ref.name, namespace)),
             arbitrates=True,
+            system_namespace=self._settings.system_namespace,
         )
         arbiter = LeaseArbiter(
             self._leases,
+            namespace=self._settings.system_namespace,
             stands=mandate.valid,
             duration=self._settings.duration,
             renew_every=self._settings.renew_every,

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 
 from tf_dist.cluster.api import LEASES, Cluster, Object
 from tf_dist.core import names
+from tf_dist.driver import lease
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.mandate import NotDriving
 from tf_dist.driver.refs import JOB_KINDS, JobRef
@@ -137,7 +138,7 @@ class LeaseIntents:
         except NotFound:
             body = {"metadata": {"namespace": self._ref.namespace, "name": self._ref.name}, "spec": {}}
             with suppress(AlreadyExists):
-                return self._cluster.create(LEASES, self._ref.namespace, body)
+                return lease.create(self._cluster, self._ref, body)
             return self._cluster.get(LEASES, *self._ref)
 
     def _write(self, stored: Object, jobs: Mapping[str, JobRef], arbiter: str = "") -> Object:

@@ -24,9 +24,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from tf_dist.cluster.api import Object
+from tf_dist.cluster.api import LEASES, Cluster, Object
 from tf_dist.core import names
 from tf_dist.core.times import format_micro_time
+from tf_dist.errors import Forbidden
 
 DURATION: Final = 15.0
 RENEW_EVERY: Final = 5.0
@@ -36,6 +37,7 @@ SETTLE: Final = 6.25
 BROKEN_BY: Final = names.ANNOTATION_PREFIX + "broken-by"
 INLINE: Final = "inline"
 CONTROLLER: Final = "controller"
+ARBITER: Final = "arbiter"
 
 
 # Seconds that go on while the machine sleeps: on Linux time.monotonic stops then, and a laptop that wakes up would be
@@ -88,6 +90,15 @@ class LeaseRef(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+def create(cluster: Cluster, ref: LeaseRef, body: Object) -> Object:
+    """Create a Lease. Forbidden is usual for one that was installed: roles name Leases, and a creation has no name."""
+    try:
+        return cluster.create(LEASES, ref.namespace, body)
+    except Forbidden as error:
+        text = f"there is no lease {ref}, and it may not be created: {error}"
+        raise Forbidden(text, hint="create it again: tf-dist install | kubectl apply -f -") from error
 
 
 def own_identity() -> str:

@@ -18,7 +18,7 @@ from tf_dist.core.gang.model import Admit, Verdict, Wait
 from tf_dist.driver import arbiter as arbiters
 from tf_dist.driver.admission import Admission
 from tf_dist.driver.apply import Applier
-from tf_dist.driver.arbiter import ADMISSIONS, Arbiter
+from tf_dist.driver.arbiter import Arbiter, admissions_lease
 from tf_dist.driver.caches import Caches
 from tf_dist.driver.clock_steps import ClockSteps
 from tf_dist.driver.crew import Crew
@@ -84,7 +84,7 @@ class Driver:
             self._admission,
             QueueReports(cluster, self.caches, monotonic),
             own=self._intents(cluster, self._settings.admissions),
-            common=self._intents(cluster, ADMISSIONS),
+            common=self._intents(cluster, admissions_lease(self._settings.system_namespace)),
             reporting=self._settings.only is None,
             monotonic=monotonic,
         )

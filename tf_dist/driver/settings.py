@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tf_dist.core import names
 from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.refs import JobRef
@@ -18,8 +19,8 @@ class DriverSettings:
     acted for at a time. ``resync``: seconds between two looks at every job, though nothing is known to have changed.
     ``component``: the name in the events it writes. ``admissions``: the Lease in which places are written down before
     they are given away, the same for all drivers that may succeed each other (None: this one has no successor); while
-    it decides for all drivers of the cluster it is theirs (``arbiter.ADMISSIONS``). ``arbitrates``: see the jobs of all
-    namespaces, if that may be, so that it can decide about places for all.
+    it decides for all drivers of the cluster it is theirs (``arbiter.admissions_lease`` of ``system_namespace``).
+    ``arbitrates``: see the jobs of all namespaces, if that may be, so that it can decide about places for all.
     ``gang_scheduler``: who decides about the gangs of jobs that name nobody. ``other_schedulers``: whether there can be
     others than tf-dist itself; where not, whom a job names does not matter.
     """
@@ -32,6 +33,7 @@ class DriverSettings:
     component: str = "tf-dist"
     admissions: LeaseRef | None = None
     arbitrates: bool = False
+    system_namespace: str = names.SYSTEM_NAMESPACE
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN
     other_schedulers: bool = True
 

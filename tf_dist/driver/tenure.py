@@ -208,7 +208,9 @@ class Tenure:
                     _LOG.info(text, self.ref, rest)
                 return min(self._retry_every, rest)
         body = lease.fresh(self.ref, self.identity, self._duration, self._clock(), self._labels)
-        return self._write(lambda: self._cluster.create(LEASES, self.ref.namespace, body))
+        if not self._shared:
+            return self._write(lambda: self._cluster.create(LEASES, self.ref.namespace, body))
+        return self._write(lambda: lease.create(self._cluster, self.ref, body))
 
     def _write(self, write: Callable[[], Object]) -> float:
         """Send it; if the server takes it the Lease is ours, counted from before it was sent."""

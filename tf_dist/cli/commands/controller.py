@@ -52,6 +52,7 @@ def controller(
     """
     from tf_dist.cluster.kube import load
     from tf_dist.driver import json_logs
+    from tf_dist.driver.arbiter import system_namespace
     from tf_dist.driver.controller import ControllerSettings
 
     json_logs.configure(json_logs.LogFormat(log_format.value))
@@ -60,6 +61,7 @@ def controller(
     settings = ControllerSettings(
         namespaces=tuple(namespace or ()),
         lease_namespace=lease_namespace or place.namespace,
+        system_namespace=system_namespace(),
         metrics_port=metrics_port,
         workers=workers,
         volcano_jobs=volcano_jobs,

@@ -24,6 +24,9 @@ _Namespaces = list[str] | None
 
 def install(
     into: Annotated[str, typer.Option("--into", metavar="NS", help="The controller's namespace.")] = "tf-dist-system",
+    system_namespace: Annotated[
+        str, typer.Option("--system-namespace", metavar="NS", help="Where all drivers of the cluster meet.")
+    ] = "tf-dist-system",
     image: Annotated[str, typer.Option("--image", help="The controller's image (default: tf-dist:VERSION).")] = "",
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="Controllers; one of them drives.")] = 2,
     namespace: Annotated[
@@ -66,6 +69,7 @@ def install(
 
     settings = Settings(
         into=into,
+        system_namespace=system_namespace,
         image=image or IMAGE,
         replicas=replicas,
         namespaces=tuple(dict.fromkeys(namespace or ())),
@@ -94,7 +98,7 @@ def _require_sense(settings: Settings, *, check: bool, offline: bool) -> None:
     from tf_dist.core.dialects.names import is_label
     from tf_dist.errors import InvalidJob, Problem
 
-    given = [("--into", settings.into)]
+    given = [("--into", settings.into), ("--system-namespace", settings.system_namespace)]
     given += [("--namespace", one) for one in settings.namespaces] + [("--drivers", one) for one in settings.drivers]
     wrong = [Problem(option, f"{name!r} is no namespace") for option, name in given if not is_label(name)]
     if settings.namespaces and not settings.controller:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from tf_dist.cli.manifests import leases
 from tf_dist.cli.manifests.definitions import definitions
 from tf_dist.cli.manifests.names import Object
-from tf_dist.cli.manifests.roles import for_controller, for_drivers, for_flavors, for_nodes, for_people
+from tf_dist.cli.manifests.roles import for_arbiters, for_controller, for_drivers, for_flavors, for_nodes, for_people
 from tf_dist.cli.manifests.settings import Settings
 from tf_dist.cli.manifests.workload import namespace, workload
+from tf_dist.driver import lease
 
 Files = Mapping[str, list[Object]]
 
@@ -22,12 +24,15 @@ def files(settings: Settings) -> Files:
     if settings.only_definitions:
         return parts
     parts["roles.yaml"] = [*for_people(settings), *for_nodes()]
+    shared = leases.objects(leases.of_arbiter(settings), lease.ARBITER)
+    parts["system.yaml"] = [*namespace(settings.system_namespace), *for_arbiters(settings), *shared]
     for one in settings.drivers:
         parts[f"driver-{one}.yaml"] = _driver(one, settings)
-    if shared := for_flavors(settings):
-        parts["flavors.yaml"] = shared
+    if flavors := for_flavors(settings):
+        parts["flavors.yaml"] = flavors
     if settings.controller:
-        parts["controller.yaml"] = [*namespace(settings), *for_controller(settings), *workload(settings)]
+        home = namespace(settings.into) if settings.into != settings.system_namespace else []
+        parts["controller.yaml"] = [*home, *for_controller(settings), *workload(settings)]
     return parts
 
 

@@ -9,6 +9,7 @@ from tf_dist.client.ownership import PART_OF, TF_DIST
 Object = dict[str, Any]
 
 CONTROLLER: Final = "tf-dist-controller"
+ARBITER: Final = "tf-dist-arbiter"
 DRIVER: Final = "tf-dist-driver"
 NODE: Final = "tf-dist-node"
 QUEUES: Final = "tf-dist-queues"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tf_dist.cli.manifests import rules
-from tf_dist.cli.manifests.names import CONTROLLER, DRIVER, FLAVORS, NODE, QUEUES, Object, metadata
+from tf_dist.cli.manifests import leases, rules
+from tf_dist.cli.manifests.names import ARBITER, CONTROLLER, DRIVER, FLAVORS, NODE, QUEUES, Object, metadata
 from tf_dist.cli.manifests.settings import Settings
-from tf_dist.driver.arbiter import ARBITER
 
 _API: Final = "rbac.authorization.k8s.io"
 _NODE_LEASES: Final = "kube-node-lease"
@@ -48,17 +47,23 @@ def for_controller(settings: Settings) -> list[Object]:
         everywhere = [] if namespace else [*rules.scheduling(), *rules.cluster_kinds(settings.others)]
         granted += _granted(CONTROLLER, [*rights, *everywhere], settings.into, namespace)
     # A name of its own: the namespace may be one of those that are driven.
-    election = _granted(f"{CONTROLLER}-election", rules.electing(), settings.into, settings.into)
-    return [account, *granted, *election, *([] if settings.namespaces else _arbitration(settings.into))]
+    own = [ref.name for ref in leases.of_controller(settings)]
+    # Beside its own it sees the Leases of controllers that were there before it.
+    taking_turns = [*rules.holding(own), *rules.watching_drivers()]
+    election = _granted(f"{CONTROLLER}-election", taking_turns, settings.into, settings.into)
+    # That of a whole cluster decides about places for all drivers.
+    arbiter = [] if settings.namespaces else [_binding(ARBITER, CONTROLLER, settings.into, settings.system_namespace)]
+    return [account, *granted, *election, *arbiter]
 
 
-def _arbitration(home: str) -> list[Object]:
-    """The controller of a whole cluster decides about places for all drivers, and these must be able to see that."""
+def for_arbiters(settings: Settings) -> list[Object]:
+    """The role of drivers that may decide about places for all, and what all others need to leave it to them."""
+    arbiter, seen, where = leases.of_arbiter(settings), f"{ARBITER}-seen", settings.system_namespace
     everybody = {"apiGroup": _API, "kind": "Group", "name": "system:authenticated"}
     return [
-        *_granted(ARBITER.name, rules.electing(), home, ARBITER.namespace),
-        _role(f"{ARBITER.name}-seen", rules.seeing_arbiter(), ARBITER.namespace),
-        {**_binding(f"{ARBITER.name}-seen", "", "", ARBITER.namespace), "subjects": [everybody]},
+        _role(ARBITER, rules.holding(ref.name for ref in arbiter), where),
+        _role(seen, rules.seeing(arbiter[0].name), where),
+        {**_binding(seen, "", "", where), "subjects": [everybody]},
     ]
 
 

@@ -12,7 +12,6 @@ from tf_dist.cli.manifests.names import Object
 from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.core.schedulers.served import Api
 from tf_dist.core.schedulers.table import SCHEDULERS
-from tf_dist.driver.arbiter import ARBITER
 
 _SEE: Final = ("get", "list", "watch")
 _FEED: Final = ("list", "watch")  # what a reflector needs, and nothing that reads one object by name
@@ -82,20 +81,23 @@ def cluster_kinds(schedulers: Iterable[str]) -> list[Object]:
 
 
 def controlling(*, volcano: bool = False) -> list[Object]:
-    """What the controller needs where it drives jobs: with other drivers' Leases, to see which of them are dead, to
-    break those so that nobody believes in them any more, and to clear them away.
-    """
-    return [*driving(volcano=volcano), _rule(_LEASES, "leases", "get", "list", "update", "delete")]
+    """What the controller needs where it drives jobs: with other drivers' Leases, to see which of them are dead."""
+    return [*driving(volcano=volcano), *watching_drivers()]
 
 
-def electing() -> list[Object]:
-    """What the controller's replicas need where their Leases are: one to choose who drives, and who decides for all."""
-    return [_rule(_LEASES, "leases", "get", "create", "update")]
+def watching_drivers() -> list[Object]:
+    """What it takes to see which drivers of a namespace are dead."""
+    return [_rule(_LEASES, "leases", "get", "list")]
 
 
-def seeing_arbiter() -> list[Object]:
+def holding(leases: Iterable[str]) -> list[Object]:
+    """What the candidates for Leases need that are there already: these, and no other of the namespace."""
+    return [{**_rule(_LEASES, "leases", "get", "update"), "resourceNames": list(leases)}]
+
+
+def seeing(lease: str) -> list[Object]:
     """What any driver needs to leave decisions about places to the one that decides for all."""
-    return [{**_rule(_LEASES, "leases", "get"), "resourceNames": [ARBITER.name]}]
+    return [{**_rule(_LEASES, "leases", "get"), "resourceNames": [lease]}]
 
 
 def scheduling() -> list[Object]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from tf_dist import __version__
 from tf_dist.core.gang_scheduler import GangScheduler
+from tf_dist.core.names import SYSTEM_NAMESPACE
 
 IMAGE: Final = f"tf-dist:{__version__}"
 """No registry: whoever builds the image knows where they put it."""
@@ -24,13 +25,14 @@ class Budgets(StrEnum):
 class Settings:
     """What to install, and where.
 
-    ``into``: the controller's namespace; ``namespaces``: the only ones whose jobs it drives (none: all of them, and it
-    sees nodes); ``drivers``: namespaces in which programs without a controller drive jobs; ``gang_schedulers``: other
-    ones that jobs may ask for; ``gang_scheduler``: that of jobs which name none; ``left_out``: definitions that are
-    somebody else's in this cluster, by their names.
+    ``into``: the controller's namespace; ``system_namespace``: where all drivers of the cluster meet; ``namespaces``:
+    the only ones whose jobs it drives (none: all of them, and it sees nodes); ``drivers``: namespaces in which programs
+    without a controller drive jobs; ``gang_schedulers``: other ones that jobs may ask for; ``gang_scheduler``: that of
+    jobs which name none; ``left_out``: definitions that are somebody else's in this cluster, by their names.
     """
 
-    into: str = "tf-dist-system"
+    into: str = SYSTEM_NAMESPACE
+    system_namespace: str = SYSTEM_NAMESPACE
     image: str = IMAGE
     replicas: int = 2
     namespaces: tuple[str, ...] = ()

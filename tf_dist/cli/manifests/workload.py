@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from tf_dist.cli.manifests import leases
 from tf_dist.cli.manifests.names import CONTROLLER, SELECTOR, Object, metadata
 from tf_dist.cli.manifests.settings import Settings
 from tf_dist.core.gang_scheduler import GangScheduler
-from tf_dist.driver.lease import controller_name
+from tf_dist.core.names import SYSTEM_NAMESPACE
+from tf_dist.driver import lease
+from tf_dist.driver.arbiter import SYSTEM_VARIABLE
 
 _PORT: Final = 8080
 _USER: Final = 65532
@@ -15,27 +18,19 @@ _USER: Final = 65532
 _THERE: Final = frozenset({"default", "kube-system", "kube-public"})
 
 
-def namespace(settings: Settings) -> list[Object]:
-    """The controller's namespace, unless it is one of Kubernetes' own."""
-    if settings.into in _THERE:
+def namespace(name: str) -> list[Object]:
+    """A namespace of tf-dist, unless it is one of Kubernetes' own."""
+    if name in _THERE:
         return []
     levels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    return [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata(settings.into, labels=levels)}]
+    return [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata(name, labels=levels)}]
 
 
 def workload(settings: Settings) -> list[Object]:
-    """The Deployment with its Lease, its disruption budget and the service that its metrics are read from."""
+    """The Deployment with its Leases, its disruption budget and the service that its metrics are read from."""
     monitor = [_service_monitor(settings)] if settings.service_monitor else []
-    return [_lease(settings), _deployment(settings), _budget(settings), _service(settings), *monitor]
-
-
-def _lease(settings: Settings) -> Object:
-    """The Lease that the replicas stand for, with nothing in it, so that a second apply leaves it alone.
-
-    One that has never been held can be taken at once; one that is missing may have been deleted under its holder.
-    """
-    name = controller_name(settings.namespaces)
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata(name, settings.into)}
+    held = leases.objects(leases.of_controller(settings), lease.CONTROLLER)
+    return [*held, _deployment(settings), _budget(settings), _service(settings), *monitor]
 
 
 def _deployment(settings: Settings) -> Object:
@@ -86,10 +81,13 @@ def _container(settings: Settings) -> Object:
     volcano = ["--volcano-jobs"] if settings.volcano_jobs else []
     named = settings.gang_scheduler != GangScheduler.BUILTIN
     gang = [f"--gang-scheduler={settings.gang_scheduler}"] if named else []
+    system = settings.system_namespace
+    environment = {"env": [{"name": SYSTEM_VARIABLE, "value": system}]} if system != SYSTEM_NAMESPACE else {}
     return {
         "name": "controller",
         "image": settings.image,
         "args": ["controller", f"--metrics-port={_PORT}", "--log-format=json", *only, *volcano, *gang],
+        **environment,
         "ports": [{"name": "metrics", "containerPort": _PORT}],
         # A cold start lists every job and pod before it says anything.
         "startupProbe": {**_probe("/healthz"), "periodSeconds": 2, "failureThreshold": 60},

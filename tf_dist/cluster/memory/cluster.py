@@ -23,6 +23,7 @@ from tf_dist.cluster.memory.store import Journal, Key, Store
 from tf_dist.cluster.memory.watching import WatchStream
 from tf_dist.cluster.memory.writing import Writer, not_found
 from tf_dist.cluster.refusals import BadRequest
+from tf_dist.core.names import SYSTEM_NAMESPACE
 from tf_dist.errors import NotFound
 
 
@@ -60,7 +61,8 @@ class MemoryCluster:
         with self._store.lock:
             self._writer.define_stored_kinds()
             self._reaper.consider_everything()
-            for name in ("default", "kube-system"):
+            # The last one: a cluster in which tf-dist is installed.
+            for name in ("default", "kube-system", SYSTEM_NAMESPACE):
                 if self._store.get(Key("namespaces", "", name)) is None:
                     self.create(api.NAMESPACES, None, {"metadata": {"name": name}})
 

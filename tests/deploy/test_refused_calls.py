@@ -1,0 +1,371 @@
+"""What no shipped role may do: calls that each of them tries, without a cluster and on a real one.
+
+``test_roles`` shows that a role suffices for the calls that our code makes; this shows where it ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import yaml
+
+from tests.deploy.rbac import Call, Object, Subject, allowed
+from tf_dist.cli.manifests.argo import for_argo
+from tf_dist.cli.manifests.files import files
+from tf_dist.cli.manifests.roles import for_drivers
+from tf_dist.cli.manifests.settings import Settings
+
+SYSTEM, TEAM, OTHER = "tf-dist-system", "team", "other"
+_RBAC = "rbac.authorization.k8s.io"
+LEASES = "leases.coordination.k8s.io"
+
+# Of no subject, whatever it is for.
+NEVER = f"""
+    patch {LEASES} kube-node-lease/n1
+    create {LEASES} kube-system/kube-scheduler
+    update {LEASES} kube-system/kube-scheduler
+    patch {LEASES} kube-system/kube-controller-manager
+    delete {LEASES} kube-system/kube-scheduler
+    create {LEASES} {SYSTEM}/
+    delete {LEASES} {SYSTEM}/tf-dist-controller
+    update {LEASES} {SYSTEM}/another-operator
+    update {LEASES} {OTHER}/another-operator
+    delete {LEASES} {OTHER}/another-operator
+    deletecollection {LEASES} {TEAM}/
+    deletecollection {LEASES} kube-system/
+    list secrets
+    list secrets {TEAM}/
+    watch secrets {TEAM}/
+    create secrets {TEAM}/
+    update secrets kube-system/
+    create pods/exec {TEAM}/p
+    get pods/exec {TEAM}/p
+    create pods/attach {TEAM}/p
+    create pods/portforward {TEAM}/p
+    get pods/proxy {TEAM}/p
+    create pods/eviction {TEAM}/p
+    create pods/binding {TEAM}/p
+    update pods {TEAM}/p
+    patch pods {TEAM}/p
+    patch pods/ephemeralcontainers {TEAM}/p
+    deletecollection pods {TEAM}/
+    deletecollection services {TEAM}/
+    update nodes /n1
+    create nodes/proxy /n1
+    get nodes/proxy /n1
+    deletecollection nodes
+    create namespaces
+    delete namespaces /{TEAM}
+    patch namespaces /{TEAM}
+    create serviceaccounts {TEAM}/
+    create serviceaccounts/token {SYSTEM}/tf-dist-controller
+    impersonate users /admin
+    impersonate serviceaccounts kube-system/
+    impersonate groups /system:masters
+    create roles.{_RBAC} {TEAM}/
+    escalate roles.{_RBAC} {TEAM}/tf-dist-driver
+    bind roles.{_RBAC} {TEAM}/tf-dist-driver
+    create rolebindings.{_RBAC} {TEAM}/
+    update clusterroles.{_RBAC} /tf-dist-controller
+    bind clusterroles.{_RBAC} /cluster-admin
+    escalate clusterroles.{_RBAC} /tf-dist-controller
+    create clusterrolebindings.{_RBAC}
+    create customresourcedefinitions.apiextensions.k8s.io
+    update customresourcedefinitions.apiextensions.k8s.io /tfjobs.kubeflow.org
+    delete customresourcedefinitions.apiextensions.k8s.io /tfjobs.kubeflow.org
+    create validatingwebhookconfigurations.admissionregistration.k8s.io
+    create mutatingwebhookconfigurations.admissionregistration.k8s.io
+    create certificatesigningrequests.certificates.k8s.io
+    create deployments.apps {TEAM}/
+    patch deployments.apps {SYSTEM}/tf-dist-controller
+    create daemonsets.apps kube-system/
+    create jobs.batch {TEAM}/
+    create cronjobs.batch {TEAM}/
+    create persistentvolumes
+    create persistentvolumeclaims {TEAM}/
+    create resourcequotas {TEAM}/
+    update resourcequotas {TEAM}/
+    create priorityclasses.scheduling.k8s.io
+    create runtimeclasses.node.k8s.io
+    create networkpolicies.networking.k8s.io {TEAM}/
+    create ingresses.networking.k8s.io {TEAM}/
+    create queues.tf-dist.dev
+    update queues.tf-dist.dev /q
+    delete queues.tf-dist.dev /q
+    create jobs.batch.volcano.sh {TEAM}/
+    create podgroups.scheduling.volcano.sh {TEAM}/
+    create workloads.kueue.x-k8s.io {TEAM}/
+    create whatever.example.com {TEAM}/
+    create tokenreviews.authentication.k8s.io {TEAM}/
+    update configmaps kube-system/extension-apiserver-authentication
+"""
+
+# Of no subject but those that have it below: ``Who.may``.
+ELSE = f"""
+    get {LEASES} {SYSTEM}/tf-dist-controller
+    update {LEASES} {SYSTEM}/tf-dist-controller
+    update {LEASES} {SYSTEM}/tf-dist-controller-admissions
+    update {LEASES} {SYSTEM}/tf-dist-arbiter
+    update {LEASES} {SYSTEM}/tf-dist-admissions
+    get {LEASES} {SYSTEM}/another-operator
+    get {LEASES} kube-system/kube-scheduler
+    list {LEASES}
+    list {LEASES} {TEAM}/
+    get {LEASES} {TEAM}/tf-dist-0123456789ab
+    update {LEASES} {TEAM}/tf-dist-0123456789ab
+    delete {LEASES} {TEAM}/tf-dist-0123456789ab
+    create {LEASES} {TEAM}/
+    create {LEASES} {OTHER}/
+    create {LEASES} kube-node-lease/
+    update {LEASES} kube-node-lease/n1
+    delete {LEASES} kube-node-lease/n1
+    get secrets {TEAM}/s
+    get configmaps kube-system/extension-apiserver-authentication
+    create configmaps {TEAM}/
+    create pods {TEAM}/
+    create pods {OTHER}/
+    create pods kube-system/
+    delete pods {TEAM}/p
+    delete pods {OTHER}/p
+    list pods
+    list pods {OTHER}/
+    patch pods/status {TEAM}/p
+    get pods/log {TEAM}/p
+    get pods/log {OTHER}/p
+    create services {TEAM}/
+    create services {OTHER}/
+    list nodes
+    create nodes
+    patch nodes/status /n1
+    delete nodes /n1
+    create tfjobs.kubeflow.org {TEAM}/
+    create tfjobs.kubeflow.org {OTHER}/
+    update tfjobs.kubeflow.org {TEAM}/mnist
+    patch tfjobs.kubeflow.org {OTHER}/mnist
+    delete tfjobs.kubeflow.org {TEAM}/mnist
+    deletecollection tfjobs.kubeflow.org {TEAM}/
+    list tfjobs.kubeflow.org
+    list tfjobs.kubeflow.org {OTHER}/
+    update tfjobs/status.kubeflow.org {TEAM}/mnist
+    update tfjobs/status.kubeflow.org {OTHER}/mnist
+    patch tfjobs/scale.kubeflow.org {TEAM}/mnist
+    update queues/status.tf-dist.dev /q
+    list queues.tf-dist.dev
+    list priorityclasses.scheduling.k8s.io
+    create subjectaccessreviews.authorization.k8s.io
+    get namespaces /kube-system
+    get workflows.argoproj.io {TEAM}/
+    patch workflows.argoproj.io {TEAM}/
+    create workflowtaskresults.argoproj.io {TEAM}/
+"""
+
+DRIVES_TEAM = f"""
+    create pods {TEAM}/
+    delete pods {TEAM}/p
+    create services {TEAM}/
+    delete tfjobs.kubeflow.org {TEAM}/mnist
+    update tfjobs/status.kubeflow.org {TEAM}/mnist
+"""
+INLINE = f"""{DRIVES_TEAM}
+    list {LEASES} {TEAM}/
+    get {LEASES} {TEAM}/tf-dist-0123456789ab
+    update {LEASES} {TEAM}/tf-dist-0123456789ab
+    delete {LEASES} {TEAM}/tf-dist-0123456789ab
+    create {LEASES} {TEAM}/
+    get pods/log {TEAM}/p
+    create tfjobs.kubeflow.org {TEAM}/
+    list queues.tf-dist.dev
+    list priorityclasses.scheduling.k8s.io
+"""
+
+
+def calls(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+
+@dataclass(frozen=True)
+class Who:
+    """A subject, what is installed, what is bound to it beside that, and what it may do of ``ELSE``."""
+
+    subject: Subject
+    may: str = ""
+    settings: Settings = field(default_factory=lambda: Settings(drivers=(TEAM,)))
+    bound: tuple[tuple[str, str, str], ...] = ()  # kind of role, its name, namespace of the binding
+
+    def objects(self) -> list[Object]:
+        installed = [one for part in files(self.settings).values() for one in part]
+        return [*installed, *for_argo(TEAM), *self.bindings()]
+
+    def bindings(self) -> Iterator[Object]:
+        for number, (kind, role, namespace) in enumerate(self.bound):
+            named = {"name": f"bound-{self.subject.name}-{number}"}
+            yield {
+                "apiVersion": f"{_RBAC}/v1",
+                "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
+                "metadata": named | ({"namespace": namespace} if namespace else {}),
+                "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": role},
+                "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": self.subject.user}],
+            }
+
+
+EVERYWHERE = f"""{DRIVES_TEAM}
+    get {LEASES} {SYSTEM}/tf-dist-controller
+    update {LEASES} {SYSTEM}/tf-dist-controller
+    update {LEASES} {SYSTEM}/tf-dist-controller-admissions
+    update {LEASES} {SYSTEM}/tf-dist-arbiter
+    update {LEASES} {SYSTEM}/tf-dist-admissions
+    get {LEASES} {SYSTEM}/another-operator
+    get {LEASES} kube-system/kube-scheduler
+    list {LEASES}
+    list {LEASES} {TEAM}/
+    get {LEASES} {TEAM}/tf-dist-0123456789ab
+    create pods {OTHER}/
+    create pods kube-system/
+    delete pods {OTHER}/p
+    list pods
+    list pods {OTHER}/
+    create services {OTHER}/
+    list nodes
+    patch tfjobs.kubeflow.org {OTHER}/mnist
+    list tfjobs.kubeflow.org
+    list tfjobs.kubeflow.org {OTHER}/
+    update tfjobs/status.kubeflow.org {OTHER}/mnist
+    update queues/status.tf-dist.dev /q
+    list queues.tf-dist.dev
+    list priorityclasses.scheduling.k8s.io
+"""
+EDIT = f"""
+    create tfjobs.kubeflow.org {TEAM}/
+    update tfjobs.kubeflow.org {TEAM}/mnist
+    delete tfjobs.kubeflow.org {TEAM}/mnist
+    deletecollection tfjobs.kubeflow.org {TEAM}/
+    patch tfjobs/scale.kubeflow.org {TEAM}/mnist
+"""
+QUEUES = "list queues.tf-dist.dev\n list priorityclasses.scheduling.k8s.io"
+NODE = f"""
+    create {LEASES} kube-node-lease/
+    update {LEASES} kube-node-lease/n1
+    delete {LEASES} kube-node-lease/n1
+    get secrets {TEAM}/s
+    get configmaps kube-system/extension-apiserver-authentication
+    delete pods {TEAM}/p
+    delete pods {OTHER}/p
+    list pods
+    list pods {OTHER}/
+    patch pods/status {TEAM}/p
+    list nodes
+    create nodes
+    patch nodes/status /n1
+    delete nodes /n1
+    create subjectaccessreviews.authorization.k8s.io
+    get namespaces /kube-system
+"""
+
+ROLES = {
+    "controller": Who(Subject("tf-dist-controller", SYSTEM), EVERYWHERE),
+    "controller of a namespace": Who(
+        Subject("tf-dist-controller", SYSTEM),
+        f"{DRIVES_TEAM}\n list {LEASES} {TEAM}/\n get {LEASES} {TEAM}/tf-dist-0123456789ab"
+        f"\n get {LEASES} {SYSTEM}/tf-dist-controller\n get {LEASES} {SYSTEM}/another-operator",
+        Settings(namespaces=(TEAM,)),
+    ),
+    "arbiter": Who(
+        Subject("an-arbiter"),
+        f"update {LEASES} {SYSTEM}/tf-dist-arbiter\n update {LEASES} {SYSTEM}/tf-dist-admissions",
+        bound=(("Role", "tf-dist-arbiter", SYSTEM),),
+    ),
+    "driver, Airflow": Who(Subject("tf-dist-driver", TEAM), INLINE),
+    "launcher of Argo": Who(
+        Subject("tf-dist-argo", TEAM),
+        f"{INLINE}\n get workflows.argoproj.io {TEAM}/\n create workflowtaskresults.argoproj.io {TEAM}/",
+    ),
+    "edit": Who(Subject("ed"), EDIT, bound=(("ClusterRole", "tf-dist-edit", TEAM),)),
+    "view": Who(Subject("vi"), bound=(("ClusterRole", "tf-dist-view", TEAM),)),
+    "queues": Who(Subject("quinn"), QUEUES, bound=(("ClusterRole", "tf-dist-queues", ""),)),
+    "node": Who(
+        Subject("machine"),
+        NODE,
+        bound=(("ClusterRole", "tf-dist-node", ""), ("Role", "tf-dist-node", "kube-node-lease")),
+    ),
+    "nobody in particular": Who(Subject("stranger")),
+}
+# The node's role asks who may read logs: reviews are in no namespace, whichever is written.
+EXCEPT = {"node": {f"create tokenreviews.authentication.k8s.io {TEAM}/"}}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_may_do_what_it_is_for_and_nothing_else(role: str) -> None:
+    who = ROLES[role]
+    objects = who.objects()
+    tried = {*calls(NEVER), *calls(ELSE)} - EXCEPT.get(role, set())
+    granted = {text for text in tried if allowed(objects, who.subject, Call.parse(text))}
+    assert granted == set(calls(who.may))
+
+
+def test_what_a_role_may_do_is_among_the_calls_that_all_others_try() -> None:
+    for who in ROLES.values():
+        assert set(calls(who.may)) <= set(calls(ELSE))
+
+
+def test_leases_of_others_are_never_written_by_a_right_without_a_name() -> None:
+    """But where a role is for one namespace, in which drivers make Leases with names of their own."""
+    for one in ROLES["controller"].objects():
+        if one["kind"] not in ("Role", "ClusterRole") or one["metadata"].get("namespace") in (TEAM, "kube-node-lease"):
+            continue
+        for rule in one["rules"]:
+            if "leases" in rule["resources"] and not rule.get("resourceNames"):
+                assert set(rule["verbs"]) <= {"get", "list"}, one["metadata"]
+
+
+@pytest.fixture(scope="module")
+def team(kubectl: Callable[..., str], installed: str) -> Iterator[None]:
+    """What Settings of the table install beside the defaults."""
+    kubectl("create", "namespace", TEAM)
+    accounts = [*for_drivers(TEAM), *for_argo(TEAM)]
+    kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(accounts))
+    yield
+    kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(accounts))
+    kubectl("delete", "namespace", TEAM)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("role", [role for role in ROLES if not ROLES[role].settings.namespaces])
+def test_an_api_server_judges_likewise(kubectl: Callable[..., str], team: None, role: str) -> None:
+    who = ROLES[role]
+    for one in who.bindings():
+        kubectl("apply", "-f", "-", stdin=one)
+    try:
+        tried = {*calls(NEVER), *calls(ELSE)} - EXCEPT.get(role, set())
+        assert _granted(kubectl, who.subject, sorted(tried)) == set(calls(who.may))
+    finally:
+        for one in who.bindings():
+            kubectl("delete", "-f", "-", stdin=one)
+
+
+def _granted(kubectl: Callable[..., str], subject: Subject, tried: list[str]) -> set[str]:
+    reviews = [_review(subject, Call.parse(text)) for text in tried]
+    said = kubectl("create", "--validate=false", "-f", "-", "-o", "json", stdin=yaml.safe_dump_all(reviews))
+    decoder, answers = json.JSONDecoder(), []
+    while said := said.strip():
+        answer, end = decoder.raw_decode(said)
+        answers += answer["items"] if answer["kind"] == "List" else [answer]
+        said = said[end:]
+    assert len(answers) == len(tried)
+    return {text for text, answer in zip(tried, answers, strict=True) if answer["status"]["allowed"]}
+
+
+def _review(subject: Subject, call: Call) -> Object:
+    resource, _, subresource = call.resource.partition("/")
+    asked = {
+        "verb": call.verb,
+        "group": call.group,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": call.namespace,
+        "name": call.name,
+    }
+    spec = {"user": subject.user, "groups": list(subject.groups), "resourceAttributes": asked}
+    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
