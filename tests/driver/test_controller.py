@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,12 +19,15 @@ from typing import Any
 import pytest
 
 from tests.driver.harness import tfjob
+from tests.faults.proxy import Fault, Kind, Proxy
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, TFJOBS, Cluster
 from tf_dist.cluster.http import ApiServer, kubeconfig
 from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.cluster.rest_calls import READ
 from tf_dist.core import names
 from tf_dist.core.claims import driver_of
+from tf_dist.driver import lease
 from tf_dist.driver.controller import Controller, ControllerSettings
 from tf_dist.driver.lease import LeaseRef, controller_name
 from tf_dist.errors import ClusterError, Unavailable
@@ -151,7 +155,9 @@ def test_who_cannot_renew_stops_driving_and_stands_by(memory: MemoryCluster) -> 
 
 def test_it_takes_over_the_jobs_of_a_dead_driver_and_no_others(memory: MemoryCluster) -> None:
     for name, seconds in (("dead", 1), ("alive", 3600)):
-        body = {"metadata": {"name": name}, "spec": {"holderIdentity": name, "leaseDurationSeconds": seconds}}
+        labels = {names.DRIVER: lease.INLINE}
+        held = {"holderIdentity": name, "leaseDurationSeconds": seconds}
+        body = {"metadata": {"name": name, "labels": labels}, "spec": held}
         memory.create(LEASES, "default", body)
         job = tfjob(f"of-{name}")
         job["metadata"]["annotations"] = {names.DRIVER: f"default/{name}"}
@@ -261,14 +267,23 @@ class Process:
         return self.child.wait(60)
 
 
+def config_file(folder: Path, url: str, token: str) -> Path:
+    file = folder / "kubeconfig"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(kubeconfig(url, token)))
+    return file
+
+
+def address_of(server: ApiServer) -> tuple[str, int]:
+    host, _, port = server.app.url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
 @pytest.fixture
 def served(memory: MemoryCluster, tmp_path: Path) -> Iterator[Path]:
     """The kubeconfig of that cluster over HTTP."""
     with ApiServer(memory) as server:
-        file = tmp_path / "kubeconfig"
-        file.touch(mode=0o600)
-        file.write_text(json.dumps(kubeconfig(server.app.url, server.token)))
-        yield file
+        yield config_file(tmp_path, server.app.url, server.token)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -284,6 +299,47 @@ def test_a_signal_ends_it_and_gives_the_lease_back(
     assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
     records = [json.loads(line) for line in process.log.read_text().splitlines()]
     assert all({"time", "level", "logger", "message"} <= set(record) for record in records)
+
+
+@pytest.fixture
+def proxied(memory: MemoryCluster, tmp_path: Path) -> Iterator[tuple[Proxy, Process]]:
+    """A controller that has driven a job, with a proxy between it and the server."""
+    with (
+        ApiServer(memory) as server,
+        Proxy(address_of(server)) as proxy,
+        Process(config_file(tmp_path, proxy.url, server.token), tmp_path / "log") as process,
+    ):
+        memory.create(TFJOBS, "default", tfjob("first"))
+        until(lambda: driven(memory, "first"), 60)
+        yield proxy, process
+
+
+def test_a_signal_ends_it_although_the_server_does_not_answer(
+    memory: MemoryCluster, proxied: tuple[Proxy, Process]
+) -> None:
+    """Within the time that a single request may take, while many of them wait for an answer."""
+    proxy, process = proxied
+    proxy.inject(Fault(Kind.HANG, times=None, seconds=3600))
+    for number in range(4):
+        memory.create(TFJOBS, "default", tfjob(f"more-{number}"))
+    until(lambda: sum(one.fault is Kind.HANG for one in proxy.passed) > 4, 60)
+    asked = time.monotonic()
+    assert process.end() == 0, process.log.read_text()
+    assert time.monotonic() - asked < READ
+
+
+def test_a_signal_lets_it_finish_what_it_is_in_the_middle_of(
+    memory: MemoryCluster, proxied: tuple[Proxy, Process]
+) -> None:
+    """A server that is only slow hears of all that was begun, and gets the Lease back."""
+    proxy, process = proxied
+    slow = Fault(Kind.SLOW, verbs=frozenset({"update"}), resources=frozenset({"tfjobs"}), times=50, seconds=1.0)
+    proxy.inject(slow)
+    memory.create(TFJOBS, "default", tfjob("second"))
+    until(lambda: slow.times != 50, 60)
+    assert process.end() == 0, process.log.read_text()
+    assert "tfDist" in memory.get(TFJOBS, "default", "second")["status"]
+    assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
 
 
 def test_what_is_wrong_with_the_cluster_is_said_in_a_line(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class Granting:
 def test_one_that_we_may_not_read_or_break_is_unknown(sim: Sim, granted: tuple[str, ...]) -> None:
     held = {"holderIdentity": "somebody", "leaseDurationSeconds": 15}
     sim.memory.create(
-        LEASES, ONE.namespace, {"metadata": {"name": ONE.name, "labels": {names.DRIVER: "inline"}}, "spec": held}
+        LEASES, ONE.namespace, {"metadata": {"name": ONE.name, "labels": {names.DRIVER: "controller"}}, "spec": held}
     )
     clock = [0.0]
     book = LeaseBook(Granting(sim.memory, *granted), "me", monotonic=lambda: clock[0])  # type: ignore[arg-type]

@@ -73,6 +73,13 @@ class RestCluster:
         """Close the idle connections, and let nobody wait for another try."""
         self._caller.close()
 
+    def cancel(self) -> None:
+        """End every request that is under way and begin none any more: a process that stops does not wait for answers.
+
+        Streams that are being read end with those who read them.
+        """
+        self._caller.cancel()
+
     def __enter__(self) -> Self:
         return self
 

@@ -18,6 +18,7 @@ from tf_dist.cluster import rest_wire
 from tf_dist.cluster.asked import ADDRESSES_HEADER, Asked
 from tf_dist.cluster.credentials import Credentials
 from tf_dist.cluster.refusals import BadRequest, PerhapsOurs, Unauthorized
+from tf_dist.cluster.rest_connection import Connections, PlainPool, SecurePool
 from tf_dist.cluster.rest_streams import parsed, reason
 from tf_dist.cluster.retries import Retries
 from tf_dist.cluster.status import error_of
@@ -78,7 +79,8 @@ class Caller:
         self._closed = threading.Event()
         self._sleep = sleep or self._closed.wait
         self._lock = threading.Lock()
-        self._pool = rest_wire.pool(route.url, route.tls, route.server_name, route.proxy, route.connections)
+        self._connections = Connections()
+        self._pool = self._new_pool()
         url = urlsplit(route.url)
         # A proxy is told the whole URL, unless it only passes on what is encrypted.
         self._headers = _HEADERS | {"Host": url.netloc.rpartition("@")[2]}
@@ -90,6 +92,11 @@ class Caller:
         """Close the idle connections; whoever waits for another try gets the error of the last."""
         self._closed.set()
         self._pool.close()
+
+    def cancel(self) -> None:
+        """End every request that is under way, and begin none any more: each gets Unavailable at once."""
+        self._closed.set()
+        self._connections.cancel()
 
     def whole(self, request: Request) -> bytes:
         """The body of the answer, after as many tries as it takes and is worth."""
@@ -137,6 +144,7 @@ class Caller:
             headers["Content-Type"] = request.media
         code, started = 0, time.monotonic()
         try:
+            self._connections.check()
             response = self._pool.urlopen(
                 request.method,
                 self._base + request.path,
@@ -174,9 +182,14 @@ class Caller:
         failure.code = 0
         return failure
 
-    def _reconnect(self) -> None:
+    def _new_pool(self) -> PlainPool | SecurePool:
         route = self._route
+        pool = rest_wire.pool(route.url, route.tls, route.server_name, route.proxy, route.connections)
+        pool.siblings = self._connections
+        return pool
+
+    def _reconnect(self) -> None:
         with self._lock:
             before = self._pool
-            self._pool = rest_wire.pool(route.url, route.tls, route.server_name, route.proxy, route.connections)
+            self._pool = self._new_pool()
         before.close()

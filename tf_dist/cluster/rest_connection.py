@@ -7,11 +7,14 @@ is to be read as it comes (a watch, a log) takes its ordinary way.
 from __future__ import annotations
 
 import socket
+import threading
 import time
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from http.client import BadStatusLine, HTTPException, IncompleteRead, LineTooLong, RemoteDisconnected
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakSet
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -158,6 +161,35 @@ class _Incoming:
         return b"".join(pieces)
 
 
+class Connections:
+    """The connections of a client, so that any thread can end the requests that others wait for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: WeakSet[HTTPConnection] = WeakSet()
+        self.cancelled = False
+
+    def add(self, connection: HTTPConnection) -> None:
+        """Take note of one."""
+        with self._lock:
+            self._known.add(connection)
+
+    def cancel(self) -> None:
+        """Break them all, and those to come: whoever waits for an answer gets an error at once."""
+        with self._lock:
+            self.cancelled = True
+            known = list(self._known)
+        for connection in known:
+            with suppress(OSError, TypeError):
+                # Not the method of an ssl socket, which would take the TLS session away from under its reader.
+                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+
+    def check(self) -> None:
+        """ConnectionAbortedError when they were cancelled."""
+        if self.cancelled:
+            raise ConnectionAbortedError("the client was stopped")
+
+
 if TYPE_CHECKING:
     _Base = HTTPConnection
 else:
@@ -168,6 +200,12 @@ class _Whole(_Base):
     """What is asked for with ``preload_content`` goes out as one piece, and comes back as one."""
 
     _asked_whole = False
+    siblings: Connections | None = None
+
+    def connect(self) -> None:
+        super().connect()
+        if self.siblings is not None:
+            self.siblings.check()  # one that was cancelled before it had a socket
 
     def request(  # type: ignore[override]
         self,
@@ -224,12 +262,27 @@ class _Secure(_Whole, HTTPSConnection):
 
 
 class PlainPool(urllib3.HTTPConnectionPool):
-    """Connections without TLS."""
+    """Connections without TLS. ``siblings``: where they are noted."""
 
     ConnectionCls = _Plain
+    siblings: Connections | None = None
+
+    def _new_conn(self) -> Any:
+        return _noted(super()._new_conn(), self.siblings)
 
 
 class SecurePool(urllib3.HTTPSConnectionPool):
-    """Connections with TLS."""
+    """Connections with TLS. ``siblings``: where they are noted."""
 
     ConnectionCls = _Secure
+    siblings: Connections | None = None
+
+    def _new_conn(self) -> Any:
+        return _noted(super()._new_conn(), self.siblings)
+
+
+def _noted(connection: Any, siblings: Connections | None) -> Any:
+    if siblings is not None:
+        connection.siblings = siblings
+        siblings.add(connection)
+    return connection

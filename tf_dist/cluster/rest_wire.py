@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import urllib3
@@ -32,7 +32,7 @@ def socket_options() -> list[tuple[int, int, int]]:
 
 def pool(
     url: str, tls: ssl.SSLContext | None, server_name: str, proxy: str, connections: int
-) -> urllib3.HTTPConnectionPool:
+) -> PlainPool | SecurePool:
     """The connections to one server, at most ``connections`` kept open; ClusterError for a proxy that cannot be."""
     settings: dict[str, Any] = {"maxsize": connections, "block": False, "socket_options": socket_options()}
     if url.startswith("https:"):
@@ -41,7 +41,7 @@ def pool(
             settings["server_hostname"] = server_name
     manager = _manager(proxy, settings)
     manager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
-    return manager.connection_from_url(url)
+    return cast(PlainPool | SecurePool, manager.connection_from_url(url))
 
 
 def _manager(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:

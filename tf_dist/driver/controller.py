@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from tf_dist.cluster.api import Cluster
+from tf_dist.cluster.rest import RestCluster
 from tf_dist.core import names
 from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.driver import lease
@@ -29,6 +32,11 @@ from tf_dist.driver.settings import DriverSettings
 from tf_dist.driver.tenure import Tenure
 
 _LOG = logging.getLogger(__name__)
+# Seconds after the wish to end: until requests of drivers are broken off, until those about Leases are, and until the
+# process ends whatever still holds it up.
+_FINISH: Final = 4.0
+_RELEASE: Final = 12.0
+_END: Final = 18.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +67,24 @@ def collect_rarely() -> None:
     cycles, and Python's collector, as it is set, takes half of a cold start to go through them again and again.
     """
     gc.set_threshold(100_000, 20, 100)
+
+
+def end_in_time(cluster: RestCluster, leases: RestCluster) -> None:
+    """Before ``Controller.stop``: see to it that a server which does not answer cannot hold up the end of the process.
+
+    What is in the middle of a request has a moment to finish it, and the Lease is given back after that, through a
+    client of its own. The manifest's ``terminationGracePeriodSeconds`` leaves room for all of it.
+    """
+    steps = ((_FINISH, cluster.cancel), (_RELEASE, leases.cancel), (_END, _abandon))
+    for seconds, step in steps:
+        timer = threading.Timer(seconds, step)
+        timer.daemon = True
+        timer.start()
+
+
+def _abandon() -> None:
+    _LOG.error("cannot end within %g s: leaves the lease to run out", _END)
+    os._exit(1)
 
 
 class Controller:

@@ -74,7 +74,7 @@ def _run(place: KubeContext, settings: ControllerSettings) -> None:
     """Until a signal asks to stop."""
     import threading
 
-    from tf_dist.driver.controller import Controller, collect_rarely
+    from tf_dist.driver.controller import Controller, collect_rarely, end_in_time
     from tf_dist.driver.lease import TIMEOUT
     from tf_dist.driver.metrics import PrometheusRecorder
     from tf_dist.driver.signals import Signals
@@ -91,3 +91,4 @@ def _run(place: KubeContext, settings: ControllerSettings) -> None:
     ):
         signals.listen(lambda _: stopping.set())
         stopping.wait()
+        end_in_time(cluster, leases)

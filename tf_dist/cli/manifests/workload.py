@@ -61,6 +61,8 @@ def _pod(settings: Settings) -> Object:
             "runAsGroup": _USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
+        # It ends within 18 seconds, also when the API server does not answer.
+        "terminationGracePeriodSeconds": 30,
         "topologySpreadConstraints": [_spread("kubernetes.io/hostname"), _spread("topology.kubernetes.io/zone")],
         "containers": [_container(settings)],
         "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "16Mi"}}],
