@@ -48,3 +48,17 @@ def test_every_link_and_path_of_the_documents_is_there(page: Path) -> None:
     missing = [link for link in links if link and not (page.parent / link).exists()]
     missing += [path for path in paths if not (ROOT / path).exists()]
     assert not missing
+
+
+def test_the_documents_say_of_every_security_field_what_becomes_of_it() -> None:
+    """What the node reads of a pod's security is in the table, and the other way round."""
+    code = (ROOT / "tf_dist/cluster/node/security.py").read_text()
+    table = (ROOT / "docs/node.md").read_text().partition("## Security and limits")[2].partition("\n## ")[0]
+    told = set(re.findall(r"`([a-zA-Z]+)[`.:]", table))
+    fields = {"runAsUser", "runAsGroup", "runAsNonRoot", "supplementalGroups", "fsGroup", "readOnlyRootFilesystem"}
+    fields |= {"privileged", "allowPrivilegeEscalation", "seccompProfile", "appArmorProfile", "seLinuxOptions"}
+    fields |= {"windowsOptions", "sysctls", "hostNetwork", "hostPID", "hostIPC", "hostUsers", "capabilities", "limits"}
+    assert fields <= told
+    assert all(f'"{field}"' in code for field in fields)
+    read = set(re.findall(r'"((?:runAs|host|se|windows|supplemental|fs|readOnly|allow|app)[A-Z]\w+)"', code))
+    assert read <= fields

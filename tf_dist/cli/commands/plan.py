@@ -36,6 +36,8 @@ def plan(
     bundle = accepted(load([file], overrides))
     job = _placeholder(one_job(bundle).job)
     companions = [written.content for written in bundle.companions]
+    for text in not_honoured(job):
+        output.warning(text)
     if form is options.DataFormat.TABLE:
         _show(job, companions)
     else:
@@ -59,6 +61,31 @@ def planned(job: Job) -> list[dict[str, Any]]:
     for replica, body in pods.items():
         consultation.decorate(replica, body)
     return [_ownerless(body) for body in (*consultation.wanted(), *render.objects(job), *pods.values())]
+
+
+def not_honoured(job: Job) -> list[str]:
+    """What a run on this machine leaves out or refuses of the pods' security, as far as it is known before."""
+    import sys
+
+    from tf_dist.cluster.node.machine import find_user, powers
+    from tf_dist.cluster.node.problems import PodProblem
+    from tf_dist.cluster.node.security import plan_security
+    from tf_dist.core import render
+    from tf_dist.core.status import Attempts
+
+    here = powers(isolated=sys.platform == "linux", enforced=("memory", "cpu"))  # the best that may be
+    found: dict[str, None] = {}
+    for replica in job.replicas:
+        pod = render.pod(job, replica, Attempts().label(replica))
+        for container in [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]:
+            where = f"on this machine, container {container['name']}"
+            try:
+                planned = plan_security(pod, container, here, find_user)
+            except PodProblem as problem:
+                found[f"{where} is refused: {problem.text}"] = None
+                continue
+            found |= dict.fromkeys(f"{where}: {text}" for text in planned.warnings)
+    return list(found)
 
 
 def _ownerless(body: dict[str, Any]) -> dict[str, Any]:

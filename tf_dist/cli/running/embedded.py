@@ -11,6 +11,7 @@ from tf_dist.cli.running.views import view_of
 from tf_dist.client.following import Instance, Opener
 from tf_dist.client.session import Manner, Result, Session
 from tf_dist.client.submitting import create_job
+from tf_dist.client.telling import warnings_told
 from tf_dist.client.watching import JobWatch
 from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
 from tf_dist.cluster.node.logs import LogStream
@@ -29,7 +30,7 @@ def run(order: Order, settings: EmbeddedSettings) -> Result:
         order.create_companions(cluster)
         logs = embedded.node.state_dir / (settings.keep_logs_dir or "")
         manner = Manner(open_log=lambda watch: _from_files(logs, watch))
-        with closing(view_of(order.entry.job, data_wanted=order.data_wanted)) as view:
+        with closing(view_of(order.entry.job, data_wanted=order.data_wanted)) as view, warnings_told(view):
             job = create_job(cluster, order.entry, order.namespace, workdir="")
             return Session(cluster, job, view, signals, manner, timeout=order.timeout).run()
 

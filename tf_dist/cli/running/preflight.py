@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_dist.client.bundle import Entry, InvalidFiles
 from tf_dist.client.yaml_files import FileProblem, Written
-from tf_dist.cluster.node.machine import base_env
+from tf_dist.cluster.node.machine import base_env, find_user, powers
 from tf_dist.cluster.node.podspec import ContainerPlan, Surroundings, plan_container
 from tf_dist.cluster.node.problems import PodProblem
 from tf_dist.cluster.node.settings import NetworkDescription, NetworkMode
@@ -29,13 +29,15 @@ def check(
     written = entry.written
     found = [
         FileProblem(written.file, written.number, written.line(problem.path), problem)
-        for problem in _problems(entry.job, _surroundings(entry.job, companions, settings), network)
+        for problem in _problems(entry.job, _surroundings(entry.job, companions, settings, network), network)
     ]
     if found:
         raise InvalidFiles(found)
 
 
-def _surroundings(job: Job, companions: tuple[Written, ...], settings: EmbeddedSettings) -> Surroundings:
+def _surroundings(
+    job: Job, companions: tuple[Written, ...], settings: EmbeddedSettings, network: NetworkDescription
+) -> Surroundings:
     objects = [*(written.content for written in companions), *render.objects(job)]
     known = {(body["kind"], body["metadata"]["name"]): body for body in objects}
     return Surroundings(
@@ -44,6 +46,8 @@ def _surroundings(job: Job, companions: tuple[Written, ...], settings: EmbeddedS
         workdir=str(settings.workdir),
         entrypoints=settings.entrypoints,
         base_env=base_env(os.environ, {}),
+        powers=powers(isolated=network.mode is NetworkMode.ISOLATED),
+        find_user=find_user,
     )
 
 

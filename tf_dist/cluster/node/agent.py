@@ -147,6 +147,11 @@ class NodeAgent:
         """The process that is parent of all pods."""
         return self._supervisor.pid
 
+    @property
+    def enforced(self) -> frozenset[str]:
+        """The resources whose limits are enforced here."""
+        return self._supervisor.enforced
+
     def _lost(self) -> None:
         self._supervisor_lost = True
         self._bell.ring("")

@@ -46,6 +46,8 @@ class Supervisor:
         self.pid = 0
         self.mode = NetworkMode.SHARED
         self._no_way_out = ""
+        self.enforced: frozenset[str] = frozenset()
+        """The resources whose limits it enforces."""
 
     # Life
 
@@ -154,6 +156,7 @@ class Supervisor:
             return str(messages[0]["message"])
         self.pid, self.mode = messages[0]["pid"], NetworkMode(messages[0]["mode"])
         self._no_way_out = messages[0].get("no_way_out", "")
+        self.enforced = frozenset(messages[0].get("enforced", ()))
         with self._lock:
             self._records = {pod["uid"]: pod for pod in messages[0]["pods"]}
             self._ordered = {}

@@ -96,4 +96,5 @@ class House:
             host_ip=self._host_ip,
             base_env=machine.base_env(os.environ, {folders.MARK: mark} if shared else {}),
             allocatable=machine.capacity(self._settings.capacity),
+            powers=machine.powers(isolated=not shared, enforced=self._supervisor.enforced),
         )

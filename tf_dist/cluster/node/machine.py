@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
 import re
 import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tf_dist import __version__
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.node.podspec import GPU
+from tf_dist.cluster.node.runtime import linux
+from tf_dist.cluster.node.security import Powers, User
 
 _PASSED = (
     "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
@@ -58,6 +61,30 @@ def base_env(environ: Mapping[str, str], marks: Mapping[str, str]) -> dict[str, 
     if sys.prefix != sys.base_prefix:
         env["VIRTUAL_ENV"] = sys.prefix
     return env | dict(marks)
+
+
+def powers(*, isolated: bool, enforced: Iterable[str] = ()) -> Powers:
+    """What a node can do that runs as this process does."""
+    root = os.geteuid() == 0
+    # Without the right to make namespaces it makes a user namespace of its own, where there is one user only.
+    alone = isolated and root and not linux.has_sys_admin()
+    return Powers(
+        uid=os.geteuid(),
+        gid=os.getegid(),
+        switch=root and not alone and linux.may_switch_users(),
+        drop=root and (alone or linux.may_drop_capabilities()),
+        isolated=isolated,
+        enforced=frozenset(enforced),
+    )
+
+
+def find_user(uid: int) -> User | None:
+    """An account of this machine by its number."""
+    try:
+        found = pwd.getpwuid(uid)
+    except (KeyError, OverflowError):
+        return None
+    return User(found.pw_name, found.pw_gid, found.pw_dir)
 
 
 def host_ip() -> str:

@@ -24,6 +24,7 @@ from tf_dist.cluster.node.workload import Workload
 from tf_dist.errors import ClusterError, Conflict, NotFound
 
 _log = logging.getLogger(__name__)
+_MOST_WARNINGS = 200
 _RETRY = 1.0  # seconds until a refused write is tried again
 
 
@@ -52,6 +53,7 @@ class PodKeeper:
         self._workloads: dict[str, Workload] = {}
         self.neighbours = Neighbours(supervisor)
         self.leaving = False
+        self._warned: set[str] = set()
 
     def restore(self) -> None:
         """Take over what a predecessor left running."""
@@ -108,7 +110,11 @@ class PodKeeper:
     def _warn(self, workload: Workload, pod: Object, now: float) -> None:
         """Tell of what is left out, and of a problem when it is a new one: it comes up again every few seconds."""
         while workload.notes:
-            self._writer.warn(pod, workload.notes.pop(), now)
+            note = workload.notes.pop(0)
+            self._writer.warn(pod, note, now)
+            if note.text not in self._warned and len(self._warned) < _MOST_WARNINGS:
+                self._warned.add(note.text)  # the log has it once, however many pods are alike
+                _log.warning("%s", note.text)
         if workload.problem is not None and workload.told != workload.problem.text:
             workload.told = workload.problem.text
             self._writer.warn(pod, workload.problem, now)

@@ -14,6 +14,7 @@ from decimal import ROUND_CEILING, Decimal
 
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.node.problems import PodProblem
+from tf_dist.cluster.node.security import Powers, Security, User, plan_security
 from tf_dist.core.quantity import parse_quantity
 
 WORKDIR_ANNOTATION = "tf-dist.dev/workdir"
@@ -38,6 +39,8 @@ class Surroundings:
     base_env: Mapping[str, str] = field(default_factory=dict)
     entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
+    powers: Powers = field(default_factory=Powers)
+    find_user: Callable[[int], User | None] = lambda uid: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class ContainerPlan:
     cwd: str
     mounts: tuple[Mount, ...] = ()
     gpus: int = 0
+    security: Security = field(default_factory=Security)
 
 
 def plan_container(pod: Object, container: Object, around: Surroundings) -> ContainerPlan:
@@ -70,11 +74,13 @@ def plan_container(pod: Object, container: Object, around: Surroundings) -> Cont
         mounts = tuple(_mounts(container, env))
         cwd = _workdir(pod, container, mounts, around)
         argv = tuple(_argv(container, env, around))
+        security = plan_security(pod, container, around.powers, around.find_user)
     except PodProblem as problem:
         problem.container = name
         raise
-    base = {**around.base_env, "HOSTNAME": hostname(pod)}
-    return ContainerPlan(name, argv, {**base, **env}, cwd, mounts, gpu_count(container))
+    base = {**around.base_env, **dict(security.env), "HOSTNAME": hostname(pod)}
+    known = {key: value for key, value in {**base, **env}.items() if value is not None}
+    return ContainerPlan(name, argv, known, cwd, mounts, gpu_count(container), security)
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:

@@ -150,14 +150,22 @@ def _downward_value(pod: Object, item: Object, around: Surroundings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
-    """The volumes of one pod as folders. ``folder`` is the pod's own, ``claims`` the namespace's lasting one."""
+    """The volumes of one pod as folders. ``folder`` is the pod's own, ``claims`` the namespace's lasting one.
+
+    ``group``: whom they shall belong to (hostPaths stay as they are); None: to the node's own.
+    """
 
     folder: Path
     claims: Path
+    group: int | None = None
 
     def make(self, volumes: Mapping[str, Volume]) -> dict[str, Path]:
         """Create what must be there; where each volume is. Safe to repeat: emptyDirs keep what they hold."""
-        return {name: self._make(name, volume) for name, volume in volumes.items()}
+        paths = {name: self._make(name, volume) for name, volume in volumes.items()}
+        for name, volume in volumes.items():
+            if self.group is not None and not isinstance(volume, HostPath):
+                share(paths[name], self.group, readonly=isinstance(volume, Files))
+        return paths
 
     def _make(self, name: str, volume: Volume) -> Path:
         if isinstance(volume, HostPath):
@@ -173,6 +181,25 @@ class Volumes:
         else:
             path.chmod(0o1777)
         return path
+
+
+def share(folder: Path, group: int, *, readonly: bool) -> None:
+    """Give a volume to a group, as a kubelet does for fsGroup: new files in it belong to the group, too."""
+    wanted = 0o440 if readonly else 0o660
+    for _, _, files, inside in os.fwalk(folder):
+        os.fchown(inside, -1, group)
+        os.fchmod(inside, stat.S_IMODE(os.fstat(inside).st_mode) | wanted | 0o2110)
+        for name in files:
+            # By descriptor: other pods may be using the volume, and put a link in the file's place.
+            with contextlib.suppress(OSError):
+                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=inside)
+                try:
+                    info = os.fstat(file)
+                    if stat.S_ISREG(info.st_mode):
+                        os.fchown(file, -1, group)
+                        os.fchmod(file, stat.S_IMODE(info.st_mode) | wanted)
+                finally:
+                    os.close(file)
 
 
 def write_files(folder: Path, content: Mapping[str, tuple[bytes, int]]) -> None:

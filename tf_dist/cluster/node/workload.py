@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tf_dist.cluster.node.logs import last_lines
 from tf_dist.cluster.node.podspec import ContainerPlan, Surroundings, hostname, plan_container
 from tf_dist.cluster.node.probes import Readiness
 from tf_dist.cluster.node.problems import PodProblem
+from tf_dist.cluster.node.security import Powers, volume_group
 from tf_dist.cluster.node.settings import NetworkMode, NodeSettings
 from tf_dist.cluster.node.volumes import Scratch, Volume, Volumes, place_mounts, plan_volume, refuse_mounts, wants_token
 from tf_dist.errors import ClusterError, NotFound
@@ -27,6 +28,7 @@ _KINDS = {
     "PersistentVolumeClaim": PERSISTENT_VOLUME_CLAIMS,
     "PersistentVolume": Resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False),
 }
+LEFT_OUT = "NotHonoured"
 _RETRY = 2.0  # seconds until something that was missing is looked for again
 
 
@@ -41,6 +43,7 @@ class Home:
     host_ip: str
     base_env: Mapping[str, str]
     allocatable: Mapping[str, str]
+    powers: Powers
 
     @property
     def claims(self) -> Path:
@@ -127,6 +130,10 @@ class Workload:
             self.problem = problem
         except (ClusterError, OSError) as error:
             self.problem = PodProblem("CreateContainerConfigError", str(error))
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            # The embedded API server has no schema of pods: what does not read as one is its author's error.
+            text = f"the pod cannot be understood: {type(error).__name__}: {error}"
+            self.problem = PodProblem("CreateContainerConfigError", text, permanent=True)
         self.retry_at = now + _RETRY
 
     def _plan(self, cluster: Cluster, pod: Object) -> None:
@@ -138,7 +145,8 @@ class Workload:
         volumes = {
             item["name"]: plan_volume(pod, item, around) for item in spec.get("volumes") or [] if item["name"] in used
         }
-        self.notes = [
+        self.notes = [PodProblem(LEFT_OUT, text) for text in warnings_of(plans)]
+        self.notes += [
             PodProblem("TokenLeftOut", f"volume {item['name']} holds no service account token on this node")
             for item in spec.get("volumes") or []
             if item["name"] in used and wants_token(item)
@@ -147,7 +155,8 @@ class Workload:
             for plan in plans:
                 refuse_mounts(plan, volumes, self.home.why_shared)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.paths = Volumes(self.folder, self.home.claims / self.namespace).make(volumes)
+        group = volume_group(pod, self.home.powers)
+        self.paths = Volumes(self.folder, self.home.claims / self.namespace, group).make(volumes)
         self.volumes = volumes
         self.plans = {plan.name: plan for plan in plans}
 
@@ -170,6 +179,8 @@ class Workload:
             base_env={**self.home.base_env, **settings.environment},
             entrypoints=settings.entrypoints,
             allocatable=self.home.allocatable,
+            powers=self.home.powers,
+            find_user=machine.find_user,
         )
 
     def _of_one(self, around: Surroundings, number: int) -> Surroundings:
@@ -209,16 +220,20 @@ class Workload:
             spec["hosts"] = str(hosts)
             spec["mounts"] = [{"source": str(hosts), "target": "/etc/hosts"}]
             spec["tmpfs"] = [
-                {"path": str(self.paths[name]), "options": volume.options}
+                {"path": str(self.paths[name]), "options": volume.options + self._group_option(pod)}
                 for name, volume in self.volumes.items()
                 if isinstance(volume, Scratch) and volume.options
             ]
         supervisor.create(self.uid, **spec)
 
+    def _group_option(self, pod: Object) -> str:
+        group = volume_group(pod, self.home.powers)
+        return "" if group is None else f",mode=3777,gid={group}"
+
     def _start(self, supervisor: Supervisor, start: Start) -> None:
         assert self.plans is not None
         plan = self.plans[start.name]
-        folder = Path(plan.env.get("TMPDIR", ""))
+        folder, security = Path(plan.env.get("TMPDIR", "")), plan.security
         if folder.parent == self.temporary:
             temporary.fresh(folder)
         mounts = [] if self.home.mode == NetworkMode.SHARED else place_mounts(plan, self.volumes, self.paths)
@@ -232,6 +247,14 @@ class Workload:
             cwd=plan.cwd,
             mounts=[asdict(mount) for mount in mounts],
             log=str(self.log(start.name, start.attempt)),
+            limits=dict(security.limits),
+            security={
+                "uid": security.uid,
+                "gid": security.gid,
+                "groups": security.groups,
+                "capabilities": security.capabilities,
+                "read_only_root": security.read_only_root,
+            },
         )
 
     def probe(self, supervisor: Supervisor, pod: Object, facts: Facts, now: float) -> float | None:
@@ -254,6 +277,15 @@ class Workload:
         """Remove the pod's folders: volumes, logs and temporary files."""
         for folder in (self.folder, self.temporary):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def warnings_of(plans: Iterable[ContainerPlan]) -> list[str]:
+    """What of the containers is left out here, each once."""
+    found: dict[str, list[str]] = {}
+    for plan in plans:
+        for text in plan.security.warnings:
+            found.setdefault(text, []).append(plan.name)
+    return [f"container {', '.join(names)}: {text}" for text, names in found.items()]
 
 
 def pre_stop_hooks(pod: Object) -> dict[str, list[str]]:

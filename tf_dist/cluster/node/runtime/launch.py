@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from typing import Any, NoReturn
 
-from tf_dist.cluster.node.runtime import linux
-from tf_dist.cluster.node.runtime.mounts import Mounter
+from tf_dist.cluster.node.runtime import cgroups, linux
+from tf_dist.cluster.node.runtime.mounts import Mounter, read_only_root
 
 MOUNTED = b"+"
 NOT_FOUND, NOT_EXECUTABLE, CANNOT_START = 127, 126, 128
@@ -27,12 +26,17 @@ def launch(spec: dict[str, Any], out: int, err: int, report: int, *, isolated: b
     """Become the program of ``spec``. ``report`` (a socket) says MOUNTED, then why it failed (JSON) or nothing."""
     try:
         _reset()
+        cgroups.join(spec.get("cgroups", []))
+        security = spec.get("security", {})
         if isolated:
             linux.unshare(linux.CLONE_NEWNS)
-            Mounter(staging).volumes(spec["mounts"])
+            targets = Mounter(staging).volumes(spec["mounts"])
+            if security.get("read_only_root"):
+                read_only_root(targets)
             os.write(report, MOUNTED)
             os.read(report, 1)  # the shim takes hold of the namespace: its number must not be given out again
-        _streams(out, err)
+        _streams(out, err, security.get("uid"))
+        assume(security)
         _enter(spec["cwd"])
         execute(spec["argv"], spec["env"])
     except CannotStart as error:
@@ -58,10 +62,33 @@ def _reset() -> None:
     linux.die_with_parent(signal.SIGKILL)
 
 
-def _streams(out: int, err: int) -> None:
+def _streams(out: int, err: int, uid: int | None) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     for number, fd in enumerate((null, out, err)):
         os.dup2(fd, number)
+    if uid:
+        for number in (1, 2):
+            os.fchown(number, uid, -1)  # else its user could not open /dev/stdout
+
+
+def assume(security: dict[str, Any]) -> None:
+    """Take the container's user, groups and capabilities; what its programs are, they can never have more.
+
+    OSError when the system refuses any of it: the program must not run then.
+    """
+    uid, gid, groups, kept = (security.get(key) for key in ("uid", "gid", "groups", "capabilities"))
+    if kept is not None:
+        linux.bound_capabilities(kept)
+    if groups is not None:
+        os.setgroups(groups)
+    if gid is not None:
+        os.setresgid(gid, gid, gid)
+    if uid is not None:
+        os.setresuid(uid, uid, uid)
+    if kept is not None:
+        linux.set_capabilities(kept)
+    linux.no_new_privs()
+    linux.die_with_parent(signal.SIGKILL)  # forgotten when the user changes
 
 
 def _enter(folder: str) -> None:
@@ -88,8 +115,3 @@ def execute(argv: list[str], env: dict[str, str]) -> NoReturn:
         raise CannotStart(f'exec: "{program}": {refused.strerror}', NOT_EXECUTABLE)
     where = "no such file" if "/" in program else f"executable file not found in PATH ({path})"
     raise CannotStart(f'exec: "{program}": {where}', NOT_FOUND)
-
-
-def is_linux() -> bool:
-    """Whether /proc and the Linux calls are there."""
-    return sys.platform == "linux"

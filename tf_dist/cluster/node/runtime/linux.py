@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Collection
 from functools import cache
 
 CLONE_NEWNS = 0x00020000
@@ -28,7 +29,11 @@ MNT_DETACH = 2
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_CAP_SYS_ADMIN = 21
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAPABILITY_VERSION = 0x20080522
+_CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP, _CAP_SYS_ADMIN = 6, 7, 8, 21
 _SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429  # the same on every architecture
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 
@@ -95,8 +100,53 @@ def become_subreaper() -> None:
         _check(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def has_sys_admin() -> bool:
-    """Whether this process may make namespaces without a user namespace."""
+def no_new_privs() -> None:
+    """Let no program that this process becomes have more rights than it; nothing where there is no such call."""
+    if sys.platform == "linux":
+        _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def bound_capabilities(kept: Collection[int]) -> None:
+    """Take every other capability from this process's programs for good; OSError when one cannot be taken."""
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    for number in range(64):
+        if number not in kept and _prctl(_PR_CAPBSET_READ, number) == 1:
+            _check(_prctl(_PR_CAPBSET_DROP, number), f"drop capability {number}")
+
+
+def set_capabilities(kept: Collection[int]) -> None:
+    """Keep of this process's own capabilities only these; none of them is inherited."""
+    wanted = _effective() & sum(1 << number for number in kept)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    low, high = wanted & 0xFFFFFFFF, wanted >> 32
+    _check(_libc().capset(header, (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)), "capset")
+
+
+def _prctl(what: int, value: int) -> int:
+    zero = ctypes.c_ulong(0)
+    return int(_libc().prctl(what, ctypes.c_ulong(value), zero, zero, zero))
+
+
+def _effective() -> int:
     with open("/proc/self/status", encoding="ascii") as status:
         line = next(line for line in status if line.startswith("CapEff:"))
-    return bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)
+    return int(line.split()[1], 16)
+
+
+def has_sys_admin() -> bool:
+    """Whether this process may make namespaces without a user namespace."""
+    return _has(_CAP_SYS_ADMIN)
+
+
+def may_switch_users() -> bool:
+    """Whether this process may become any user and group."""
+    return sys.platform == "linux" and _has(_CAP_SETUID, _CAP_SETGID)
+
+
+def may_drop_capabilities() -> bool:
+    """Whether this process may take capabilities from its programs for good."""
+    return sys.platform == "linux" and _has(_CAP_SETPCAP)
+
+
+def _has(*capabilities: int) -> bool:
+    return all(_effective() >> number & 1 for number in capabilities)

@@ -26,6 +26,7 @@ class Config:
     bridge: str = "10.88.0.1"
     prefix: int = 16
     log_limit: int = 50 << 20
+    pids_limit: int = 8192  # of a container; 0: none
     orphan_limit: float = 0.0  # seconds without an agent until everything ends; 0: never
 
 

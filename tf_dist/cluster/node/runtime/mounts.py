@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Iterable
 from typing import Any
@@ -27,8 +28,11 @@ class Mounter:
         self._covers: set[int] = set()  # device numbers of our tmpfs: in them a mount point may simply be made
         self._targets: dict[str, bool] = {}  # where volumes are, and whether a mount point may be made in them
 
-    def volumes(self, mounts: Iterable[dict[str, Any]]) -> None:
-        """Mount ``{source, target, readonly, ours}``, parents first; ``ours``: mount points may be made inside."""
+    def volumes(self, mounts: Iterable[dict[str, Any]]) -> list[str]:
+        """Mount ``{source, target, readonly, ours}``, parents first; ``ours``: mount points may be made inside.
+
+        Returns where they really are.
+        """
         ordered = sorted(mounts, key=lambda item: os.path.normpath(item["target"]).count("/"))
         # Taken up front: a volume on /tmp must hide neither the source of the next one nor the staging folder.
         trees = [linux.open_tree(item["source"]) for item in ordered]
@@ -39,6 +43,7 @@ class Mounter:
                 self.place(target, folder=folder)
         for item, tree, target, folder in zip(ordered, trees, targets, kinds, strict=True):
             self._attach(tree, self.place(target, folder=folder), item)
+        return list(self._targets)
 
     def _attach(self, tree: int, target: str, item: dict[str, Any]) -> None:
         linux.move_mount(tree, target)
@@ -118,3 +123,21 @@ def read_only(target: str) -> None:
     now = os.statvfs(target).f_flag
     kept = sum(flag for bit, flag in _KEPT_FLAGS.items() if now & bit)
     linux.mount("", target, flags=linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | kept)
+
+
+def read_only_root(volumes: Iterable[str]) -> None:
+    """Make all of the container's file system read-only but its volumes, devices and the kernel's own."""
+    kept = (*volumes, "/dev", "/proc", "/sys")
+    for point in _mount_points():
+        if not any(point == one or point.startswith(one.rstrip("/") + "/") for one in kept):
+            try:
+                read_only(point)
+            except OSError:
+                if os.path.ismount(point):  # else another mount hides it
+                    raise
+
+
+def _mount_points() -> list[str]:
+    with open("/proc/self/mountinfo", "rb") as file:
+        found = [line.split()[4] for line in file]
+    return [os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), path)) for path in found]

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from tf_dist.cluster.node.runtime.cgroups import Group
 from tf_dist.cluster.node.runtime.logfile import LogFile
 from tf_dist.cluster.node.runtime.wire import Lines, encode
 
@@ -49,6 +50,7 @@ class Container:
     reason: str = ""
     message: str = ""
     pipes: list[int] = field(default_factory=list)
+    group: Group | None = None
     last: dict[str, Any] | None = None
 
     def report(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import socket
 from typing import NoReturn
 
 from tf_dist.cluster.node.runtime import linux
-from tf_dist.cluster.node.runtime.launch import CannotStart, execute
+from tf_dist.cluster.node.runtime.launch import CannotStart, assume, execute
 from tf_dist.cluster.node.runtime.wire import Message
 
 
@@ -41,6 +41,7 @@ def _exec_inside(argv: list[str], spec: Message, main: int) -> NoReturn:
     if main:
         fd = os.open(f"/proc/{main}/ns/mnt", os.O_RDONLY)
         linux.setns(fd, linux.CLONE_NEWNS)
+    assume(spec.get("security", {}))
     os.chdir(spec["cwd"])
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from tf_dist.cluster.node.runtime.cgroups import Cgroups, Group
 from tf_dist.cluster.node.runtime.logfile import LogFile
 from tf_dist.cluster.node.runtime.loop import Config, Loop
 from tf_dist.cluster.node.runtime.pods import Container, Pod, Shim, drain, exit_code, write_in_place
@@ -18,6 +19,7 @@ from tf_dist.cluster.node.runtime.wayout import WayOut
 from tf_dist.cluster.node.runtime.wire import Message
 
 OPERATIONS = frozenset({"create", "run", "stop", "exec", "hosts", "remove"})
+OOM_KILLED = "OOMKilled"
 _KILLED = 128 + signal.SIGKILL
 
 
@@ -34,11 +36,14 @@ class Runner:
         self._isolated = config.mode == "isolated"
         self._tokens = count()
         self._hooks: dict[str, Container] = {}
+        self._groups = count()
+        self.cgroups = Cgroups()
         self._shims = Shims(loop, Subnet(config.bridge, config.prefix), self._heard, self._shim_ended)
         self.pods: dict[str, Pod] = {}
 
     def start(self) -> None:
         """In isolated mode enter the node's own network; OSError where the system forbids it."""
+        self.cgroups.start()
         if self._isolated:
             self._shims.enter()
 
@@ -65,7 +70,16 @@ class Runner:
             pod.state, pod.message = "broken", str(error)
         self._changed(uid)
 
-    def run(self, uid: str, name: str, attempt: int, streak: int, log: str, **spec: Any) -> None:
+    def run(
+        self,
+        uid: str,
+        name: str,
+        attempt: int,
+        streak: int,
+        log: str,
+        limits: dict[str, int] | None = None,
+        **spec: Any,
+    ) -> None:
         """Start an instance of a container."""
         pod = self.pods.get(uid)
         before = pod.containers.get(name) if pod else None
@@ -82,6 +96,13 @@ class Runner:
         container = Container(name, attempt, streak, LogFile(log, self._config.log_limit), shim)
         container.last = {**before.report(), "last": None} if before else None
         pod.containers[name] = container
+        try:
+            container.group = self.cgroups.make(str(next(self._groups)), limits or {}, self._config.pids_limit)
+        except OSError as error:
+            self._finish(
+                pod, container, 128, reason="StartError", message=f"cannot set the container's limits: {error}"
+            )
+            return
         self._launch(pod, container, spec)
 
     def stop(self, uid: str, name: str = "", grace: float = 30.0, hooks: dict[str, list[str]] | None = None) -> None:
@@ -132,6 +153,7 @@ class Runner:
         while self._shims and time.monotonic() < deadline:
             self._loop.step(0.1)
         self._changed = changed
+        self.cgroups.close()
 
     # Containers
 
@@ -155,7 +177,8 @@ class Runner:
             container.pipes.append(read)
             ends.append(write)
             self._loop.watch(read, lambda read=read, stream=stream: self._pump(container, read, stream))  # type: ignore[misc]
-        container.shim.send(ends, op="start", name=container.name, **spec)
+        paths = container.group.paths if container.group else []
+        container.shim.send(ends, op="start", name=container.name, cgroups=paths, **spec)
         for end in ends:
             os.close(end)
         self._changed(pod.uid)
@@ -172,15 +195,24 @@ class Runner:
 
     def _finish(self, pod: Pod, container: Container, code: int, **facts: Any) -> None:
         """The process is gone and everything it left was killed: what the pipes still hold is all there is."""
-        for fd, stream in zip(list(container.pipes), ("stdout", "stderr"), strict=True):
+        for fd, stream in zip(list(container.pipes), ("stdout", "stderr"), strict=False):
             if fd >= 0:
                 drain(container, fd, stream, 1 << 10)
                 self._close_pipe(container, fd)
         container.log.close()
+        if container.group is not None:
+            if code and container.group.killed_for_memory():
+                facts |= {"reason": OOM_KILLED}
+            self._dissolve(container.group)
         container.end(code, **facts)
         if pod.shim is None:
             container.shim.send(op="die")
         self._changed(pod.uid)
+
+    def _dissolve(self, group: Group, tries: int = 50) -> None:
+        """Take a container's groups away; a process that has just ended may still be in one."""
+        if not group.remove() and tries:
+            self._loop.later(0.1, lambda: self._dissolve(group, tries - 1))
 
     # Shims
 

@@ -96,6 +96,7 @@ class Supervisor:
         self._loop.watch(connection.fileno(), self._hear)
         pods = [pod.report() for pod in self._runner.pods.values()]
         facts = {"mode": self._config.mode, "pid": os.getpid(), "no_way_out": self._runner.way_out.problem}
+        facts["enforced"] = sorted(self._runner.cgroups.controllers)
         self._emit({"event": "state", **facts, "pods": pods})
 
     def _hear(self) -> None:
