@@ -31,7 +31,9 @@ def get_provider_info() -> dict[str, Any]:
                 "options": {
                     "deployment": {
                         "description": "Tells the jobs of this Airflow from those of another one on the same cluster "
-                        "and namespace. Empty: the address of the API server ([api] base_url).",
+                        "and namespace. Empty: the address of the API server ([api] base_url), if it is one in a whole "
+                        "network; a name kept in AIRFLOW_HOME, if the API server is on this machine; a fingerprint of "
+                        "[core] fernet_key, if that comes from the environment. Without any of them tasks are refused.",
                         "type": "string",
                         "default": "",
                         "example": "staging",

@@ -7,12 +7,12 @@ from collections.abc import Container, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tf_dist.airflow import orphans
 from tf_dist.airflow.announcing import Announcer
 from tf_dist.airflow.arguments import order_from, refusal
+from tf_dist.airflow.deployment import deployment
 from tf_dist.airflow.documents import Order
 from tf_dist.airflow.hook import TFJobHook
 from tf_dist.airflow.identity import TaskKey, owner
@@ -83,7 +83,7 @@ class TaskRun:
     def _key(self) -> TaskKey:
         ti = self._ti
         return TaskKey(
-            deployment=conf.get("tf_dist", "deployment", fallback="") or conf.get("api", "base_url", fallback=""),
+            deployment=deployment(),
             dag_id=ti.dag_id,
             run_id=ti.run_id,
             task_id=ti.task_id,
