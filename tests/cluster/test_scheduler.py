@@ -14,8 +14,9 @@ from tf_dist.cluster.memory.resources import PRIORITY_CLASSES
 from tf_dist.core.gang.demand import requests
 
 
-def asking(name: str, cpu: str = "1", **spec: Any) -> Object:
+def asking(name: str, cpu: str = "1", *, labels: dict[str, str] | None = None, **spec: Any) -> Object:
     body = pod(name, **spec)
+    body["metadata"]["labels"] = labels or {}
     body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
     return body
 
@@ -157,3 +158,67 @@ def test_a_pod_that_makes_no_sense_stops_nobody(memory: MemoryCluster) -> None:
     memory.create(PODS, "default", asking("b"))
     assert Scheduler(memory).step() == 1
     assert bound(memory) == {"a": "", "b": "n1"}
+
+
+def apart(topology: str, **fields: Any) -> Object:
+    term = {"topologyKey": topology, "labelSelector": {"matchLabels": {"app": "a"}}, **fields}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def using(port: int, **fields: Any) -> list[Object]:
+    return [{"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": port, **fields}]}]
+
+
+A = {"app": "a"}
+HOSTNAME = "kubernetes.io/hostname"
+
+
+@pytest.mark.parametrize(
+    ("there", "body", "why"),
+    [
+        (asking("x", labels=A), asking("y", affinity=apart(HOSTNAME)), "didn't match pod anti-affinity rules"),
+        (asking("x", affinity=apart(HOSTNAME)), asking("y", labels=A), "didn't satisfy existing pods anti-affinity"),
+        (asking("x", labels={"app": "b"}), asking("y", affinity=apart(HOSTNAME)), ""),
+        (asking("x", labels=A), asking("y", affinity=apart(HOSTNAME, namespaces=["other"])), ""),
+        (asking("x", labels=A), asking("y", affinity=apart("zone")), ""),  # the node is in none
+        (asking("x", containers=using(1)), asking("y", containers=using(1)), "didn't have free ports"),
+        (asking("x", containers=using(1)), asking("y", containers=using(1, protocol="UDP")), ""),
+        (asking("x", containers=using(1, hostIP="10.0.0.1")), asking("y", containers=using(1, hostIP="10.0.0.2")), ""),
+        (asking("x", containers=using(1, hostIP="10.0.0.1")), asking("y", containers=using(1)), "free ports"),
+    ],
+)
+def test_pods_that_exclude_each_other_are_on_different_nodes(
+    memory: MemoryCluster, there: Object, body: Object, why: str
+) -> None:
+    memory.create(NODES, None, node("n1"))
+    memory.create(PODS, "default", there)
+    memory.create(PODS, "default", body)
+    Scheduler(memory).step()
+    found = memory.get(PODS, "default", "y")
+    if not why:
+        assert found["spec"]["nodeName"] == "n1"
+    else:
+        assert why in found["status"]["conditions"][0]["message"]
+
+
+def test_anti_affinity_between_zones_keeps_a_whole_zone_free(memory: MemoryCluster) -> None:
+    for name, zone in (("n1", "a"), ("n2", "a"), ("n3", "b")):
+        memory.create(NODES, None, node(name, labels={"zone": zone}))
+    for name in ("x", "y", "z"):
+        memory.create(PODS, "default", asking(name, labels=A, affinity=apart("zone")))
+    assert Scheduler(memory).step() == 2
+    assert sorted(bound(memory).values())[0] == ""
+    assert "n3" in bound(memory).values()
+
+
+def test_on_the_machine_of_an_embedded_cluster_pods_exclude_nobody(memory: MemoryCluster) -> None:
+    memory.create(NODES, None, node("n1", labels={"tf-dist.dev/emulated": "true"}))
+    for name in ("x", "y"):
+        memory.create(PODS, "default", asking(name, labels=A, affinity=apart(HOSTNAME), containers=using(1)))
+    assert Scheduler(memory).step() == 2
+
+
+def test_pods_on_the_host_s_network_take_ports_of_their_node(memory: MemoryCluster) -> None:
+    one = {"name": "c", "image": "i", "ports": [{"containerPort": 80}]}
+    made = memory.create(PODS, "default", pod("x", hostNetwork=True, containers=[one]))
+    assert made["spec"]["containers"][0]["ports"][0]["hostPort"] == 80

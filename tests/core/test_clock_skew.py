@@ -13,6 +13,7 @@ from tf_dist.core.model import RunPolicy, SuccessRule
 from tf_dist.core.reconcile import REPORT_SOON
 from tf_dist.core.requeue import TIMEOUT, requeue_pause
 from tf_dist.core.status import Admission, Failure, Pause, Phase, Status
+from tf_dist.core.unpinning import REFUSED_FOR
 
 AHEAD = st.one_of(st.floats(0, 2 * TOLERANCE), st.floats(0, 1e9), st.floats(-1e9, 0))
 NOW = 1_800_000_000.0
@@ -109,6 +110,7 @@ def test_no_time_of_a_status_stays_ahead(one: float, two: float, three: float, r
         pauses={"": Pause(count, NOW + three)},
         requeues=requeues,
         not_before=NOW + one,
+        refused_nodes={"n1": NOW + two},
     )
     bounded = without_skew(job, status, NOW)
     place, failure = bounded.admission, bounded.failure
@@ -117,6 +119,7 @@ def test_no_time_of_a_status_stays_ahead(one: float, two: float, three: float, r
     moments = (bounded.since, bounded.created, bounded.start_time, bounded.completion_time, place.at, place.resized)
     assert all(moment is not None and moment <= NOW + TOLERANCE for moment in (*moments, place.complete, failure.at))
     assert bounded.not_before <= NOW + requeue_pause(job.uid, max(1, requeues)) + TOLERANCE
+    assert bounded.refused_nodes["n1"] <= NOW + requeue_pause(job.uid, max(1, requeues)) + REFUSED_FOR + TOLERANCE
     assert bounded.pauses[""].until <= NOW + job.run_policy.backoff.delay(count) + TOLERANCE
     assert without_skew(job, bounded, NOW) is bounded
     if max(one, two, three) <= TOLERANCE:

@@ -13,7 +13,7 @@ one write, carries a job as far as what is there allows. Rules, in order:
 8. ``overspent``          the kubelet's own restarts used up the budget: Failed.
 9. ``give_way``           another gang needs the place: the job waits again, or ends.
 10. ``release``           pods found no node in time: the place is given back for a while.
-11. ``unpin``             a pod cannot come back to its node: it may go to any.
+11. ``unpin``             the scheduler refuses a pod its node: it may go to any.
 12. ``resize``            admission, or the document, has changed the number of replicas.
 13. ``admit``             the gang has its place.
 14. ``follow_pods``       Pending, Restarting and Running follow from the pods.
@@ -40,7 +40,7 @@ from tf_dist.core.resizing import resize
 from tf_dist.core.situation import Rule, Situation
 from tf_dist.core.sizes import granted
 from tf_dist.core.status import LIVE, NO_PODS, Counts, Phase, Status
-from tf_dist.core.unpinning import unpin
+from tf_dist.core.unpinning import unexpired, unpin
 
 RULES: Final[tuple[Rule, ...]] = (
     end_graceful_stop,
@@ -103,7 +103,9 @@ def _remember(job: Job, status: Status, facts: Facts, now: float) -> Status:
     known = status.seen | staying if status.phase in LIVE else status.seen
     seen = frozenset(replica for replica in known if replica.index < sizes.get(replica.type, 0))
     counts = facts.counts if status.phase in LIVE else _kept_failures(status.counts, facts.counts)
-    return _completed(job, replace(status, seen=seen, succeeded=facts.succeeded, counts=counts), facts, now)
+    refused = unexpired(status.refused_nodes, now)
+    remembered = replace(status, seen=seen, succeeded=facts.succeeded, counts=counts, refused_nodes=refused)
+    return _completed(job, remembered, facts, now)
 
 
 def _completed(job: Job, status: Status, facts: Facts, now: float) -> Status:

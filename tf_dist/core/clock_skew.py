@@ -13,6 +13,7 @@ from tf_dist.core.model import Job
 from tf_dist.core.requeue import requeue_pause
 from tf_dist.core.status import Admission, Pause, Status
 from tf_dist.core.times import round_time
+from tf_dist.core.unpinning import REFUSED_FOR
 
 # Seconds by which clocks of one cluster may differ: less than this is not worth a write of every job at a fail-over.
 TOLERANCE: Final = 5.0
@@ -25,6 +26,7 @@ def is_ahead(moment: float, now: float) -> bool:
 
 def without_skew(job: Job, status: Status, now: float) -> Status:
     """``status`` with its times bounded; the same object when none of them is ahead."""
+    pause = requeue_pause(job.uid, max(1, status.requeues))
     bounded = replace(
         status,
         since=_past(status.since, now),
@@ -34,7 +36,8 @@ def without_skew(job: Job, status: Status, now: float) -> Status:
         admission=_admission(status.admission, now),
         failure=status.failure and replace(status.failure, at=_past(status.failure.at, now)),
         pauses={key: _pause(job, pause, now) for key, pause in status.pauses.items()},
-        not_before=_within(status.not_before, requeue_pause(job.uid, max(1, status.requeues)), now),
+        not_before=_within(status.not_before, pause, now),
+        refused_nodes={node: _within(at, pause + REFUSED_FOR, now) for node, at in status.refused_nodes.items()},
     )
     return status if bounded == status else bounded
 

@@ -39,6 +39,7 @@ def resume(s: Situation) -> Status | None:
         admission=None,
         last_sizes={},
         requeues=0,
+        refused_nodes={},
         not_before=0.0,
         pauses={},
     )

@@ -16,6 +16,8 @@ JOB_NAME: Final = "tf-dist.dev/job-name"
 REPLICA_TYPE: Final = "tf-dist.dev/replica-type"
 REPLICA_INDEX: Final = "tf-dist.dev/replica-index"
 ATTEMPT: Final = "tf-dist.dev/attempt"
+# Of a node: the machine of an embedded cluster. It stands for as many hosts as its pods ask for.
+EMULATED: Final = "tf-dist.dev/emulated"
 
 SYSTEM_NAMESPACE: Final = "tf-dist-system"  # where all drivers of a cluster meet
 

@@ -151,9 +151,9 @@ def _wake_at(job: Job, status: Status, facts: Facts, observed: Observed) -> floa
     look_again = look_again_at(job, status, observed)
     if status.phase not in LIVE:
         return _earliest(_expires_at(job, status), look_again)
-    times = [look_again, deadline_at(job, status), release_at(job, status, facts), unpin_at(status, facts)]
+    times = [look_again, deadline_at(job, status), release_at(job, status, facts), unpin_at(job, status, facts)]
     if status.admission is None:
-        times.append(status.not_before)
+        times += [status.not_before, *status.refused_nodes.values()]
     if any(counts.pending or counts.failed for counts in facts.counts.values()):
         times.append(next_due(job, status, facts, observed.now))
     if status.pauses:

@@ -21,6 +21,7 @@ from tf_dist.core.situation import Situation
 from tf_dist.core.status import PREEMPTED, Failure, Phase, Status
 from tf_dist.core.text import listed
 from tf_dist.core.times import format_time, round_time
+from tf_dist.core.unpinning import refuse, stuck_nodes
 
 SCHEDULE_TIMEOUT: Final = "ScheduleTimeout"
 
@@ -77,7 +78,16 @@ def release(s: Situation) -> Status | None:
     limit = timeout(s.job)
     message = f"{_unplaced_text(s)} within {limit:g} s; the gang gave its place back and tries again "
     message += f"at {format_time(not_before)}"
-    return _requeued(s, SCHEDULE_TIMEOUT, message, requeues=s.status.requeues + 1, not_before=not_before)
+    stuck = {*s.status.refused_nodes, *stuck_nodes(s.job, s.status, s.facts)}
+    return _requeued(
+        s,
+        SCHEDULE_TIMEOUT,
+        message,
+        requeues=s.status.requeues + 1,
+        not_before=not_before,
+        refused_nodes=refuse(s.status.refused_nodes, stuck, not_before),
+        failure=Failure(event=SCHEDULE_TIMEOUT, message=_unplaced_text(s), at=s.now),
+    )
 
 
 def _requeued(s: Situation, reason: str, message: str, **fields: Any) -> Status:

@@ -174,8 +174,9 @@ class Status:
     cause; ``disruptions``: pods that were taken away, by reason (``core.disruptions``); ``container_restarts``:
     restarts by the kubelet in pods that are gone. ``pauses``: keyed by replica, task or ""
     (the job). ``last_sizes``: those of its last place, once it is over or stopped. ``requeues``: how often in a row its
-    pods found no nodes in time; ``not_before``: until then it does not try again. ``gang``: the gang scheduler that its
-    driver has for jobs which name none ("": tf-dist itself). ``driver``: who drives the job (see ``core.claims``).
+    pods found no nodes in time; ``not_before``: until then it does not try again. ``refused_nodes``: those that the
+    scheduler refused its pods, and until when admission leaves them out. ``gang``: the gang scheduler that its driver
+    has for jobs which name none ("": tf-dist itself). ``driver``: who drives the job (see ``core.claims``).
     ``obstacle``: what its driver tries again and again in vain ("": nothing). ``accepted``: the spec in force;
     ``refused``: the present one, if that is another and cannot be read (see ``core.accepted_spec``). ``reported``: when
     the status was written last. Times are epoch seconds.
@@ -199,6 +200,7 @@ class Status:
     last_sizes: Mapping[str, int] = field(default_factory=dict)
     requeues: int = 0
     not_before: float = 0.0
+    refused_nodes: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, Counts] = field(default_factory=dict)
     failure: Failure | None = None
     gang: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tf_dist.core.diagnosis import Category, Diagnosis, Level
-from tf_dist.core.gang.model import PREEMPTING
+from tf_dist.core.gang.model import NODES_REFUSED, PREEMPTING
 from tf_dist.core.requeue import SCHEDULE_TIMEOUT
 from tf_dist.core.schedulers.model import DEACTIVATED, QUEUE_REFUSED, SCHEDULER_MISSING
 from tf_dist.core.status import PREEMPTED, Status
@@ -48,6 +48,11 @@ _WAITS: Final[Mapping[str, tuple[Level, Category, str]]] = {
         Category.ADMISSION,
         "whoever switched it off can switch it on again; until then it waits outside its queue",
     ),
+    NODES_REFUSED: (
+        Level.WARNING,
+        Category.UNSCHEDULABLE,
+        "see why the cluster's scheduler refuses these nodes (anti-affinity, ports, volumes, taints); it tries again",
+    ),
     "Reserved": (
         Level.INFO,
         Category.RESERVED,
@@ -77,8 +82,9 @@ def waits(status: Status) -> Iterator[Diagnosis]:
     """Why a job that waits has no place; first what holds now."""
     level, category, advice = _WAITS.get(status.reason, _PATIENCE)
     yield Diagnosis(level, category, status.message or "waits for admission", resolution=advice)
-    # Who took its place is soon overwritten in the status by what it waits for now.
+    # Why it has no place any more is soon overwritten in the status by what it waits for now.
     failure = status.failure
-    if failure is not None and failure.event == PREEMPTED and status.reason != PREEMPTED:
-        level, category, advice = _WAITS[PREEMPTED]
-        yield Diagnosis(level, category, f"it {failure.message}", resolution=advice)
+    if failure is not None and failure.event in (PREEMPTED, SCHEDULE_TIMEOUT) and status.reason != failure.event:
+        level, category, advice = _WAITS[failure.event]
+        said = f"it {failure.message}" if failure.event == PREEMPTED else failure.message
+        yield Diagnosis(level, category, said, resolution=advice)

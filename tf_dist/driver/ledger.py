@@ -81,7 +81,7 @@ class Known:
         status = self.status
         live = status.phase in LIVE
         parts = self.uid, id(self.job), self.driver, live, status.admission, len(status.succeeded), status.not_before
-        return *parts, status.gang
+        return *parts, status.gang, tuple(status.refused_nodes)
 
     def claim(self) -> Claim | None:
         """What admission has to know of it; None where there is nothing to know."""

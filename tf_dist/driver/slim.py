@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tf_dist.cluster.api import Object
+from tf_dist.core.gang.exclusive import REQUIRED, required_anti_affinity
 
 _METADATA: Final = (
     "name",
@@ -27,25 +28,33 @@ _POD_STATUS: Final = (
 )
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
 _MOST_SHARED: Final = 10_000
-_SHARED: dict[str, list[Object]] = {}
+_SHARED: dict[str, list[Any]] = {}
 _CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime")
 
 
 def pod(stored: Object) -> Object:
     """A pod without what no decision looks at: commands, environments, volumes, managed fields."""
     spec, status = stored.get("spec") or {}, stored.get("status") or {}
-    kept: Object = {"containers": _shared([_part(one, _CONTAINER) for one in spec.get("containers") or ()])}
+    kept: Object = {"containers": _shared([_container(one) for one in spec.get("containers") or ()])}
     if spec.get("initContainers"):
-        kept["initContainers"] = [_part(one, _CONTAINER) for one in spec["initContainers"]]
+        kept["initContainers"] = [_container(one) for one in spec["initContainers"]]
     kept |= _part(spec, ("nodeName", "overhead"))
+    if apart := required_anti_affinity(spec):
+        kept["affinity"] = {"podAntiAffinity": {REQUIRED: _shared(apart)}}
     return {"metadata": _part(stored["metadata"], _METADATA), "spec": kept, "status": _part(status, _POD_STATUS)}
 
 
-def _shared(containers: list[Object]) -> list[Object]:
+def _container(stored: Object) -> Object:
+    kept = _part(stored, _CONTAINER)
+    ports = [port for port in stored.get("ports") or () if port.get("hostPort")]
+    return {**kept, "ports": ports} if ports else kept
+
+
+def _shared(parts: list[Any]) -> list[Any]:
     """One list for all pods that ask for the same: thousands of pods have a handful of them."""
     if len(_SHARED) > _MOST_SHARED:
         _SHARED.clear()
-    return _SHARED.setdefault(repr(containers), containers)
+    return _SHARED.setdefault(repr(parts), parts)
 
 
 def node(stored: Object) -> Object:

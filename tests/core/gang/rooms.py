@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from tf_dist.core.gang import fit
-from tf_dist.core.gang.model import Member, Node
+from tf_dist.core.gang.model import FULL, Exclusive, Member, Node, exclusive
 from tf_dist.core.gang.room import Room
 from tf_dist.core.gang.shapes import Shape
 
@@ -59,7 +59,9 @@ def allowed(pod: Member, node: Node) -> bool:
 def less(node: Node, pod: Member, count: int) -> Node:
     """The node with so many such pods on it."""
     asked = {resource: value * count for resource, value in pod.requests.items()}
-    free = {r: node.free.get(r, Decimal(0)) - asked.get(r, Decimal(0)) for r in {*node.free, *asked}}
+    asked |= {one.name: Decimal(one.amount * count) for one in pod.exclusives}
+    whole = {one.name: Decimal(FULL) for one in pod.exclusives}
+    free = {r: node.free.get(r, whole.get(r, Decimal(0))) - asked.get(r, Decimal(0)) for r in {*node.free, *asked}}
     return replace(node, free=free)
 
 
@@ -77,6 +79,17 @@ CONSTRAINTS = st.sampled_from(
 )
 
 
+EXCLUSIVES = st.sampled_from(
+    (
+        (),
+        (),
+        (),
+        (Exclusive(exclusive(0), FULL, "a"),),
+        (Exclusive(exclusive(0), 1, "a"), Exclusive(exclusive(1), 1, "b")),
+    )
+)
+
+
 @st.composite
 def members(draw: st.DrawFn, most: int = 4) -> Member:
     asked = {
@@ -86,7 +99,8 @@ def members(draw: st.DrawFn, most: int = 4) -> Member:
         "ephemeral-storage": draw(st.sampled_from((0, 0, 0, 5))),
     }
     constraints = draw(CONSTRAINTS)
-    return member("w", draw(st.integers(0, most)), constraints=constraints, pods=1, **asked)
+    drawn = member("w", draw(st.integers(0, most)), constraints=constraints, pods=1, **asked)
+    return replace(drawn, exclusives=draw(EXCLUSIVES))
 
 
 @st.composite
@@ -100,9 +114,11 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         **draw(st.sampled_from(({}, {"ephemeral-storage": 10}))),
     }
     used = {"cpu": draw(st.sampled_from((0, 0, 1, 9))), "gpu": draw(st.sampled_from((0, 0, 1)))}
+    excluded = draw(st.sampled_from(({}, {}, {exclusive(0): 1}, {exclusive(0): 0, exclusive(1): 5})))
     zone = draw(st.sampled_from((None, "a", "b")))
     taints = [TAINT] if draw(st.integers(0, 5)) == 0 else []
-    return node(name, labels={"zone": zone} if zone else {}, taints=taints, used=used, **whole)
+    drawn = node(name, labels={"zone": zone} if zone else {}, taints=taints, used=used, **whole)
+    return replace(drawn, free={**drawn.free, **{key: Decimal(FULL - value) for key, value in excluded.items()}})
 
 
 @st.composite

@@ -48,6 +48,7 @@ def test_all_of_a_gang_where_it_may_go_and_has_room_or_nothing_of_it(
     for pod, share in zip(gang, result, strict=True):
         for name in share:
             assert all(after[name].free[resource] >= 0 for resource, value in pod.requests.items() if value)
+            assert all(after[name].free[one.name] >= 0 for one in pod.exclusives)
     if locality is not None and locality.required and any(pod.count for pod in gang):
         assert len({by_name[name].labels["zone"] for name in placed_on(result)}) == 1
 

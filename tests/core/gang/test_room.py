@@ -31,7 +31,7 @@ from tests.core.gang.rooms import (
 from tf_dist.core.gang.capacity import count_in
 from tf_dist.core.gang.fit import Unreadable
 from tf_dist.core.gang.masks import EVERYWHERE
-from tf_dist.core.gang.model import Member, Node
+from tf_dist.core.gang.model import FULL, Member, Node
 from tf_dist.core.gang.pack import place
 from tf_dist.core.gang.room import Room
 
@@ -299,7 +299,8 @@ class Rooms(RuleBasedStateMachine):
 
 def _count(pod: Member, on: Node) -> int:
     asked = {r: value for r, value in pod.requests.items() if value > 0}
-    return max(0, min(int(on.free.get(r, Decimal(0)) // _up(r, value)) for r, value in asked.items()))
+    counts = [int(on.free.get(r, Decimal(0)) // _up(r, value)) for r, value in asked.items()]
+    return max(0, min(counts + [int(on.free.get(one.name, FULL)) // one.amount for one in pod.exclusives]))
 
 
 def _up(resource: str, value: Decimal) -> Decimal:

@@ -11,6 +11,7 @@ from typing import Any
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.memory.objects import look_up
 from tf_dist.core.gang import fit
+from tf_dist.core.gang.exclusive import HOSTNAME, Port, Term, anti_affinity, excludes, host_ports
 from tf_dist.core.quantity import parse_quantity
 
 Amounts = dict[str, Decimal]
@@ -52,14 +53,24 @@ def take(free: Amounts, wanted: Amounts) -> None:
         free[name] = free.get(name, _ZERO) - amount
 
 
-def choose(pod: Object, wanted: Amounts, nodes: Sequence[Object], free: Mapping[str, Amounts]) -> Choice:
+def choose(
+    pod: Object,
+    wanted: Amounts,
+    nodes: Sequence[Object],
+    free: Mapping[str, Amounts],
+    neighbours: Neighbours | None = None,
+) -> Choice:
     """The best node that fits: what the pod prefers first, then the emptiest, then the first by name."""
     if not nodes:
         return Choice(message="no nodes available to schedule pods")
+    refused = neighbours.refuse(pod) if neighbours else {}
     reasons: Counter[str] = Counter()
     fitting: list[Object] = []
     for node in nodes:
-        against = reasons_against(pod, wanted, node, free[node["metadata"]["name"]])
+        name = node["metadata"]["name"]
+        against = reasons_against(pod, wanted, node, free[name])
+        if name in refused and not against:
+            against = [refused[name]]
         reasons.update(against)
         if not against:
             fitting.append(node)
@@ -68,6 +79,66 @@ def choose(pod: Object, wanted: Amounts, nodes: Sequence[Object], free: Mapping[
         return Choice(message=f"0/{len(nodes)} nodes are available: {said}.")
     best = min(fitting, key=lambda node: _rank(pod, node, free[node["metadata"]["name"]]))
     return Choice(best["metadata"]["name"])
+
+
+class Neighbours:
+    """The pods that are on nodes already, with what keeps others away from them: host ports, required anti-affinity."""
+
+    def __init__(self, nodes: Iterable[Object], bound: Iterable[Object]) -> None:
+        self._labels = {node["metadata"]["name"]: _labels(node) for node in nodes if excludes(_labels(node))}
+        self._pods: list[tuple[str, Object]] = []
+        self._ports: list[tuple[str, tuple[Port, ...]]] = []
+        self._terms: list[tuple[str, tuple[Term, ...]]] = []
+        for pod in bound:
+            self.add(pod, pod["spec"]["nodeName"])
+
+    def add(self, pod: Object, node: str) -> None:
+        """A pod that is on a node."""
+        self._pods.append((node, pod))
+        if ports := host_ports(pod["spec"]):
+            self._ports.append((node, ports))
+        if terms := _apart(pod):
+            self._terms.append((node, terms))
+
+    def refuse(self, pod: Object) -> dict[str, str]:
+        """The nodes on which a pod cannot be beside those that are there, and why."""
+        refused: dict[str, str] = {}
+        for node, terms in self._terms:
+            for term in (term for term in terms if _means(term, pod)):
+                why = "node(s) didn't satisfy existing pods anti-affinity rules"
+                refused |= dict.fromkeys(self._near(node, term.topology), why)
+        for term in _apart(pod):
+            why = "node(s) didn't match pod anti-affinity rules"
+            for node in {node for node, other in self._pods if _means(term, other)}:
+                refused |= dict.fromkeys(self._near(node, term.topology), why)
+        wanted = host_ports(pod["spec"])
+        for node, ports in self._ports if wanted else ():
+            if node in self._labels and any(_conflict(mine, theirs) for mine in wanted for theirs in ports):
+                refused[node] = "node(s) didn't have free ports for the requested pod ports"
+        return refused
+
+    def _near(self, node: str, topology: str) -> list[str]:
+        """The nodes of the same domain; a node without the label is in none."""
+        domain = self._domain(node, topology)
+        return [other for other in self._labels if domain and self._domain(other, topology) == domain]
+
+    def _domain(self, node: str, topology: str) -> str:
+        labels = self._labels.get(node)
+        return "" if labels is None else labels.get(topology, node if topology == HOSTNAME else "")
+
+
+def _apart(pod: Object) -> tuple[Term, ...]:
+    spec = pod["spec"]
+    return anti_affinity(spec, pod["metadata"]["namespace"])[0] if spec.get("affinity") else ()
+
+
+def _means(term: Term, pod: Object) -> bool:
+    return term.selects(pod["metadata"]["namespace"], pod["metadata"].get("labels") or {})
+
+
+def _conflict(one: Port, other: Port) -> bool:
+    same = (one.protocol, one.number) == (other.protocol, other.number)
+    return same and (not one.ip or not other.ip or one.ip == other.ip)
 
 
 def _rank(pod: Object, node: Object, free: Amounts) -> tuple[int, Decimal, str]:

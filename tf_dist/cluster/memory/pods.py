@@ -30,16 +30,18 @@ def default_pod(pod: Object) -> None:
             spec[field] = value
     spec.setdefault("securityContext", {})
     for container in all_containers(spec):
-        _default_container(container)
+        _default_container(container, host_network=spec.get("hostNetwork") is True)
 
 
-def _default_container(container: Object) -> None:
+def _default_container(container: Object, *, host_network: bool) -> None:
     container.setdefault("resources", {})
     image = str(container.get("image", ""))
     floating = "@" not in image and (":" not in image.rpartition("/")[2] or image.endswith(":latest"))
     container.setdefault("imagePullPolicy", "Always" if floating else "IfNotPresent")
     for port in container.get("ports") or ():
         port.setdefault("protocol", "TCP")
+        if host_network and "containerPort" in port:
+            port.setdefault("hostPort", port["containerPort"])
     resources = container["resources"]
     if limits := resources.get("limits"):
         # A limit without a request is also the request.

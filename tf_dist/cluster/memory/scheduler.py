@@ -13,7 +13,7 @@ from functools import partial
 
 from tf_dist.cluster.api import EVENTS, NODES, PODS, Object, PatchType, Resource, Stream, WatchEvent
 from tf_dist.cluster.memory.cluster import MemoryCluster
-from tf_dist.cluster.memory.fitting import Amounts, choose, free_on, take
+from tf_dist.cluster.memory.fitting import Amounts, Neighbours, choose, free_on, take
 from tf_dist.cluster.memory.objects import timestamp
 from tf_dist.core.gang.demand import requests
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected
@@ -96,19 +96,21 @@ class Scheduler:
         bound = [pod for pod in pods if pod["spec"].get("nodeName") and _phase(pod) not in _ENDED]
         self._known = {pod["metadata"]["uid"]: self._wanted(pod) for pod in (*bound, *pending)}
         free = free_on(nodes, ((pod["spec"]["nodeName"], self._wanted(pod)) for pod in bound))
-        return sum(self._place(pod, nodes, free) for pod in sorted(pending, key=_turn))
+        neighbours = Neighbours(nodes, bound)
+        return sum(self._place(pod, nodes, free, neighbours) for pod in sorted(pending, key=_turn))
 
     def _wanted(self, pod: Object) -> Amounts:
         # A pod's requests never change, and reading quantities is the slow part.
         return self._known.get(pod["metadata"]["uid"]) or requests(pod["spec"])
 
-    def _place(self, pod: Object, nodes: list[Object], free: dict[str, Amounts]) -> bool:
+    def _place(self, pod: Object, nodes: list[Object], free: dict[str, Amounts], neighbours: Neighbours) -> bool:
         metadata = pod["metadata"]
-        choice = choose(pod, self._wanted(pod), nodes, free)
+        choice = choose(pod, self._wanted(pod), nodes, free, neighbours)
         with suppress(NotFound, Conflict, Rejected):  # it went, or was bound, or is another one by now
             if choice.node:
                 self._cluster.bind(metadata["namespace"], metadata["name"], choice.node)
                 take(free[choice.node], self._wanted(pod))
+                neighbours.add(pod, choice.node)
                 return True
             self._explain(pod, choice.message)
         return False

@@ -18,6 +18,7 @@ from tf_dist.cluster.api import Object
 from tf_dist.cluster.node.podspec import GPU
 from tf_dist.cluster.node.runtime import linux
 from tf_dist.cluster.node.security import Powers, User
+from tf_dist.core import names
 
 _PASSED = (
     "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
@@ -106,6 +107,7 @@ def labels(name: str) -> dict[str, str]:
     """The labels that every node carries, in the words of Kubernetes."""
     return {
         "kubernetes.io/hostname": label_safe(name),
+        names.EMULATED: "true",
         "kubernetes.io/os": platform.system().lower(),
         "kubernetes.io/arch": _architecture(),
     }

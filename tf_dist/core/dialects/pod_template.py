@@ -164,5 +164,5 @@ def _check_host_network(spec: Mapping[str, Any], loc: Loc, replicas: int, out: F
         out.warn(
             (*loc, "hostNetwork"),
             f"{replicas} replicas on the host's network share port {taken[0]}: two of them cannot run on one node",
-            "drop hostNetwork, or spread the replicas with pod anti-affinity",
+            "drop hostNetwork, or have a node for each replica: admission finds those where the port is free",
         )

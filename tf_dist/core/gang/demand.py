@@ -7,8 +7,10 @@ from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final
 
+from tf_dist.core import names
+from tf_dist.core.gang.exclusive import Exclusions, exclusions
 from tf_dist.core.gang.model import Member, Resources
-from tf_dist.core.model import Document, Job, ReplicaSpec
+from tf_dist.core.model import Dialect, Document, Job, ReplicaSpec
 from tf_dist.core.quantity import parse_quantity
 from tf_dist.core.sizes import bounds
 
@@ -84,3 +86,24 @@ def members(job: Job) -> tuple[Member, ...]:
     """The pods a job wants, by type, and with how many it may do."""
     limits = bounds(job)
     return tuple(member(spec, *limits[spec.type]) for spec in job.replica_specs if limits[spec.type][1] > 0)
+
+
+def excluded(job: Job) -> Exclusions:
+    """By what the pods of ``members`` exclude others from their nodes."""
+    limits = bounds(job)
+    wanted = [spec for spec in job.replica_specs if limits[spec.type][1] > 0]
+    return exclusions(
+        [(_with_port(job, spec), _labels(job, spec), limits[spec.type][1]) for spec in wanted], job.key.namespace
+    )
+
+
+def _with_port(job: Job, spec: ReplicaSpec) -> Document:
+    """The pod spec with the port that ``render`` adds; on the host's network that is a port of the node."""
+    body: Document = spec.template.get("spec") or {}
+    if not body.get("hostNetwork") or job.dialect is not Dialect.TFJOB_V1:
+        return body
+    return {**body, "containers": [*(body.get("containers") or ()), {"ports": [{"containerPort": spec.port}]}]}
+
+
+def _labels(job: Job, spec: ReplicaSpec) -> dict[str, str]:
+    return {**((spec.template.get("metadata") or {}).get("labels") or {}), **names.replica_labels(job, spec, 0)}

@@ -151,7 +151,7 @@ def _gang(growths: list[_Growth], now: float) -> Gang:
     for one in growths:
         sizes[one.want.type] = one.now
         nodes = placement.setdefault(one.want.type, {})
-        for node in filter(None, one.extra):
+        for node in filter(None, one.extra) if gang.pinned else ():
             nodes[node] = nodes.get(node, 0) + 1
     at = gang.place.at if gang.place else now
     return replace(gang, place=Place(at=at, sizes=sizes, placement=placement, resized=now))

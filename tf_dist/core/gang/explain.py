@@ -6,7 +6,7 @@ from tf_dist.core.gang import words
 from tf_dist.core.gang.asks import Ask, Counts
 from tf_dist.core.gang.books import Books, Entry
 from tf_dist.core.gang.grants import Grants
-from tf_dist.core.gang.model import PREEMPTING, UNREADABLE, Order, Policy, Wait
+from tf_dist.core.gang.model import NODES_REFUSED, PREEMPTING, UNREADABLE, Order, Policy, Wait
 from tf_dist.core.gang.pending import Group, Pending
 from tf_dist.core.gang.reservations import Known
 from tf_dist.core.model import JobKey
@@ -25,6 +25,8 @@ def explain(books: Books, pending: Pending, policy: Policy, entry: Entry, now: f
     if lack is not None and not lack.resource:
         return Wait(reason=lack.reason, message=str(lack))
     hopeless = _hopeless(books, entry, ask)
+    if hopeless is not None and words.refused(ask):
+        return Wait(reason=NODES_REFUSED, message=hopeless)
     if hopeless is not None:
         return Wait(reason="NeverFits", message=hopeless, never=True)
     reason, message = _blocked(books, entry, ask, counts) if lack is None else (lack.reason, str(lack))

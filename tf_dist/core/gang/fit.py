@@ -15,6 +15,8 @@ Labels = Mapping[str, str]
 Taint = Mapping[str, Any]
 
 _SOFT: Final = "PreferNoSchedule"
+# Beside the parts of a pod spec: the nodes on which the scheduler would not have a job's pods.
+REFUSED: Final = "tf-dist.dev/refused-nodes"
 
 
 class Unreadable(ValueError):
@@ -39,6 +41,8 @@ def allows(pod_spec: Document, name: str, labels: Labels) -> bool:
 
 
 def _allows(pod_spec: Document, name: str, labels: Labels) -> bool:
+    if name in pod_spec.get(REFUSED, ()):
+        return False
     chosen = pod_spec.get("nodeSelector") or {}
     if any(labels.get(key) != value for key, value in chosen.items()):
         return False

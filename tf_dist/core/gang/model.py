@@ -6,11 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tf_dist.core.model import Document, JobKey
 
 Resources = Mapping[str, Decimal]
+
+
+# Of what no node has twice, every node has so much; no node has more pods than this.
+FULL: Final = 1 << 20
+EXCLUSIVE: Final = "exclusive:"
+
+
+def exclusive(number: int) -> str:
+    """The name of a column for something that no node has twice; as a resource it could not be called so."""
+    return f"{EXCLUSIVE}{number}"
+
+
+class Exclusive(NamedTuple):
+    """What one pod takes of what no node has twice (a host port, say): the name of its column, how much, in words."""
+
+    name: str
+    amount: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +37,7 @@ class Member:
 
     The gang may start with ``least`` of them (None: with no fewer than ``count``) and may grow to ``most`` (None: not
     beyond ``count``). ``constraints`` are the parts of the pod spec that ``fit`` reads: node selector, affinity,
-    tolerations.
+    tolerations; and the nodes that have been refused. ``exclusives``: what keeps pods apart (see ``exclusive``).
     """
 
     type: str
@@ -28,6 +46,7 @@ class Member:
     constraints: Document = field(default_factory=dict)
     least: int | None = None
     most: int | None = None
+    exclusives: tuple[Exclusive, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +84,9 @@ class Gang:
     index, "" where there is none or it is not known. ``not_before``: it is not considered before this time (epoch
     seconds). ``estimate``: seconds it is expected to run (None: nobody knows). ``preempts``: whether it may have others
     stopped for it; ``promised``: others have been told to give way to it, and it comes first until it has its place.
-    ``live``: its size can change while it runs (False: it must start again to grow). ``problem``: why it cannot be
-    counted ("": it can): then it only waits, or keeps what its pods hold.
+    ``live``: its size can change while it runs (False: it must start again to grow). ``pinned``: its pods are sent to
+    the nodes that are found for them (False: to as many as have room, and the cluster's scheduler chooses).
+    ``problem``: why it cannot be counted ("": it can): then it only waits, or keeps what its pods hold.
     """
 
     key: JobKey
@@ -78,6 +98,7 @@ class Gang:
     preempts: bool = True
     promised: bool = False
     live: bool = True
+    pinned: bool = True
     locality: Locality | None = None
     estimate: float | None = None
     not_before: float = 0.0
@@ -230,6 +251,9 @@ class Preempt:
 
 # Others give way to a gang that waits for this reason: it is to be put as ``promised`` from then on.
 PREEMPTING: Final = "Preempting"
+
+# Only the nodes that the scheduler refused the gang are large enough for it; they are tried again after a while.
+NODES_REFUSED: Final = "NodesRefused"
 
 # The reasons of a wait that no change of load will end.
 UNREADABLE: Final = "Unreadable"

@@ -160,7 +160,8 @@ class Round:
             counts, places = self._largest(entry, counts, places)
         types = [want.type for want in ask.wants]
         sizes = dict(zip(types, counts, strict=True))
-        placement = {type_: dict(sorted(nodes.items())) for type_, nodes in zip(types, places, strict=True) if nodes}
+        named = zip(types, places, strict=True) if entry.gang.pinned else ()
+        placement = {type_: dict(sorted(nodes.items())) for type_, nodes in named if nodes}
         self._pending.remove(entry.uid)
         place = Place(at=self.now, sizes=sizes, placement=placement)
         self._books.put(replace(entry.gang, place=place, promised=False))

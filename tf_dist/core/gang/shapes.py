@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 from weakref import WeakValueDictionary
 
-from tf_dist.core.gang.model import Member
+from tf_dist.core.gang.model import EXCLUSIVE, FULL, Member, Resources
 from tf_dist.core.model import Document
 
 CPU: Final = 0
@@ -61,6 +61,7 @@ class Catalogue:
         """The shape of a member's pods."""
         amounts = ((resource, amount(resource, value, up=True)) for resource, value in member.requests.items())
         asked = {resource: value for resource, value in amounts if value > 0}
+        asked |= {one.name: one.amount for one in member.exclusives}
         requests = tuple(sorted((self.column(resource), value) for resource, value in asked.items()))
         signature = _signature(member.constraints)
         known = self._shapes.get((requests, signature))
@@ -79,6 +80,13 @@ class Catalogue:
 def _signature(constraints: Document) -> str:
     stated = {key: value for key, value in constraints.items() if value}
     return json.dumps(stated, sort_keys=True, default=repr) if stated else ""
+
+
+def units(resource: str, amounts: Resources) -> int:
+    """What of a resource there is among these amounts. Of what every node has once, it is said where some is taken."""
+    if resource in amounts:
+        return amount(resource, amounts[resource], up=False)
+    return FULL if resource.startswith(EXCLUSIVE) else 0
 
 
 def extended(resource: str) -> bool:

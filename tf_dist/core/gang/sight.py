@@ -6,18 +6,21 @@ about them has changed, so that whoever compares them is done at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tf_dist.core import names
 from tf_dist.core.gang.demand import parsed, requests, subtracted
-from tf_dist.core.gang.model import Node, Resources
+from tf_dist.core.gang.exclusive import Key, Kind, cost, excludes, kind_of
+from tf_dist.core.gang.model import FULL, Node, Resources
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _NONE: Final = Decimal(0)
+_PLENTY: Final = Decimal(FULL**2)
 _MOST_SHAPES: Final = 10_000
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -36,11 +39,41 @@ class Bound:
         return {index: min(nodes) for index, nodes in self.seats.get(type_, {}).items() if nodes}
 
 
+class _Kinds:
+    """How many pods of which kind are on which node; what makes a kind is kept once, while there are such pods."""
+
+    def __init__(self) -> None:
+        self._on: dict[str, dict[Kind, int]] = {}
+        self._known: dict[Kind, tuple[Kind, int]] = {}
+
+    def count(self, node: str, kind: Kind, sign: int) -> None:
+        kind, pods = self._known.get(kind, (kind, 0))
+        self._known[kind] = kind, pods + sign
+        if not pods + sign:
+            del self._known[kind]
+        _count(there := self._on.setdefault(node, {}), kind, sign)
+        if not there:
+            del self._on[node]
+
+    def taken(self, node: str, key: Key) -> int:
+        """What the pods on a node take of a key."""
+        return sum(pods * cost(key, kind) for kind, pods in self._on.get(node, {}).items())
+
+    def concerned(self, keys: Iterable[Key]) -> Iterator[str]:
+        """The nodes with pods that take of any of these keys."""
+        for key in keys:
+            takers = {kind for kind in self._known if cost(key, kind)}
+            if takers:
+                yield from (node for node, there in self._on.items() if not takers.isdisjoint(there))
+
+
 class Sight:
     """The room that pods take on nodes, and where the pods of jobs are."""
 
     def __init__(self) -> None:
         self._used: dict[str, dict[str, Decimal]] = {}
+        self._kinds = _Kinds()
+        self._keys: Mapping[str, Key] = {}
         self._bound: dict[str, Bound] = {}
         self._fuller: set[str] = set()
         self._moved: set[str] = set()
@@ -69,6 +102,9 @@ class Sight:
         if not used:
             del self._used[node]
         self._fuller.add(node)
+        kind = kind_of(pod)
+        if kind is not None:
+            self._kinds.count(node, kind, sign)
         if job := names.owner_key(pod):
             self._seat(job, pod["metadata"]["labels"], node, sign)
 
@@ -104,8 +140,9 @@ class Sight:
         moved, self._moved = self._moved, set()
         return frozenset(moved)
 
-    def nodes(self, raw: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
-        """The nodes that take pods; ``raw``: all there are."""
+    def nodes(self, raw: Iterable[Mapping[str, Any]], keys: Mapping[str, Key] | None = None) -> tuple[Node, ...]:
+        """The nodes that take pods; ``raw``: all there are, ``keys``: what else they say is free, by name."""
+        self._read(keys or {})
         fuller, self._fuller = self._fuller, set()
         before, self._nodes = self._nodes, {}
         for node in raw:
@@ -116,15 +153,34 @@ class Sight:
             self._nodes[name] = known
         return tuple(node for _, node in self._nodes.values() if node is not None)
 
+    def _read(self, keys: Mapping[str, Key]) -> None:
+        if keys == self._keys:
+            return
+        changed = {name for name in {*keys, *self._keys} if keys.get(name) != self._keys.get(name)}
+        meant = {one[name] for one in (keys, self._keys) for name in changed if name in one}
+        self._fuller.update(self._kinds.concerned(meant))
+        emulated = (
+            name for name, (raw, _) in self._nodes.items() if not excludes(_texts(raw["metadata"].get("labels")))
+        )
+        self._fuller.update(emulated)
+        self._keys = dict(keys)
+
     def _node(self, raw: Mapping[str, Any]) -> Node:
         status, metadata = raw.get("status") or {}, raw["metadata"]
         allocatable = parsed(status.get("allocatable") or status.get("capacity") or {})
         left = subtracted(allocatable, self._used.get(metadata["name"], {}))
+        free = {resource: value for resource, value in left.items() if resource in allocatable}
+        labels = _texts(metadata.get("labels"))
+        for name, key in self._keys.items():
+            if not excludes(labels):
+                allocatable[name] = free[name] = _PLENTY
+            elif taken := self._kinds.taken(metadata["name"], key):
+                free[name] = Decimal(FULL - taken)
         return Node(
             name=metadata["name"],
             allocatable=allocatable,
-            free={resource: value for resource, value in left.items() if resource in allocatable},
-            labels=_texts(metadata.get("labels")),
+            free=free,
+            labels=labels,
             taints=tuple((raw.get("spec") or {}).get("taints") or ()),
         )
 
@@ -143,10 +199,10 @@ def _marks(pod: Mapping[str, Any]) -> tuple[object, object]:
     return pod["metadata"].get("labels"), pod["metadata"].get("ownerReferences")
 
 
-def _count(counts: dict[str, int], node: str, sign: int) -> None:
-    counts[node] = counts.get(node, 0) + sign
-    if not counts[node]:
-        del counts[node]
+def _count(counts: dict[T, int], key: T, sign: int) -> None:
+    counts[key] = counts.get(key, 0) + sign
+    if not counts[key]:
+        del counts[key]
 
 
 def node_of(pod: Mapping[str, Any]) -> str:

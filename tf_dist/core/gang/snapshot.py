@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tf_dist.core import names
-from tf_dist.core.gang.demand import members
+from tf_dist.core.gang.demand import excluded, members
+from tf_dist.core.gang.exclusive import Columns
+from tf_dist.core.gang.fit import REFUSED
 from tf_dist.core.gang.model import PREEMPTING, Gang, Locality, Place, Policy, Queue, Snapshot
 from tf_dist.core.gang.queue_tree import DEFAULT
 from tf_dist.core.gang.sight import Bound, Sight
-from tf_dist.core.model import Job, ReplicaSpec
+from tf_dist.core.model import Document, Job, ReplicaSpec
 from tf_dist.core.seats import seats
 from tf_dist.core.sizes import grows_live
 from tf_dist.core.status import LIVE, Status
@@ -63,6 +65,7 @@ class Snapshots:
         self._sight = Sight()
         self._rules = NO_RULES
         self._gangs: dict[str, tuple[Claim, Gang]] = {}
+        self._columns = Columns()
 
     def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         """A pod has come (``old`` None), has changed, or is gone (``new`` None)."""
@@ -80,7 +83,7 @@ class Snapshots:
         """What admission decides on. ``nodes`` None: they may not be seen."""
         return Snapshot(
             gangs=self._take_gangs(claims, rules),
-            nodes=self._sight.nodes(nodes) if nodes is not None else None,
+            nodes=self._sight.nodes(nodes, self._columns.keys) if nodes is not None else None,
             now=now,
             queues=rules.queues or (),
             policy=policy or Policy(),
@@ -96,9 +99,11 @@ class Snapshots:
             known = before.get(uid)
             key = names.owned_key(claim.job.key.namespace, uid)
             if known is None or key in moved or not _same(known[0], claim):
-                known = claim, _counted(claim, self._sight.bound(key), rules)
+                known = claim, _counted(claim, self._sight.bound(key), rules, self._columns)
             self._gangs[uid] = known
-        return tuple(gang for _, gang in self._gangs.values())
+        gangs = tuple(gang for _, gang in self._gangs.values())
+        self._columns.keep({one.name for gang in gangs for member in gang.members for one in member.exclusives})
+        return gangs
 
 
 def _same(one: Claim, other: Claim) -> bool:
@@ -122,9 +127,11 @@ def snapshot(
     return snapshots.take(claims, nodes, now=now, rules=rules, policy=policy)
 
 
-def gang(claim: Claim, bound: Bound, rules: Rules = NO_RULES) -> Gang:
+def gang(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
     """A job as admission sees it, with those of its pods that are on nodes."""
     job, status, admission = claim.job, claim.status, claim.status.admission
+    apart, predictable = columns.exclusives(excluded(job))
+    locality = _locality(job)
     place = None
     if admission is not None:
         place = Place(at=admission.at, sizes=admission.sizes, placement=admission.placement, resized=admission.resized)
@@ -134,13 +141,20 @@ def gang(claim: Claim, bound: Bound, rules: Rules = NO_RULES) -> Gang:
         key=job.key,
         uid=job.uid,
         created_at=claim.created_at,
-        members=members(job),
+        members=tuple(
+            replace(member, exclusives=one, constraints=_without(member.constraints, status.refused_nodes))
+            if one or status.refused_nodes
+            else member
+            for member, one in zip(members(job), apart, strict=True)
+        ),
         queue=job.scheduling.queue if rules.queues is not None else "",
         priority=priority.value,
         preempts=priority.preempts,
         promised=place is None and status.reason == PREEMPTING,
         live=grows_live(job),
-        locality=_locality(job),
+        # Only nodes that are named are surely in one rack.
+        pinned=predictable or (locality is not None and locality.required),
+        locality=locality,
         estimate=_estimate(job),
         not_before=status.not_before,
         place=place,
@@ -150,10 +164,10 @@ def gang(claim: Claim, bound: Bound, rules: Rules = NO_RULES) -> Gang:
     )
 
 
-def _counted(claim: Claim, bound: Bound, rules: Rules) -> Gang:
+def _counted(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
     """A job as admission sees it; what cannot be counted of it is its own problem, and nobody else's."""
     try:
-        return gang(claim, bound, rules)
+        return gang(claim, bound, rules, columns)
     except Exception as error:
         return _uncounted(claim, f"it cannot be counted: {type(error).__name__}: {error}")
 
@@ -168,6 +182,10 @@ def _uncounted(claim: Claim, problem: str) -> Gang:
         place=Place(at=admission.at, sizes={}) if admission is not None else None,
         problem=problem[:_MOST_CHARACTERS],
     )
+
+
+def _without(constraints: Document, refused: Collection[str]) -> Document:
+    return {**constraints, REFUSED: sorted(refused)} if refused else constraints
 
 
 def _seats(claim: Claim, bound: Bound, spec: ReplicaSpec) -> tuple[str, ...]:

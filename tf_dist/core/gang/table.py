@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_dist.core.gang.model import Node, Resources
-from tf_dist.core.gang.shapes import CPU, UNLIMITED, Catalogue, Requests, amount, extended
+from tf_dist.core.gang.model import Node
+from tf_dist.core.gang.shapes import CPU, UNLIMITED, Catalogue, Requests, extended, units
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -103,8 +103,8 @@ class Table:
     def put(self, row: int, node: Node) -> None:
         """Write a node that has changed."""
         resources = list(self.catalogue.columns)[: self.columns]  # the others are read when they are added
-        self.free[:, row] = [_integer(resource, node.free) for resource in resources]
-        self.whole[:, row] = [_integer(resource, node.allocatable) for resource in resources]
+        self.free[:, row] = [units(resource, node.free) for resource in resources]
+        self.whole[:, row] = [units(resource, node.allocatable) for resource in resources]
         self.largest = list(map(max, self.largest, self.whole[:, row].tolist(), self.free[:, row].tolist()))
         self._pieces = {column for column in self._pieces if self.largest[column] <= FEW}
         self._weigh(np.array([row]))
@@ -215,10 +215,6 @@ def _read(catalogue: Catalogue, nodes: Sequence[Node], before: Table | None, sou
         whole[: before.columns, kept] = before.whole[:, source[kept]]
         new = (~kept).nonzero()[0].tolist()
     for row in new:
-        free[:, row] = [_integer(resource, nodes[row].free) for resource in catalogue.columns]
-        whole[:, row] = [_integer(resource, nodes[row].allocatable) for resource in catalogue.columns]
+        free[:, row] = [units(resource, nodes[row].free) for resource in catalogue.columns]
+        whole[:, row] = [units(resource, nodes[row].allocatable) for resource in catalogue.columns]
     return free, whole
-
-
-def _integer(resource: str, amounts: Resources) -> int:
-    return amount(resource, amounts[resource], up=False) if resource in amounts else 0

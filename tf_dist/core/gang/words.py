@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tf_dist.core import times
 from tf_dist.core.gang.asks import Ask, Counts, Want
+from tf_dist.core.gang.fit import REFUSED
 from tf_dist.core.gang.model import Gang, Resources, Sizes
 from tf_dist.core.gang.room import Room
 from tf_dist.core.model import JobKey
@@ -47,6 +48,10 @@ def _text(requests: Resources) -> str:
 
 def never(room: Room, ask: Ask, lacking: int) -> str:
     """Why even empty nodes could not hold a gang. ``lacking``: the member for which there is no room."""
+    return _never(room, ask, lacking) + _left_out(ask)
+
+
+def _never(room: Room, ask: Ask, lacking: int) -> str:
     if not room.nodes:
         return "the cluster has no node"
     want, count = ask.wants[lacking], ask.least[lacking]
@@ -60,10 +65,21 @@ def never(room: Room, ask: Ask, lacking: int) -> str:
 def shortage(room: Room, ask: Ask, counts: Counts, short: int | None) -> str:
     """What is missing now. ``short``: the member that alone lacks room; None: only all of them together do."""
     if short is None:
-        return f"needs {_all(ask, counts)}, and there is no room for all of them{_where(ask)}"
+        return f"needs {_all(ask, counts)}, and there is no room for all of them{_where(ask)}{_left_out(ask)}"
     want, count = ask.wants[short], counts[short]
     more = count - (room.most(want.shape) if want.shape else 0)
-    return f"needs {pods(want, count)}, {more} more than have room; free: {_there(room, want, whole=False)}"
+    free = _there(room, want, whole=False)
+    return f"needs {pods(want, count)}, {more} more than have room; free: {free}{_left_out(ask)}"
+
+
+def refused(ask: Ask) -> list[str]:
+    """The nodes that are left out because the cluster's scheduler refused them."""
+    return sorted({node for want in ask.wants for node in want.member.constraints.get(REFUSED, ())})
+
+
+def _left_out(ask: Ask) -> str:
+    nodes = refused(ask)
+    return f"; left out for now, refused by the cluster's scheduler: {listed(nodes, len(nodes))}" if nodes else ""
 
 
 def _all(ask: Ask, counts: Counts) -> str:
@@ -89,7 +105,11 @@ def _there(room: Room, want: Want, *, whole: bool) -> str:
     totals = {r: int(amounts_of[room.catalogue.column(r), open_].clip(0).sum()) for r in shown}
     count = int(open_.sum())
     amounts = {r: Decimal(total) / (1000 if r == "cpu" else 1) for r, total in totals.items()}
-    return f"{_text(amounts)} on {count} node" + ("s" if count != 1 else "")
+    found = f"{_text(amounts)} on {count} node" + ("s" if count != 1 else "")
+    for one in want.member.exclusives:
+        left = int((amounts_of[room.catalogue.column(one.name), open_] >= one.amount).sum())
+        found += f", {left} of them with its {one.text} free"
+    return found
 
 
 # -- in line --
