@@ -58,15 +58,19 @@ class Rules:
     def _budget(self, job: Object) -> None:
         memory, limit = memory_of(job), self._site.limits.get(uid(job))
         spent = sum((memory.get("restarts") or {}).values())
-        bad = self._site.truth[uid(job)].bad
+        disruptions = sum((memory.get("disruptions") or {}).values())
+        truth = self._site.truth[uid(job)]
         assert limit is None or spent <= limit, f"{spent} restarts of {limit}"
-        assert spent <= len(bad), f"{spent} restarts for {len(bad)} pods that failed or were taken away"
+        assert spent <= len(truth.failed), f"{spent} restarts for {len(truth.failed)} pods that failed"
+        counted = f"{spent} restarts and {disruptions} disruptions"
+        assert spent + disruptions <= len(truth.bad), f"{counted} for {len(truth.bad)} pods that failed or were taken"
 
     def _truth(self, job: Object) -> None:
         memory, truth = memory_of(job), self._site.truth[uid(job)]
         true = {one["type"] for one in (job.get("status") or {}).get("conditions") or () if one["status"] == "True"}
         assert not {"Succeeded", "Failed"} <= true
         phase, reason = memory.get("phase"), memory.get("reason", "")
+        assert not (phase in _TERMINAL and reason.startswith("Invalid")), f"an edit has ended {name(job)}: {memory}"
         if truth.ended is not None:
             assert truth.ended == (phase, reason), f"{truth.ended} was the end, and now it is {phase} {reason}"
         if phase == "Completing":

@@ -40,6 +40,7 @@ class Site:
         self.truth: dict[str, Truth] = defaultdict(Truth)
         self.disrupted: dict[str, set[str]] = defaultdict(set)
         self.limits: dict[str, int | None] = {}
+        self.spoiled: dict[str, Object] = {}
         self.log: list[str] = []
         self._scheduler = Scheduler(self.memory)
         self._cpus = {f"n{number}": cpu for number, cpu in enumerate(cpus, start=1)}
@@ -129,6 +130,10 @@ class Site:
             conditions = self.memory.get(NODES, None, node_of(pod))["status"].get("conditions") or ()
             return any(one["type"] == "Ready" and one["status"] != "True" for one in conditions)
         return False
+
+    def free(self) -> int:
+        """How many more pods of one CPU the nodes have room for."""
+        return sum(int(cpu) for cpu in self._cpus.values()) - sum(1 for _ in alive(self.pods()))
 
     # The kubelet and the scheduler
 
@@ -220,6 +225,32 @@ class Site:
         with suppress(NotFound):
             self.memory.delete(TFJOBS, TEAM, called)
 
+    def spoil(self, called: str, how: Object) -> None:
+        """Edit it into something that cannot be read, unless it is so already."""
+        if called in self.spoiled:
+            return
+        with suppress(NotFound):
+            self.memory.patch(TFJOBS, TEAM, called, how)
+            self.spoiled[called] = how
+            self.note(f"{called} is spoiled: {how}")
+
+    def mend(self, called: str) -> None:
+        """Take that edit back."""
+        how = self.spoiled.pop(called, None)
+        if how is not None:
+            with suppress(NotFound):
+                self.memory.patch(TFJOBS, TEAM, called, without_values(how))
+                self.note(f"{called} is mended")
+
+    def submit_unreadable(self, called: str, how: Object) -> None:
+        """Submit a job that never was readable."""
+        document = tfjob(called, workers=1, ps=0)
+        document["metadata"]["namespace"] = TEAM
+        with suppress(ClusterError):
+            self.memory.create(TFJOBS, TEAM, merged(document, how))
+            self.spoiled[called] = how
+            self.note(f"{called} is submitted unreadable: {how}")
+
     def delete_namespace(self) -> None:
         with suppress(ClusterError):
             self.memory.delete(NAMESPACES, None, TEAM)
@@ -228,6 +259,16 @@ class Site:
         """Make it again, if it is gone."""
         with suppress(ClusterError):
             self.memory.create(NAMESPACES, None, {"metadata": {"name": TEAM}})
+
+
+def merged(document: Object, patch: Object) -> Object:
+    """A document after a merge patch."""
+    return {**document, **{k: merged(document.get(k) or {}, v) if isinstance(v, dict) else v for k, v in patch.items()}}
+
+
+def without_values(patch: Object) -> Object:
+    """The merge patch that takes back what another one has added."""
+    return {key: without_values(value) if isinstance(value, dict) else None for key, value in patch.items()}
 
 
 def name(obj: Object) -> str:

@@ -58,8 +58,17 @@ WATCH_FAULTS = (
     *((Kind.REFUSE, code) for code in (410, 429, 503)),
     *((kind, 0) for kind in (Kind.GONE, Kind.CUT, Kind.TWICE, Kind.SLOW, Kind.RESET, Kind.HANG)),
 )
+LAGGING = st.sampled_from(tuple(frozenset(kinds) for kinds in (("queues",), ("tfjobs",), ("queues", "tfjobs"))))
 BLOWS = st.sampled_from(("kill", "evict", "suspend", "resume", "run", ""))
 BLOWS_HARD = st.sampled_from(("kill", "evict", "suspend"))
+# Edits that leave a job unreadable, each of which only adds something.
+NONSENSE = st.sampled_from(
+    (
+        {"spec": {"runPolicy": {"schedulingPolicy": {"minAvailable": 99}}}},
+        {"metadata": {"annotations": {"tf-dist.dev/max-workers": "many"}}},
+        {"spec": {"successPolicy": "Nonsense"}},
+    )
+)
 SHAPES = st.fixed_dictionaries(
     {
         "workers": st.integers(1, 3),
@@ -356,6 +365,20 @@ class Story(RuleBasedStateMachine):
             proxy.withdraw(withdrawn)
             self._live()
 
+    @rule(which=WHICH, kinds=LAGGING, stay=SELDOM)
+    def discovery_lags(self, which: int, kinds: frozenset[str], stay: bool) -> None:
+        """To a driver that has just started, or has just reconnected, some kinds are not served yet."""
+        proxy = self._puppet(which).proxy
+        absent = Fault(Kind.REFUSE, frozenset({"list", "watch"}), kinds, times=None, code=404)
+        proxy.inject(absent)
+        proxy.disconnect(kinds)
+        self.a_new_driver()
+        self._live()
+        self._live()
+        if not stay:
+            proxy.withdraw(absent)
+            self._live()
+
     @rule(shape=SHAPES)
     def definition_is_removed(self, shape: Shape) -> None:
         """With it go all its objects, and nobody can ask for the kind any more; then it comes back."""
@@ -415,6 +438,20 @@ class Story(RuleBasedStateMachine):
         self.site.scale(called, workers)
         self._live()
 
+    @rule(called=JOBS, how=NONSENSE, rounds=st.integers(0, 3), stay=SELDOM)
+    def edited_into_nonsense(self, called: str, how: Shape, rounds: int, stay: bool) -> None:
+        self.site.spoil(called, how)
+        for _ in range(rounds):
+            self._live()
+        if not stay:
+            self.site.mend(called)
+            self._live()
+
+    @rule(how=NONSENSE)
+    def submitted_unreadable(self, how: Shape) -> None:
+        self.site.submit_unreadable("c", how)
+        self._live()
+
     @rule(called=JOBS)
     def delete(self, called: str) -> None:
         self.site.delete_job(called)
@@ -462,6 +499,8 @@ class Story(RuleBasedStateMachine):
             puppet.skew = 0.0
         for node in self.site.nodes():
             self.site.restore_node(node)
+        for called in ("a", "b"):
+            self.site.mend(called)
         self.site.bury()
         self.site.make_namespace()
         self.a_new_driver()
@@ -488,6 +527,8 @@ class Story(RuleBasedStateMachine):
 
     def _job_at_rest(self, job: Object) -> bool:
         memory, spec = memory_of(job), job["spec"]
+        if name(job) in self.site.spoiled:
+            return self._is_refused(job)
         suspended = spec["runPolicy"].get("suspend", False)
         living = [pod for pod in alive(self.site.pods()) if owner_uid(pod) == uid(job)]
         match memory.get("phase"):
@@ -500,10 +541,25 @@ class Story(RuleBasedStateMachine):
                 wanted = {f"{kind.lower()}-{index}" for kind, one in kinds for index in range(one["replicas"])}
                 there = {replica(pod) for pod in self.site.pods() if owner_uid(pod) == uid(job) and not deleting(pod)}
                 # A replica that is done stays done, even when its pod was taken away.
-                return not suspended and there <= wanted <= there | self.site.truth[uid(job)].succeeded
+                missing = wanted - there - self.site.truth[uid(job)].succeeded
+                return not suspended and there <= wanted and (not missing or self._lacks_room(job, 1))
             case "Pending":
-                return not suspended and not living and memory["reason"].startswith("Waiting")
+                waits = memory.get("reason", "").startswith(("Waiting", "NeverFits"))
+                size = sum(one["replicas"] for one in spec["tfReplicaSpecs"].values())
+                return not suspended and not living and waits and self._lacks_room(job, size)
         return False
+
+    def _lacks_room(self, job: Object, pods: int) -> bool:
+        """Whether there is no room for so many pods of a job, or another job that waits has a claim on it."""
+        others = (memory_of(one) for one in self.site.jobs() if uid(one) != uid(job))
+        return pods > self.site.free() or any(
+            one.get("phase") == "Pending" and one.get("reason", "").startswith("Waiting") for one in others
+        )
+
+    def _is_refused(self, job: Object) -> bool:
+        """A job that never was readable waits for its user, says so, and has no pods."""
+        waits = memory_of(job).get("phase") == "Pending" and memory_of(job).get("why") == "InvalidSpec"
+        return waits and not any(owner_uid(pod) == uid(job) for pod in self.site.pods())
 
     def _nothing_left(self) -> bool:
         kinds = (PODS, SERVICES, CONFIG_MAPS, TFJOBS)

@@ -47,7 +47,6 @@ class Admission:
         self._monotonic = monotonic
         self._intents: Intents = Alone()
         self._opened = False
-        self._epoch: object = None
         self._lock = threading.RLock()
         self._begin()
         self._rested = float("-inf")
@@ -85,8 +84,8 @@ class Admission:
 
         ``intents``: where places are written down before they are given away.
         """
-        anew = intents.open(epoch) or (self._opened and (intents is not self._intents or epoch != self._epoch))
-        self._intents, self._opened, self._epoch = intents, True, epoch
+        anew = intents.open(epoch) or (self._opened and intents is not self._intents)
+        self._intents, self._opened = intents, True
         if anew:
             with self._lock:
                 self._begin()
