@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -23,10 +25,12 @@ from tests.cli.conftest import Program, eventually, surroundings
 from tests.cli.test_run import rest, until
 from tests.cli.test_terminal import on_terminal
 from tests.cluster.secure import kubeconfig
+from tests.faults.proxy import Fault, Kind, Proxy
 from tf_dist.cluster import kube
 from tf_dist.cluster.api import LEASES, NAMESPACES, PODS, TFJOBS
 from tf_dist.cluster.node.settings import NetworkMode
 from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.rest_calls import READ
 from tf_dist.core import names
 from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings, dump
 from tf_dist.driver.lease import INLINE
@@ -226,6 +230,31 @@ def test_ctrl_c_takes_the_job_away_unless_it_is_kept(elsewhere: Elsewhere, keep:
         assert elsewhere("delete", job, "--wait", "--timeout", "180s").returncode == 0
     assert eventually(lambda: elsewhere.stored(job) is None and not elsewhere.pods(job))
     assert eventually(lambda: not elsewhere.program.processes())
+
+
+def test_a_signal_ends_a_run_although_the_cluster_does_not_answer(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    """Sooner than a single request would have been given up: whoever sent it will not wait for long."""
+    job = elsewhere.job(FOREVER)
+    document = yaml.safe_load(Path(elsewhere.kubeconfig).read_text())
+    place = document["clusters"][0]["cluster"]
+    server = urlsplit(place["server"])
+    with Proxy((str(server.hostname), int(server.port or 0))) as proxy:
+        place["server"] = place["server"].replace(f"{server.hostname}:{server.port}", proxy.url.removeprefix("http://"))
+        file = tmp_path / "kubeconfig"
+        file.write_text(yaml.safe_dump(document))
+        process = elsewhere.program.start("run", f"{job}.yaml", "--kubeconfig", str(file))
+        until(process, "worker-0 | up")
+        proxy.inject(Fault(Kind.HANG, times=None, seconds=3600))
+        proxy.disconnect()
+        eventually(lambda: sum(one.fault is Kind.HANG for one in proxy.passed) > 4)
+        asked = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        text = rest(process)
+        assert time.monotonic() - asked < READ, text
+    assert process.returncode != 0
+    assert "Traceback" not in text
+    assert "may still be in" in text, "it says what may be left"
+    assert elsewhere("delete", job, "--wait", "--timeout", "180s").returncode == 0
 
 
 def test_on_the_local_cluster_its_own_driver_drives(local: Program, elsewhere: Elsewhere) -> None:

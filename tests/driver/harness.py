@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from tf_dist.cluster.api import EVENTS, NODES, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.cluster.memory.resources import BUILTIN
 from tf_dist.driver.loop import Driver
 from tf_dist.errors import TFDistError
 
@@ -51,9 +52,10 @@ def tfjob(name: str = "mnist", *, workers: int = 2, ps: int = 1, **policy: Any) 
 class World:
     """A cluster with one node, a driver, and hands to play the kubelet."""
 
-    def __init__(self, cluster: Cluster | None = None, *, cpu: str = "8") -> None:
+    def __init__(self, cluster: Cluster | None = None, *, cpu: str = "8", lacks: Collection[Resource] = ()) -> None:
+        """``lacks``: kinds that are not served before somebody defines them."""
         self.clock = Clock()
-        self.memory = MemoryCluster(clock=self.clock)
+        self.memory = MemoryCluster(clock=self.clock, kinds=[one for one in BUILTIN if one.resource not in lacks])
         self.cluster: Cluster = cluster or self.memory
         node = {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "110"}}}
         self.memory.create(NODES, None, node)

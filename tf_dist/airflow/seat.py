@@ -135,9 +135,11 @@ class Seat:
 
 
 def _kinds(cluster: Cluster, namespace: str) -> tuple[Resource, ...]:
-    """The kinds of jobs to drive: Volcano's, too, where there are any, and the role of this process allows it."""
+    """The kinds of jobs to drive: Volcano's, too, if the role of this process allows it. They may be defined later."""
     try:
         cluster.list(VOLCANO_JOBS, namespace, limit=1)
-    except (Forbidden, NotFound):
+    except Forbidden:
         return (TFJOBS,)
+    except NotFound:
+        pass
     return (TFJOBS, VOLCANO_JOBS)

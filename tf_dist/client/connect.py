@@ -30,6 +30,13 @@ class Connection:
         """Whether its nodes are this machine, as far as one can tell: folders of this machine mean something there."""
         return self.place is None or urlsplit(self.place.server).hostname in ("127.0.0.1", "::1", "localhost")
 
+    def hurry(self) -> None:
+        """The process is asked to stop: a cluster that does not answer must not hold that up."""
+        from tf_dist.cluster.rest import RestCluster
+
+        if isinstance(self.cluster, RestCluster):
+            self.cluster.hurry()
+
     def close(self) -> None:
         """Close what the client keeps open."""
         from tf_dist.cluster.rest import RestCluster

@@ -25,6 +25,7 @@ from tf_dist.driver.tenure import Tenure
 from tf_dist.errors import Forbidden, NotFound, Rejected, Unavailable
 
 _PATIENCE: Final = 30.0  # seconds for the first heartbeat
+_QUICK: Final = 2.0  # and for a request about it, once the driver is to end
 
 
 @contextmanager
@@ -85,6 +86,8 @@ def leased_driver(
         mandate.start()
         stack.callback(driver.stop)
         driver.start()
+        # A Lease that cannot be deleted soon runs out by itself.
+        stack.callback(leases.hurry, _QUICK)
         yield driver, mandate
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from tf_dist.cluster.api import Cluster, Object, Resource, Stream, WatchEvent
 from tf_dist.cluster.cache import Cache, Change, as_number, key_of, version_of
-from tf_dist.errors import ClusterError, Gone, NotFound, Throttled, Unavailable
+from tf_dist.errors import ClusterError, Forbidden, Gone, NotFound, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)
 _PAGE: Final = 500
@@ -25,6 +25,8 @@ _SHORT: Final = 1.0
 _LONGEST: Final = 30.0
 # After so many lists in a row that are older than what was seen, the server has been set back: believe it.
 _SET_BACK: Final = 8
+# A kind that is not served is asked for as seldom as after so many failures, and more seldom with each time.
+_UNSERVED: Final = 5
 
 
 def backoff(failures: int) -> float:
@@ -38,6 +40,9 @@ class Reflector:
     ``keep`` makes what is cached of an object (it must keep ``metadata``); ``index`` see ``Cache``; ``changed`` is
     called with every change, from the reflector's thread or from the one that calls ``put``; ``restarted`` with the
     kind and the cause when a watch did not end as agreed; ``pause`` gives the seconds to wait after so many failures.
+    ``optional``: without the right to see the kind there is nothing to be seen, as if it were not served.
+
+    A kind that is not served, or may not be seen, is asked for again and again: its definition, or the right, may come.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Reflector:
         index: Callable[[Object], str] = lambda _: "",
         restarted: Callable[[str, str], None] = lambda *_: None,
         pause: Callable[[int], float] = backoff,
+        optional: bool = False,
     ) -> None:
         self._cluster = cluster
         self.resource = resource
@@ -61,9 +67,11 @@ class Reflector:
         self._changed = changed
         self._restarted = restarted
         self._pause = pause
+        self._optional = optional
         self.cache = Cache(index)
         self.problem: ClusterError | None = None
         self.absent = False  # the server does not serve the kind: that nothing is cached then says nothing else
+        self.hidden: Forbidden | None = None  # why an optional kind may not be seen
         self._version = ""  # the newest that was seen
         self._resume = ""  # where to watch from; "": list first
         self._failures = 0
@@ -84,7 +92,10 @@ class Reflector:
         return self._version
 
     def synced(self) -> bool:
-        """Whether everything there was has been listed (an absent kind has nothing)."""
+        """Whether everything there is, is cached, up to what is under way. An absent kind has nothing.
+
+        Not while the server refuses it: what was cached before is not vouched for any more.
+        """
         return self._listed.is_set()
 
     def wait_synced(self, timeout: float) -> bool:
@@ -119,6 +130,10 @@ class Reflector:
             self._list()
         except NotFound:
             self._absent()
+        except Forbidden as error:
+            if not self._optional:
+                raise
+            self._absent(error)
 
     def refresh_group(self, group: str, *, namespace: str, labels: str) -> None:
         """List the objects of one group of the index now, whatever the watch has brought so far; ClusterError."""
@@ -172,7 +187,9 @@ class Reflector:
                 self._again("410", None)
             except NotFound:
                 self._absent()
-                self._again("404", None, at_least=5)
+                self._again("404", None, at_least=_UNSERVED)
+            except Forbidden as error:
+                self._refused(error)
             except ClusterError as error:
                 self._again(type(error).__name__, error)
             except Exception as error:
@@ -183,7 +200,8 @@ class Reflector:
         """Count a failure, say so, and wait as long as the server or the number of failures asks for."""
         if self._stopped.is_set():
             return
-        self._restarted(self.resource.plural, cause)
+        if at_least == 0 or self._failures == 0:  # that a kind is still not there is no news
+            self._restarted(self.resource.plural, cause)
         if problem is not None and str(problem) != str(self.problem):
             _LOG.warning("cannot follow %s: %s", self.resource.plural, problem)
         self.problem = problem
@@ -208,7 +226,8 @@ class Reflector:
         for change in self.cache.replace(kept, as_number(version), set_back=set_back):
             self._tell(change)
         self._version = self._resume = version
-        self.problem, self.absent = None, False
+        self.problem = None
+        self._is_there()
         with self._lock:
             # A wish that came in the meantime is for a list that begins after it.
             if not self._wanted:
@@ -241,9 +260,29 @@ class Reflector:
             items = found.items
         return items, found.resource_version
 
-    def _absent(self) -> None:
-        """The kind is not served: its definition is not there (any more), and so none of its objects is."""
-        self.absent = True
+    def _is_there(self) -> None:
+        if self.absent or self.hidden is not None:
+            _LOG.info("%s can be seen now", self.resource.plural)
+        self.absent, self.hidden = False, None
+
+    def _refused(self, error: Forbidden) -> None:
+        if self._optional:
+            self._absent(error)
+            self._again("403", None, at_least=_UNSERVED)
+            return
+        with self._lock:
+            self._listed.clear()
+        self._again("Forbidden", error)
+
+    def _absent(self, hidden: Forbidden | None = None) -> None:
+        """The kind is not served: its definition is not there (any more), and so none of its objects is.
+
+        Or it is ``hidden`` from us, and we go on as if there were none.
+        """
+        if (self.absent, self.hidden is None) != (hidden is None, hidden is None):
+            why = str(hidden) if hidden is not None else f"the server does not serve {self.resource.plural}"
+            _LOG.warning("%s: goes on without, and looks again", why)
+        self.absent, self.hidden, self.problem = hidden is None, hidden, None
         for stored in self.cache.items():
             self._tell(self.cache.discard(key_of(stored), stored["metadata"].get("uid", "")))
         self._resume = ""
@@ -259,6 +298,9 @@ class Reflector:
             if self._stirred.is_set():
                 stream.close()
         self.problem = None
+        with self._lock:
+            if not self._wanted:
+                self._listed.set()  # it may have been refused in the meantime
         begun, short = time.monotonic(), True
         try:
             with stream:

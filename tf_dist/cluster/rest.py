@@ -73,6 +73,10 @@ class RestCluster:
         """Close the idle connections, and let nobody wait for another try."""
         self._caller.close()
 
+    def hurry(self, seconds: float = 5.0) -> None:
+        """From now on no answer is waited for longer, and nothing is repeated: a process that stops has little time."""
+        self._caller.hurry(seconds)
+
     def cancel(self) -> None:
         """End every request that is under way and begin none any more: a process that stops does not wait for answers.
 

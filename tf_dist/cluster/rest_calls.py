@@ -26,6 +26,7 @@ from tf_dist.errors import AlreadyExists, ClusterError, Throttled, Unavailable
 
 CONNECT: Final = 5.0
 READ: Final = 30.0
+_GLANCE: Final = 0.5  # seconds between two looks at requests that have no time left
 _ONCE: Final = urllib3.Retry(False, redirect=False)
 _HEADERS: Final = {
     "Accept": "application/json",
@@ -77,6 +78,7 @@ class Caller:
         self._whole = urllib3.Timeout(connect=min(CONNECT, read), read=read)
         self._called = called
         self._closed = threading.Event()
+        self._hurried = False
         self._sleep = sleep or self._closed.wait
         self._lock = threading.Lock()
         self._connections = Connections()
@@ -92,6 +94,17 @@ class Caller:
         """Close the idle connections; whoever waits for another try gets the error of the last."""
         self._closed.set()
         self._pool.close()
+
+    def hurry(self, seconds: float) -> None:
+        """Repeat nothing any more, and end requests whose answer does not begin within so many seconds."""
+        if self._hurried:
+            return
+        self._hurried, self._retries = True, Retries(most=0)
+        threading.Thread(target=self._cancel_slow, args=(seconds,), name="hurry", daemon=True).start()
+
+    def _cancel_slow(self, seconds: float) -> None:
+        while not self._closed.wait(_GLANCE):
+            self._connections.cancel_slow(seconds)
 
     def cancel(self) -> None:
         """End every request that is under way, and begin none any more: each gets Unavailable at once."""

@@ -6,6 +6,7 @@ is to be read as it comes (a watch, a log) takes its ordinary way.
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -180,14 +181,26 @@ class Connections:
             self.cancelled = True
             known = list(self._known)
         for connection in known:
-            with suppress(OSError, TypeError):
-                # Not the method of an ssl socket, which would take the TLS session away from under its reader.
-                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+            _break(connection)
+
+    def cancel_slow(self, seconds: float) -> None:
+        """Break those that have waited for the head of an answer for longer than this."""
+        latest = time.monotonic() - seconds
+        with self._lock:
+            slow = [one for one in self._known if getattr(one, "asked_at", math.inf) < latest]
+        for connection in slow:
+            _break(connection)
 
     def check(self) -> None:
         """ConnectionAbortedError when they were cancelled."""
         if self.cancelled:
             raise ConnectionAbortedError("the client was stopped")
+
+
+def _break(connection: HTTPConnection) -> None:
+    with suppress(OSError, TypeError):
+        # Not the method of an ssl socket, which would take the TLS session away from under its reader.
+        socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
 
 if TYPE_CHECKING:
@@ -200,6 +213,7 @@ class _Whole(_Base):
     """What is asked for with ``preload_content`` goes out as one piece, and comes back as one."""
 
     _asked_whole = False
+    asked_at = math.inf
     siblings: Connections | None = None
 
     def connect(self) -> None:
@@ -217,7 +231,7 @@ class _Whole(_Base):
         preload_content: bool = True,
         **options: Any,
     ) -> None:
-        self._asked_whole = preload_content
+        self._asked_whole, self.asked_at = preload_content, time.monotonic()
         if not preload_content:
             super().request(method, url, body, headers, preload_content=False, **options)
             return
@@ -235,6 +249,12 @@ class _Whole(_Base):
         self.sock.sendall(head + body if body else head)
 
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
+        try:
+            return self._response()
+        finally:
+            self.asked_at = math.inf
+
+    def _response(self) -> urllib3.HTTPResponse:
         if not self._asked_whole:
             return super().getresponse()
         self._asked_whole = False

@@ -47,6 +47,7 @@ class Admission:
         self._monotonic = monotonic
         self._intents: Intents = Alone()
         self._opened = False
+        self._epoch: object = None
         self._lock = threading.RLock()
         self._begin()
         self._rested = float("-inf")
@@ -84,8 +85,8 @@ class Admission:
 
         ``intents``: where places are written down before they are given away.
         """
-        anew = intents.open(epoch) or (self._opened and intents is not self._intents)
-        self._intents, self._opened = intents, True
+        anew = intents.open(epoch) or (self._opened and (intents is not self._intents or epoch != self._epoch))
+        self._intents, self._opened, self._epoch = intents, True, epoch
         if anew:
             with self._lock:
                 self._begin()

@@ -56,7 +56,7 @@ class Arbiter(Protocol):
         """Grows whenever the right to decide was won anew: others may have decided in between."""
 
     def start(self, *, sees_all: bool) -> None:
-        """Begin; again is no error. ``sees_all``: whether all nodes, pods and jobs are in sight."""
+        """Begin, or go on. ``sees_all``: whether all nodes, pods, jobs and queues are in sight now."""
 
     def stop(self) -> None:
         """Let another one decide."""
@@ -127,13 +127,13 @@ class LeaseArbiter:
             self._ref,
             shared=True,
             labels={names.DRIVER: lease.ARBITER},
-            stands=stands,
+            stands=lambda: self._sees_all and stands(),
             fenced=True,
             duration=duration,
             renew_every=renew_every,
             monotonic=monotonic,
         )
-        self._sees_all: bool | None = None
+        self._sees_all = self._started = False
         self._seen = Observation()
         self._other_lives = False
         self._due = -math.inf
@@ -144,10 +144,11 @@ class LeaseArbiter:
         return self._tenure.epoch
 
     def start(self, *, sees_all: bool) -> None:
-        """Stand for the Lease, if all is in sight."""
-        if self._sees_all is None and sees_all:
-            self._tenure.start()
+        """Stand for the Lease while all is in sight."""
         self._sees_all = sees_all
+        if sees_all and not self._started:
+            self._started = True
+            self._tenure.start()
 
     def stop(self) -> None:
         """Give the Lease back."""
@@ -163,14 +164,14 @@ class LeaseArbiter:
 
     def for_all(self) -> bool:
         """While the Lease is ours."""
-        return self._tenure.valid()
+        return self._sees_all and self._tenure.valid()
 
     def pause(self) -> float:
         """The keeper of the Lease calls when it is won; on another's we have to look."""
         return math.inf if self._is_candidate() else max(0.0, self._due - self._monotonic())
 
     def _is_candidate(self) -> bool:
-        return bool(self._sees_all) and not isinstance(self._tenure.problem, Forbidden | NotFound)
+        return self._sees_all and not isinstance(self._tenure.problem, Forbidden | NotFound)
 
     def _sees_another(self) -> bool:
         now = self._monotonic()

@@ -1,48 +1,42 @@
-"""Everything a driver decides on, kept up to date: jobs, what they own, pods and nodes."""
+"""Everything a driver decides on, kept up to date: jobs, what they own, pods and nodes, as far as its rights reach."""
 
 from __future__ import annotations
 
-import threading
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from tf_dist.cluster.api import (
-    NODES,
-    PODS,
-    PRIORITY_CLASSES,
-    QUEUES,
-    SERVICES,
-    TFJOBS,
-    Cluster,
-    Object,
-    Resource,
-)
+from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, Cluster, Object, Resource
 from tf_dist.cluster.reflector import Reflector
 from tf_dist.core import names
 from tf_dist.core.gang.model import Snapshot
-from tf_dist.core.gang.snapshot import Claim, Snapshots
+from tf_dist.core.gang.snapshot import Claim
 from tf_dist.core.rules import rules_of
 from tf_dist.core.schedulers.model import Scheduler
 from tf_dist.core.schedulers.served import Served
 from tf_dist.core.times import format_time
-from tf_dist.driver import slim
 from tf_dist.driver.departed import Departed
 from tf_dist.driver.recorder import Recorder
-from tf_dist.driver.refs import JOB_KINDS, OWNED_KINDS, JobRef
+from tf_dist.driver.refs import JobRef
 from tf_dist.driver.schedulers import Schedulers
 from tf_dist.driver.settings import DriverSettings
-from tf_dist.errors import Forbidden, NotFound
+from tf_dist.driver.view import Scope, View
+from tf_dist.errors import ClusterError, Forbidden, NotFound
 
-_OVER: Final = frozenset({"Succeeded", "Failed"})
+_LOG = logging.getLogger(__name__)
+# Seconds until rights are probed again where more would show more, and until it is looked whether one was withdrawn.
+_PROBE_EVERY: Final = 30.0
+_PROBE_SOON: Final = 5.0
 
 
 class Caches:
     """Reflectors of every kind a driver needs.
 
     ``rung`` is called with a job whose surroundings changed, ``room`` when room may have become free. With ``start``
-    they follow the cluster; without, each ``refresh`` lists everything.
+    they follow the cluster; without, each ``refresh`` lists everything. Which kinds are served, and how far the rights
+    reach, is followed, too: ``generation`` counts how often all was seen anew because rights had changed.
+    ``monotonic``: seconds that only go forward.
     """
 
     def __init__(
@@ -53,113 +47,102 @@ class Caches:
         rung: Callable[[JobRef], None],
         room: Callable[[], None],
         recorder: Recorder,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._rung = rung
         self._room = room
         self._recorder = recorder
-        self._reflectors: dict[Resource, Reflector] = {}
-        self._snapshots = Snapshots()
-        self._seeing = threading.Lock()
+        self._monotonic = monotonic
+        self._view: View | None = None
+        self._coming: View | None = None
+        self._retired: list[View] = []
+        self._probe_at = 0.0
+        self.generation = 0
         self.departed = Departed()
         self.schedulers = Schedulers(cluster, settings.namespace, rung=rung, recorder=recorder)
         self.followed = False
-        # Without the right to see nodes and everybody's pods there is no telling what is free.
-        self.knows_room = False
-        # Who does not see every job cannot decide for all of them.
-        self.sees_all = False
 
     # Their life
 
     def prepare(self) -> None:
-        """Find out what may be seen, once; ClusterError when that cannot be found out."""
-        if self._reflectors:
-            return
-        self.knows_room = self._may_list(NODES) and self._may_list(PODS)
-        self.sees_all = self.knows_room and self._settings.arbitrates and self._is_served(TFJOBS)
-        namespace = self._settings.namespace
-        jobs_of = None if self.sees_all else namespace
-        kinds = {kind: self._reflector(kind, self._job_changed(kind), slim.job, jobs_of) for kind in self._job_kinds()}
-        for kind in self._owned_kinds():
-            changed = self._owned_changed
-            kinds[kind] = self._reflector(
-                kind, changed, slim.owned, namespace, labels=names.JOB_UID, index=names.owner_key
-            )
-        whose = None if self.knows_room else namespace
-        labels = "" if self.knows_room else names.JOB_UID
-        kinds[PODS] = self._reflector(PODS, self._pod_changed, slim.pod, whose, labels=labels, index=names.owner_key)
-        if self.knows_room:
-            kinds[NODES] = self._reflector(NODES, self._node_changed, slim.node, None)
-        for kind in (QUEUES, PRIORITY_CLASSES):
-            if self._is_served(kind):
-                kinds[kind] = self._reflector(kind, self._rule_changed, slim.rule, None)
-        self._reflectors = kinds
+        """Find out how far the rights reach, and again when that may have changed. For one thread at a time.
 
-    def _job_kinds(self) -> tuple[Resource, ...]:
-        return JOB_KINDS if self._settings.volcano_jobs else (TFJOBS,)
+        ClusterError when it cannot be found out the first time.
+        """
+        if self._view is None:
+            self._view = self._seen_under(Scope.probe(self._cluster, self._settings))
+            self._probe_at = self._monotonic() + _PROBE_EVERY
+        elif self._coming is not None:
+            self._change_over(self._view, self._coming)
+        elif self._monotonic() >= self._probe_at:
+            self._probe(self._view)
 
-    def _owned_kinds(self) -> tuple[Resource, ...]:
-        """Only Volcano's plugins make more than services."""
-        return OWNED_KINDS if self._settings.volcano_jobs else (SERVICES,)
-
-    def _may_list(self, kind: Resource) -> bool:
-        """Forbidden is an answer for the driver of one namespace. One of all must see nodes: it would overfill them."""
-        try:
-            self._cluster.list(kind, None, limit=1)
-        except Forbidden:
-            if self._settings.namespace is None:
-                raise
-            return False
-        return True
-
-    def _is_served(self, kind: Resource) -> bool:
-        """What makes rules is optional: a cluster may not have the kind, and a driver not the right to see it."""
-        try:
-            self._cluster.list(kind, None, limit=1)
-        except (Forbidden, NotFound):
-            return False
-        return True
-
-    def _reflector(
-        self,
-        kind: Resource,
-        changed: Callable[[Object | None, Object | None], None],
-        keep: Callable[[Object], Object],
-        namespace: str | None = "",
-        *,
-        labels: str = "",
-        index: Callable[[Object], str] = lambda _: "",
-    ) -> Reflector:
-        return Reflector(
+    def _seen_under(self, scope: Scope) -> View:
+        return View(
             self._cluster,
-            kind,
-            changed=changed,
-            namespace=self._settings.namespace if namespace == "" else namespace,
-            labels=labels,
-            keep=keep,
-            index=index,
-            restarted=self._recorder.watch_restarted,
+            self._settings,
+            scope,
+            rung=self._rung,
+            room=self._room,
+            departed=self.departed.add,
+            recorder=self._recorder,
         )
+
+    def _probe(self, view: View) -> None:
+        refused = view.refused() is not None
+        if view.scope.is_full(self._settings) and not refused:
+            self._probe_at = self._monotonic() + _PROBE_SOON  # a right that is used may be withdrawn
+            return
+        self._probe_at = self._monotonic() + _PROBE_EVERY
+        try:
+            scope = Scope.probe(self._cluster, self._settings)
+        except ClusterError as error:
+            _LOG.debug("cannot find out what may be seen: %s", error)
+            return
+        if scope != view.scope:
+            self._coming = self._seen_under(scope)
+            if self.followed:
+                self._coming.start()
+            self._change_over(view, self._coming)
+
+    def _change_over(self, view: View, coming: View) -> None:
+        """Go over to another view once it holds all there is; what this driver writes meanwhile goes into both."""
+        if not self.followed:
+            coming.refresh()
+        if coming.refused() is not None:
+            self._coming = None
+            self._retire(coming)
+        elif coming.synced():
+            _LOG.warning("rights have changed: %s, before: %s", coming.scope, view.scope)
+            self._view, self._coming = coming, None
+            self.generation += 1
+            self._retire(view)
+
+    def _retire(self, view: View) -> None:
+        view.end()
+        self._retired.append(view)
 
     def start(self) -> None:
         """Follow the cluster in threads, one a kind."""
         self.prepare()
         self.followed = True
         self.schedulers.follow()
-        for reflector in self._reflectors.values():
-            reflector.start()
+        self._now().start()
 
     def stop(self) -> None:
         """End the threads."""
         self.schedulers.end()
-        for reflector in self._all():
+        views = [view for view in (self._view, self._coming, *self._retired) if view is not None]
+        for view in views:
+            view.end()
+        for reflector in self.schedulers.reflectors():
             reflector.end()
-        for reflector in self._all():
+        for view in views:
+            view.stop()
+        for reflector in self.schedulers.reflectors():
             reflector.stop()
-
-    def _all(self) -> list[Reflector]:
-        return [*self._reflectors.values(), *self.schedulers.reflectors()]
 
     def refresh(self) -> None:
         """List everything now, unless it is followed anyway; ClusterError."""
@@ -175,28 +158,55 @@ class Caches:
 
     def synced(self) -> bool:
         """Whether everything there is has been listed."""
-        return bool(self._reflectors) and all(reflector.synced() for reflector in self._reflectors.values())
+        return self._view is not None and self._view.synced()
 
     def wait_synced(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for that."""
-        end = time.monotonic() + timeout
-        return all(r.wait_synced(max(0.0, end - time.monotonic())) for r in list(self._reflectors.values()))
+        return self._now().wait_synced(timeout)
+
+    # How they are
+
+    @property
+    def knows_room(self) -> bool:
+        """Whether all nodes and everybody's pods are in sight: else there is no telling what is free."""
+        return self._view is not None and self._view.scope.nodes
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether every job and every rule is in sight, too: who does not see them cannot decide for all."""
+        return self._view is not None and self._view.sees_all
 
     def problems(self) -> list[str]:
         """What keeps the caches from following the cluster."""
         return [f"{r.resource.plural}: {r.problem}" for r in self._all() if r.problem is not None]
 
+    def missing(self) -> list[Resource]:
+        """The kinds of jobs that the cluster does not serve now."""
+        return [] if self._view is None else self._view.missing()
+
     def refused(self) -> Forbidden | None:
         """The right without which they will never hold all that is decided on."""
-        found = (reflector.problem for reflector in tuple(self._reflectors.values()))
-        return next((problem for problem in found if isinstance(problem, Forbidden)), None)
+        return None if self._view is None else self._view.refused()
+
+    def _now(self) -> View:
+        if self._view is None:
+            raise RuntimeError("the caches have not been prepared")
+        return self._view
+
+    @property
+    def _reflectors(self) -> Mapping[Resource, Reflector]:
+        return {} if self._view is None else self._view.reflectors
+
+    def _all(self) -> list[Reflector]:
+        return [*self._reflectors.values(), *self.schedulers.reflectors()]
 
     # What they hold
 
     def jobs(self) -> Iterator[tuple[JobRef, Object]]:
         """Every job."""
-        for kind in self._job_kinds():
-            for stored in self._reflectors[kind].items():
+        view = self._now()
+        for kind in view.job_kinds:
+            for stored in view.reflectors[kind].items():
                 yield JobRef.of(kind, stored), stored
 
     def job(self, ref: JobRef) -> Object | None:
@@ -210,10 +220,7 @@ class Caches:
 
     def snapshot(self, claims: Iterable[Claim], now: float) -> Snapshot:
         """What admission decides on: these jobs, the nodes, the pods of everybody, and the rules."""
-        nodes = self._reflectors[NODES].items() if self.knows_room else None
-        rules = rules_of(self.rules(QUEUES), self.rules(PRIORITY_CLASSES))
-        with self._seeing:
-            return self._snapshots.take(claims, nodes, now=now, rules=rules)
+        return self._now().snapshot(claims, now)
 
     def rules(self, kind: Resource) -> list[Object]:
         """The queues, or the priority classes."""
@@ -221,10 +228,11 @@ class Caches:
 
     def objects(self, namespace: str, uid: str) -> dict[tuple[str, str], Object]:
         """What else a job owns, by kind (that of a gang scheduler with its group) and name."""
+        view = self._now()
         owned: dict[tuple[str, str], Object] = {
             (kind.kind, stored["metadata"]["name"]): stored
-            for kind in self._owned_kinds()
-            for stored in self._reflectors[kind].cache.group(names.owned_key(namespace, uid))
+            for kind in view.owned_kinds
+            for stored in view.reflectors[kind].cache.group(names.owned_key(namespace, uid))
         }
         return owned | self.schedulers.objects(namespace, uid)
 
@@ -237,9 +245,8 @@ class Caches:
         """List the pods of one job now: whoever takes a job over must not miss those its last driver made."""
         if self.followed:
             labels = f"{names.JOB_UID}={uid}"
-            self._reflectors[PODS].refresh_group(
-                names.owned_key(ref.namespace, uid), namespace=ref.namespace, labels=labels
-            )
+            group = names.owned_key(ref.namespace, uid)
+            self._reflectors[PODS].refresh_group(group, namespace=ref.namespace, labels=labels)
 
     def look_again(self, ref: JobRef, uid: str) -> None:
         """Get a job anew; ClusterError when that fails."""
@@ -252,54 +259,20 @@ class Caches:
 
     def wrote(self, kind: Resource, stored: Object) -> None:
         """The server's answer to a write."""
-        self._of(kind).put(stored)
+        for reflector in self._of(kind):
+            reflector.put(stored)
 
     def deleted(self, kind: Resource, namespace: str, name: str, uid: str, now: float) -> None:
         """The server has accepted a deletion."""
-        self._of(kind).expect_deletion(namespace, name, uid, format_time(now))
+        for reflector in self._of(kind):
+            reflector.expect_deletion(namespace, name, uid, format_time(now))
 
     def gone(self, kind: Resource, namespace: str, name: str, uid: str) -> None:
         """The server has said that this object is not there."""
-        self._of(kind).discard(namespace, name, uid)
+        for reflector in self._of(kind):
+            reflector.discard(namespace, name, uid)
 
-    def _of(self, kind: Resource) -> Reflector:
-        return self._reflectors.get(kind) or self.schedulers.reflector(kind)
-
-    # What changed
-
-    def _job_changed(self, kind: Resource) -> Callable[[Object | None, Object | None], None]:
-        return partial(self._ring_job, kind)
-
-    def _ring_job(self, kind: Resource, old: Object | None, new: Object | None) -> None:
-        there = new or old
-        if there is not None:
-            self._rung(JobRef.of(kind, there))
-
-    def _owned_changed(self, old: Object | None, new: Object | None) -> None:
-        self._ring_owner(new or old)
-
-    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
-        with self._seeing:
-            self._snapshots.change(old, new)
-        if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
-            self.departed.add(old)
-        self._ring_owner(new or old)
-        if not _holds_room(new) and (old is None or _holds_room(old)):
-            self._room()
-
-    def _ring_owner(self, owned: Object | None) -> None:
-        ref = JobRef.of_owner(owned) if owned is not None else None
-        if ref is not None:
-            self._rung(ref)
-
-    def _rule_changed(self, old: Object | None, new: Object | None) -> None:
-        if old is None or new is None or not slim.same_rule(old, new):
-            self._room()
-
-    def _node_changed(self, old: Object | None, new: Object | None) -> None:
-        if not slim.same_room(old, new):
-            self._room()
-
-
-def _holds_room(pod: Object | None) -> bool:
-    return pod is not None and (pod.get("status") or {}).get("phase") not in _OVER
+    def _of(self, kind: Resource) -> list[Reflector]:
+        coming, view = self._coming, self._view
+        found = [one.reflectors[kind] for one in (view, coming) if one is not None and kind in one.reflectors]
+        return found or [self.schedulers.reflector(kind)]

@@ -195,7 +195,9 @@ class Controller:
 
     def unready(self) -> str:
         """What is missing before this replica could drive; "" for nothing. A stand-by is ready."""
-        if all(driver.synced() for _, driver in self._pairs):
-            return ""
-        problems = [problem for _, driver in self._pairs for problem in driver.caches.problems()]
-        return "not everything has been listed yet" + (f": {'; '.join(problems)}" if problems else "")
+        every = [driver.caches for _, driver in self._pairs]
+        if not all(caches.synced() for caches in every):
+            problems = [problem for caches in every for problem in caches.problems()]
+            return "not everything has been listed yet" + (f": {'; '.join(problems)}" if problems else "")
+        missing = sorted({f"{kind.plural}.{kind.group}" for caches in every for kind in caches.missing()})
+        return f"the cluster does not serve {', '.join(missing)}: install its definition" if missing else ""

@@ -50,8 +50,8 @@ class Deciding:
         self._monotonic = monotonic
         self._again = -math.inf
 
-    def open(self, epoch: int, *, sees_all: bool) -> bool:
-        """Begin, under a mandate won for the ``epoch``-th time, if it is ours to decide.
+    def open(self, epoch: object, *, sees_all: bool) -> bool:
+        """Begin, if it is ours to decide, under the mandate and with the view that ``epoch`` stands for.
 
         Whether that is new: only what is seen from then on is all that anybody before has given away. Where that cannot
         be made sure of, nothing is decided for a while: places can wait, jobs that run cannot. NotDriving when somebody
@@ -76,14 +76,14 @@ class Deciding:
         """Seconds until it is tried again."""
         return max(0.0, self._again - self._monotonic())
 
-    def _right(self, epoch: int) -> object:
+    def _right(self, epoch: object) -> object:
         return epoch, self._arbiter.epoch, self._arbiter.for_all()
 
     def stop(self) -> None:
         """Let another driver decide."""
         self._arbiter.stop()
 
-    def ours(self, epoch: int) -> bool:
+    def ours(self, epoch: object) -> bool:
         """Whether it is ours to decide, and begun."""
         return self._arbiter.decides() and self._opened == self._right(epoch)
 

@@ -74,7 +74,14 @@ class Driver:
         self._rung = rung
         self._queue: WorkQueue[JobRef] = WorkQueue(monotonic)
         self._events = EventWriter(cluster, clock, self._settings.component, monotonic=monotonic)
-        self.caches = Caches(cluster, self._settings, rung=self._ring, room=self._ring_room, recorder=self._recorder)
+        self.caches = Caches(
+            cluster,
+            self._settings,
+            rung=self._ring,
+            room=self._ring_room,
+            recorder=self._recorder,
+            monotonic=monotonic,
+        )
         self._ledger = Ledger(self._settings.default_gang, others=self._settings.other_schedulers)
         self._admission = Admission(self.caches, clock, monotonic, self._recorder)
         arbiter = arbiter or arbiters.Alone()
@@ -122,7 +129,7 @@ class Driver:
         self._lock = threading.Lock()
         self._dirty: set[JobRef] = set()
         self._everything = True
-        self._epoch = self._mandate.epoch
+        self._taken_up = self._right()
         self._all_due = float("-inf")
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -187,6 +194,7 @@ class Driver:
         """Whether the caches can be believed; begins to follow, and lists anew after the mandate was won anew."""
         if not self.caches.followed:
             self.caches.start()
+        self.caches.prepare()
         if self._mandate.valid():
             self._take_up()
         return self.caches.wait_synced(_STANDBY)
@@ -194,12 +202,16 @@ class Driver:
     def _take_up(self) -> bool:
         """Begin under a right that was won anew; whether it was, so that all that was seen before is out of date."""
         self.caches.prepare()
-        epoch = self._mandate.epoch
-        if self._deciding.open(epoch, sees_all=self.caches.sees_all) or self._epoch != epoch:
-            self._epoch, self._everything = epoch, True
+        right = self._right()
+        if self._deciding.open(right, sees_all=self.caches.sees_all) or self._taken_up != right:
+            self._taken_up, self._everything = right, True
             self.caches.relist()
             return True
         return False
+
+    def _right(self) -> object:
+        """The mandate and the view as they are: under another one, what was seen and given before is out of date."""
+        return self._mandate.epoch, self.caches.generation
 
     def _longest_wait(self) -> float:
         # How other drivers fare nobody rings about.
@@ -297,7 +309,7 @@ class Driver:
 
     def _admit(self) -> list[JobRef]:
         """Have admission decide if it may come to another verdict; the jobs that have one to hear."""
-        if not self._deciding.ours(self._mandate.epoch):
+        if not self._deciding.ours(self._right()):
             return []
         heard: frozenset[str] = frozenset()
         if self._admission.pause() <= 0 or (self._admission.wanted and not self._crew.started):

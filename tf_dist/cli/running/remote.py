@@ -40,6 +40,7 @@ def run(order: Order, connection: Connection, *, keep: bool) -> Result:
         warnings_told(view),
         inline_driver(connection, entry.job.dialect, key) as annotations,
     ):
+        signals.listen(lambda _: connection.hurry())
         workdir = None if connection.here else ""
         job = create_job(cluster, entry, namespace, workdir=workdir, annotations=annotations)
         try:

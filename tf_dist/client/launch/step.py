@@ -42,6 +42,7 @@ def run(options: Options, signals: Signals, relay: Relay) -> int:
     outputs.start("")
     try:
         connection = connect(options.kubeconfig, options.context)
+        signals.listen(lambda _: connection.hurry())
         entry, bundle = order(options, connection.namespace)
         step = _Step(options, signals, relay, outputs, connection, entry)
         outputs.put({"job": entry.job.key.name})

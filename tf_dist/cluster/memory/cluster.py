@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from tf_dist.cluster.memory import listing
 from tf_dist.cluster.memory.context import Context, Validator
 from tf_dist.cluster.memory.objects import Clock, timestamp
 from tf_dist.cluster.memory.reaping import DeleteOptions, Reaper
-from tf_dist.cluster.memory.resources import Registry
+from tf_dist.cluster.memory.resources import BUILTIN, Kind, Registry
 from tf_dist.cluster.memory.served import served
 from tf_dist.cluster.memory.sources import AddressSource, LogSource, container_of
 from tf_dist.cluster.memory.store import Journal, Key, Store
@@ -31,7 +31,8 @@ class MemoryCluster:
     """A cluster inside this process. Thread-safe; nobody may change a dict that it returned.
 
     ``journal`` makes it durable; ``validators`` judge new and changed specs by (group, kind) and may fill in
-    defaults; ``history`` is how many changes per kind a watch can look back on.
+    defaults; ``history`` is how many changes per kind a watch can look back on; ``kinds``: what is served from the
+    start, and for good.
     """
 
     def __init__(
@@ -45,13 +46,14 @@ class MemoryCluster:
         journal: Journal | None = None,
         history: int = 10_000,
         bookmark_every: float = 30.0,
+        kinds: Iterable[Kind] = BUILTIN,
     ) -> None:
         self.log_source = log_source
         self.address_book = address_book
         self.clock = clock
         self._bookmark_every = bookmark_every
         self._store = Store(journal, history)
-        self.kinds = Registry()
+        self.kinds = Registry(kinds)
         self._context = Context(self._store, self.kinds, clock, uids, random.Random(), validators or {})
         self._reaper = Reaper(self._context)
         self._writer = Writer(self._context, self._reaper)

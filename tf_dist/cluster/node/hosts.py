@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tf_dist.cluster.api import Object
+from tf_dist.cluster.node.paths import is_label
 from tf_dist.cluster.node.podspec import hostname
 
 _HEAD = (
@@ -42,7 +43,7 @@ def _service_entries(service: Object, pods: Iterable[tuple[Object, str]]) -> lis
         if not selector or metadata["namespace"] != namespace or not selector.items() <= labels.items():
             continue
         found.append((namespace, address, name))
-        if spec.get("subdomain") == name and spec.get("hostname"):
+        if spec.get("subdomain") == name and is_label(spec.get("hostname")):
             found.append((namespace, address, f"{spec['hostname']}.{name}"))
     return found
 

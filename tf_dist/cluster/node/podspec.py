@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 
 from tf_dist.cluster.api import Object
+from tf_dist.cluster.node.paths import absolute, check_names, within
 from tf_dist.cluster.node.problems import PodProblem
 from tf_dist.cluster.node.security import Powers, Security, User, plan_security
 from tf_dist.core.quantity import parse_quantity
@@ -69,6 +70,7 @@ class ContainerPlan:
 def plan_container(pod: Object, container: Object, around: Surroundings) -> ContainerPlan:
     """The plan of one container; PodProblem says what is missing."""
     name = container["name"]
+    check_names(pod)
     try:
         env = container_env(pod, container, around)
         mounts = tuple(_mounts(container, env))
@@ -151,14 +153,19 @@ def _mounts(container: Object, env: Mapping[str, str]) -> list[Mount]:
     return [
         Mount(
             item["name"],
-            item["mountPath"],
-            expand(item["subPathExpr"], env) if item.get("subPathExpr") else item.get("subPath", ""),
+            absolute(item["mountPath"], "mountPath"),
+            _sub_path(item, env),
             bool(item.get("readOnly")),
         )
         for item in container.get("volumeMounts") or []
         # A local process has no business with the API: the token that the API server adds to every pod is left out.
         if item["mountPath"].rstrip("/") != _SERVICE_ACCOUNT
     ]
+
+
+def _sub_path(item: Object, env: Mapping[str, str]) -> str:
+    path = expand(item["subPathExpr"], env) if item.get("subPathExpr") else item.get("subPath", "")
+    return within(path, "subPath") if path else ""
 
 
 # Environment

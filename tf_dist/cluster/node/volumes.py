@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_dist.cluster.api import Object
+from tf_dist.cluster.node.paths import within
 from tf_dist.cluster.node.podspec import ContainerPlan, Mount, Surroundings, object_data, pod_field, resource_field
 from tf_dist.cluster.node.problems import PodProblem
 from tf_dist.core.quantity import parse_quantity
@@ -52,6 +53,7 @@ Volume = Files | Scratch | HostPath | Claim
 def plan_volume(pod: Object, volume: Object, around: Surroundings) -> Volume:
     """What a volume of the pod is; PodProblem for one that is missing something or of an unknown kind."""
     if "hostPath" in volume:
+        _check_host_path(volume["hostPath"]["path"])
         return HostPath(volume["hostPath"]["path"], volume["hostPath"].get("type") or "")
     if "persistentVolumeClaim" in volume:
         return _claim(volume["name"], volume["persistentVolumeClaim"], around)
@@ -71,6 +73,12 @@ def plan_volume(pod: Object, volume: Object, around: Surroundings) -> Volume:
             permanent=True,
         )
     return Files(_files(pod, volume, 0o644, around))
+
+
+def _check_host_path(path: str) -> None:
+    if ".." in path.split("/"):
+        text = f"hostPath {path!r} must not contain '..'"
+        raise PodProblem("CreateContainerConfigError", text, hint="write where it leads to", permanent=True)
 
 
 def wants_token(volume: Object) -> bool:
@@ -123,19 +131,29 @@ def _from_object(kind: str, source: Object, name: str, mode: int, around: Surrou
         raise PodProblem("ContainerCreating", f'MountVolume.SetUp failed: {kind.lower()} "{name}" not found')
     data = object_data(kind, found)
     if not source.get("items"):
-        return {key: (value, mode) for key, value in data.items()}
+        return {_key(kind, name, key): (value, mode) for key, value in data.items()}
     missing = [item["key"] for item in source["items"] if item["key"] not in data]
     if missing and not optional:
         raise PodProblem("ContainerCreating", f"MountVolume.SetUp failed: {kind} {name} has no key {missing[0]}")
     return {
-        item["path"]: (data[item["key"]], item.get("mode", mode)) for item in source["items"] if item["key"] in data
+        within(item["path"], "items[].path"): (data[item["key"]], item.get("mode", mode))
+        for item in source["items"]
+        if item["key"] in data
     }
+
+
+def _key(kind: str, name: str, key: str) -> str:
+    """A key as a file's name."""
+    if "/" in key:
+        text = f"key {key!r} of {kind} {name} is no name of a file"
+        raise PodProblem("CreateContainerConfigError", text, hint="name a path for it under items", permanent=True)
+    return within(key, f"key of {kind} {name}:")
 
 
 def _downward(pod: Object, source: Object, mode: int, around: Surroundings) -> dict[str, tuple[bytes, int]]:
     mode = source.get("defaultMode", mode)
     return {
-        item["path"]: (_downward_value(pod, item, around).encode(), item.get("mode", mode))
+        within(item["path"], "items[].path"): (_downward_value(pod, item, around).encode(), item.get("mode", mode))
         for item in source.get("items") or []
     }
 
@@ -220,7 +238,7 @@ def _write_file(path: Path, data: bytes, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"..{path.name}.new")
     new.write_bytes(data)
-    new.chmod(mode)
+    new.chmod(mode & 0o777)
     new.replace(path)
 
 
@@ -254,6 +272,7 @@ class PlacedMount:
     """A mount as the supervisor does it; ``ours``: further mount points may be made inside."""
 
     source: str
+    sub_path: str
     target: str
     readonly: bool
     ours: bool
@@ -268,20 +287,21 @@ def _placed(mount: Mount, volumes: Mapping[str, Volume], paths: Mapping[str, Pat
     volume = volumes.get(mount.volume)
     if volume is None:
         raise PodProblem("CreateContainerConfigError", f"volumeMounts: no volume {mount.volume}", permanent=True)
-    source = _inside(paths[mount.volume], mount.sub_path)
+    source = paths[mount.volume]
+    _check_inside(source, mount.sub_path)
     readonly = mount.readonly or isinstance(volume, Files) or (isinstance(volume, Claim | HostPath) and volume.readonly)
-    return PlacedMount(str(source), mount.target, readonly, not isinstance(volume, HostPath))
+    return PlacedMount(str(source), mount.sub_path, mount.target, readonly, not isinstance(volume, HostPath))
 
 
-def _inside(path: Path, sub_path: str) -> Path:
-    if not sub_path:
-        return path
-    found = path / sub_path
-    if os.path.isabs(sub_path) or ".." in Path(sub_path).parts:
-        raise PodProblem("CreateContainerConfigError", f"subPath {sub_path} leaves its volume", permanent=True)
-    if not found.exists():
-        found.mkdir(parents=True)
-    return found
+def _check_inside(volume: Path, sub_path: str) -> None:
+    """PodProblem when a link of the volume leads out of it. It may change yet: who mounts it looks once more."""
+    if sub_path and not (volume / sub_path).resolve().is_relative_to(volume.resolve()):
+        raise PodProblem(
+            "CreateContainerConfigError",
+            f"subPath {sub_path} leaves its volume by a symbolic link",
+            hint="mount what the link leads to as a volume of its own",
+            permanent=True,
+        )
 
 
 def refuse_mounts(plan: ContainerPlan, volumes: Mapping[str, Volume], why: str) -> None:

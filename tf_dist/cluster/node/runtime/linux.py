@@ -34,7 +34,9 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITY_VERSION = 0x20080522
 _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP, _CAP_SYS_ADMIN = 6, 7, 8, 21
-_SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429  # the same on every architecture
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_OPENAT2 = 428, 429, 437  # the same on every architecture
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_BENEATH = 0x02, 0x08
+_AT_EMPTY_PATH = 0x1000
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 
 
@@ -70,10 +72,19 @@ def umount(target: str, flags: int = 0) -> None:
     _check(_libc().umount2(os.fsencode(target), flags), f"umount {target}")
 
 
-def open_tree(path: str) -> int:
-    """A detached copy of the mounts at ``path``, as a descriptor for ``move_mount``; needs Linux 5.2."""
-    fd: int = _libc().syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), 1 | os.O_CLOEXEC | _AT_RECURSIVE)
+def open_tree(path: str, at: int = _AT_FDCWD) -> int:
+    """A detached copy of the mounts at ``path`` ("": at descriptor ``at``), for ``move_mount``; needs Linux 5.2."""
+    flags = 1 | os.O_CLOEXEC | _AT_RECURSIVE | (0 if path else _AT_EMPTY_PATH)
+    fd: int = _libc().syscall(_SYS_OPEN_TREE, at, os.fsencode(path), flags)
     _check(min(fd, 0), f"open_tree {path}")
+    return fd
+
+
+def open_beneath(folder: int, path: str) -> int:
+    """A descriptor (O_PATH) of what never leaves ``folder`` on its way; OSError: EXDEV when it would, ENOSYS."""
+    how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
+    fd: int = _libc().syscall(_SYS_OPENAT2, folder, os.fsencode(path), how, ctypes.c_size_t(ctypes.sizeof(how)))
+    _check(min(fd, 0), f"open {path}")
     return fd
 
 

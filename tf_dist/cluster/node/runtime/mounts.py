@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tf_dist.cluster.node.runtime import linux
+from tf_dist.cluster.node.runtime.inside import open_inside
 
 # statvfs flag -> the mount flag that a remount must keep
 _KEPT_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
@@ -29,13 +30,15 @@ class Mounter:
         self._targets: dict[str, bool] = {}  # where volumes are, and whether a mount point may be made in them
 
     def volumes(self, mounts: Iterable[dict[str, Any]]) -> list[str]:
-        """Mount ``{source, target, readonly, ours}``, parents first; ``ours``: mount points may be made inside.
+        """Mount ``{source, sub_path, target, readonly, ours}``, parents first.
+
+        ``ours``: mount points may be made inside. ``sub_path`` never leads out of the source.
 
         Returns where they really are.
         """
         ordered = sorted(mounts, key=lambda item: os.path.normpath(item["target"]).count("/"))
         # Taken up front: a volume on /tmp must hide neither the source of the next one nor the staging folder.
-        trees = [linux.open_tree(item["source"]) for item in ordered]
+        trees = [_tree(item) for item in ordered]
         kinds = [os.path.isdir(f"/proc/self/fd/{tree}") for tree in trees]
         targets = [os.path.normpath(item["target"]) for item in ordered]
         for target, folder in zip(targets, kinds, strict=True):
@@ -85,10 +88,30 @@ class Mounter:
             linux.mount(staging, folder, flags=linux.MS_MOVE)
 
 
+def _tree(item: dict[str, Any]) -> int:
+    if not item.get("sub_path"):
+        return linux.open_tree(item["source"])
+    inside = open_inside(item["source"], item["sub_path"])
+    try:
+        return linux.open_tree("", inside)
+    finally:
+        os.close(inside)
+
+
 def _create(path: str, folder: bool) -> str:
-    os.makedirs(path if folder else os.path.dirname(path), exist_ok=True)
-    if not folder:
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+    """Make a mount point below a folder that is there; a link that appears on the way is not followed."""
+    above, missing = path, []
+    while not os.path.isdir(above):
+        above, name = os.path.split(above)
+        missing.append(name)
+    if not missing:
+        return path
+    at = open_inside(above, "/".join(reversed(missing if folder else missing[1:])))
+    try:
+        if not folder:
+            os.close(os.open(missing[0], os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o644, dir_fd=at))
+    finally:
+        os.close(at)
     return path
 
 

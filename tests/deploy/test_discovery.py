@@ -1,0 +1,43 @@
+"""On a real API server: a definition that is installed, or removed, while a driver runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.deploy.conftest import is_served
+from tests.deploy.kubelet import Kubelet
+from tests.driver.harness import container
+from tests.waiting import until
+from tf_dist.cli.manifests.definitions import volcano_jobs
+from tf_dist.cluster.api import PODS, VOLCANO_JOBS
+from tf_dist.cluster.memory.resources import CRDS
+from tf_dist.cluster.rest import RestCluster
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.settings import DriverSettings
+
+pytestmark = pytest.mark.cluster
+SECONDS = 120.0
+
+
+def test_jobs_of_a_kind_that_is_defined_later_are_driven(admin: RestCluster, room: Kubelet, namespace: str) -> None:
+    if is_served(admin, VOLCANO_JOBS):
+        pytest.skip("this cluster has Volcano")
+    driver = Driver(admin, settings=DriverSettings(namespace=namespace, volcano_jobs=True))
+    driver.start()
+    try:
+        until(driver.synced, SECONDS)
+        assert driver.caches.missing() == [VOLCANO_JOBS]
+        made = admin.create(CRDS, None, volcano_jobs())
+        try:
+            until(lambda: driver.caches.missing() == [], SECONDS)
+            task = {"name": "worker", "replicas": 2, "template": {"spec": {"containers": [container()]}}}
+            admin.create(
+                VOLCANO_JOBS, namespace, {"metadata": {"name": "vc"}, "spec": {"minAvailable": 2, "tasks": [task]}}
+            )
+            until(lambda: len(admin.list(PODS, namespace).items) == 2, SECONDS)
+        finally:
+            admin.delete(CRDS, None, made["metadata"]["name"])
+        until(lambda: driver.caches.missing() == [VOLCANO_JOBS], SECONDS)
+        assert list(driver.caches.jobs()) == []
+    finally:
+        driver.stop()

@@ -1,0 +1,236 @@
+"""What a driver sees under its rights: a reflector of every kind that it needs, and admission's snapshots."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from tf_dist.cluster.api import (
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    SERVICES,
+    TFJOBS,
+    Cluster,
+    Object,
+    Resource,
+)
+from tf_dist.cluster.reflector import Reflector
+from tf_dist.core import names
+from tf_dist.core.gang.model import Snapshot
+from tf_dist.core.gang.snapshot import Claim, Snapshots
+from tf_dist.core.rules import rules_of
+from tf_dist.driver import slim
+from tf_dist.driver.recorder import Recorder
+from tf_dist.driver.refs import JOB_KINDS, OWNED_KINDS, JobRef
+from tf_dist.driver.settings import DriverSettings
+from tf_dist.errors import Forbidden, NotFound
+
+_OVER: Final = frozenset({"Succeeded", "Failed"})
+# What makes rules for admission. Any of them may be missing: then there is no such rule.
+RULE_KINDS: Final = (QUEUES, PRIORITY_CLASSES)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How far a driver sees. ``nodes``: all nodes and everybody's pods, so that it knows what is free; ``jobs``: the
+    jobs of all namespaces besides.
+    """
+
+    nodes: bool
+    jobs: bool
+
+    @classmethod
+    def probe(cls, cluster: Cluster, settings: DriverSettings) -> Scope:
+        """As the rights are now; ClusterError when that cannot be found out.
+
+        Forbidden is an answer for the driver of one namespace. One of all must see nodes: it would overfill them.
+        """
+        may = partial(_may_list, cluster, refusable=settings.namespace is not None)
+        nodes = may(NODES) and may(PODS)
+        return cls(nodes, nodes and settings.arbitrates and _may_list(cluster, TFJOBS, refusable=True))
+
+    def is_full(self, settings: DriverSettings) -> bool:
+        """Whether more rights would show no more."""
+        return self.nodes and (self.jobs or not settings.arbitrates)
+
+
+def _may_list(cluster: Cluster, kind: Resource, *, refusable: bool) -> bool:
+    try:
+        cluster.list(kind, None, limit=1)
+    except Forbidden:
+        if not refusable:
+            raise
+        return False
+    except NotFound:  # there are none yet
+        return True
+    return True
+
+
+class View:
+    """Follows everything under one ``scope``. ``rung``, ``room``: see ``Caches``; ``departed``: for pods that go."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: DriverSettings,
+        scope: Scope,
+        *,
+        rung: Callable[[JobRef], None],
+        room: Callable[[], None],
+        departed: Callable[[Object], None],
+        recorder: Recorder,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self.scope = scope
+        self._rung = rung
+        self._room = room
+        self._departed = departed
+        self._recorder = recorder
+        self._snapshots = Snapshots()
+        self._seeing = threading.Lock()
+        self.job_kinds = JOB_KINDS if settings.volcano_jobs else (TFJOBS,)
+        # Only Volcano's plugins make more than services.
+        self.owned_kinds = OWNED_KINDS if settings.volcano_jobs else (SERVICES,)
+        self.reflectors: Mapping[Resource, Reflector] = self._made()
+
+    def _made(self) -> dict[Resource, Reflector]:
+        namespace = self._settings.namespace
+        jobs_of = None if self.scope.jobs else namespace
+        kinds = {
+            kind: self._reflector(kind, partial(self._job_changed, kind), slim.job, jobs_of) for kind in self.job_kinds
+        }
+        for kind in self.owned_kinds:
+            changed = self._owned_changed
+            kinds[kind] = self._reflector(
+                kind, changed, slim.owned, namespace, labels=names.JOB_UID, index=names.owner_key
+            )
+        whose = None if self.scope.nodes else namespace
+        labels = "" if self.scope.nodes else names.JOB_UID
+        kinds[PODS] = self._reflector(PODS, self._pod_changed, slim.pod, whose, labels=labels, index=names.owner_key)
+        if self.scope.nodes:
+            kinds[NODES] = self._reflector(NODES, self._node_changed, slim.node, None)
+        for kind in RULE_KINDS:
+            # A driver of one namespace may not have the right to see them; one of all must not overlook them.
+            kinds[kind] = self._reflector(kind, self._rule_changed, slim.rule, None, optional=namespace is not None)
+        return kinds
+
+    def _reflector(
+        self,
+        kind: Resource,
+        changed: Callable[[Object | None, Object | None], None],
+        keep: Callable[[Object], Object],
+        namespace: str | None,
+        *,
+        labels: str = "",
+        index: Callable[[Object], str] = lambda _: "",
+        optional: bool = False,
+    ) -> Reflector:
+        return Reflector(
+            self._cluster,
+            kind,
+            changed=changed,
+            namespace=namespace,
+            labels=labels,
+            keep=keep,
+            index=index,
+            restarted=self._recorder.watch_restarted,
+            optional=optional,
+        )
+
+    # Its life
+
+    def start(self) -> None:
+        """Follow the cluster in threads, one a kind."""
+        for reflector in self.reflectors.values():
+            reflector.start()
+
+    def refresh(self) -> None:
+        """List everything now, in this thread; ClusterError."""
+        for reflector in self.reflectors.values():
+            reflector.refresh()
+
+    def end(self) -> None:
+        """Begin to end the threads."""
+        for reflector in self.reflectors.values():
+            reflector.end()
+
+    def stop(self) -> None:
+        """End the threads."""
+        self.end()
+        for reflector in self.reflectors.values():
+            reflector.stop()
+
+    def synced(self) -> bool:
+        """Whether everything there is has been listed."""
+        return all(reflector.synced() for reflector in self.reflectors.values())
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for that."""
+        end = time.monotonic() + timeout
+        return all(r.wait_synced(max(0.0, end - time.monotonic())) for r in self.reflectors.values())
+
+    def refused(self) -> Forbidden | None:
+        """The right without which it will never hold all that is decided on."""
+        found = (reflector.problem for reflector in self.reflectors.values())
+        return next((problem for problem in found if isinstance(problem, Forbidden)), None)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it shows every job, and every rule for them: else nobody may decide for all on it."""
+        return self.scope.jobs and all(self.reflectors[kind].hidden is None for kind in RULE_KINDS)
+
+    def missing(self) -> list[Resource]:
+        """The kinds of jobs that the cluster does not serve."""
+        return [kind for kind in self.job_kinds if self.reflectors[kind].absent]
+
+    # What admission decides on
+
+    def snapshot(self, claims: Iterable[Claim], now: float) -> Snapshot:
+        """These jobs, the nodes, the pods of everybody, and the rules."""
+        nodes = self.reflectors[NODES].items() if self.scope.nodes else None
+        rules = rules_of(self.reflectors[QUEUES].items(), self.reflectors[PRIORITY_CLASSES].items())
+        with self._seeing:
+            return self._snapshots.take(claims, nodes, now=now, rules=rules)
+
+    # What changed
+
+    def _job_changed(self, kind: Resource, old: Object | None, new: Object | None) -> None:
+        there = new or old
+        if there is not None:
+            self._rung(JobRef.of(kind, there))
+
+    def _owned_changed(self, old: Object | None, new: Object | None) -> None:
+        self._ring_owner(new or old)
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        with self._seeing:
+            self._snapshots.change(old, new)
+        if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
+            self._departed(old)
+        self._ring_owner(new or old)
+        if not _holds_room(new) and (old is None or _holds_room(old)):
+            self._room()
+
+    def _ring_owner(self, owned: Object | None) -> None:
+        ref = JobRef.of_owner(owned) if owned is not None else None
+        if ref is not None:
+            self._rung(ref)
+
+    def _rule_changed(self, old: Object | None, new: Object | None) -> None:
+        if old is None or new is None or not slim.same_rule(old, new):
+            self._room()
+
+    def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        if not slim.same_room(old, new):
+            self._room()
+
+
+def _holds_room(pod: Object | None) -> bool:
+    return pod is not None and (pod.get("status") or {}).get("phase") not in _OVER
