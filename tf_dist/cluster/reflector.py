@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tf_dist.cluster.api import Cluster, Object, Resource, Stream, WatchEvent
@@ -20,6 +20,8 @@ from tf_dist.errors import ClusterError, Forbidden, Gone, NotFound, Throttled, U
 
 _LOG = logging.getLogger(__name__)
 _PAGE: Final = 500
+# How often a list is begun anew because its pages have expired, before it counts as a failure.
+_MOST_RESTARTS: Final = 3
 # A watch that ends sooner than this, without a word, must not be asked for again at once.
 _SHORT: Final = 1.0
 _LONGEST: Final = 30.0
@@ -137,9 +139,8 @@ class Reflector:
 
     def refresh_group(self, group: str, *, namespace: str, labels: str) -> None:
         """List the objects of one group of the index now, whatever the watch has brought so far; ClusterError."""
-        found = self._cluster.list(self.resource, namespace, labels=labels)
-        kept = [self._keep(stored) for stored in found.items]
-        for change in self.cache.replace_group(group, kept, as_number(found.resource_version)):
+        kept, version = self._pages(namespace=namespace, labels=labels)
+        for change in self.cache.replace_group(group, kept, as_number(version)):
             self._tell(change)
 
     def relist(self) -> None:
@@ -222,8 +223,7 @@ class Reflector:
                 self._wanted = self._wanted or wanted
             raise
         set_back = as_number(version) < as_number(self._version)
-        kept = [self._keep(stored) for stored in listed]
-        for change in self.cache.replace(kept, as_number(version), set_back=set_back):
+        for change in self.cache.replace(listed, as_number(version), set_back=set_back):
             self._tell(change)
         self._version = self._resume = version
         self.problem = None
@@ -235,30 +235,45 @@ class Reflector:
 
     def _newest(self) -> tuple[list[Object], str]:
         """Everything there is; Unavailable when the answer is older than what was seen, unless it stays so."""
-        listed, version = self._pages()
+        listed, version = self._pages(**self._scope)
         if as_number(version) < as_number(self._version) and self._older_lists < _SET_BACK:
             self._older_lists += 1
             raise Unavailable(f"list {self.resource.plural}: the answer is older than what was seen before")
         self._older_lists = 0
         return listed, version
 
-    def _pages(self) -> tuple[list[Object], str]:
-        """Everything there is, page by page; in one piece when the pages expire on the way."""
-        try:
-            found = self._cluster.list(self.resource, **self._scope, limit=_PAGE)  # type: ignore[arg-type]
-            items = list(found.items)
-            while found.continue_:
-                found = self._cluster.list(
-                    self.resource,
-                    **self._scope,  # type: ignore[arg-type]
-                    limit=_PAGE,
-                    continue_=found.continue_,
-                )
-                items += found.items
-        except Gone:
-            found = self._cluster.list(self.resource, **self._scope)  # type: ignore[arg-type]
-            items = found.items
-        return items, found.resource_version
+    def _pages(self, **scope: str | None) -> tuple[list[Object], str]:
+        """Everything there is, page by page; from the beginning again when the pages expire on the way (410).
+
+        Only what is kept of a page outlives it: the raw objects of a large cluster are several GiB.
+        """
+        for _ in range(_MOST_RESTARTS):
+            try:
+                return self._paged(scope)
+            except Gone:
+                _LOG.info("the pages of %s expired on the way: listed from the beginning", self.resource.plural)
+        return self._paged(scope)
+
+    def _paged(self, scope: Mapping[str, str | None]) -> tuple[list[Object], str]:
+        kept: list[Object] = []
+        continue_ = ""
+        while True:
+            found = self._cluster.list(self.resource, **scope, limit=_PAGE, continue_=continue_)  # type: ignore[arg-type]
+            kept += [self._known(stored) or self._keep(stored) for stored in found.items]
+            version, continue_ = found.resource_version, found.continue_
+            if not continue_:
+                return kept, version
+            del found  # while the next page comes
+
+    def _known(self, stored: Object) -> Object | None:
+        """What is cached of this very version: it is not kept a second time."""
+        metadata = stored["metadata"]
+        known = self.cache.get(key_of(stored))
+        if known is None or not metadata.get("resourceVersion"):
+            return None
+        before = known["metadata"]
+        same = all(before.get(part) == metadata.get(part) for part in ("resourceVersion", "uid", "deletionTimestamp"))
+        return known if same else None
 
     def _is_there(self) -> None:
         if self.absent or self.hidden is not None:

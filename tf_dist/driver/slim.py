@@ -1,31 +1,30 @@
-"""What a driver keeps of pods and nodes: there may be a hundred thousand, most of them other people's."""
+"""Informer transforms: what a driver keeps of objects, of which there may be a hundred thousand.
+
+The same is made of an object whether a list, a watch or the answer to a write brought it. What thousands of objects
+have in common is in memory once.
+"""
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Any, Final
 
 from tf_dist.cluster.api import Object
+from tf_dist.core import names
 from tf_dist.core.gang.exclusive import REQUIRED, required_anti_affinity
 
-_METADATA: Final = (
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "labels",
-    "ownerReferences",
-    "creationTimestamp",
-    "deletionTimestamp",
-)
+_IDENTITY: Final = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+_OWNER: Final = ("apiVersion", "kind", "name", "uid", "controller")
 _POD_STATUS: Final = (
     "phase",
     "reason",
     "message",
-    "conditions",
     "startTime",
-    "containerStatuses",
-    "initContainerStatuses",
 )
+_CONTAINER_STATUSES: Final = ("containerStatuses", "initContainerStatuses")
+_CONTAINER_STATUS: Final = ("name", "state", "lastState", "restartCount")
+# Whether it is ready, why it has no node, and what took it away; of the others nothing follows.
+_POD_CONDITIONS: Final = frozenset({"Ready", "PodScheduled", "DisruptionTarget"})
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
 _MOST_SHARED: Final = 10_000
 _SHARED: dict[str, list[Any]] = {}
@@ -41,7 +40,37 @@ def pod(stored: Object) -> Object:
     kept |= _part(spec, ("nodeName", "overhead"))
     if apart := required_anti_affinity(spec):
         kept["affinity"] = {"podAntiAffinity": {REQUIRED: _shared(apart)}}
-    return {"metadata": _part(stored["metadata"], _METADATA), "spec": kept, "status": _part(status, _POD_STATUS)}
+    if "nodeName" in kept:
+        kept["nodeName"] = intern(kept["nodeName"])
+    return {"metadata": _metadata(stored), "spec": kept, "status": _pod_status(status)}
+
+
+def _pod_status(status: Object) -> Object:
+    kept = _part(status, _POD_STATUS)
+    if "conditions" in status:
+        conditions = status["conditions"] or ()
+        kept["conditions"] = [_part(one, _CONDITION) for one in conditions if one.get("type") in _POD_CONDITIONS]
+    for field in _CONTAINER_STATUSES:
+        if field in status:
+            kept[field] = [_nonempty(_part(one, _CONTAINER_STATUS)) for one in status[field] or ()]
+    return kept
+
+
+def _nonempty(parts: Object) -> Object:
+    return {key: value for key, value in parts.items() if value != {}}
+
+
+def _metadata(stored: Object, *more: str) -> Object:
+    """Who it is, whose it is, and its labels."""
+    metadata = stored["metadata"]
+    kept = _part(metadata, (*_IDENTITY, *more))
+    if "namespace" in metadata:
+        kept["namespace"] = intern(metadata["namespace"])
+    if "labels" in metadata:
+        kept["labels"] = {intern(key): intern(value) for key, value in (metadata["labels"] or {}).items()}
+    if "ownerReferences" in metadata:
+        kept["ownerReferences"] = _shared([_part(owner, _OWNER) for owner in metadata["ownerReferences"] or ()])
+    return kept
 
 
 def _container(stored: Object) -> Object:
@@ -61,7 +90,7 @@ def node(stored: Object) -> Object:
     """A node without what changes with every heartbeat, so that a heartbeat is no change."""
     spec, status = stored.get("spec") or {}, stored.get("status") or {}
     return {
-        "metadata": _part(stored["metadata"], _METADATA),
+        "metadata": _metadata(stored),
         "spec": _part(spec, ("taints", "unschedulable")),
         "status": {
             **_part(status, ("allocatable", "capacity")),
@@ -72,7 +101,15 @@ def node(stored: Object) -> Object:
 
 def owned(stored: Object) -> Object:
     """An object of a job without its managed fields."""
-    return {**stored, "metadata": _part(stored["metadata"], (*_METADATA, "annotations"))}
+    return {**stored, "metadata": _metadata(stored, "annotations")}
+
+
+def existing(stored: Object) -> Object:
+    """An object of a job of which only matters that it is there, and whose it is."""
+    kept = _metadata(stored)
+    if uid := (kept.pop("labels", None) or {}).get(names.JOB_UID):
+        kept["labels"] = {names.JOB_UID: uid}
+    return {"metadata": kept}
 
 
 def job(stored: Object) -> Object:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from tf_dist.cluster.api import (
+    CONFIG_MAPS,
     NODES,
     PODS,
     PRIORITY_CLASSES,
@@ -108,9 +109,8 @@ class View:
         }
         for kind in self.owned_kinds:
             changed = self._owned_changed
-            kinds[kind] = self._reflector(
-                kind, changed, slim.owned, namespace, labels=names.JOB_UID, index=names.owner_key
-            )
+            keep = slim.owned if kind == CONFIG_MAPS else slim.existing
+            kinds[kind] = self._reflector(kind, changed, keep, namespace, labels=names.JOB_UID, index=names.owner_key)
         whose = None if self.scope.nodes else namespace
         labels = "" if self.scope.nodes else names.JOB_UID
         kinds[PODS] = self._reflector(PODS, self._pod_changed, slim.pod, whose, labels=labels, index=names.owner_key)
