@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.airflow.instance import Instance, MakeOperator
 from tests.airflow.running import run
 from tests.airflow.site import Site, document
+from tf_dist.cluster.api import CONFIG_MAPS
+from tf_dist.errors import AlreadyExists
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
 
@@ -49,6 +52,28 @@ def test_the_model_is_told_of_with_its_data(operator: MakeOperator, instance: In
     result = task.execute(instance.context())
     assert instance.events[MODEL].extra == result
     assert result["metrics"] == {"accuracy": 0.5}
+
+
+def test_what_another_made_beside_its_job_is_not_written_into(
+    cluster_site: Site, operator: MakeOperator, instance: Instance, tmp_path: Path
+) -> None:
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "beside"}, "data": {"word": "ours"}}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([settings, document()]))
+    task = operator(str(tmp_path / "job.yaml"))
+    try:
+        cluster_site.cluster.create(CONFIG_MAPS, "default", {**settings, "data": {"word": "theirs"}})
+        with pytest.raises(AlreadyExists, match="ConfigMap beside in namespace default differs"):
+            task.execute(instance.context())
+        assert cluster_site.names() == []
+        assert cluster_site.cluster.get(CONFIG_MAPS, "default", "beside")["data"] == {"word": "theirs"}
+        cluster_site.cluster.delete(CONFIG_MAPS, "default", "beside")
+        task.execute(instance.context())
+        settings["data"] = {"word": "new"}
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([settings, document()]))
+        task.execute(Instance("another run").context())
+        assert cluster_site.cluster.get(CONFIG_MAPS, "default", "beside")["data"] == {"word": "new"}
+    finally:
+        cluster_site.cluster.delete(CONFIG_MAPS, "default", "beside")
 
 
 def test_a_job_that_fails(operator: MakeOperator, instance: Instance) -> None:

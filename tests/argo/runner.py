@@ -256,7 +256,8 @@ class Runner:
             source = scratch / "source.py"
             source.write_text(self._placed(substituted(container["source"], scope), paths))
             command.append(str(source))
-        code = node.exit_code = self._execute(command, scratch, node)
+        variables = {one["name"]: self._placed(substituted(one["value"], scope), paths) for one in _env(container)}
+        code = node.exit_code = self._execute(command, variables, scratch, node)
         for one in (template.get("outputs") or {}).get("parameters", []):
             node.outputs[one["name"]] = _output(one, paths, self.place.folder.parent, node)
         return code
@@ -276,7 +277,7 @@ class Runner:
             path.mkdir(parents=True, exist_ok=True)
         return found
 
-    def _execute(self, command: list[str], scratch: Path, node: Node) -> int:
+    def _execute(self, command: list[str], variables: Mapping[str, str], scratch: Path, node: Node) -> int:
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("TF_DIST", "KUBE", "ARGO_"))},
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
@@ -284,6 +285,7 @@ class Runner:
             "TF_DIST_HOME": str(scratch / "home"),
             "PYTHONUNBUFFERED": "1",
             "ARGO_PROGRESS_FILE": str(scratch / "progress"),
+            **variables,
         }
         process = subprocess.Popen(
             command,
@@ -311,6 +313,10 @@ class Runner:
 def _arguments(task: Object, scope: Mapping[str, str]) -> dict[str, str]:
     given = (task.get("arguments") or {}).get("parameters", [])
     return {one["name"]: substituted(str(one["value"]), scope) for one in given}
+
+
+def _env(container: Object) -> list[Object]:
+    return list(container.get("env", []))
 
 
 def _outputs_in_scope(prefix: str, node: Node) -> dict[str, str]:

@@ -66,10 +66,10 @@ def test_a_cluster_without_queues_says_so_and_how_to_make_one(tf_dist: Program, 
 
 def test_queues_of_a_file_are_made_and_brought_up_to_date(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
     assert tf_dist("validate", TEAMS).stdout.count(": valid: Queue ") == 4
-    for _ in range(2):
+    for done in ("created", "unchanged"):
         found = tf_dist("submit", "--kubeconfig", config, TEAMS)
         assert (found.returncode, found.stderr) == (0, "")
-        assert found.stdout.splitlines()[0] == "queue/research created"
+        assert found.stdout.splitlines()[0] == f"queue/research {done}"
     assert {one["metadata"]["name"] for one in memory.list(QUEUES).items} == {"research", "vision", "speech", "spare"}
     assert read_queue(memory.get(QUEUES, None, "vision")).weight == 2
 

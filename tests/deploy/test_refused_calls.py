@@ -39,7 +39,6 @@ NEVER = f"""
     list secrets
     list secrets {TEAM}/
     watch secrets {TEAM}/
-    create secrets {TEAM}/
     update secrets kube-system/
     create pods/exec {TEAM}/p
     get pods/exec {TEAM}/p
@@ -85,7 +84,6 @@ NEVER = f"""
     create jobs.batch {TEAM}/
     create cronjobs.batch {TEAM}/
     create persistentvolumes
-    create persistentvolumeclaims {TEAM}/
     create resourcequotas {TEAM}/
     update resourcequotas {TEAM}/
     create priorityclasses.scheduling.k8s.io
@@ -123,8 +121,19 @@ ELSE = f"""
     update {LEASES} kube-node-lease/n1
     delete {LEASES} kube-node-lease/n1
     get secrets {TEAM}/s
+    create secrets {TEAM}/
+    patch secrets {TEAM}/s
+    get secrets {OTHER}/s
+    patch secrets kube-system/s
+    get configmaps {TEAM}/settings
     get configmaps kube-system/extension-apiserver-authentication
     create configmaps {TEAM}/
+    patch configmaps {TEAM}/settings
+    create configmaps {OTHER}/
+    get persistentvolumeclaims {TEAM}/models
+    create persistentvolumeclaims {TEAM}/
+    patch persistentvolumeclaims {TEAM}/models
+    patch services {TEAM}/s
     create pods {TEAM}/
     create pods {OTHER}/
     create pods kube-system/
@@ -177,6 +186,16 @@ INLINE = f"""{DRIVES_TEAM}
     create {LEASES} {TEAM}/
     get pods/log {TEAM}/p
     create tfjobs.kubeflow.org {TEAM}/
+    get configmaps {TEAM}/settings
+    create configmaps {TEAM}/
+    patch configmaps {TEAM}/settings
+    get secrets {TEAM}/s
+    create secrets {TEAM}/
+    patch secrets {TEAM}/s
+    get persistentvolumeclaims {TEAM}/models
+    create persistentvolumeclaims {TEAM}/
+    patch persistentvolumeclaims {TEAM}/models
+    patch services {TEAM}/s
     list queues.tf-dist.dev
     list priorityclasses.scheduling.k8s.io
 """
@@ -250,6 +269,9 @@ NODE = f"""
     update {LEASES} kube-node-lease/n1
     delete {LEASES} kube-node-lease/n1
     get secrets {TEAM}/s
+    get secrets {OTHER}/s
+    get configmaps {TEAM}/settings
+    get persistentvolumeclaims {TEAM}/models
     get configmaps kube-system/extension-apiserver-authentication
     delete pods {TEAM}/p
     delete pods {OTHER}/p

@@ -95,6 +95,10 @@ INLINE = table(
     pods/log: get
     events: list watch
     leases.coordination.k8s.io: get list create update delete
+    configmaps: get create patch
+    secrets: get create patch
+    persistentvolumeclaims: get create patch
+    services: patch
     """
 )
 NODE = table(

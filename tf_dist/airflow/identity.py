@@ -39,6 +39,11 @@ class TaskKey:
         return short_hash(*self._parts(), length=20)
 
     @property
+    def task(self) -> str:
+        """The task itself, over all its runs."""
+        return f"{self.deployment}/{self.dag_id}/{self.task_id}"
+
+    @property
     def selector(self) -> str:
         """What selects its jobs."""
         return f"{TASK}={self.label}"

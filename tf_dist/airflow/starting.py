@@ -12,10 +12,11 @@ from tf_dist.airflow.documents import Order, personal
 from tf_dist.airflow.identity import OWNER, TaskKey, annotations_of
 from tf_dist.airflow.ownership import Lost, adopt, candidate, consume, earlier, give_up
 from tf_dist.airflow.seat import RESERVED
+from tf_dist.client.companions import create_companion
 from tf_dist.client.connect import Connection
 from tf_dist.client.jobs import StoredJob
 from tf_dist.client.ownership import leave_to_volcano
-from tf_dist.client.submitting import create_companion, create_job
+from tf_dist.client.submitting import create_job
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Resource
 from tf_dist.core import names
 from tf_dist.core.model import Dialect
@@ -104,7 +105,7 @@ def _create(
         changed=changed,
     )
     for written in order.companions:
-        create_companion(connection.cluster, written, namespace)
+        create_companion(connection.cluster, written, namespace, owner=this.key.task)
     folder = order.folder if connection.here else ""
     try:
         created = create_job(connection.cluster, mine.entry, namespace, workdir=folder)

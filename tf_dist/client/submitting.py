@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tf_dist.client.bundle import Entry, InvalidFiles
+from tf_dist.client.companions import says
 from tf_dist.client.jobs import StoredJob, no_namespace, not_installed
 from tf_dist.client.yaml_files import FileProblem, Written
-from tf_dist.cluster import api
 from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Cluster, Resource
 from tf_dist.cluster.refusals import NotServed, PerhapsOurs
 from tf_dist.core.model import Dialect
@@ -42,23 +42,6 @@ class Spaces:
         return own or self.asked or self.usual
 
 
-def create_companion(cluster: Cluster, written: Written, namespace: str) -> None:
-    """Create an object that a job needs; one that is there already is brought up to date."""
-    kinds = (api.CONFIG_MAPS, api.SECRETS, api.PERSISTENT_VOLUME_CLAIMS, api.SERVICES, api.QUEUES)
-    resource = next(kind for kind in kinds if kind.kind == written.content["kind"])
-    where = namespace if resource.namespaced else None
-    metadata = {key: value for key, value in written.content["metadata"].items() if key != "namespace"}
-    body = {**written.content, "metadata": {**metadata, **({"namespace": where} if where else {})}}
-    try:
-        cluster.create(resource, where, body)
-    except AlreadyExists:
-        cluster.patch(resource, where, body["metadata"]["name"], body)
-    except NotServed as error:
-        raise not_installed(resource) from error
-    except NotFound as error:
-        raise no_namespace(error, namespace) from error
-
-
 def kind_of(entry: Entry) -> Resource:
     """The kind of object that a job is stored as."""
     return _KINDS[entry.job.dialect]
@@ -84,7 +67,7 @@ def create_job(
         name = entry.job.key.name
         if isinstance(error, PerhapsOurs):
             stored = cluster.get(resource, namespace, name)
-            if _says(stored.get("spec"), document.get("spec")):
+            if says(stored.get("spec"), document.get("spec")):
                 return StoredJob(resource, stored)
         raise AlreadyExists(
             f"there is a job {name} in namespace {namespace} already",
@@ -94,13 +77,6 @@ def create_job(
         raise not_installed(resource) from error
     except NotFound as error:
         raise no_namespace(error, namespace) from error
-
-
-def _says(stored: Any, sent: Any) -> bool:
-    """Whether a stored object says all that was sent; the server may have added what it takes for granted."""
-    if isinstance(sent, Mapping):
-        return isinstance(stored, Mapping) and all(_says(stored.get(key), value) for key, value in sent.items())
-    return bool(stored == sent)
 
 
 def _document(entry: Entry, namespace: str, workdir: str | None, more: Mapping[str, str]) -> dict[str, Any]:

@@ -28,8 +28,9 @@ def submit(
     from tf_dist.cli.arguments import seconds
     from tf_dist.cli.findings import accepted
     from tf_dist.client.bundle import load
+    from tf_dist.client.companions import create_companion, owner_of
     from tf_dist.client.connect import connect
-    from tf_dist.client.submitting import Spaces, create_companion, create_job
+    from tf_dist.client.submitting import Spaces, create_job
     from tf_dist.client.waiting import wait_for
     from tf_dist.core.overrides import parse_overrides
 
@@ -41,8 +42,8 @@ def submit(
     companions = [(written, spaces.of(written)) for written in bundle.companions]
     output.announce(connection, ", ".join(sorted({where for _, where in (*jobs, *companions)})))
     for written, where in companions:
-        create_companion(cluster, written, where)
-        output.line(f"{written.content['kind'].lower()}/{written.content['metadata']['name']} created")
+        done = create_companion(cluster, written, where, owner=owner_of(written, bundle.jobs))
+        output.line(f"{written.content['kind'].lower()}/{written.content['metadata']['name']} {done}")
     # Of which folder a file is tells a node on this machine something, and nobody else.
     created = [create_job(cluster, entry, where, workdir=None if connection.here else "") for entry, where in jobs]
     for job in created:

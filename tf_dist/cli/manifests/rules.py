@@ -122,11 +122,20 @@ def inline(*, volcano: bool = False) -> list[Object]:
         submitting.append(_rule(_VOLCANO, "jobs", "create"))
     return [
         *submitting,
+        *companions(),
         *driving(volcano=volcano),
         _rule(_CORE, "pods/log", "get"),
         _rule(_CORE, "events", *_FEED),
         _rule(_LEASES, "leases", "get", "list", "create", "update", "delete"),
     ]
+
+
+def companions() -> list[Object]:
+    """What it takes to make what stands beside a job, to see whose it is, and to bring it up to date.
+
+    Who may create pods may read every Secret of the namespace by way of one: this adds nothing to it.
+    """
+    return [_rule(_CORE, "configmaps secrets persistentvolumeclaims services", "get", "create", "patch")]
 
 
 def editing(*, volcano: bool = False) -> list[Object]:

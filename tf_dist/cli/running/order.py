@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tf_dist.client.bundle import Entry
-from tf_dist.client.submitting import Spaces, create_companion
+from tf_dist.client.companions import create_companion, owner_of
+from tf_dist.client.submitting import Spaces
 from tf_dist.client.yaml_files import Written
 from tf_dist.cluster.api import Cluster
 
@@ -31,4 +32,4 @@ class Order:
     def create_companions(self, cluster: Cluster) -> None:
         """Create what stands beside the job, or bring it up to date."""
         for written in self.companions:
-            create_companion(cluster, written, self.spaces.of(written))
+            create_companion(cluster, written, self.spaces.of(written), owner=owner_of(written, [self.entry]))

@@ -8,6 +8,7 @@ from typing import Final
 
 from tf_dist.client import exits
 from tf_dist.client.bundle import Bundle, Entry, text_of
+from tf_dist.client.companions import create_companion
 from tf_dist.client.connect import Connection, connect
 from tf_dist.client.following import opener
 from tf_dist.client.inline import inline_driver
@@ -21,7 +22,7 @@ from tf_dist.client.launch.relay import Relay
 from tf_dist.client.launch.stopping import Stopping
 from tf_dist.client.onlooking import looking_on
 from tf_dist.client.patience import PASSING
-from tf_dist.client.submitting import Spaces, create_companion
+from tf_dist.client.submitting import Spaces
 from tf_dist.client.telling import prefix_width, warnings_told
 from tf_dist.cluster.api import Cluster, LogOptions
 from tf_dist.core.conclusion import Limits
@@ -82,7 +83,7 @@ class _Step:
         cluster = self._connection.cluster
         self._relay.width = max(prefix_width(self._entry.job), _OWN_NAME)
         for written in bundle.companions:
-            create_companion(cluster, written, self._namespace)
+            create_companion(cluster, written, self._namespace, owner=self._base_name())
         with warnings_told(self._relay), self._driven() as annotations:
             placing = Placing(cluster, self._entry, self._namespace, self._signals, self._relay.say)
             job = placing.place(annotations, None if self._connection.here else "")
@@ -94,6 +95,11 @@ class _Step:
             except ClusterError:
                 _give_up(cluster, job)
                 raise
+
+    def _base_name(self) -> str:
+        """What the document calls the job: of every run of the workflow the same, as what stands beside it."""
+        name = self._entry.job.key.name
+        return name.rpartition("-")[0] if self._options.workflow_uid else name
 
     @contextmanager
     def _driven(self) -> Iterator[Mapping[str, str]]:

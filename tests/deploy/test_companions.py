@@ -1,0 +1,55 @@
+"""What stands beside a job, on a real API server and with nothing but the role of a driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.client.test_companions import CLAIM, config, put, secret, word_of
+from tf_dist.client.companions import create_companion
+from tf_dist.client.yaml_files import Written
+from tf_dist.cluster.api import CONFIG_MAPS, SECRETS, Object, Resource
+from tf_dist.cluster.rest import RestCluster
+from tf_dist.errors import AlreadyExists, Forbidden
+
+pytestmark = pytest.mark.cluster
+
+SERVICE = {"selector": {"a": "b"}, "ports": [{"port": 80}]}
+
+
+@pytest.fixture
+def driver(
+    kubectl: Callable[..., str],
+    install: Callable[..., CompletedProcess[str]],
+    as_account: Callable[[str, str], RestCluster],
+    namespace: str,
+) -> RestCluster:
+    """The account of a driver in its namespace."""
+    kubectl("apply", "-f", "-", stdin=install("--drivers", namespace, "--no-controller").stdout)
+    return as_account("tf-dist-driver", namespace)
+
+
+@pytest.mark.parametrize(("body", "resource"), [(config, CONFIG_MAPS), (secret, SECRETS)], ids=["ConfigMap", "Secret"])
+def test_it_is_made_changed_and_left_alone(
+    admin: RestCluster, driver: RestCluster, namespace: str, body: Callable[..., Object], resource: Resource
+) -> None:
+    said = [put(driver, body(word), namespace=namespace) for word in ("hello", "hello", "bye")]
+    assert said == ["created", "unchanged", "configured"]
+    assert word_of({"kind": resource.kind, **admin.get(resource, namespace, "settings")}) == "bye"
+    before = admin.get(resource, namespace, "settings")
+    with pytest.raises(AlreadyExists, match="belongs to 'digits'"):
+        put(driver, body("ours"), owner="another", namespace=namespace)
+    assert admin.get(resource, namespace, "settings") == before
+    with pytest.raises(Forbidden):
+        put(driver, body(), namespace="default")
+
+
+@pytest.mark.parametrize(("kind", "spec"), [("PersistentVolumeClaim", CLAIM), ("Service", SERVICE)])
+def test_what_the_server_adds_is_no_difference(
+    admin: RestCluster, driver: RestCluster, namespace: str, kind: str, spec: Object
+) -> None:
+    written = Written("f", None, {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}, None)
+    said = [create_companion(driver, written, namespace, owner=owner) for owner in ("digits", "digits", "another")]
+    assert said == ["created", "unchanged", "unchanged"]
