@@ -254,6 +254,8 @@ def test_a_signal_ends_a_run_although_the_cluster_does_not_answer(elsewhere: Els
     assert process.returncode != 0
     assert "Traceback" not in text
     assert "may still be in" in text, "it says what may be left"
+    for lease in elsewhere.leases():
+        elsewhere.cluster.delete(LEASES, "default", lease)
     assert elsewhere("delete", job, "--wait", "--timeout", "180s").returncode == 0
 
 

@@ -28,9 +28,10 @@ from tests.faults.flaky import (
 )
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Object, Resource
+from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.cluster.reflector import Reflector
 from tf_dist.cluster.rest import RestCluster
-from tf_dist.errors import Forbidden, NotFound
+from tf_dist.errors import Forbidden, NotFound, Unavailable
 
 SECONDS = 60
 
@@ -532,3 +533,51 @@ def test_the_wish_for_a_list_outlives_a_list_that_fails() -> None:
         assert not scene.reflector.synced()
         assert scene.reflector.wait_synced(SECONDS)
         scene.expect(["b@8"], ["list", "watch 5", "list", "list", "list", "watch 9"])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_how_long_nothing_was_heard_is_known_and_that_the_thread_lives() -> None:
+    """A server that is away is no reason to take the thread for stuck; one that has ended by itself is."""
+
+    class Away:
+        """A cluster that does not answer, and then ends the thread that asks."""
+
+        ends = False
+        asked = 0
+
+        def list(self, *_: Any, **__: Any) -> Any:
+            self.asked += 1
+            if self.ends:
+                raise SystemExit
+            raise Unavailable("no route to it")
+
+    cluster: Any = Away()
+    reflector = Reflector(cluster, PODS, changed=lambda *_: None, pause=lambda _: 0.01)
+    assert not reflector.died()
+    reflector.start()
+    heard = reflector.heard_at
+    until(lambda: cluster.asked > 3, SECONDS)
+    rounds = reflector.round_at
+    until(lambda: reflector.round_at > rounds, SECONDS)
+    assert reflector.heard_at == heard
+    assert not reflector.died()
+    cluster.ends = True
+    until(reflector.died, SECONDS)
+    reflector.stop()
+    assert not reflector.died(), "it was ended"
+
+
+def test_every_list_and_every_event_is_heard() -> None:
+    with MemoryCluster() as memory:
+        reflector = Reflector(memory, PODS, changed=lambda *_: None, pause=lambda _: 0.01)
+        reflector.start()
+        until(reflector.synced, SECONDS)
+        assert reflector.lists == 1
+        heard = reflector.heard_at
+        memory.create(
+            PODS, "default", {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        )
+        until(lambda: reflector.heard_at > heard, SECONDS)
+        reflector.relist()
+        until(lambda: reflector.lists == 2, SECONDS)
+        reflector.stop()

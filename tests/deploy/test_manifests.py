@@ -200,7 +200,7 @@ def test_the_leases_that_drivers_take_turns_in_are_installed(settings: Settings)
         cluster: Any = WithoutNodes(memory) if settings.namespaces else memory
         with Controller(cluster, options) as controller:
             until(lambda: not controller.unready() and bool(held(memory, settings)), 60)
-            until(lambda: all(driver._deciding.ours(mandate.epoch) for mandate, driver in controller._pairs), 60)
+            until(lambda: all(driver._deciding.ours(driver._right()) for _, driver in controller._pairs), 60)
         assert names(memory, LEASES, None) == installed
 
 

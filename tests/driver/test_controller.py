@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -167,6 +168,60 @@ def test_it_takes_over_the_jobs_of_a_dead_driver_and_no_others(memory: MemoryClu
         assert drivers(memory, "of-dead") == str(LEASE)
         assert drivers(memory, "of-alive") == "default/alive"
         assert not driven(memory, "of-alive")
+
+
+def phases(controller: Controller) -> dict[str, float]:
+    """Jobs by phase, as they are exposed."""
+    found = re.findall(r'^tf_dist_jobs\{phase="(\w+)"\} (\S+)$', ask(controller, "/metrics")[1], re.MULTILINE)
+    return {phase: float(count) for phase, count in found}
+
+
+def test_jobs_are_counted_as_they_are_by_who_drives_them(memory: MemoryCluster) -> None:
+    """Also after they were deleted, and after the Lease was lost: replicas' numbers can be added."""
+    wire, short = Cut(memory), settings(duration=5.0)
+    with Controller(wire, short) as one:  # type: ignore[arg-type]  # by __getattr__
+        for name in ("first", "second"):
+            memory.create(TFJOBS, "default", tfjob(name))
+        until(lambda: sum(phases(one).values()) == 2, 60)
+        memory.delete(TFJOBS, "default", "second")
+        until(lambda: sum(phases(one).values()) == 1, 60)
+        assert 'tf_dist_admitted_gangs{queue=""} 1.0' in ask(one, "/metrics")[1]
+        with Controller(memory, short) as two:
+            until(lambda: ask(two, "/readyz")[0] == 200, 60)
+            assert phases(two) == {}
+            wire.cut = True
+            until(two.tenure.valid, 60)
+            until(lambda: phases(one) == {} and sum(phases(two).values()) == 1, 60)
+            wire.cut = False
+
+
+class Stuck(Cut):
+    """A cluster on which the creation of pods never ends, until it is let go."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        super().__init__(inner)
+        self.let_go = threading.Event()
+
+    def create(self, resource: Any, *args: Any) -> Any:
+        if resource is PODS:
+            self.let_go.wait()
+        return self._inner.create(resource, *args)
+
+
+def test_a_worker_that_is_stuck_is_unhealthy(memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tf_dist.driver.controller._WORKER_STUCK", 0.2)
+    wire = Stuck(memory)
+    try:
+        with Controller(wire, settings()) as controller:  # type: ignore[arg-type]  # by __getattr__
+            memory.create(TFJOBS, "default", tfjob())
+            until(lambda: "busy with default/mnist" in ask(controller, "/healthz")[1], 60)
+            assert ask(controller, "/healthz")[0] == 503
+            assert "tf_dist_active_workers 1.0" in ask(controller, "/metrics")[1]
+            wire.let_go.set()
+            until(lambda: ask(controller, "/healthz") == (200, "ok\n"), 60)
+            until(lambda: "tf_dist_active_workers 0.0" in ask(controller, "/metrics")[1], 60)
+    finally:
+        wire.let_go.set()
 
 
 def test_replicas_of_some_namespaces_leave_the_others_alone(memory: MemoryCluster) -> None:

@@ -5,18 +5,34 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.driver.harness import tfjob
+from tf_dist.cluster.api import TFJOBS
+from tf_dist.core import names
+from tf_dist.driver.ledger import Known, Ledger
 from tf_dist.driver.metrics import PrometheusRecorder
+from tf_dist.driver.readings import OTHER, GangReading, InformerReading, Readings, WorkReading, gangs, stuck
 from tf_dist.driver.recorder import Recorder
+from tf_dist.driver.refs import JobRef
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 _ROW = re.compile(r"^\| `(tf_dist_\w+)` \| (\w+) \|(.*?)\| (.+) \|$", re.MULTILINE)
+READINGS = Readings(
+    WorkReading(depth=3, adds=20, retries=2, running={"default/a": 1.5, "default/b": 0.5}, workers=16),
+    (InformerReading("pods", 7.0, 1.0, False, 2),),
+    {"Running": 5},
+    {"team": GangReading(4, 1)},
+)
 # One call of every method, with what it may be told.
 CALLS = {
-    "queue_depth": (3,),
+    "attach": (lambda: READINGS,),
+    "worked": (0.3, 0.04),
+    "reconcile_failed": ("Conflict",),
+    "undecidable": (2,),
     "reconciled": (0.02,),
     "acted": ("Create", "ok"),
     "admitted": (12.0,),
@@ -25,7 +41,6 @@ CALLS = {
     "called": ("get", "pods", 200, 0.004),
     "watch_restarted": ("pods", "gone"),
     "heartbeat": (True,),
-    "driving": (5,),
     "leading": (True,),
 }
 
@@ -61,8 +76,21 @@ def test_what_happens_can_be_read(recorder: PrometheusRecorder) -> None:
     recorder.leading(False)
     found = samples(recorder)
     expected = {
-        "tf_dist_queue_depth": 3,
-        "tf_dist_jobs": 5,
+        "tf_dist_workqueue_depth": 3,
+        "tf_dist_workqueue_adds_total": 20,
+        "tf_dist_workqueue_retries_total": 2,
+        "tf_dist_workqueue_queue_duration_seconds_sum": 0.3,
+        "tf_dist_workqueue_work_duration_seconds_sum": 0.04,
+        "tf_dist_workqueue_unfinished_work_seconds": 2.0,
+        "tf_dist_workqueue_longest_running_processor_seconds": 1.5,
+        "tf_dist_active_workers": 2,
+        "tf_dist_max_concurrent_reconciles": 16,
+        'tf_dist_reconcile_errors_total{reason="Conflict"}': 1,
+        'tf_dist_jobs{phase="Running"}': 5,
+        'tf_dist_pending_gangs{queue="team"}': 4,
+        'tf_dist_admitted_gangs{queue="team"}': 1,
+        'tf_dist_informer_age_seconds{resource="pods"}': 7.0,
+        'tf_dist_informer_lists_total{resource="pods"}': 2,
         "tf_dist_leading": 0,
         "tf_dist_reconcile_seconds_count": 1,
         "tf_dist_reconcile_seconds_sum": 0.02,
@@ -97,6 +125,79 @@ def test_the_document_s_table_is_what_is_exposed(recorder: PrometheusRecorder) -
 
 def test_two_may_live_in_one_process(recorder: PrometheusRecorder) -> None:
     other = PrometheusRecorder()
-    other.driving(1)
-    assert samples(other)["tf_dist_jobs"] == 1
-    assert samples(recorder)["tf_dist_jobs"] == 5
+    other.attach(lambda: Readings(WorkReading(), jobs={"Running": 1}))
+    assert samples(other)['tf_dist_jobs{phase="Running"}'] == 1
+    assert samples(recorder)['tf_dist_jobs{phase="Running"}'] == 5
+
+
+def test_drivers_of_one_process_are_summed_up(recorder: PrometheusRecorder) -> None:
+    more = Readings(
+        WorkReading(depth=1, running={"a/b": 9.0}, workers=4),
+        (InformerReading("pods", 30.0, 30.0, False, 1),),
+        {"Running": 1, "Pending": 2},
+        {"team": GangReading(1, 0)},
+    )
+    recorder.attach(lambda: more)
+    found = samples(recorder)
+    expected = {
+        "tf_dist_workqueue_depth": 4,
+        "tf_dist_active_workers": 3,
+        "tf_dist_max_concurrent_reconciles": 20,
+        "tf_dist_workqueue_longest_running_processor_seconds": 9.0,
+        'tf_dist_jobs{phase="Pending"}': 2,
+        'tf_dist_jobs{phase="Running"}': 6,
+        'tf_dist_pending_gangs{queue="team"}': 5,
+        'tf_dist_informer_age_seconds{resource="pods"}': 30.0,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_names_follow_the_conventions_of_prometheus(recorder: PrometheusRecorder) -> None:
+    """What ``promtool check metrics`` looks for."""
+    for family in text_string_to_metric_families(recorder.exposition().decode()):
+        if not family.name.startswith("tf_dist_") or family.name.endswith("_created"):
+            continue
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", family.name)
+        assert family.documentation.endswith(".")
+        assert not re.search(r"_(total|count|sum|bucket)$", family.name), "the client adds these"
+        assert not re.search(r"_(milliseconds|ms|minutes|hours|kilobytes|percent)(_|$)", family.name), "base units"
+        if family.type == "histogram":
+            assert family.name.endswith("_seconds")
+        for sample in family.samples:
+            if family.type == "counter":
+                assert sample.name.endswith(("_total", "_created"))
+            assert not {"job", "instance", "pod", "namespace"} & set(sample.labels), "Prometheus adds these"
+
+
+def test_a_queue_that_does_not_exist_has_no_series() -> None:
+    """Users name queues in labels of their jobs: there would be no end to them."""
+    jobs = [known(tfjob(f"j-{number}"), queue=f"made-up-{number}") for number in range(50)]
+    jobs += [known(tfjob("real"), queue="team"), known(tfjob("none"))]
+    found = gangs(jobs, ["team", "empty"])
+    assert {name: one.pending for name, one in found.items()} == {"team": 1, "empty": 0, OTHER: 50, "": 1}
+    assert len(gangs([], [f"q-{number}" for number in range(10_000)])) <= 200
+
+
+def test_where_there_is_a_default_queue_jobs_without_one_are_in_it() -> None:
+    assert gangs([known(tfjob("none"))], ["default"])["default"] == GangReading(pending=1)
+
+
+def known(document: dict[str, Any], queue: str = "") -> Known:
+    labels = {names.QUEUE: queue} if queue else {}
+    metadata = {**document["metadata"], "uid": document["metadata"]["name"], "resourceVersion": "1", "labels": labels}
+    stored = {**document, "metadata": metadata}
+    return Ledger().read(JobRef.of(TFJOBS, stored), stored)
+
+
+def test_what_has_stood_still_is_named() -> None:
+    idle = Readings(WorkReading(running={"a/b": 59.0}), (InformerReading("pods", 5000.0, 59.0, False, 1),))
+    assert stuck(idle, worker=60, informer=60) == [], "that the server says nothing is not the process's fault"
+    busy = Readings(
+        WorkReading(running={"a/b": 61.0}),
+        (InformerReading("pods", 0.0, 61.0, False, 1), InformerReading("nodes", 0.0, 0.0, True, 1)),
+    )
+    assert stuck(busy, worker=60, informer=60) == [
+        "a worker has been busy with a/b for 61 s",
+        "the informer of pods has not come round for 61 s",
+        "the informer of nodes has ended",
+    ]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tf_dist.cli import output
+from tf_dist.driver.json_logs import LogLevel as Level
 
 
 class DataFormat(StrEnum):
@@ -48,6 +49,9 @@ Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help=
 Target = Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="Where to, if the file does not say.")]
 Kubeconfig = Annotated[str, typer.Option("--kubeconfig", metavar="FILE", help="The cluster of this kubeconfig.")]
 Context = Annotated[str, typer.Option("--context", metavar="NAME", help="The cluster of this context.")]
+LogLevel = Annotated[
+    Level, typer.Option("--log-level", envvar="TF_DIST_LOG_LEVEL", help="From which level on log lines are written.")
+]
 Local = Annotated[bool, typer.Option("--local", help="The cluster that tf-dist local up keeps on this machine.")]
 Plain = Annotated[
     bool, typer.Option("--plain", callback=_make_plain, help="Plain text even on a terminal (also: NO_COLOR).")

@@ -74,12 +74,16 @@ class Reflector:
         self.problem: ClusterError | None = None
         self.absent = False  # the server does not serve the kind: that nothing is cached then says nothing else
         self.hidden: Forbidden | None = None  # why an optional kind may not be seen
+        self.lists = 0  # how often everything was listed
+        self.heard_at = time.monotonic()  # when the server last said anything
+        self.round_at = self.heard_at  # when the thread last did anything
         self._version = ""  # the newest that was seen
         self._resume = ""  # where to watch from; "": list first
         self._failures = 0
         self._older_lists = 0
         self._listed = threading.Event()
         self._wanted = False
+        self._begun = False
         self._stopped = threading.Event()
         self._stirred = threading.Event()
         self._stream: Stream[WatchEvent] | None = None
@@ -103,6 +107,10 @@ class Reflector:
     def wait_synced(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for that."""
         return self._listed.wait(timeout)
+
+    def died(self) -> bool:
+        """Whether its thread has ended though nobody has ended it."""
+        return self._begun and not self._thread.is_alive() and not self._stopped.is_set()
 
     def get(self, namespace: str | None, name: str) -> Object | None:
         """One cached object."""
@@ -154,7 +162,9 @@ class Reflector:
 
     def start(self) -> None:
         """Begin."""
+        self.round_at = self.heard_at = time.monotonic()
         self._thread.start()
+        self._begun = True
 
     def end(self) -> None:
         """Begin to end: who stops several has each wait for the network at the same time."""
@@ -176,6 +186,7 @@ class Reflector:
 
     def _run(self) -> None:
         while True:
+            self.round_at = time.monotonic()
             self._stirred.clear()
             if self._stopped.is_set():
                 return
@@ -227,6 +238,8 @@ class Reflector:
             self._tell(change)
         self._version = self._resume = version
         self.problem = None
+        self.lists += 1
+        self._hear()
         self._is_there()
         with self._lock:
             # A wish that came in the meantime is for a list that begins after it.
@@ -259,6 +272,7 @@ class Reflector:
         continue_ = ""
         while True:
             found = self._cluster.list(self.resource, **scope, limit=_PAGE, continue_=continue_)  # type: ignore[arg-type]
+            self._hear()
             kept += [self._known(stored) or self._keep(stored) for stored in found.items]
             version, continue_ = found.resource_version, found.continue_
             if not continue_:
@@ -274,6 +288,9 @@ class Reflector:
         before = known["metadata"]
         same = all(before.get(part) == metadata.get(part) for part in ("resourceVersion", "uid", "deletionTimestamp"))
         return known if same else None
+
+    def _hear(self) -> None:
+        self.heard_at = self.round_at = time.monotonic()
 
     def _is_there(self) -> None:
         if self.absent or self.hidden is not None:
@@ -301,6 +318,7 @@ class Reflector:
         for stored in self.cache.items():
             self._tell(self.cache.discard(key_of(stored), stored["metadata"].get("uid", "")))
         self._resume = ""
+        self._hear()
         with self._lock:
             self._listed.set()
 
@@ -312,6 +330,7 @@ class Reflector:
             self._stream = stream
             if self._stirred.is_set():
                 stream.close()
+        self._hear()
         self.problem = None
         with self._lock:
             if not self._wanted:
@@ -320,6 +339,7 @@ class Reflector:
         try:
             with stream:
                 for event in stream:
+                    self._hear()
                     short, self._failures = False, 0
                     self._take(event)
         finally:

@@ -17,6 +17,7 @@ from tf_dist.core.schedulers.model import Scheduler
 from tf_dist.core.schedulers.served import Served
 from tf_dist.core.times import format_time
 from tf_dist.driver.departed import Departed
+from tf_dist.driver.readings import InformerReading
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.schedulers import Schedulers
@@ -179,6 +180,13 @@ class Caches:
     def problems(self) -> list[str]:
         """What keeps the caches from following the cluster."""
         return [f"{r.resource.plural}: {r.problem}" for r in self._all() if r.problem is not None]
+
+    def readings(self) -> Iterator[InformerReading]:
+        """How each informer stands, while they follow the cluster."""
+        now = time.monotonic()
+        for one in self._all() if self.followed else ():
+            age, idle = now - one.heard_at, now - one.round_at
+            yield InformerReading(str(one.resource.plural), age, idle, one.died(), one.lists)
 
     def missing(self) -> list[Resource]:
         """The kinds of jobs that the cluster does not serve now."""

@@ -20,7 +20,7 @@ from tf_dist.cluster.api import Cluster
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.core import names
 from tf_dist.core.gang_scheduler import GangScheduler
-from tf_dist.driver import lease
+from tf_dist.driver import lease, readings
 from tf_dist.driver.arbiter import LeaseArbiter
 from tf_dist.driver.health import Answer, HealthServer, healthy
 from tf_dist.driver.lease import LeaseRef
@@ -32,6 +32,9 @@ from tf_dist.driver.settings import DriverSettings
 from tf_dist.driver.tenure import Tenure
 
 _LOG = logging.getLogger(__name__)
+# Seconds after which a worker or an informer counts as stuck: far above what all tries of a request may take together.
+_WORKER_STUCK: Final = 1800.0
+_INFORMER_STUCK: Final = 600.0
 # Seconds after the wish to end: until requests of drivers are broken off, until those about Leases are, and until the
 # process ends whatever still holds it up.
 _FINISH: Final = 4.0
@@ -191,7 +194,10 @@ class Controller:
     def unhealthy(self) -> str:
         """Why this process should be started anew; "" while it should not."""
         ages = [driver.pulse.age() for _, driver in self._pairs if not driver.pulse.alive()]
-        return f"the driver has not come round for {max(ages):.0f} s" if ages else ""
+        found = [f"the driver has not come round for {max(ages):.0f} s"] if ages else []
+        for _, driver in self._pairs:
+            found += readings.stuck(driver.readings(), worker=_WORKER_STUCK, informer=_INFORMER_STUCK)
+        return "; ".join(found)
 
     def unready(self) -> str:
         """What is missing before this replica could drive; "" for nothing. A stand-by is ready."""

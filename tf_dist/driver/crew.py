@@ -18,6 +18,7 @@ from tf_dist.driver.events import EventWriter
 from tf_dist.driver.json_logs import about
 from tf_dist.driver.ledger import Known
 from tf_dist.driver.mandate import NotDriving
+from tf_dist.driver.readings import WorkReading
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.steward import Steward
@@ -35,7 +36,7 @@ class Crew:
     ``look`` gives what is known of a job at this moment, and whether this driver is the one for it; ``tells`` says
     whether it is to tell it a verdict all the same. ``lost`` is called when the mandate turns out to have ended.
     ``start`` brings in workers; before that, and without, a pass is made in the caller's thread.
-    ``clock``: epoch seconds.
+    ``clock``: epoch seconds; ``monotonic``: seconds that only go forward.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Crew:
         recorder: Recorder,
         *,
         clock: Callable[[], float],
+        monotonic: Callable[[], float],
         look: Callable[[JobRef], tuple[Known | None, bool]],
         tells: Callable[[Known, Verdict], bool],
         lost: Callable[[], None],
@@ -59,11 +61,14 @@ class Crew:
         self._events = events
         self._recorder = recorder
         self._clock = clock
+        self._monotonic = monotonic
         self._look = look
         self._tells = tells
         self._lost = lost
         self._lock = threading.Lock()
-        self._busy: set[JobRef] = set()
+        self._waiting: dict[JobRef, float] = {}  # since when they wait for a worker, in seconds of ``monotonic``
+        self._running: dict[JobRef, float] = {}
+        self._workers = 0
         self._again: set[JobRef] = set()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -74,7 +79,8 @@ class Crew:
 
     def start(self, workers: int) -> None:
         """Act for so many jobs at a time from now on."""
-        self._pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="driver-worker")
+        self._workers = max(1, workers)
+        self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="driver-worker")
 
     def stop(self) -> None:
         """Wait for the passes that are under way; those that are not are given up."""
@@ -86,30 +92,44 @@ class Crew:
         if self._pool is None:
             return self._safe_drive(ref)
         with self._lock:
-            if ref in self._busy:
+            if ref in self._waiting or ref in self._running:
                 self._again.add(ref)
                 return 0
-            self._busy.add(ref)
+            since = self._queue.ready_at(ref)
+            self._waiting[ref] = self._monotonic() if since is None else since
         self._pool.submit(self._work, ref)
         return 0
 
     def _work(self, ref: JobRef) -> None:
+        begun = self._monotonic()
+        with self._lock:
+            waited = begun - self._waiting.pop(ref)
+            self._running[ref] = begun
         try:
             self._safe_drive(ref)
         finally:
             with self._lock:
-                self._busy.discard(ref)
+                del self._running[ref]
                 again = ref in self._again
                 self._again.discard(ref)
-                self._recorder.queue_depth(len(self._busy))
+            self._recorder.worked(max(0.0, waited), self._monotonic() - begun)
             if again:
                 self._queue.add(ref)
+
+    def reading(self) -> WorkReading:
+        """How much there is to do, and how far the workers are."""
+        now, due = self._monotonic(), self._queue.ready()
+        with self._lock:
+            running = {str(ref): now - begun for ref, begun in self._running.items()}
+            depth = due + len(self._waiting)
+        return WorkReading(depth, self._queue.adds, self._queue.retries, running, self._workers)
 
     def _safe_drive(self, ref: JobRef) -> int:
         try:
             return self._drive(ref)
         except Exception:
             _LOG.exception("%s: its pass met a defect", ref)
+            self._recorder.reconcile_failed("defect")
             self._queue.retry(ref)
             return 1
 
@@ -150,6 +170,7 @@ class Crew:
             self._lost()
         except (Conflict, NotFound) as error:
             _LOG.debug("%s changed under us: %s", ref, error)
+            self._recorder.reconcile_failed(type(error).__name__)
             self._queue.retry(ref)
             self._look_again(ref, known)
         except Unavailable as error:
@@ -171,6 +192,7 @@ class Crew:
     def _report(self, ref: JobRef, known: Known, error: Exception) -> None:
         pause = self._queue.retry(ref, error.after if isinstance(error, Throttled) else None)
         expected = isinstance(error, ClusterError)
+        self._recorder.reconcile_failed(type(error).__name__ if expected else "defect")
         _LOG.warning("%s: %s; again in %.1f s", ref, error, pause, exc_info=None if expected else error)
         hint = getattr(error, "hint", "")
         what = str(error) if expected else f"{type(error).__name__}: {error}"

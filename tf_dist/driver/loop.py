@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tf_dist.cluster.api import Cluster
+from tf_dist.cluster.api import QUEUES, Cluster
 from tf_dist.core.claims import managed_elsewhere
 from tf_dist.core.gang.model import Admit, Verdict, Wait
 from tf_dist.driver import arbiter as arbiters
+from tf_dist.driver import readings
 from tf_dist.driver.admission import Admission
 from tf_dist.driver.apply import Applier
 from tf_dist.driver.arbiter import Arbiter, admissions_lease
@@ -31,6 +32,7 @@ from tf_dist.driver.mandate import Always, Mandate
 from tf_dist.driver.others import Others
 from tf_dist.driver.pulse import Pulse
 from tf_dist.driver.queue_reports import QueueReports
+from tf_dist.driver.readings import Readings
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.settings import DriverSettings
@@ -121,6 +123,7 @@ class Driver:
             self._events,
             self._recorder,
             clock=clock,
+            monotonic=monotonic,
             look=self._look,
             tells=self._tells,
             lost=self._look_at_all,
@@ -133,6 +136,7 @@ class Driver:
         self._all_due = float("-inf")
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._recorder.attach(self.readings)
 
     def _intents(self, cluster: Cluster, place: LeaseRef | None) -> Intents:
         if place is None:
@@ -165,6 +169,17 @@ class Driver:
     def synced(self) -> bool:
         """Whether it sees all it decides on."""
         return self.caches.synced()
+
+    def readings(self) -> Readings:
+        """How it stands at this moment."""
+        mine = [known for known in self._ledger.values() if self._others.drives(known)] if self._mandate.valid() else []
+        queues = [queue["metadata"]["name"] for queue in self.caches.rules(QUEUES)] if mine else []
+        return Readings(
+            work=self._crew.reading(),
+            informers=tuple(self.caches.readings()),
+            jobs=readings.phases(mine),
+            gangs=readings.gangs(mine, queues) if mine else {},
+        )
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -258,12 +273,9 @@ class Driver:
             self._all_due = now + self._settings.resync
             due, everything = self._ledger, True
         chosen = {ref for ref in due or () if self._concerns(self._ledger.get(ref))}
-        if everything:
-            self._recorder.driving(len(chosen))
         heard, failed = self._admitted()
         # Whoever waits for an answer has it first.
         order = [*heard, *sorted(chosen.difference(heard), key=str)]
-        self._recorder.queue_depth(len(order))
         taken = sum(self._crew.dispatch(ref) for ref in order)
         if failed is not None:
             raise failed

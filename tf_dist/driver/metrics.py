@@ -13,7 +13,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
 from tf_dist import __version__
+from tf_dist.driver.readings import Readings
 from tf_dist.driver.recorder import Recorder
+from tf_dist.driver.sampled import Sampled
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PASS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -27,8 +29,26 @@ class PrometheusRecorder(Recorder):
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         own = self.registry = CollectorRegistry()
-        self._depth = Gauge("tf_dist_queue_depth", "Jobs that wait for a look.", registry=own)
-        self._jobs = Gauge("tf_dist_jobs", "Jobs that this process drives.", registry=own)
+        self._sampled = Sampled()
+        own.register(self._sampled)
+        self._waits = Histogram(
+            "tf_dist_workqueue_queue_duration_seconds",
+            "How long jobs waited in the work queue until a worker took them.",
+            buckets=_CALL,
+            registry=own,
+        )
+        self._works = Histogram(
+            "tf_dist_workqueue_work_duration_seconds",
+            "How long a worker was busy with a job that it took.",
+            buckets=_CALL,
+            registry=own,
+        )
+        self._failures = Counter(
+            "tf_dist_reconcile_errors",
+            "Looks at jobs that did not come to their end, by reason.",
+            ["reason"],
+            registry=own,
+        )
         self._leading = Gauge("tf_dist_leading", "1 while this process holds its lease, else 0.", registry=own)
         self._reconciles = Histogram(
             "tf_dist_reconcile_seconds",
@@ -86,9 +106,18 @@ class PrometheusRecorder(Recorder):
         """Everything counted so far, in Prometheus' text format (``CONTENT_TYPE``)."""
         return generate_latest(self.registry)
 
-    def queue_depth(self, depth: int) -> None:
-        """Set the depth."""
-        self._depth.set(depth)
+    def attach(self, source: Callable[[], Readings]) -> None:
+        """Ask a driver how it stands whenever this is read."""
+        self._sampled.sources.append(source)
+
+    def worked(self, waited: float, seconds: float) -> None:
+        """Count what a worker did."""
+        self._waits.observe(waited)
+        self._works.observe(seconds)
+
+    def reconcile_failed(self, reason: str) -> None:
+        """Count a failure."""
+        self._failures.labels(reason).inc()
 
     def reconciled(self, seconds: float) -> None:
         """Count a pass."""
@@ -128,10 +157,6 @@ class PrometheusRecorder(Recorder):
         self._heartbeats.labels("ok" if ok else "failed").inc()
         if ok:
             self._last_heartbeat.set(self._clock())
-
-    def driving(self, jobs: int) -> None:
-        """Set the number of jobs."""
-        self._jobs.set(jobs)
 
     def leading(self, leads: bool) -> None:
         """Set whether we lead."""

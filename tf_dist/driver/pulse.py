@@ -12,7 +12,7 @@ class Pulse:
     A loop has as long for its first round. Thread-safe. ``monotonic``: seconds that only go forward.
     """
 
-    def __init__(self, limit: float = 120.0, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limit: float = 300.0, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit
         self._monotonic = monotonic
         self._last = monotonic()

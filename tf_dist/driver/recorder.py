@@ -6,12 +6,22 @@ called from any thread, often, and must neither block nor raise.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from tf_dist.driver.readings import Readings
+
 
 class Recorder:
     """Counts nothing. Subclass it to count."""
 
-    def queue_depth(self, depth: int) -> None:
-        """So many jobs wait for a look."""
+    def attach(self, source: Callable[[], Readings]) -> None:
+        """A driver says how it stands whenever it is asked."""
+
+    def worked(self, waited: float, seconds: float) -> None:
+        """A worker has dealt with a key of the work queue, which had waited for it, in so many seconds."""
+
+    def reconcile_failed(self, reason: str) -> None:
+        """Looking at a job did not come to its end: ``Conflict``, ``Unavailable``, …, or a ``defect`` of ours."""
 
     def reconciled(self, seconds: float) -> None:
         """One job was looked at, decided on and acted for, which took ``seconds``."""
@@ -39,9 +49,6 @@ class Recorder:
 
     def heartbeat(self, ok: bool) -> None:
         """The driver's Lease was renewed, or could not be."""
-
-    def driving(self, jobs: int) -> None:
-        """So many jobs are driven by this process."""
 
     def leading(self, leads: bool) -> None:
         """This process drives from now on, or no longer."""

@@ -29,12 +29,26 @@ class WorkQueue(Generic[K]):
         self._heap: list[tuple[float, int, K]] = []
         self._serial = 0
         self._failures: dict[K, int] = {}
+        self._ready_at: dict[K, float] = {}  # of the keys that were taken last
+        self.adds = 0
+        self.retries = 0
         self._changed = threading.Condition()
         self._closed = False
         self._woken = False
 
     def __len__(self) -> int:
         return len(self._due)
+
+    def ready(self) -> int:
+        """How many keys are due."""
+        with self._changed:
+            now = self._monotonic()
+            return sum(when <= now for when, _ in self._due.values())
+
+    def ready_at(self, key: K) -> float | None:
+        """When a key that was taken last had become due; None for others."""
+        with self._changed:
+            return self._ready_at.get(key)
 
     @property
     def entries(self) -> int:
@@ -47,6 +61,7 @@ class WorkQueue(Generic[K]):
             when = self._monotonic() + max(0.0, after)
             if key in self._due and self._due[key][0] <= when:
                 return
+            self.adds += key not in self._due
             self._serial += 1
             self._due[key] = when, self._serial
             heapq.heappush(self._heap, (when, self._serial, key))
@@ -62,6 +77,7 @@ class WorkQueue(Generic[K]):
     def retry(self, key: K, after: float | None = None) -> float:
         """Ask for another look after a failure; returns the pause, which doubles with every failure in a row."""
         with self._changed:
+            self.retries += 1
             failures = self._failures[key] = self._failures.get(key, 0) + 1
         pause = min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** min(failures - 1, 30)) if after is None else after
         self.add(key, pause)
@@ -109,12 +125,16 @@ class WorkQueue(Generic[K]):
     def _take(self) -> list[K]:
         now = self._monotonic()
         keys: list[K] = []
+        ready: dict[K, float] = {}
         while self._heap and self._heap[0][0] <= now:
             when, serial, key = heapq.heappop(self._heap)
             # A key that was asked for earlier since leaves an outdated entry behind.
             if self._due.get(key) == (when, serial):
                 del self._due[key]
                 keys.append(key)
+                ready[key] = when
+        if keys:
+            self._ready_at = ready
         return keys
 
     def _until_next(self, longest: float) -> float:

@@ -8,6 +8,7 @@ import typer
 
 from tf_dist.cli import options
 from tf_dist.core.gang_scheduler import GangScheduler
+from tf_dist.driver.json_logs import LogLevel
 
 if TYPE_CHECKING:
     from tf_dist.cluster.kube import KubeContext
@@ -39,6 +40,7 @@ def controller(
     log_format: Annotated[
         options.TextFormat, typer.Option("--log-format", help="json or text.")
     ] = options.TextFormat.TEXT,
+    log_level: options.LogLevel = LogLevel.INFO,
     workers: _Workers = 16,
     volcano_jobs: _Volcano = False,
     gang_scheduler: Annotated[
@@ -55,7 +57,7 @@ def controller(
     from tf_dist.driver.arbiter import system_namespace
     from tf_dist.driver.controller import ControllerSettings
 
-    json_logs.configure(json_logs.LogFormat(log_format.value))
+    json_logs.configure(json_logs.LogFormat(log_format.value), level=log_level.number)
     # Not the lasting local cluster, though it may be up: that one drives its jobs itself.
     place = load(kubeconfig or None, context or None)
     settings = ControllerSettings(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tf_dist.cli import options, output
+from tf_dist.driver.json_logs import LogLevel
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def node(
     insecure_logs: _InsecureLogs = False,
     state_dir: _StateDir = "",
     keep_node: _KeepNode = False,
+    log_level: options.LogLevel = LogLevel.WARNING,
 ) -> None:
     """Make this machine a node of a cluster: pods run here as processes, without images.
 
@@ -86,7 +88,7 @@ def node(
         orphan_limit=_ORPHANS,
     )
     logs = None if no_logs else _logs(log_port, log_cert, log_key, insecure=insecure_logs)
-    _run(settings, logs, kubeconfig, context, state_dir, keep_node=keep_node)
+    _run(settings, logs, kubeconfig, context, state_dir, keep_node=keep_node, log_level=log_level)
 
 
 def _run(
@@ -97,15 +99,17 @@ def _run(
     state_dir: str,
     *,
     keep_node: bool,
+    log_level: LogLevel,
 ) -> None:
     from tf_dist.cluster.node.service import NodeService
+    from tf_dist.driver import json_logs
     from tf_dist.driver.signals import Signals
 
     with _connect(kubeconfig, context) as cluster:
         folder = Path(state_dir).absolute() if state_dir else _default_state_dir(cluster, settings.name)
         settings = replace(settings, state_dir=folder)
         service = NodeService(cluster, settings, logs=logs, keep_node=keep_node)
-        _log_to_standard_error()
+        json_logs.configure(json_logs.LogFormat.TEXT, level=log_level.number)
         with Signals() as signals:
             signals.listen(lambda number: service.ask())
             service.run(lambda agent: _show(agent, settings, logs))
@@ -187,12 +191,6 @@ def _taint(text: str) -> Mapping[str, str]:
         hint = f"write dedicated=training:NoSchedule; effects are {', '.join(_EFFECTS)}; none alone means no taint"
         raise InvalidJob([Problem("--taint", f"{text!r} is not KEY=VALUE:EFFECT", hint)])
     return {"key": key, "effect": effect} | ({"value": value} if value else {})
-
-
-def _log_to_standard_error() -> None:
-    import logging
-
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
 
 
 def _show(agent: NodeAgent, settings: NodeSettings, logs: LogSettings | None) -> None:
