@@ -26,7 +26,8 @@ from tf_dist.core.status import (
     RefusedSpec,
     Status,
 )
-from tf_dist.core.status_codec import dump_status, format_ranges, load_status, parse_ranges
+from tf_dist.core.status_codec import dump_status, format_ranges, load_status
+from tf_dist.core.stored_values import parse_ranges
 from tf_dist.core.times import round_time
 
 # Row: from; column: to, in the order of the enum. P R X=Restarting A a=Aborted C c=Completed T t=Terminated F.

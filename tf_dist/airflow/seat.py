@@ -15,7 +15,7 @@ from tf_dist.client.inline import leased_driver
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.kube import KubeContext
 from tf_dist.core.claims import driver_of, managed_elsewhere, may_claim
-from tf_dist.core.status_codec import is_newer, load_status, stored_status
+from tf_dist.core.status_codec import is_newer, shown_status
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.workqueue import WorkQueue
 from tf_dist.errors import ClusterError, Conflict, Forbidden, NotFound
@@ -122,7 +122,7 @@ class Seat:
         if managed_elsewhere(stored) or is_newer(stored):
             return None
         present = driver_of(stored)
-        if present == me or load_status(stored_status(stored)).finished:
+        if present == me or shown_status(stored).finished:
             return None
         if not may_claim(present, me, self._mandate.stale(), reserved=RESERVED):
             return _LOOK_EVERY if "/" in present else None  # a driver without a Lease is there for good

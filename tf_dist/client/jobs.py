@@ -18,7 +18,7 @@ from tf_dist.core.invalid import with_spec
 from tf_dist.core.model import Job
 from tf_dist.core.observed import PodView, pod_view
 from tf_dist.core.status import Status, state_word
-from tf_dist.core.status_codec import glimpse, is_newer, load_status, stored_status
+from tf_dist.core.status_codec import shown_status, stored_status
 from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Problem
 
 T = TypeVar("T")
@@ -65,8 +65,7 @@ class StoredJob:
     @cached_property
     def status(self) -> Status:
         """What it remembers."""
-        raw = stored_status(self.stored)
-        return glimpse(raw) if is_newer(self.stored) else load_status(raw)
+        return shown_status(self.stored)
 
     @cached_property
     def job(self) -> Job:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tf_dist.cluster.api import Object
 
 Key = tuple[str, str]
+_DIGITS = 20  # those of 64 bits
 
 
 class Change(NamedTuple):
@@ -36,7 +37,7 @@ def version_of(stored: Object) -> int:
 def as_number(version: object) -> int:
     """A resourceVersion as a number; 0 where it is none."""
     text = str(version or "")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else 0
 
 
 class Cache:

@@ -6,12 +6,13 @@ cannot die without its whole cluster (``embedded``). Whether a Lease is stale is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Final
 
 from tf_dist.core import names
 from tf_dist.core.model import Document
 from tf_dist.core.status_codec import FIELD, stored_status
+from tf_dist.core.untyped import mapping, text
 
 TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"
 """The ``managedBy`` of the controller whose jobs tf-dist runs."""
@@ -22,7 +23,7 @@ def managed_elsewhere(stored: Document) -> bool:
 
     Never raises: it is asked before the rest of a document is read, which may be anything.
     """
-    manager = _mapping(_mapping(stored.get("spec")).get("runPolicy")).get("managedBy")
+    manager = mapping(mapping(stored.get("spec")).get("runPolicy")).get("managedBy")
     return manager is not None and manager != TRAINING_OPERATOR
 
 
@@ -31,9 +32,9 @@ def driver_of(stored: Document) -> str:
 
     Never raises: whatever people wrote there that is no name counts as none.
     """
-    annotations = _mapping(_mapping(stored.get("metadata")).get("annotations"))
-    memory = _mapping(stored_status(stored).get(FIELD))
-    return _text(memory.get("driver")) or _text(annotations.get(names.DRIVER))
+    annotations = mapping(mapping(stored.get("metadata")).get("annotations"))
+    memory = mapping(stored_status(stored).get(FIELD))
+    return text(memory.get("driver")) or text(annotations.get(names.DRIVER))
 
 
 def may_drive(driver: str, me: str, stale: Collection[str], *, takes_over: bool) -> bool:
@@ -47,14 +48,6 @@ def may_drive(driver: str, me: str, stale: Collection[str], *, takes_over: bool)
     if driver == me:
         return True
     return takes_over and "/" in driver and driver in stale
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def may_claim(driver: str, me: str, stale: Collection[str], *, reserved: str) -> bool:

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.core.policy_model import Rule
 
 Document = Mapping[str, Any]
+
+MOST_REPLICAS: Final = 100_000
+"""So many pods a job may have, of all its types together: more than any cluster runs, and each costs time in a pass."""
 
 
 class Dialect(StrEnum):

@@ -15,6 +15,7 @@ from tf_dist.core.model import Document, ReplicaId
 from tf_dist.core.schedulers.served import Served
 from tf_dist.core.status import AcceptedSpec, RefusedSpec, Status
 from tf_dist.core.times import parse_time, round_time
+from tf_dist.core.untyped import mapping, mappings, number, text, texts
 
 
 class PodPhase(StrEnum):
@@ -157,14 +158,14 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
     index = labels.get(names.REPLICA_INDEX, "")
     if names.REPLICA_TYPE not in labels or not index.isdecimal():
         return None
-    status = pod.get("status") or {}
-    conditions = {c.get("type"): c for c in status.get("conditions") or ()}
+    status = _sound(mapping(pod.get("status")))
+    conditions = {c.get("type"): c for c in status["conditions"]}
     container_status = _container_status(status.get("containerStatuses") or (), container)
     state = container_status.get("state") or {}
     phase = _phase(status.get("phase"))
     exit_ = _exit(state.get("terminated")) or _pod_exit(status, phase)
     deleting = bool(metadata.get("deletionTimestamp"))
-    node = (pod.get("spec") or {}).get("nodeName") or ""
+    node = text(mapping(pod.get("spec")).get("nodeName"))
     disruption = _disruption(status, conditions, deleting=deleting, node=node)
     own = exit_ is not None and phase is PodPhase.FAILED and _own_end(exit_, conditions, deleting=deleting)
     return PodView(
@@ -187,6 +188,29 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
         unschedulable=_unschedulable(conditions),
         waiting=_waiting(state.get("waiting")),
     )
+
+
+def _sound(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What is read of a pod's status, each part of the type that it should have, or absent."""
+    return {
+        **texts({key: status.get(key) for key in ("phase", "reason", "message", "startTime")}),
+        "conditions": [texts(one) for one in mappings(status.get("conditions"))],
+        "containerStatuses": [_sound_container(one) for one in mappings(status.get("containerStatuses"))],
+        "initContainerStatuses": [_sound_container(one) for one in mappings(status.get("initContainerStatuses"))],
+    }
+
+
+def _sound_container(status: Mapping[str, Any]) -> dict[str, Any]:
+    states = {key: mapping(status.get(key)) for key in ("state", "lastState")}
+    return {
+        "name": text(status.get("name")),
+        "restartCount": number(status.get("restartCount")),
+        **{key: {word: _sound_state(one) for word, one in state.items()} for key, state in states.items()},
+    }
+
+
+def _sound_state(state: object) -> dict[str, Any]:
+    return {**texts(state), "exitCode": number(mapping(state).get("exitCode"))} if mapping(state) else {}
 
 
 def _disruption(
@@ -225,8 +249,8 @@ def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], *, deleti
     return exit_.finished_at < disrupted - _SKEW
 
 
-def _phase(text: str | None) -> PodPhase:
-    return _PHASES.get(text or "", PodPhase.PENDING)
+def _phase(written: str | None) -> PodPhase:
+    return _PHASES.get(written or "", PodPhase.PENDING)
 
 
 def _container_status(statuses: Any, name: str) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tf_dist.core.model import Document
+from tf_dist.core.untyped import items, mapping
 
 FIELD: Final = "tfDist"
 CONDITION: Final = "tf-dist.dev/Memory"
@@ -25,20 +26,20 @@ def carried(status: Document, kind: str) -> Document:
     """
     text = json.dumps(status[FIELD], separators=(",", ":"))
     if kind == "Job":
-        return {**status, "controlledResources": {**_mapping(status.get("controlledResources")), RESOURCE: text}}
+        return {**status, "controlledResources": {**mapping(status.get("controlledResources")), RESOURCE: text}}
     condition = {"type": CONDITION, "status": "Unknown", "reason": "Stored", "message": text}
-    return {**status, "conditions": [condition, *_list(status.get("conditions"))]}
+    return {**status, "conditions": [condition, *items(status.get("conditions"))]}
 
 
 def carries(status: object) -> bool:
     """Whether a stored status has its memory in such a field only."""
-    raw = _mapping(status)
+    raw = mapping(status)
     return FIELD not in raw and _text(raw) is not None
 
 
 def restored(status: object) -> Document:
     """A stored status with its memory in ``tfDist``, wherever it was; without it if there is none. Never raises."""
-    raw = _mapping(status)
+    raw = mapping(status)
     text = _text(raw)
     if text is None:
         return raw
@@ -52,9 +53,9 @@ def restored(status: object) -> Document:
 
 
 def _text(status: Mapping[str, Any]) -> str | None:
-    found = _mapping(status.get("controlledResources")).get(RESOURCE)
-    for condition in _list(status.get("conditions")):
-        if _mapping(condition).get("type") == CONDITION:
+    found = mapping(status.get("controlledResources")).get(RESOURCE)
+    for condition in items(status.get("conditions")):
+        if mapping(condition).get("type") == CONDITION:
             found = condition.get("message")
     return found if isinstance(found, str) else None
 
@@ -63,16 +64,8 @@ def _shown(status: Mapping[str, Any]) -> dict[str, Any]:
     """What the status shows to people."""
     shown = dict(status)
     if "conditions" in status:
-        shown["conditions"] = [c for c in _list(status["conditions"]) if _mapping(c).get("type") != CONDITION]
-    resources = _mapping(status.get("controlledResources"))
+        shown["conditions"] = [c for c in items(status["conditions"]) if mapping(c).get("type") != CONDITION]
+    resources = mapping(status.get("controlledResources"))
     if RESOURCE in resources:
         shown["controlledResources"] = {key: value for key, value in resources.items() if key != RESOURCE}
     return shown
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

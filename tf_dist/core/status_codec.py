@@ -7,11 +7,12 @@ Replica sets are stored as ranges (``worker: "0-2,5"``), which keeps the status 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
 from typing import Any, Final, TypeVar
 
-from tf_dist.core.model import Document, ReplicaId
+from tf_dist.core import stored_values as values
+from tf_dist.core.model import MOST_REPLICAS, Document, ReplicaId
 from tf_dist.core.pruned_status import FIELD as FIELD
 from tf_dist.core.pruned_status import restored
 from tf_dist.core.status import (
@@ -25,13 +26,20 @@ from tf_dist.core.status import (
     RefusedSpec,
     Status,
 )
+from tf_dist.core.stored_values import InvalidStatus
 from tf_dist.core.times import format_micro_time, parse_time
+from tf_dist.core.untyped import mappings
 from tf_dist.errors import TFDistError
 
 _Part = TypeVar("_Part", AcceptedSpec, RefusedSpec)
 
+_FAILURE: Final = tuple(part.name for part in fields(Failure) if part.name not in ("code", "at"))
+_COUNTS: Final = tuple(part.name for part in fields(Counts))
+
 VERSION: Final = 1
 """The version of the form that is written; 0 had none."""
+
+_SHOWN: Final = 40
 
 NEWER_FORMAT: Final = "NewerStatusFormat"
 
@@ -80,12 +88,12 @@ def glimpse(stored: Document) -> Status:
     raw = stored.get(FIELD)
     known: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     texts = {key: known[key] for key in ("reason", "message", "driver") if isinstance(known.get(key), str)}
-    phase = known.get("phase")
-    return Status(phase=Phase(phase) if phase in set(Phase) else Phase.PENDING, **texts)
+    phase = next((one for one in Phase if one == known.get("phase")), Phase.PENDING)
+    return Status(phase=phase, **texts)
 
 
 def load_status(stored: Document) -> Status:
-    """The memory in a job's raw status, of a form that is known (see ``check_version``).
+    """The memory in a job's raw status, of a form that is known (see ``check_version``); InvalidStatus if it is none.
 
     A job that another operator finished before tf-dist came has no memory, but is finished all the same.
     """
@@ -93,34 +101,44 @@ def load_status(stored: Document) -> Status:
     if not isinstance(raw, Mapping):
         return _foreign(stored)
     return Status(
-        phase=Phase(raw.get("phase", Phase.PENDING)),
-        reason=raw.get("reason", ""),
-        message=raw.get("message", ""),
+        phase=_load_phase(raw),
+        reason=values.text(raw, "reason"),
+        message=values.text(raw, "message"),
         since=parse_time(raw.get("since")),
         created=parse_time(raw.get("created")),
         start_time=parse_time(raw.get("startTime")),
         completion_time=parse_time(raw.get("completionTime")),
-        attempts=_load_attempts(raw.get("attempts") or {}),
-        seen=_load_replicas(raw.get("seen") or {}),
-        succeeded=_load_replicas(raw.get("succeeded") or {}),
-        restarts=dict(raw.get("restarts") or {}),
-        disruptions=dict(raw.get("disruptions") or {}),
-        container_restarts=raw.get("containerRestarts", 0),
-        pauses={k: Pause(v["count"], parse_time(v["until"]) or 0.0) for k, v in (raw.get("pauses") or {}).items()},
-        admission=_load_admission(raw.get("admission")),
-        last_sizes=dict(raw.get("lastSizes") or {}),
-        requeues=raw.get("requeues", 0),
+        attempts=_load_attempts(values.mapping(raw, "attempts")),
+        seen=_load_replicas(raw, "seen"),
+        succeeded=_load_replicas(raw, "succeeded"),
+        restarts=values.numbers(raw, "restarts"),
+        disruptions=values.numbers(raw, "disruptions"),
+        container_restarts=values.number(raw, "containerRestarts"),
+        pauses=_load_pauses(values.mapping(raw, "pauses")),
+        admission=_load_admission(raw),
+        last_sizes=values.numbers(raw, "lastSizes", MOST_REPLICAS),
+        requeues=values.number(raw, "requeues"),
         not_before=parse_time(raw.get("notBefore")) or 0.0,
-        refused_nodes={node: parse_time(until) or 0.0 for node, until in (raw.get("refusedNodes") or {}).items()},
-        counts={type_: Counts(**counts) for type_, counts in (raw.get("replicas") or {}).items()},
-        failure=_load_failure(raw.get("failure")),
-        gang=raw.get("gang", ""),
-        driver=raw.get("driver", ""),
-        obstacle=raw.get("obstacle", ""),
+        refused_nodes={node: parse_time(at) or 0.0 for node, at in values.mapping(raw, "refusedNodes").items()},
+        counts=_load_counts(values.mapping(raw, "replicas")),
+        failure=_load_failure(raw),
+        gang=values.text(raw, "gang"),
+        driver=values.text(raw, "driver"),
+        obstacle=values.text(raw, "obstacle"),
         accepted=_load_part(AcceptedSpec, raw.get("acceptedSpec")),
         refused=_load_part(RefusedSpec, raw.get("refusedSpec")),
         reported=parse_time(raw.get("reported")),
     )
+
+
+def shown_status(job: Document) -> Status:
+    """The memory of a stored job, or, where it cannot be read here, as much of it as people are shown."""
+    raw = stored_status(job)
+    try:
+        check_version(raw)
+        return load_status(raw)
+    except (NewerFormat, InvalidStatus):
+        return glimpse(raw)
 
 
 def dump_status(status: Status) -> dict[str, Any]:
@@ -158,8 +176,8 @@ def dump_status(status: Status) -> dict[str, Any]:
     return _nonzero(full)
 
 
-def _nonzero(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if value not in (None, "", 0, {})}
+def _nonzero(shown: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in shown.items() if value not in (None, "", 0, {})}
 
 
 def _time(seconds: float | None) -> str | None:
@@ -167,11 +185,10 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _foreign(stored: Document) -> Status:
-    conditions = stored.get("conditions") or ()
-    true = {c.get("type") for c in conditions if isinstance(c, Mapping) and c.get("status") == "True"}
     state = stored.get("state")
+    true = [c.get("type") for c in mappings(stored.get("conditions")) if c.get("status") == "True"]
     if isinstance(state, Mapping):
-        true.add(state.get("phase"))
+        true.append(state.get("phase"))
     for name, phase in _FOREIGN:
         if name in true or state == name:
             ended = parse_time(stored.get("completionTime"))
@@ -185,13 +202,37 @@ def _dump_attempts(attempts: Attempts) -> dict[str, Any]:
 
 
 def _load_attempts(raw: Mapping[str, Any]) -> Attempts:
-    pods = {_replica(name): count for name, count in (raw.get("pods") or {}).items()}
-    return Attempts(raw.get("job", 1), dict(raw.get("tasks") or {}), pods)
+    pods = {_replica(name): count for name, count in values.numbers(raw, "pods").items()}
+    return Attempts(values.number(raw, "job", 1), values.numbers(raw, "tasks"), pods)
 
 
 def _replica(name: str) -> ReplicaId:
-    type_, _, index = name.rpartition("-")
-    return ReplicaId(type_, int(index))
+    type_, _, written = name.rpartition("-")
+    try:
+        return ReplicaId(type_, values.index(written))
+    except ValueError as error:
+        raise InvalidStatus("attempts.pods", "mapping of replicas") from error
+
+
+def _load_phase(raw: Mapping[str, Any]) -> Phase:
+    written = values.text(raw, "phase") or Phase.PENDING.value
+    try:
+        return Phase(written)
+    except ValueError as error:
+        raise InvalidStatus("phase", f"phase of a job: {written[:_SHOWN]!r}") from error
+
+
+def _load_pauses(raw: Mapping[str, Any]) -> dict[str, Pause]:
+    pauses = {key: values.mapping(raw, key) for key in raw}
+    return {key: Pause(values.number(p, "count"), parse_time(p.get("until")) or 0.0) for key, p in pauses.items()}
+
+
+def _load_counts(raw: Mapping[str, Any]) -> dict[str, Counts]:
+    return {type_: Counts(**{key: values.number(one, key) for key in _COUNTS}) for type_, one in _parts(raw)}
+
+
+def _parts(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    return ((key, values.mapping(raw, key)) for key in raw)
 
 
 def _dump_replicas(replicas: Iterable[ReplicaId]) -> dict[str, str]:
@@ -201,8 +242,17 @@ def _dump_replicas(replicas: Iterable[ReplicaId]) -> dict[str, str]:
     return {type_: format_ranges(indexes) for type_, indexes in by_type.items()}
 
 
-def _load_replicas(raw: Mapping[str, str]) -> frozenset[ReplicaId]:
-    return frozenset(ReplicaId(type_, index) for type_, text in raw.items() for index in parse_ranges(text))
+def _load_replicas(raw: Mapping[str, Any], key: str) -> frozenset[ReplicaId]:
+    found: set[ReplicaId] = set()
+    listed = values.mapping(raw, key)
+    try:
+        for type_ in listed:
+            found.update(ReplicaId(type_, index) for index in values.parse_ranges(values.text(listed, type_)))
+            if len(found) > MOST_REPLICAS:
+                raise InvalidStatus(key, f"list of at most {MOST_REPLICAS} replicas")
+    except ValueError as error:
+        raise InvalidStatus(key, "mapping of ranges of replicas") from error
+    return frozenset(found)
 
 
 def format_ranges(indexes: Iterable[int]) -> str:
@@ -216,18 +266,11 @@ def format_ranges(indexes: Iterable[int]) -> str:
     return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in runs)
 
 
-def parse_ranges(text: str) -> Iterable[int]:
-    """The numbers of ``0-2,5``."""
-    for part in text.split(","):
-        low, _, high = part.partition("-")
-        yield from range(int(low), int(high or low) + 1)
-
-
 def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:
     if admission is None:
         return None
     placement = {type_: dict(nodes) for type_, nodes in admission.placement.items()}
-    fields = {
+    shown = {
         "at": format_micro_time(admission.at),
         "placement": placement,
         # Zero is an answer here: a type of which there are no pods.
@@ -236,31 +279,41 @@ def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:
         "complete": _time(admission.complete),
         "by": admission.by,
     }
-    return _nonzero(fields)
+    return _nonzero(shown)
 
 
-def _load_admission(raw: Mapping[str, Any] | None) -> Admission | None:
-    if raw is None:
+def _load_admission(memory: Mapping[str, Any]) -> Admission | None:
+    if memory.get("admission") is None:
         return None
+    raw = values.mapping(memory, "admission")
+    placed = values.mapping(raw, "placement")
+    placement = {type_: values.numbers(placed, type_, MOST_REPLICAS) for type_ in placed}
+    if sum(sum(nodes.values()) for nodes in placement.values()) > MOST_REPLICAS:
+        raise InvalidStatus("admission.placement", f"place of at most {MOST_REPLICAS} pods")
     return Admission(
         at=parse_time(raw.get("at")) or 0.0,
-        placement=raw.get("placement") or {},
-        sizes=dict(raw.get("sizes") or {}),
+        placement=placement,
+        sizes=values.numbers(raw, "sizes", MOST_REPLICAS),
         resized=parse_time(raw.get("resized")),
         complete=parse_time(raw.get("complete")),
-        by=raw.get("by", ""),
+        by=values.text(raw, "by"),
     )
 
 
 def _dump_failure(failure: Failure | None) -> dict[str, Any] | None:
     if failure is None:
         return None
-    fields = {**asdict(failure), "at": _time(failure.at)}
-    return {key: value for key, value in fields.items() if value not in (None, "")}
+    shown = {**asdict(failure), "at": _time(failure.at)}
+    return {key: value for key, value in shown.items() if value not in (None, "")}
 
 
-def _load_failure(raw: Mapping[str, Any] | None) -> Failure | None:
-    return None if raw is None else Failure(**{**raw, "at": parse_time(raw.get("at"))})
+def _load_failure(memory: Mapping[str, Any]) -> Failure | None:
+    if memory.get("failure") is None:
+        return None
+    raw = values.mapping(memory, "failure")
+    code = raw.get("code")
+    texts = {key: values.text(raw, key) for key in _FAILURE}
+    return Failure(**texts, code=code if type(code) is int else None, at=parse_time(raw.get("at")))
 
 
 def _dump_part(part: AcceptedSpec | RefusedSpec | None) -> dict[str, Any] | None:
@@ -271,6 +324,6 @@ def _load_part(kind: type[_Part], raw: object) -> _Part | None:
     if not isinstance(raw, Mapping):
         return None
     generation = raw.get("generation")
-    fields: dict[str, Any] = {key: value for key, value in raw.items() if isinstance(value, str)}
-    known = {key: value for key, value in fields.items() if key in kind.__slots__}
+    texts: dict[str, Any] = {key: value for key, value in raw.items() if isinstance(value, str)}
+    known = {key: value for key, value in texts.items() if key in kind.__slots__}
     return kind(**{"digest": "", **known, "generation": generation if type(generation) is int else 0})

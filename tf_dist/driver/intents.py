@@ -172,8 +172,9 @@ def _named(stored: Object) -> dict[str, JobRef]:
     """The jobs named in a list; what nobody can read names none."""
     kinds = {kind.plural: kind for kind in JOB_KINDS}
     found: dict[str, JobRef] = {}
-    with suppress(KeyError, TypeError, ValueError):
-        for plural, namespace, name, uid in json.loads((stored["metadata"].get("annotations") or {})[ADMITTING]):
-            if plural in kinds:
+    with suppress(KeyError, TypeError, ValueError, RecursionError):
+        for row in json.loads(stored["metadata"]["annotations"][ADMITTING]):
+            plural, namespace, name, uid = (part if isinstance(part, str) else "" for part in row)
+            if plural in kinds and namespace and name and uid:
                 found[uid] = JobRef(kinds[plural], namespace, name)
     return found

@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 from tf_dist.cluster.api import LEASES, Cluster, Object
 from tf_dist.core import names
 from tf_dist.core.times import format_micro_time
+from tf_dist.core.untyped import mapping, number, text
 from tf_dist.errors import Forbidden
 
 DURATION: Final = 15.0
@@ -34,6 +35,8 @@ RENEW_EVERY: Final = 5.0
 VERDICT: Final = 5.0
 # Longer than a verdict by a fourth, for clocks that do not run at the same speed.
 SETTLE: Final = 6.25
+# Seconds: no driver's Lease holds longer; one that says so was not written by a driver.
+_LONGEST: Final = 86_400
 BROKEN_BY: Final = names.ANNOTATION_PREFIX + "broken-by"
 INLINE: Final = "inline"
 CONTROLLER: Final = "controller"
@@ -122,10 +125,10 @@ class Terms:
     @classmethod
     def of(cls, stored: Object) -> Terms:
         """Read a Lease, whoever wrote it."""
-        spec = stored.get("spec") or {}
-        seconds = spec.get("leaseDurationSeconds")
+        spec = mapping(stored.get("spec"))
+        seconds = number(spec.get("leaseDurationSeconds")) or 0
         broken = BROKEN_BY in (stored["metadata"].get("annotations") or {})
-        return cls(spec.get("holderIdentity") or "", float(seconds) if seconds else DURATION, broken)
+        return cls(text(spec.get("holderIdentity")), float(seconds) if 0 < seconds <= _LONGEST else DURATION, broken)
 
 
 def fresh(ref: LeaseRef, identity: str, duration: float, now: float, labels: Mapping[str, str]) -> Object:
@@ -136,8 +139,8 @@ def fresh(ref: LeaseRef, identity: str, duration: float, now: float, labels: Map
 
 def acquired(stored: Object, identity: str, duration: float, now: float) -> Object:
     """The Lease as ``identity`` takes it over."""
-    spec = stored.get("spec") or {}
-    transitions = (spec.get("leaseTransitions") or 0) + 1
+    spec = mapping(stored.get("spec"))
+    transitions = (number(spec.get("leaseTransitions")) or 0) + 1
     return _with(stored, {**spec, **_held(identity, duration, now), "leaseTransitions": transitions}, broken_by=None)
 
 
@@ -159,7 +162,7 @@ def released(stored: Object, now: float) -> Object:
 
 def broken(stored: Object, by: str) -> Object:
     """The Lease as ``by`` takes it away from a holder that is dead, or from nobody."""
-    return _with(stored, {**(stored.get("spec") or {}), "holderIdentity": ""}, broken_by=by)
+    return _with(stored, {**mapping(stored.get("spec")), "holderIdentity": ""}, broken_by=by)
 
 
 def _held(identity: str, duration: float, now: float) -> dict[str, Any]:

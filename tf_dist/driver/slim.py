@@ -6,12 +6,14 @@ have in common is in memory once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from sys import intern
 from typing import Any, Final
 
 from tf_dist.cluster.api import Object
 from tf_dist.core import names
 from tf_dist.core.gang.exclusive import REQUIRED, required_anti_affinity
+from tf_dist.core.untyped import mapping, mappings, text, texts
 
 _IDENTITY: Final = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _OWNER: Final = ("apiVersion", "kind", "name", "uid", "controller")
@@ -33,26 +35,26 @@ _CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime"
 
 def pod(stored: Object) -> Object:
     """A pod without what no decision looks at: commands, environments, volumes, managed fields."""
-    spec, status = stored.get("spec") or {}, stored.get("status") or {}
-    kept: Object = {"containers": _shared([_container(one) for one in spec.get("containers") or ()])}
+    spec, status = mapping(stored.get("spec")), mapping(stored.get("status"))
+    kept: Object = {"containers": _shared([_container(one) for one in mappings(spec.get("containers"))])}
     if spec.get("initContainers"):
-        kept["initContainers"] = [_container(one) for one in spec["initContainers"]]
+        kept["initContainers"] = [_container(one) for one in mappings(spec["initContainers"])]
     kept |= _part(spec, ("nodeName", "overhead"))
     if apart := required_anti_affinity(spec):
         kept["affinity"] = {"podAntiAffinity": {REQUIRED: _shared(apart)}}
-    if "nodeName" in kept:
-        kept["nodeName"] = intern(kept["nodeName"])
+    if node := text(kept.pop("nodeName", None)):
+        kept["nodeName"] = intern(node)
     return {"metadata": _metadata(stored), "spec": kept, "status": _pod_status(status)}
 
 
-def _pod_status(status: Object) -> Object:
+def _pod_status(status: Mapping[str, Any]) -> Object:
     kept = _part(status, _POD_STATUS)
     if "conditions" in status:
-        conditions = status["conditions"] or ()
-        kept["conditions"] = [_part(one, _CONDITION) for one in conditions if one.get("type") in _POD_CONDITIONS]
+        conditions = (one for one in mappings(status["conditions"]) if text(one.get("type")) in _POD_CONDITIONS)
+        kept["conditions"] = [_part(one, _CONDITION) for one in conditions]
     for field in _CONTAINER_STATUSES:
         if field in status:
-            kept[field] = [_nonempty(_part(one, _CONTAINER_STATUS)) for one in status[field] or ()]
+            kept[field] = [_nonempty(_part(one, _CONTAINER_STATUS)) for one in mappings(status[field])]
     return kept
 
 
@@ -67,15 +69,15 @@ def _metadata(stored: Object, *more: str) -> Object:
     if "namespace" in metadata:
         kept["namespace"] = intern(metadata["namespace"])
     if "labels" in metadata:
-        kept["labels"] = {intern(key): intern(value) for key, value in (metadata["labels"] or {}).items()}
+        kept["labels"] = {intern(key): intern(value) for key, value in texts(metadata["labels"]).items()}
     if "ownerReferences" in metadata:
-        kept["ownerReferences"] = _shared([_part(owner, _OWNER) for owner in metadata["ownerReferences"] or ()])
+        kept["ownerReferences"] = _shared([_part(owner, _OWNER) for owner in mappings(metadata["ownerReferences"])])
     return kept
 
 
-def _container(stored: Object) -> Object:
+def _container(stored: Mapping[str, Any]) -> Object:
     kept = _part(stored, _CONTAINER)
-    ports = [port for port in stored.get("ports") or () if port.get("hostPort")]
+    ports = [port for port in mappings(stored.get("ports")) if port.get("hostPort")]
     return {**kept, "ports": ports} if ports else kept
 
 
@@ -88,13 +90,13 @@ def _shared(parts: list[Any]) -> list[Any]:
 
 def node(stored: Object) -> Object:
     """A node without what changes with every heartbeat, so that a heartbeat is no change."""
-    spec, status = stored.get("spec") or {}, stored.get("status") or {}
+    spec, status = mapping(stored.get("spec")), mapping(stored.get("status"))
     return {
         "metadata": _metadata(stored),
         "spec": _part(spec, ("taints", "unschedulable")),
         "status": {
             **_part(status, ("allocatable", "capacity")),
-            "conditions": [_part(one, _CONDITION) for one in status.get("conditions") or ()],
+            "conditions": [_part(one, _CONDITION) for one in mappings(status.get("conditions"))],
         },
     }
 
@@ -142,5 +144,5 @@ def _but_version(stored: Object) -> tuple[Any, ...]:
     return metadata, stored["spec"], stored["status"]
 
 
-def _part(whole: Object, keys: tuple[str, ...]) -> Object:
+def _part(whole: Mapping[str, Any], keys: tuple[str, ...]) -> Object:
     return {key: whole[key] for key in keys if key in whole}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tf_dist.core.dialects.problems import Findings, Loc
-from tf_dist.core.dialects.shape import MOST_REPLICAS
+from tf_dist.core.model import MOST_REPLICAS
 from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
 
 _DIGITS: Final = 10

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from tf_dist.core import names
 from tf_dist.core.dialects.problems import Loc
-from tf_dist.core.model import JobKey
+from tf_dist.core.model import MOST_REPLICAS, JobKey
 
 SUSPEND_ANNOTATION: Final = names.SUSPEND
 SERVICES_ANNOTATION: Final = "tf-dist.dev/services"
@@ -23,9 +23,6 @@ Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
 """A number of things; the API's int32, never negative."""
 
 Positive = Annotated[int, Field(ge=1, le=INT32_MAX)]
-MOST_REPLICAS: Final = 100_000
-"""So many pods a job may have, of all its types together: more than any cluster runs, and each costs time in a pass."""
-
 ReplicaCount = Annotated[int, Field(ge=0, le=MOST_REPLICAS)]
 Seconds = Annotated[int, Field(ge=0, le=INT32_MAX)]
 LongSeconds = Annotated[int, Field(ge=0, le=2**63 - 1)]

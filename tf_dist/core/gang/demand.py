@@ -13,6 +13,7 @@ from tf_dist.core.gang.model import Member, Resources
 from tf_dist.core.model import Dialect, Document, Job, ReplicaSpec
 from tf_dist.core.quantity import parse_quantity
 from tf_dist.core.sizes import bounds
+from tf_dist.core.untyped import mapping, mappings
 
 _ONE_POD: Final = {"pods": Decimal(1)}
 _NONE: Final = Decimal(0)
@@ -26,13 +27,13 @@ def requests(pod_spec: Document) -> dict[str, Decimal]:
     """
     sidecars: dict[str, Decimal] = {}
     starting: dict[str, Decimal] = {}
-    for container in pod_spec.get("initContainers") or ():
+    for container in mappings(pod_spec.get("initContainers")):
         beside = added((sidecars, _container(container)))
         if container.get("restartPolicy") == "Always":
             sidecars = beside
         starting = _most(starting, beside)
-    running = added((sidecars, *map(_container, pod_spec.get("containers") or ())))
-    return {**added((_most(running, starting), parsed(pod_spec.get("overhead") or {}))), **_ONE_POD}
+    running = added((sidecars, *map(_container, mappings(pod_spec.get("containers")))))
+    return {**added((_most(running, starting), parsed(pod_spec.get("overhead")))), **_ONE_POD}
 
 
 def _most(one: Resources, other: Resources) -> dict[str, Decimal]:
@@ -40,18 +41,17 @@ def _most(one: Resources, other: Resources) -> dict[str, Decimal]:
 
 
 def _container(container: Mapping[str, Any]) -> dict[str, Decimal]:
-    resources = container.get("resources") or {}
+    resources = mapping(container.get("resources"))
     # The API server fills in a missing request from the limit.
-    stated = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return parsed(stated)
+    return parsed({**mapping(resources.get("limits")), **mapping(resources.get("requests"))})
 
 
-def parsed(stated: Mapping[str, Any]) -> dict[str, Decimal]:
+def parsed(stated: object) -> dict[str, Decimal]:
     """Quantities as numbers; one that cannot be read counts as nothing: what others wrote must not stop admission."""
     found: dict[str, Decimal] = {}
-    for resource, value in stated.items():
+    for resource, value in mapping(stated).items():
         with suppress(ValueError):
-            found[resource] = parse_quantity(value)
+            found[str(resource)] = parse_quantity(value)
     return found
 
 

@@ -15,6 +15,7 @@ from tf_dist.core import names
 from tf_dist.core.gang.demand import parsed, requests, subtracted
 from tf_dist.core.gang.exclusive import Key, Kind, cost, excludes, kind_of
 from tf_dist.core.gang.model import FULL, Node, Resources
+from tf_dist.core.untyped import mapping, mappings, text, texts
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _NONE: Final = Decimal(0)
@@ -95,7 +96,7 @@ class Sight:
 
     def _take(self, pod: Mapping[str, Any], node: str, sign: int) -> None:
         used = self._used.setdefault(node, {})
-        for resource, value in self._requests(pod.get("spec") or {}).items():
+        for resource, value in self._requests(mapping(pod.get("spec"))).items():
             used[resource] = used.get(resource, _NONE) + sign * value
             if not used[resource]:
                 del used[resource]
@@ -160,17 +161,17 @@ class Sight:
         meant = {one[name] for one in (keys, self._keys) for name in changed if name in one}
         self._fuller.update(self._kinds.concerned(meant))
         emulated = (
-            name for name, (raw, _) in self._nodes.items() if not excludes(_texts(raw["metadata"].get("labels")))
+            name for name, (raw, _) in self._nodes.items() if not excludes(texts(raw["metadata"].get("labels")))
         )
         self._fuller.update(emulated)
         self._keys = dict(keys)
 
     def _node(self, raw: Mapping[str, Any]) -> Node:
-        status, metadata = raw.get("status") or {}, raw["metadata"]
-        allocatable = parsed(status.get("allocatable") or status.get("capacity") or {})
+        status, metadata = mapping(raw.get("status")), raw["metadata"]
+        allocatable = parsed(status.get("allocatable") or status.get("capacity"))
         left = subtracted(allocatable, self._used.get(metadata["name"], {}))
         free = {resource: value for resource, value in left.items() if resource in allocatable}
-        labels = _texts(metadata.get("labels"))
+        labels = texts(metadata.get("labels"))
         for name, key in self._keys.items():
             if not excludes(labels):
                 allocatable[name] = free[name] = _PLENTY
@@ -181,13 +182,8 @@ class Sight:
             allocatable=allocatable,
             free=free,
             labels=labels,
-            taints=tuple((raw.get("spec") or {}).get("taints") or ()),
+            taints=tuple(mappings(mapping(raw.get("spec")).get("taints"))),
         )
-
-
-def _texts(labels: object) -> dict[str, str]:
-    listed = labels.items() if isinstance(labels, Mapping) else ()
-    return {key: value for key, value in listed if isinstance(key, str) and isinstance(value, str)}
 
 
 def _says_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
@@ -207,12 +203,12 @@ def _count(counts: dict[T, int], key: T, sign: int) -> None:
 
 def node_of(pod: Mapping[str, Any]) -> str:
     """The node on which a pod takes room; "": it takes none."""
-    ended = (pod.get("status") or {}).get("phase") in _ENDED
-    return "" if ended else str((pod.get("spec") or {}).get("nodeName") or "")
+    ended = text(mapping(pod.get("status")).get("phase")) in _ENDED
+    return "" if ended else text(mapping(pod.get("spec")).get("nodeName"))
 
 
 def takes_pods(node: Mapping[str, Any]) -> bool:
     """Whether a node is ready and not cordoned."""
-    conditions = (node.get("status") or {}).get("conditions") or ()
+    conditions = mappings(mapping(node.get("status")).get("conditions"))
     ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), "True")
-    return ready == "True" and not (node.get("spec") or {}).get("unschedulable")
+    return ready == "True" and not mapping(node.get("spec")).get("unschedulable")
