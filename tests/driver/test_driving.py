@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from itertools import count as counter
@@ -39,6 +40,9 @@ class Hands:
             return True
         self.left -= 1
         return self.left >= 0
+
+    def remaining(self) -> float:
+        return math.inf if self.left is None or self.left >= 0 else 0.0
 
     def stale(self) -> Collection[str]:
         return self.dead & self.watched

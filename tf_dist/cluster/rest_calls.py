@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import ssl
 import threading
@@ -17,6 +18,7 @@ from tf_dist import __version__
 from tf_dist.cluster import rest_wire
 from tf_dist.cluster.asked import ADDRESSES_HEADER, Asked
 from tf_dist.cluster.credentials import Credentials
+from tf_dist.cluster.permission import seconds_left
 from tf_dist.cluster.refusals import BadRequest, PerhapsOurs, Unauthorized
 from tf_dist.cluster.rest_connection import Connections, PlainPool, SecurePool
 from tf_dist.cluster.rest_streams import parsed, reason
@@ -155,6 +157,8 @@ class Caller:
             del headers["Content-Type"]
         else:
             headers["Content-Type"] = request.media
+        # Between two attempts, or while new credentials were fetched, the right to send it may have been lost.
+        timeout = _within(timeout, seconds_left())
         code, started = 0, time.monotonic()
         try:
             self._connections.check()
@@ -206,3 +210,14 @@ class Caller:
             before = self._pool
             self._pool = self._new_pool()
         before.close()
+
+
+def _within(timeout: urllib3.Timeout, seconds: float) -> urllib3.Timeout:
+    """The timeouts of an attempt that is of no use after so many seconds."""
+    if math.isinf(seconds):
+        return timeout
+    connect, read = (
+        min(limit, seconds) if isinstance(limit, int | float) else seconds
+        for limit in (timeout.connect_timeout, timeout.read_timeout)
+    )
+    return urllib3.Timeout(connect=connect, read=read)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES, Cluster, Object, Resource
+from tf_dist.cluster.permission import permitted_by
 from tf_dist.core.actions import Action, Create, Delete, DeleteJob, Emit, Plan, Update, WriteStatus
 from tf_dist.core.model import Document
 from tf_dist.core.pruned_status import carried, carries
@@ -34,7 +36,8 @@ class MemoryPruned(ClusterError):
 class Applier:
     """Executes plans against a cluster, as long as ``may_act`` says so; the caches learn what came of it.
 
-    ``clock``: epoch seconds.
+    ``clock``: epoch seconds. ``remaining``: for how many seconds the right to act surely still holds; it is asked
+    before every attempt of a request, and bounds how long one takes.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Applier:
         clock: Callable[[], float],
         events: EventWriter,
         may_act: Callable[[], bool],
+        remaining: Callable[[], float],
         recorder: Recorder,
     ) -> None:
         self._cluster = cluster
@@ -52,6 +56,7 @@ class Applier:
         self._clock = clock
         self._events = events
         self._may_act = may_act
+        self._remaining = remaining
         self._recorder = recorder
         # Kinds whose definition prunes status.tfDist: see core.pruned_status.
         self._pruning: set[Resource] = set()
@@ -68,11 +73,18 @@ class Applier:
             if not self._may_act():
                 raise NotDriving(f"{ref}: no longer driven from here")
             try:
-                self._execute(ref, stored, action)
+                with permitted_by(partial(self._permission, ref)):
+                    self._execute(ref, stored, action)
             except Exception as error:
                 self._recorder.acted(type(action).__name__, type(error).__name__)
                 raise
             self._recorder.acted(type(action).__name__, "ok")
+
+    def _permission(self, ref: JobRef) -> float:
+        seconds = self._remaining()
+        if seconds <= 0:
+            raise NotDriving(f"{ref}: no longer driven from here")
+        return seconds
 
     def _execute(self, ref: JobRef, stored: Object, action: Action) -> None:
         match action:

@@ -60,6 +60,10 @@ class LeaseMandate:
         """Whether we may act at this moment."""
         return self._tenure.valid()
 
+    def remaining(self) -> float:
+        """For how many seconds we may surely act."""
+        return self._tenure.remaining()
+
     def stale(self) -> frozenset[str]:
         """The drivers that are dead for sure at this moment."""
         return self._book.stale()

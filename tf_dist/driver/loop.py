@@ -103,6 +103,7 @@ class Driver:
             clock=clock,
             events=self._events,
             may_act=self._may_act,
+            remaining=self._remaining,
             recorder=self._recorder,
         )
         self._steward = Steward(
@@ -236,6 +237,10 @@ class Driver:
     def _may_act(self) -> bool:
         """Asked before every write: a job of a thousand pods must not hold back who wants to stop."""
         return self._mandate.valid() and not self._stopped.is_set()
+
+    def _remaining(self) -> float:
+        """Asked again before every attempt of a write."""
+        return 0.0 if self._stopped.is_set() else self._mandate.remaining()
 
     # What rings
 

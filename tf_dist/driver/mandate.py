@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from typing import Protocol
 
@@ -30,6 +31,9 @@ class Mandate(Protocol):
     def valid(self) -> bool:
         """Whether it surely holds at this moment."""
 
+    def remaining(self) -> float:
+        """For how many seconds it surely still holds (0: it does not)."""
+
     def stale(self) -> Collection[str]:
         """Drivers among ``watch_refs`` that are dead."""
 
@@ -52,6 +56,10 @@ class Always:
     def valid(self) -> bool:
         """Always."""
         return True
+
+    def remaining(self) -> float:
+        """For ever."""
+        return math.inf
 
     def stale(self) -> Collection[str]:
         """None: nobody looks."""

@@ -98,6 +98,11 @@ class Tenure:
         span = self._span
         return span.since <= self._monotonic() < span.until
 
+    def remaining(self) -> float:
+        """For how many seconds from now on it is ours for sure (0: it is not)."""
+        now, span = self._monotonic(), self._span
+        return max(0.0, span.until - now) if span.since <= now else 0.0
+
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds until it is held (by a started tenure); whether it is."""
         with self._state:
