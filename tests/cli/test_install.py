@@ -138,6 +138,21 @@ def test_a_cluster_without_anything(tf_dist: Program, config: str) -> None:
     assert found.stdout == tf_dist("install", "--offline").stdout
 
 
+@pytest.mark.parametrize(
+    ("release", "knows"), [("1.26", False), ("v1.20.2", False), ("1.27", True), ("2.0.1", True), ("", True)]
+)
+def test_a_server_that_knows_no_validation_rules_gets_none(
+    tf_dist: Program, config: str, release: str, knows: bool
+) -> None:
+    for where in (("--offline",), ("--kubeconfig", config)):
+        found = tf_dist("install", "--crds-only", "--kube-version", release, *where)
+        assert (found.returncode, found.stderr) == (0, "")
+        assert ("x-kubernetes-validations" in found.stdout) == knows
+    wrong = tf_dist("install", "--offline", "--kube-version", "new")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "write 1.27" in wrong.stderr
+
+
 def test_tf_dists_own_definition_is_brought_up_to_date(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
     older = tfjobs()
     older["spec"]["versions"][0]["additionalPrinterColumns"] = []

@@ -8,9 +8,10 @@ its name tell. Opening a stream is tried once: whoever follows one has pauses of
 from __future__ import annotations
 
 import math
+import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from tf_dist.cluster import rest_wire
 from tf_dist.cluster.api import (
@@ -30,6 +31,8 @@ from tf_dist.cluster.credentials import Credentials, fixed
 from tf_dist.cluster.rest_calls import CONNECT, READ, Called, Caller, Request, Route
 from tf_dist.cluster.rest_streams import Lines, WatchLines
 from tf_dist.cluster.retries import Retries
+
+_VERSION: Final = Resource("", "v1", "Version", "version", namespaced=False)
 
 
 class RestCluster:
@@ -217,6 +220,15 @@ class RestCluster:
             options["preconditions"] = {"uid": uid}
         path = rest_wire.place(resource, namespace, name)
         self._call("DELETE", path, Asked("delete", resource, "", namespace or ""), body=options)
+
+    def version(self) -> tuple[int, int]:
+        """The Kubernetes release of the server, as (1, 27); (0, 0) where it does not say."""
+        request = Request("GET", "/version", Asked("get", _VERSION), None, "application/json")
+        told = rest_wire.parsed(self._caller.whole(request))
+        found = told if isinstance(told, Mapping) else {}
+        numbers = [re.match(r"[0-9]{0,9}", str(found.get(key))) for key in ("major", "minor")]
+        major, minor = (int(number[0] or 0) if number else 0 for number in numbers)
+        return major, minor
 
     # Requests
 

@@ -60,7 +60,7 @@ def read_stored(stored: Document, status: Status) -> Reading:
     try:
         job = read(stored)
     except InvalidJob as first:
-        problem = _every(stored, first)
+        problem = every_problem(stored, first)
         message = "; ".join(map(str, problem.problems))[:_MOST_MESSAGE]
         refused = RefusedSpec(generation=generation, digest=digest, message=message)
         return Reading(job=_in_force(stored, status), accepted=status.accepted, refused=refused, problem=problem)
@@ -75,7 +75,7 @@ def _generation(stored: Document) -> int:
     return generation if type(generation) is int else 0
 
 
-def _every(stored: Document, first: InvalidJob) -> InvalidJob:
+def every_problem(stored: Document, first: InvalidJob) -> InvalidJob:
     """All problems of a document that cannot be read: the strict parser does not stop at the first."""
     try:
         parse(as_written(stored))

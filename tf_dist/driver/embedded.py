@@ -18,11 +18,12 @@ from tf_dist.cluster.memory.addresses import AddressBook
 from tf_dist.cluster.memory.scheduler import Scheduler
 from tf_dist.cluster.node.agent import NodeAgent
 from tf_dist.cluster.node.settings import NetworkDescription, NetworkMode, NodeSettings, default_state_dir
-from tf_dist.core.dialects import parse
+from tf_dist.core.accepted_spec import every_problem
+from tf_dist.core.dialects import read
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.mandate import Always
 from tf_dist.driver.settings import DriverSettings
-from tf_dist.errors import ClusterError
+from tf_dist.errors import ClusterError, InvalidJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class EmbeddedCluster:
     def _start(self, stack: ExitStack) -> None:
         settings = self.settings
         journal = SqliteJournal(settings.state_dir / "cluster.sqlite") if settings.durable else None
-        self.cluster = stack.enter_context(MemoryCluster(journal=journal, validators=_VALIDATORS))
+        self.cluster = stack.enter_context(MemoryCluster(journal=journal, validators=VALIDATORS))
         self.node = NodeAgent(self.cluster, settings=_node_settings(settings))
         self.node.start()
         stack.callback(lambda: self.node.stop(kill=self._kill))
@@ -131,12 +132,15 @@ def _node_settings(settings: EmbeddedSettings) -> NodeSettings:
 
 
 def _checked(document: Object) -> Object:
-    """What a validating webhook would do on a real cluster: refuse what cannot become a job, with every reason."""
-    parse(document)
+    """What a validating webhook would do on a real cluster: refuse what a driver could not read, with every reason."""
+    try:
+        read(document)
+    except InvalidJob as first:
+        raise every_problem(document, first) from None
     return document
 
 
-_VALIDATORS: Mapping[tuple[str, str], Callable[[Object], Object]] = {
+VALIDATORS: Mapping[tuple[str, str], Callable[[Object], Object]] = {
     (resource.group, resource.kind): _checked for resource in (TFJOBS, VOLCANO_JOBS)
 }
 

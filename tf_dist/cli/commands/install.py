@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -54,6 +55,10 @@ def install(
     check: Annotated[
         bool, typer.Option("--check", help="Only say what stands in the way; 1 if something does.")
     ] = False,
+    kube_version: Annotated[
+        str,
+        typer.Option("--kube-version", metavar="1.N", help="For a cluster of this release (default: it is asked)."),
+    ] = "",
     offline: Annotated[bool, typer.Option("--offline", help="Do not look at a cluster.")] = False,
     folder: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write a folder for kubectl apply -k.")
@@ -80,6 +85,7 @@ def install(
         volcano_jobs=volcano_jobs,
         gang_schedulers=tuple(gang_scheduler or ()),
         gang_scheduler=default_scheduler,
+        kubernetes=_release(kube_version),
     )
     _require_sense(settings, check=check, offline=offline)
     found: list[Difference] = []
@@ -92,6 +98,17 @@ def install(
         _print(settings)
     else:
         _write(settings, folder)
+
+
+def _release(text: str) -> tuple[int, int]:
+    import re
+
+    from tf_dist.errors import InvalidJob, Problem
+
+    found = re.fullmatch(r"v?([0-9]{1,3})\.([0-9]{1,3})(\..*)?", text)
+    if text and found is None:
+        raise InvalidJob([Problem("--kube-version", f"{text!r} is no release of Kubernetes", "write 1.27")])
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _require_sense(settings: Settings, *, check: bool, offline: bool) -> None:
@@ -120,7 +137,8 @@ def _looked(settings: Settings, kubeconfig: str, context: str, *, required: bool
         return settings, []
     with cluster:
         try:
-            return look(cluster, settings)
+            release = cluster.version() if settings.kubernetes == (0, 0) else settings.kubernetes
+            return look(cluster, replace(settings, kubernetes=release))
         except Unavailable as error:
             hint = "try again; or --offline, if nothing in the cluster is somebody else's (kubectl get crds)"
             raise Unavailable(str(error), hint=hint) from error

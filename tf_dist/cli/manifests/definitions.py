@@ -8,7 +8,7 @@ from typing import Final
 from tf_dist.cli.manifests.names import Object, metadata
 from tf_dist.cli.manifests.queue_schema import QUEUE
 from tf_dist.cli.manifests.settings import Settings
-from tf_dist.cli.manifests.shapes import Schema
+from tf_dist.cli.manifests.shapes import Schema, without_rules
 from tf_dist.cli.manifests.tfjob_schema import TFJOB
 from tf_dist.cli.manifests.volcano_schema import VOLCANO_JOB
 
@@ -19,7 +19,8 @@ QUEUES: Final = "queues.tf-dist.dev"
 def definitions(settings: Settings) -> list[Object]:
     """Those that this installation brings, without those that are somebody else's."""
     wanted = [tfjobs(), queues(), *([volcano_jobs()] if settings.volcano_jobs else [])]
-    return [one for one in wanted if one["metadata"]["name"] not in settings.left_out]
+    ours = [one for one in wanted if one["metadata"]["name"] not in settings.left_out]
+    return ours if settings.knows_rules else [without_rules(one) for one in ours]
 
 
 def tfjobs() -> Object:

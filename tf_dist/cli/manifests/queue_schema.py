@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tf_dist.cli.manifests.shapes import Schema, amount, choice, mapping, mapping_of, number, root, text
+from tf_dist.cli.manifests import validations
+from tf_dist.cli.manifests.shapes import Schema, amount, choice, mapping, mapping_of, number, root, text, validated
 
 _QUOTA: Final = mapping(
     "How much of a resource its jobs may hold.",
@@ -28,7 +29,7 @@ _STATUS: Final = mapping(
     },
 )
 
-QUEUE: Final[Schema] = root(
+_QUEUE: Final = root(
     "A queue of gangs: who may hold how much, and who goes first.",
     mapping(
         "Its share and its rules.",
@@ -53,3 +54,5 @@ QUEUE: Final[Schema] = root(
     ),
     _STATUS,
 )
+
+QUEUE: Final[Schema] = validated(_QUEUE, *validations.QUEUE)

@@ -21,6 +21,9 @@ class Budgets(StrEnum):
     V1BETA1 = "policy/v1beta1"
 
 
+RULES_SINCE: Final = (1, 27)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What to install, and where.
@@ -28,7 +31,8 @@ class Settings:
     ``into``: the controller's namespace; ``system_namespace``: where all drivers of the cluster meet; ``namespaces``:
     the only ones whose jobs it drives (none: all of them, and it sees nodes); ``drivers``: namespaces in which programs
     without a controller drive jobs; ``gang_schedulers``: other ones that jobs may ask for; ``gang_scheduler``: that of
-    jobs which name none; ``left_out``: definitions that are somebody else's in this cluster, by their names.
+    jobs which name none; ``left_out``: definitions that are somebody else's in this cluster, by their names;
+    ``kubernetes``: the release of its API server ((0, 0): not known).
     """
 
     into: str = SYSTEM_NAMESPACE
@@ -45,6 +49,12 @@ class Settings:
     gang_scheduler: str = GangScheduler.BUILTIN
     budgets: Budgets = Budgets.V1
     left_out: frozenset[str] = field(default_factory=frozenset)
+    kubernetes: tuple[int, int] = (0, 0)
+
+    @property
+    def knows_rules(self) -> bool:
+        """Whether the server is taken to know validation rules (CEL): older ones refuse or drop them."""
+        return self.kubernetes == (0, 0) or self.kubernetes >= RULES_SINCE
 
     @property
     def others(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tf_dist.cli.manifests import validations
 from tf_dist.cli.manifests.shapes import (
     Schema,
     anything,
@@ -17,18 +18,22 @@ from tf_dist.cli.manifests.shapes import (
     mapping,
     mapping_of,
     number,
+    pod_template,
     root,
     seconds,
     text,
+    validated,
 )
+from tf_dist.cli.manifests.validations import MOST_CHARACTERS, SERVICE
+from tf_dist.core.dialects.shape import MOST_REPLICAS
 
-_TEMPLATE: Final = mapping(
-    "The pods to run, as in any workload.", {"metadata": mapping("Their labels."), "spec": mapping("What they run.")}
-)
+_TEMPLATE: Final = validated(pod_template(), *validations.TEMPLATE)
 _HOUSEKEEPING: Final = {
     "cleanPodPolicy": choice("Which pods go when the job is over.", "All", "Running", "None"),
     "ttlSecondsAfterFinished": seconds("When the job itself goes, after its end."),
-    "activeDeadlineSeconds": seconds("The longest it may be active, from the moment its gang has its place."),
+    "activeDeadlineSeconds": seconds(
+        "The longest it may be active, from the moment its gang has its place.", most=None
+    ),
     "backoffLimit": number("How many restarts, of whatever kind, it may spend."),
 }
 
@@ -37,7 +42,7 @@ _SCHEDULING: Final = mapping(
     {
         "minAvailable": number("How many pods must have room at once.", least=1),
         "queue": text("The queue it waits in."),
-        "minResources": anything("Not used: tf-dist adds up what the pods request."),
+        "minResources": mapping_of("Not used: tf-dist adds up what the pods request.", anything("How much.")),
         "priorityClass": text("A PriorityClass: who goes first, and who makes room."),
         "scheduleTimeoutSeconds": seconds("How long its pods may wait for their nodes."),
     },
@@ -54,14 +59,17 @@ _RUN_POLICY: Final = mapping(
 _V1_REPLICAS: Final = mapping(
     "Replicas of one type.",
     {
-        "replicas": number("How many; 1 if not said."),
+        "replicas": number("How many; 1 if not said.", most=MOST_REPLICAS),
         "restartPolicy": choice("What follows when one fails.", "Always", "OnFailure", "Never", "ExitCode"),
         "template": _TEMPLATE,
     },
     required=["template"],
 )
 _V1: Final = {
-    "tfReplicaSpecs": mapping_of("v1: the replicas by type: Chief, Master, PS, Worker, Evaluator.", _V1_REPLICAS),
+    "tfReplicaSpecs": validated(
+        mapping_of("v1: the replicas by type: Chief, Master, PS, Worker, Evaluator.", _V1_REPLICAS, most=5),
+        *validations.REPLICA_TYPES,
+    ),
     "runPolicy": _RUN_POLICY,
     "successPolicy": choice("v1: when it has succeeded: the chief is done, or AllWorkers are.", "", "AllWorkers"),
     "enableDynamicWorker": flag("v1: workers may come and go."),
@@ -73,9 +81,9 @@ _V1ALPHA1_REPLICAS: Final = mapping(
     "Replicas of one type.",
     {
         "tfReplicaType": choice("The type; MASTER if not said.", *_TYPES),
-        "replicas": number("How many; 1 if not said."),
+        "replicas": number("How many; 1 if not said.", most=MOST_REPLICAS),
         "tfPort": number("TensorFlow's port; 2222 if not said.", least=1, most=65535),
-        "template": _TEMPLATE,
+        "template": pod_template(bare=True),
     },
 )
 _CHIEF: Final = mapping(
@@ -84,23 +92,37 @@ _CHIEF: Final = mapping(
     required=["replicaName"],
 )
 _V1ALPHA1: Final = {
-    "replicaSpecs": list_of("v1alpha1: the replicas, one entry a type.", _V1ALPHA1_REPLICAS),
+    "replicaSpecs": validated(
+        list_of(
+            "v1alpha1: the replicas, one entry a type.",
+            validated(_V1ALPHA1_REPLICAS, *validations.ENTRY),
+            least=1,
+            most=len(_TYPES),
+        ),
+        *validations.ENTRIES,
+    ),
     "RuntimeId": text("v1alpha1: a part of the names of pods and services."),
     "tfImage": text("v1alpha1: the image of parameter servers that name no program."),
     "terminationPolicy": mapping("v1alpha1: when the job has ended.", {"chief": _CHIEF}, required=["chief"]),
     "schedulerName": text("v1alpha1: the scheduler of its pods."),
     "cleanupPodPolicy": choice("v1alpha1: which pods go when the job is over.", "All", "Running", "None"),
-    "min-instance": number("v1alpha1: the fewest workers."),
-    "max-instance": number("v1alpha1: the most workers."),
-    "batch-size": {"type": "integer"},
+    "min-instance": number("v1alpha1: the fewest workers.", most=MOST_REPLICAS),
+    "max-instance": number("v1alpha1: the most workers.", most=MOST_REPLICAS),
+    "batch-size": {"type": "integer", "format": "int64"},
     "modelName": {"type": "string"},
-    "total-number": {"type": "integer"},
+    "total-number": {"type": "integer", "format": "int64"},
 }
 
 _LAYOUTS: Final = [{"required": ["tfReplicaSpecs"]}, {"required": ["replicaSpecs"]}]
 
-TFJOB: Final[Schema] = root(
-    "A distributed TensorFlow job.",
-    {**mapping("The job: tfReplicaSpecs (v1) or replicaSpecs (v1alpha1).", {**_V1, **_V1ALPHA1}), "oneOf": _LAYOUTS},
-    mapping("How it stands, in the words of its version.", {"tfDist": mapping("What tf-dist remembers of it.")}),
+_SPEC: Final = mapping("The job: tfReplicaSpecs (v1) or replicaSpecs (v1alpha1).", {**_V1, **_V1ALPHA1})
+
+TFJOB: Final[Schema] = validated(
+    root(
+        "A distributed TensorFlow job.",
+        {**validated(_SPEC, *validations.TFJOB_SPEC), "oneOf": _LAYOUTS},
+        mapping("How it stands, in the words of its version.", {"tfDist": mapping("What tf-dist remembers of it.")}),
+        name=text("Its name, and the beginning of those of its pods.", longest=MOST_CHARACTERS, pattern=SERVICE),
+    ),
+    *validations.TFJOB,
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError, create_model
 
 from tf_dist.core.dialects import (
     tfjob_v1,
@@ -19,8 +19,8 @@ from tf_dist.core.dialects import (
     volcano_checks,
     volcano_schema,
 )
-from tf_dist.core.dialects.problems import MISSING, Findings, described, in_quotes, nearest
-from tf_dist.core.dialects.shape import RawTemplate, at, mapping
+from tf_dist.core.dialects.problems import MISSING, Findings, described, in_quotes, nearest, report
+from tf_dist.core.dialects.shape import RawTemplate, Shape, at, mapping
 from tf_dist.core.model import Dialect, Document, Job
 from tf_dist.errors import InvalidJob, Problem
 
@@ -138,10 +138,48 @@ def laid_out(document: Document, dialect: Dialect) -> Dialect:
 def layout(document: Document) -> Dialect | None:
     """The TFJob version whose layout the spec has, None if that cannot be told."""
     spec = mapping(at(document, "spec"))
-    maps, lists = "tfReplicaSpecs" in spec, "replicaSpecs" in spec
+    maps, lists = (spec.get(key) is not None for key in ("tfReplicaSpecs", "replicaSpecs"))
     if maps == lists:
         return None
     return Dialect.TFJOB_V1 if maps else Dialect.TFJOB_V1ALPHA1
+
+
+def check_other_layout(document: Document, dialect: Dialect, out: Findings) -> None:
+    """Errors for keys of the other layout, which the definition of TFJobs knows as well: its replicas, and types."""
+    if dialect is Dialect.VOLCANO:
+        return
+    spec = mapping(at(document, "spec"))
+    if spec.get("tfReplicaSpecs") is not None and spec.get("replicaSpecs") is not None:
+        out.error(("spec",), "has both tfReplicaSpecs (v1) and replicaSpecs (v1alpha1)", "keep one of them")
+    known, model = _BESIDE[dialect]
+    if found := {key: spec[key] for key in known & spec.keys()}:
+        try:
+            model.model_validate({"spec": found}, extra="ignore")
+        except ValidationError as error:
+            report(error, model, out)
+
+
+def _beside(
+    own: type[BaseModel], other: type[BaseModel], moved: Collection[str] = ()
+) -> tuple[frozenset[str], type[BaseModel]]:
+    """The keys of the other layout's spec that the own one does not have, and their shapes; replicas are left out.
+
+    ``moved``: keys of the own one that the defaults put elsewhere, where another may stand in their place.
+    """
+    mine = {info.alias for info in own.model_fields.values()}.difference(moved)
+    every = {**other.model_fields, **own.model_fields}
+    rest = {name: info for name, info in every.items() if info.alias not in mine and not info.is_required()}
+    fields: dict[str, Any] = {name: (info.annotation, info) for name, info in rest.items()}
+    spec = create_model("Spec", __base__=Shape, **fields)
+    return frozenset(str(info.alias) for info in rest.values()), create_model(
+        "Beside", __base__=Shape, spec=(spec, ...)
+    )
+
+
+_BESIDE: Final = {
+    Dialect.TFJOB_V1: _beside(tfjob_v1_schema.Spec, tfjob_v1alpha1_schema.Spec, tfjob_v1_schema.RETIRED_KEYS),
+    Dialect.TFJOB_V1ALPHA1: _beside(tfjob_v1alpha1_schema.Spec, tfjob_v1_schema.Spec),
+}
 
 
 def check_layout(document: Document, dialect: Dialect, out: Findings) -> Dialect:

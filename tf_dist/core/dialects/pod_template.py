@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tf_dist.core.dialects import containers, pod_keys
-from tf_dist.core.dialects.names import check_label
+from tf_dist.core.dialects.names import MAX, check_label
 from tf_dist.core.dialects.problems import MISSING, Findings, Loc
 from tf_dist.core.dialects.raw import (
     check_keys,
@@ -23,7 +23,7 @@ from tf_dist.core.dialects.raw import (
     text_at,
     text_map_at,
 )
-from tf_dist.core.dialects.shape import at, container_names, items, mapping
+from tf_dist.core.dialects.shape import MOST_CONTAINERS, at, container_names, items, mapping
 
 RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 
@@ -73,16 +73,23 @@ def check_frame(template: object, loc: Loc, out: Findings) -> None:
         if not isinstance(at(metadata, key), Mapping | None):
             out.error((*loc, "metadata", key), "must be a mapping (key: value)")
     _check_counted(mapping(spec), (*loc, "spec"), out)
+    _check_number(mapping(spec), (*loc, "spec"), out)
     for key in ("containers", "initContainers", "volumes"):
         for index, entry in enumerate(list_at(mapping(spec), key, (*loc, "spec"), out)):
             place = (*loc, "spec", key, index)
             if (found := mapping_at(entry, place, out)) is None or key == "volumes":
                 continue
-            text_at(found, "name", place, out)
+            if len(text_at(found, "name", place, out) or "") > MAX:
+                out.error((*place, "name"), f"is longer than the {MAX} characters that a name may have")
             containers.check_amounts(found.get("resources"), (*place, "resources"), out)
             for listed in ("env", "ports", "volumeMounts"):
                 for number, item in enumerate(list_at(found, listed, place, out)):
                     mapping_at(item, (*place, listed, number), out)
+
+
+def _check_number(spec: Mapping[str, Any], loc: Loc, out: Findings) -> None:
+    if len(items(spec.get("containers"))) > MOST_CONTAINERS:
+        out.error((*loc, "containers"), f"more than {MOST_CONTAINERS} containers")
 
 
 def _check_counted(spec: Mapping[str, Any], loc: Loc, out: Findings) -> None:
@@ -106,6 +113,7 @@ def _check_spec(spec: Mapping[str, Any], loc: Loc, out: Findings, *, replicas: i
     for key in ("schedulerName", "serviceAccountName", "nodeName"):
         text_at(spec, key, loc, out, required=False)
     _check_counted(spec, loc, out)
+    _check_number(spec, loc, out)
     volumes = _check_volumes(spec, loc, out)
     _check_containers(spec, loc, volumes, out)
     if flag_at(spec, "hostNetwork", loc, out):

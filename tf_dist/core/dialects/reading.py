@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from tf_dist.core.dialects import accelerators as devices
 from tf_dist.core.dialects import gang_scheduler, limits, queue_label
-from tf_dist.core.dialects.formats import FORMATS, Format, check_layout, dialect_of, laid_out
+from tf_dist.core.dialects.formats import FORMATS, Format, check_layout, check_other_layout, dialect_of, laid_out
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.problems import Findings, Loc, report
 from tf_dist.core.dialects.shape import SUSPEND_ANNOTATION, RawTemplate, at, containers, items, mapping
@@ -63,10 +63,12 @@ def read(stored: Document) -> Job:
     Unknown keys are passed over (the server may be newer than we are), of pod templates only the frame is checked, and
     TFJobs are read by their layout. Cheap enough for every job in every pass.
     """
-    form = FORMATS[laid_out(stored, dialect_of(stored))]
+    dialect = laid_out(stored, dialect_of(stored))
+    form = FORMATS[dialect]
     ready = form.defaulted(stored)
     model = _valid(ready, form.model)
     out = Findings(advice=False)
+    check_other_layout(stored, dialect, out)
     for raw in form.templates(ready):
         check_frame(raw.template, raw.loc, out)
     _check_size(form.templates(ready), out)

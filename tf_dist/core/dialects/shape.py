@@ -23,8 +23,12 @@ Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
 """A number of things; the API's int32, never negative."""
 
 Positive = Annotated[int, Field(ge=1, le=INT32_MAX)]
+MOST_CONTAINERS: Final = 64
+"""So many containers a pod may have here: a rule about them costs an API server as much as there may be."""
+
 ReplicaCount = Annotated[int, Field(ge=0, le=MOST_REPLICAS)]
 Seconds = Annotated[int, Field(ge=0, le=INT32_MAX)]
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 LongSeconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Template = dict[str, Any]

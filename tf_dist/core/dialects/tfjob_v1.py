@@ -83,6 +83,7 @@ def defaulted(document: Document) -> dict[str, Any]:
     if filled.get("successPolicy") is None:
         filled["successPolicy"] = ""
     if isinstance(specs := spec.get("tfReplicaSpecs"), Mapping):
+        specs = {key: value for key, value in specs.items() if value is not None}  # as API servers drop them
         names = [normalised(key) if isinstance(key, str) else key for key in specs]
         # Two spellings of one type are an error to report: one must not hide the other.
         keys = names if len(set(names)) == len(names) else list(specs)

@@ -26,7 +26,7 @@ _BY_FOLDED = {name.casefold(): name for name in TYPES}
 
 def normalised(key: str) -> str:
     """The replica type as Kubeflow writes it, whatever its case: ``WORKER`` is Worker; others stay as they are."""
-    return _BY_FOLDED.get(key.casefold(), key)
+    return _BY_FOLDED.get(key.casefold(), key) if key.isascii() else key
 
 
 def check(job: TFJob, out: Findings) -> None:

@@ -10,6 +10,7 @@ from tf_dist.core.dialects.shape import (
     TF_CONTAINER,
     Count,
     Envelope,
+    Int64,
     Port,
     ReplicaCount,
     Shape,
@@ -71,9 +72,9 @@ class Spec(Shape):
     cleanup_pod_policy: Literal["All", "Running", "None"] | None = None
     min_instance: ReplicaCount | None = Field(None, alias="min-instance")
     max_instance: ReplicaCount | None = Field(None, alias="max-instance")
-    batch_size: int | None = Field(None, alias="batch-size")
+    batch_size: Int64 | None = Field(None, alias="batch-size")
     model_name: str | None = None
-    total_number: int | None = Field(None, alias="total-number")
+    total_number: Int64 | None = Field(None, alias="total-number")
     tensorboard: Any = None
 
     @property

@@ -59,23 +59,28 @@ def defaulted(document: Document) -> dict[str, Any]:
     if not isinstance(spec, Mapping):
         return result
     filled = dict(spec)
-    filled["queue"] = filled.get("queue") or QUEUE
-    filled["maxRetry"] = filled.get("maxRetry") or MAX_RETRY
+    filled["queue"] = _or(filled.get("queue"), QUEUE)
+    filled["maxRetry"] = _or(filled.get("maxRetry"), MAX_RETRY)
     if isinstance(tasks := filled.get("tasks"), list):
         filled["tasks"] = [_defaulted_task(task, index) for index, task in enumerate(tasks)]
-        filled["minAvailable"] = filled.get("minAvailable") or _least(filled["tasks"])
+        filled["minAvailable"] = _or(filled.get("minAvailable"), _least(filled["tasks"]))
     if "tensorflow" in mapping(plugins := filled.get("plugins")) and "svc" not in mapping(plugins):
         filled["plugins"] = {**mapping(plugins), "svc": []}
     result["spec"] = filled
     return result
 
 
+def _or(value: object, default: str | int) -> object:
+    """The default for what is not there, or is the zero of its type, as Go has it; what is wrong stays to be seen."""
+    return default if value is None or (type(value) is type(default) and not value) else value
+
+
 def _defaulted_task(task: object, index: int) -> object:
     if not isinstance(task, Mapping):
         return task
     filled = dict(task)
-    filled["name"] = filled.get("name") or f"default{index}"
-    filled["maxRetry"] = filled.get("maxRetry") or MAX_RETRY
+    filled["name"] = _or(filled.get("name"), f"default{index}")
+    filled["maxRetry"] = _or(filled.get("maxRetry"), MAX_RETRY)
     if filled.get("minAvailable") is None:
         filled["minAvailable"] = filled.get("replicas") or 0
     spec = at(filled.get("template"), "spec")

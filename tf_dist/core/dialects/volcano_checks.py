@@ -14,7 +14,7 @@ from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.dialects.problems import MISSING, Findings, Loc, suggest
 from tf_dist.core.dialects.shape import at, mapping
 from tf_dist.core.dialects.volcano import worker_task
-from tf_dist.core.dialects.volcano_schema import Policy, Spec, Task, VolcanoJob, task_name
+from tf_dist.core.dialects.volcano_schema import MOST_TASKS, Policy, Spec, Task, VolcanoJob, task_name
 from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
 from tf_dist.core.policy_model import Event
 
@@ -49,6 +49,8 @@ def check(job: VolcanoJob, out: Findings) -> None:
 def _check_tasks(spec: Spec, names: Sequence[str], out: Findings) -> None:
     if not spec.tasks:
         out.error(("spec", "tasks"), "at least one task is required")
+    elif len(spec.tasks) > MOST_TASKS:
+        out.error(("spec", "tasks"), f"{len(spec.tasks)} tasks are more than {MOST_TASKS}", "make it several jobs")
     elif spec.total == 0 and not out.partial:
         out.error(("spec", "tasks"), "there are no replicas at all: nothing would run")
     for index, task in enumerate(spec.tasks):

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from tf_dist.core.dialects.shape import INT32_MAX, Count, Envelope, Positive, ReplicaCount, Seconds, Shape, Template
 
+MOST_TASKS = 256
+"""So many tasks a job may have: each is compared with each when an API server checks one."""
+
 
 class Policy(Shape):
     """An answer to an event or an exit code; which words are known is checked where they are read."""

@@ -1,0 +1,324 @@
+"""What one of them accepts no other refuses: the controller's reader, the embedded API server, and the definitions.
+
+Each document of a table is changed in every place, to every value that people write there by mistake.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from tf_dist.cli.manifests.definitions import definitions, queues, tfjobs, volcano_jobs
+from tf_dist.cli.manifests.settings import Settings
+from tf_dist.cli.manifests.shapes import RULES
+from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Resource
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.core.dialects import read
+from tf_dist.driver.embedded import VALIDATORS
+from tf_dist.errors import InvalidJob, Rejected
+
+Document = dict[str, Any]
+Path = tuple[str | int, ...]
+DELETED: Final = object()
+
+
+def template() -> Document:
+    container = {
+        "name": "tensorflow",
+        "image": "x",
+        "env": [{"name": "A", "value": "b"}],
+        "resources": {"limits": {"cpu": "1"}},
+    }
+    return {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container], "volumes": [{"name": "v"}]}}
+
+
+def document(api_version: str, kind: str, **spec: Any) -> Document:
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {"name": "mnist", "namespace": "default"},
+        "spec": spec,
+    }
+
+
+SCHEDULING = {
+    "minAvailable": 2,
+    "queue": "q",
+    "priorityClass": "p",
+    "scheduleTimeoutSeconds": 3,
+    "minResources": {"cpu": 1},
+}
+RUN_POLICY = {
+    "cleanPodPolicy": "All",
+    "backoffLimit": 3,
+    "ttlSecondsAfterFinished": 3,
+    "activeDeadlineSeconds": 9,
+    "suspend": False,
+    "managedBy": "kubeflow.org/training-operator",
+    "schedulingPolicy": SCHEDULING,
+}
+V1 = document(
+    "kubeflow.org/v1",
+    "TFJob",
+    runPolicy=RUN_POLICY,
+    successPolicy="AllWorkers",
+    enableDynamicWorker=True,
+    tfReplicaSpecs={
+        "PS": {"replicas": 1, "restartPolicy": "Never", "template": template()},
+        "Worker": {"replicas": 2, "restartPolicy": "Never", "template": template()},
+        "Chief": {"replicas": 1, "template": template()},
+    },
+)
+V1ALPHA1 = document(
+    "kubeflow.org/v1alpha1",
+    "TFJob",
+    **{"min-instance": 1, "max-instance": 4, "batch-size": 3, "total-number": 4},
+    RuntimeId="abcd",
+    tfImage="x",
+    modelName="m",
+    terminationPolicy={"chief": {"replicaName": "MASTER", "replicaIndex": 0}},
+    schedulerName="s",
+    cleanupPodPolicy="All",
+    replicaSpecs=[
+        {"tfReplicaType": "MASTER", "replicas": 1, "tfPort": 2222, "template": template()},
+        {"tfReplicaType": "WORKER", "replicas": 2, "template": template()},
+        {"tfReplicaType": "PS", "replicas": 1},
+    ],
+)
+VOLCANO = document(
+    "batch.volcano.sh/v1alpha1",
+    "Job",
+    minAvailable=2,
+    schedulerName="volcano",
+    priorityClassName="p",
+    queue="q",
+    maxRetry=3,
+    minSuccess=1,
+    ttlSecondsAfterFinished=3,
+    runningEstimate="1h",
+    networkTopology={"mode": "hard"},
+    plugins={"svc": ["--disable-network-policy=true"], "env": []},
+    policies=[{"event": "PodFailed", "action": "RestartJob"}, {"exitCode": 3, "action": "AbortJob", "timeout": "3m"}],
+    volumes=[{"mountPath": "/a", "volumeClaimName": "c"}],
+    tasks=[
+        {"name": "ps", "replicas": 1, "template": template()},
+        {
+            "name": "worker",
+            "replicas": 2,
+            "minAvailable": 1,
+            "maxRetry": 3,
+            "topologyPolicy": "none",
+            "dependsOn": {"name": ["ps"], "iteration": "any"},
+            "policies": [{"events": ["PodEvicted"], "action": "RestartTask"}],
+            "template": template(),
+        },
+    ],
+)
+KINDS: Final[dict[str, tuple[Document, Resource, Document]]] = {
+    "v1": (V1, TFJOBS, tfjobs()),
+    "v1alpha1": (V1ALPHA1, TFJOBS_V1ALPHA1, tfjobs()),
+    "volcano": (VOLCANO, VOLCANO_JOBS, volcano_jobs()),
+}
+VALUES: Final[tuple[Any, ...]] = (
+    *(None, "", "x", "X", "3", "Always", "1h", "1e3", "a" * 64, "a" * 300, 0, -1, 1, 2, 3, 5, 64, 100_000, 100_001),
+    *(2**31 - 1, 2**31, 2**63 - 1, 1.5, True, False, [], {}, ["x"], [3], [{}], [None], {"x": "y"}, {"x": {}}),
+    *({"x": 3}, {"x": None}, [{"x": 1}] * 65),
+)
+NAMES: Final = ("a" * 63, "a" * 64, "9a", "A", "a.b", "a" * 50, "a" * 54, "a" * 55, "a" * 56, "a-")
+OF_V1ALPHA1: Final = ("tfImage", "RuntimeId", "min-instance", "terminationPolicy")
+ADDED: Final[dict[str, list[tuple[Path, Any]]]] = {
+    "v1": [
+        *(
+            (("spec", "tfReplicaSpecs", key), {**more, "template": template()})
+            for key in ("chief", "MASTER", "worker", "Evaluator", "Foo", "P\u017f", "PS ")
+            for more in ({}, {"replicas": 0})
+        ),
+        (("spec", "tfReplicaSpecs"), {"Worker": {"replicas": 0, "template": template()}}),
+        (("spec", "tfReplicaSpecs"), {"PS": {"template": template()}}),
+        (("spec", "replicaSpecs"), []),
+        (("spec", "replicaSpecs"), None),
+        (("spec", "replicaSpecs"), V1ALPHA1["spec"]["replicaSpecs"]),
+        *(
+            (("spec", key), value)
+            for key in ("tfImage", "RuntimeId", "min-instance", "terminationPolicy")
+            for value in VALUES
+        ),
+        *((("spec", "backoffLimit"), value) for value in VALUES),
+        (("spec", "newer"), {"a": 1}),
+        (("spec", "runPolicy", "newer"), {"a": 1}),
+    ],
+    "v1alpha1": [
+        (("spec", "replicaSpecs"), V1ALPHA1["spec"]["replicaSpecs"] * 2),
+        (("spec", "tfReplicaSpecs"), {}),
+        (("spec", "tfReplicaSpecs"), None),
+        *((("spec", key), value) for key in ("runPolicy", "backoffLimit", "successPolicy") for value in VALUES),
+        (("spec", "runPolicy"), {"suspend": 3}),
+        (("spec", "newer"), 3),
+        (("spec", "min-instance"), 5),
+    ],
+    "volcano": [
+        (("spec", "queue"), "root"),
+        (("spec", "plugins"), {"ssh": []}),
+        (("spec", "plugins"), {"tensorflow": None}),
+        (("spec", "policies"), [{"event": "PodFailed", "exitCode": 1, "action": "AbortJob"}]),
+        (("spec", "policies"), [{"exitCode": 0, "action": "AbortJob"}]),
+        (("spec", "tasks"), [{"name": "a", "replicas": 0, "template": template()}]),
+        (("spec", "tasks"), [{"name": "a", "replicas": 1, "template": template()}] * 2),
+        (("spec", "tasks"), [{"replicas": 1, "template": template()}] * 257),
+        (("spec", "tasks"), [{"replicas": 1, "template": template()}] * 9),
+        (("spec", "newer"), 3),
+    ],
+}
+# What only the reader can tell, so that a definition lets it pass: amounts, what refers to something else, sums.
+READERS_OWN: Final = re.compile(
+    r"is no quantity|must not be negative, not the number -1 ?|with it the job has more than|there is no task"
+    r"|unknown argument|is no duration|unknown value|must start with a letter|is required and missing \(give the job a"
+    r"|replicaIndex: must be a whole number, not nothing"
+)
+
+
+def places(value: Any, path: Path = ()) -> Iterator[Path]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in inner:
+        yield (*path, key)
+        yield from places(below, (*path, key))
+
+
+def changed(base: Document, path: Path, value: Any) -> Document:
+    result = copy.deepcopy(base)
+    here: Any = result
+    for key in path[:-1]:
+        here = here[key]
+    if value is DELETED:
+        del here[path[-1]]
+    else:
+        here[path[-1]] = copy.deepcopy(value)
+    return result
+
+
+def cases(kind: str) -> Iterator[tuple[str, Document]]:
+    base = KINDS[kind][0]
+    yield "as it is", base
+    for path in places(base["spec"], ("spec",)):
+        for value in (DELETED, *VALUES):
+            yield f"{path}: {value!r:.60}", changed(base, path, value)
+    for name in NAMES:
+        yield f"name {name}", changed(base, ("metadata", "name"), name)
+    for path, value in ADDED[kind]:
+        yield f"{path}: {value!r:.60}", changed(base, path, value)
+
+
+def refused_by_reader(found: Document) -> str:
+    try:
+        read(found)
+    except InvalidJob as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_embedded_server_refuses_what_the_reader_refuses(kind: str) -> None:
+    with MemoryCluster(validators=VALIDATORS) as cluster:
+        for what, found in cases(kind):
+            refused = ""
+            try:
+                cluster.create(KINDS[kind][1], "default", found, dry_run=True)
+            except Rejected as error:
+                refused = str(error)
+            assert bool(refused) == bool(refused_by_reader(found)), what
+
+
+def server_of(definition: Document, version: str) -> Any:
+    """What an API server would say of objects of a definition."""
+    reason = "cel-expr-python is not installed"
+    apiserver = pytest.importorskip("tests.deploy.apiserver", reason=reason, exc_type=ImportError)
+    versions = definition["spec"]["versions"]
+    schema = next(one["schema"]["openAPIV3Schema"] for one in versions if one["name"] == version)
+    return apiserver.Definition(schema)
+
+
+@functools.cache
+def judged(kind: str) -> tuple[tuple[str, Document, tuple[str, ...]], ...]:
+    """Every case with what the definition refuses it for."""
+    _, resource, definition = KINDS[kind]
+    server = server_of(definition, resource.version)
+    return tuple((what, found, tuple(server.refusals(found))) for what, found in cases(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_definition_refuses_nothing_that_the_reader_accepts(kind: str) -> None:
+    gaps = []
+    for what, found, refused in judged(kind):
+        why = refused_by_reader(found)
+        assert why or not refused, (what, refused)
+        if not refused and any(not READERS_OWN.search(line) for line in why.splitlines()):
+            gaps.append((what, why))
+    assert gaps == []
+
+
+def rules_in(schema: Any) -> Iterator[Document]:
+    if isinstance(schema, dict):
+        yield from schema.get(RULES) or ()
+        for inner in schema.values():
+            yield from rules_in(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from rules_in(inner)
+
+
+def test_every_rule_is_broken_by_some_document() -> None:
+    told: dict[str, int] = defaultdict(int)
+    for kind in KINDS:
+        for _, _, refused in judged(kind):
+            for refusal in refused:
+                told[refusal.partition(": ")[2]] += 1
+    rules = {rule["message"]: rule["rule"] for one in (tfjobs(), volcano_jobs()) for rule in rules_in(one)}
+    assert {message for message, rule in rules.items() if "oldSelf" not in rule} <= told.keys()
+
+
+def edited(kind: str, *changes: tuple[Path, Any]) -> Document:
+    found = KINDS[kind][0]
+    for path, value in changes:
+        found = changed(found, path, value)
+    return found
+
+
+MANAGER: Final[Path] = ("spec", "runPolicy", "managedBy")
+EDITS: Final = [
+    (V1, edited("v1", (MANAGER, "kueue.x-k8s.io/multikueue")), "runPolicy.managedBy is immutable"),
+    (V1, edited("v1", (MANAGER, DELETED)), ""),
+    (edited("v1", (MANAGER, "me")), edited("v1", (MANAGER, DELETED)), "runPolicy.managedBy is immutable"),
+    (edited("v1", (("spec", "runPolicy"), DELETED)), V1, ""),
+    (V1ALPHA1, edited("v1alpha1", (("spec", "RuntimeId"), "efgh")), "RuntimeId is immutable"),
+    (V1ALPHA1, edited("v1alpha1", (("spec", "RuntimeId"), DELETED)), "RuntimeId is immutable"),
+    (V1, {**V1, "spec": V1ALPHA1["spec"]}, "a job keeps its layout"),
+    (V1, edited("v1", (("spec", "tfReplicaSpecs", "Worker", "replicas"), 5)), ""),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "told"), EDITS)
+def test_what_a_driver_cannot_change_is_immutable(before: Document, after: Document, told: str) -> None:
+    server = server_of(tfjobs(), "v1")
+    assert server.refusals(before) == server.refusals(after) == []
+    refused = server.refusals(after, before)
+    assert any(told in one for one in refused) if told else refused == []
+
+
+def test_a_queue_is_not_its_own_parent() -> None:
+    server = server_of(queues(), "v1alpha1")
+    for parent, refused in (("team", True), ("all", False), ("", False)):
+        found = server.refusals({"metadata": {"name": "team"}, "spec": {"parent": parent}})
+        assert bool(found) == refused
+
+
+@pytest.mark.parametrize(("release", "knows"), [((0, 0), True), ((1, 27), True), ((2, 0), True), ((1, 26), False)])
+def test_servers_that_know_no_rules_get_none(release: tuple[int, int], knows: bool) -> None:
+    found = definitions(Settings(volcano_jobs=True, kubernetes=release))
+    assert any(rules_in(found)) == knows
+    assert knows or "x-kubernetes-validations" not in str(found)
