@@ -29,7 +29,7 @@ from tf_dist.cluster.api import (
 from tf_dist.cluster.asked import Asked
 from tf_dist.cluster.credentials import Credentials, fixed
 from tf_dist.cluster.rest_calls import CONNECT, READ, Called, Caller, Request, Route
-from tf_dist.cluster.rest_streams import Lines, WatchLines
+from tf_dist.cluster.rest_streams import Lines, WatchLines, parsed
 from tf_dist.cluster.retries import Retries
 
 _VERSION: Final = Resource("", "v1", "Version", "version", namespaced=False)
@@ -224,7 +224,7 @@ class RestCluster:
     def version(self) -> tuple[int, int]:
         """The Kubernetes release of the server, as (1, 27); (0, 0) where it does not say."""
         request = Request("GET", "/version", Asked("get", _VERSION), None, "application/json")
-        told = rest_wire.parsed(self._caller.whole(request))
+        told = parsed(self._caller.whole(request))
         found = told if isinstance(told, Mapping) else {}
         numbers = [re.match(r"[0-9]{0,9}", str(found.get(key))) for key in ("major", "minor")]
         major, minor = (int(number[0] or 0) if number else 0 for number in numbers)
