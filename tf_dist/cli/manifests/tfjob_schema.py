@@ -25,7 +25,7 @@ from tf_dist.cli.manifests.shapes import (
     validated,
 )
 from tf_dist.cli.manifests.validations import MOST_CHARACTERS, SERVICE
-from tf_dist.core.dialects.shape import MOST_REPLICAS
+from tf_dist.core.model import MOST_REPLICAS
 
 _TEMPLATE: Final = validated(pod_template(), *validations.TEMPLATE)
 _HOUSEKEEPING: Final = {

@@ -20,9 +20,9 @@ from tf_dist.cli.manifests.shapes import (
     validated,
 )
 from tf_dist.cli.manifests.validations import LABEL, LABEL_OR_NOTHING, MOST_CHARACTERS
-from tf_dist.core.dialects.shape import MOST_REPLICAS
 from tf_dist.core.dialects.volcano_policies import ACTIONS, EVENTS
 from tf_dist.core.dialects.volcano_schema import MOST_TASKS
+from tf_dist.core.model import MOST_REPLICAS
 
 _INT32_MAX: Final = 2**31 - 1
 
