@@ -6,9 +6,10 @@ from typing import Any
 
 from tests.driver.harness import World, tfjob
 from tests.driver.test_driving import claimed_by
-from tf_dist.cluster.api import PRIORITY_CLASSES, QUEUES, TFJOBS, Object
+from tf_dist.cluster.api import PRIORITY_CLASSES, QUEUES, TFJOBS, Object, Resource
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.mandate import Always
+from tf_dist.errors import Unavailable
 
 
 def queue(name: str, cpu: str, **spec: Any) -> Object:
@@ -145,3 +146,38 @@ def test_where_there_are_no_queues_their_names_mean_nothing() -> None:
     world.submit(queued("first", "research"))
     world.settle()
     assert world.status("first")["reason"] == "Admitted"
+
+
+def test_a_server_that_does_not_answer_is_asked_for_one_queue_and_not_for_each() -> None:
+    """Each question takes as long as a request may: all of them together would pass for a loop that is stuck."""
+
+    class Silent:
+        """A cluster that does not take the status of a queue."""
+
+        away = True
+        asked = 0
+
+        def __getattr__(self, verb: str) -> Any:
+            return getattr(world.memory, verb)
+
+        def replace(self, resource: Resource, *args: Any, **kwargs: Any) -> Object:
+            if resource is QUEUES and self.away:
+                self.asked += 1
+                raise Unavailable("no answer")
+            return world.memory.replace(resource, *args, **kwargs)
+
+    world = World(cpu="8")
+    silent: Any = Silent()
+    driver = Driver(silent, clock=world.clock, monotonic=world.clock)
+    for name in ("a", "b", "c"):
+        world.memory.create(QUEUES, None, queue(name, "4"))
+    world.submit(queued("first", "a"))
+    driver.step()
+    assert silent.asked == 1
+    silent.away = False
+    world.clock.now += 60
+    world.run_pods()
+    for _ in range(3):
+        driver.step()
+        world.clock.now += 60
+    assert all(world.memory.get(QUEUES, None, name).get("status") for name in ("a", "b", "c"))

@@ -11,7 +11,7 @@ from tf_dist.cluster.api import QUEUES, Cluster, Object
 from tf_dist.core.gang.queue_report import QueueFacts, queue_status
 from tf_dist.core.queue_document import read_queue
 from tf_dist.driver.caches import Caches
-from tf_dist.errors import ClusterError, InvalidQueue
+from tf_dist.errors import ClusterError, InvalidQueue, Unavailable
 
 _LOG = logging.getLogger(__name__)
 # Seconds between two looks: queues change with every job, and people read them at their leisure.
@@ -46,7 +46,14 @@ class QueueReports:
         found = facts() if stored else {}
         for queue in stored:
             name = queue["metadata"]["name"]
-            self._report(queue, queue_status(found[name]) if name in found else {"message": _problem(queue)})
+            status = queue_status(found[name]) if name in found else {"message": _problem(queue)}
+            try:
+                self._report(queue, status)
+            except Unavailable as error:
+                # The others would wait for as long: the loop that calls this has more to do.
+                _LOG.debug("the status of queue %s was not written: %s", name, error)
+                self._wanted = True
+                return
 
     def _report(self, queue: Object, status: Object) -> None:
         if queue.get("status") == status:
@@ -55,6 +62,8 @@ class QueueReports:
         try:
             body = {**queue, "status": status}
             self._caches.wrote(QUEUES, self._cluster.replace(QUEUES, None, name, body, subresource="status"))
+        except Unavailable:
+            raise
         except ClusterError as error:
             _LOG.debug("the status of queue %s was not written: %s", name, error)
 
