@@ -168,3 +168,23 @@ def test_a_folder_of_another_user_is_not_used_nor_believed(home: Path, tmp_path:
         _up(home)
     assert refused.value.hint
     assert sorted(tmp_path.iterdir()) == sorted({home, *([theirs] if what == "link" else [])})
+
+
+def test_the_daemons_own_log_is_bounded_whoever_writes_to_it(tmp_path: Path) -> None:
+    script = """
+import logging, os, sys
+from pathlib import Path
+from tf_dist.driver.daemon import log_to
+log_to(Path(sys.argv[1]), limit=10_000)
+for number in range(2000):
+    logging.getLogger("x").info("line %s", number)
+    os.write(2, b"past logging\\n")
+"""
+    log = tmp_path / "daemon.log"
+    subprocess.run([sys.executable, "-c", script, str(log)], check=True)
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["daemon.log", *(f"daemon.log.{number}" for number in range(1, 5))]
+    assert sum(file.stat().st_size for file in files) < 5 * 12_000
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+    assert "line 1999" in log.read_text()
+    assert "past logging" in log.read_text()

@@ -12,22 +12,27 @@ import os
 import sys
 import threading
 from dataclasses import asdict
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from tf_dist.cluster.node.settings import NetworkMode
 from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings, dump
-from tf_dist.driver.local import ENDPOINT, KUBECONFIG
+from tf_dist.driver.local import ENDPOINT, KUBECONFIG, LOG
 from tf_dist.driver.signals import Signals
 from tf_dist.errors import TFDistError
+
+_LOG_LIMIT: Final = 10 << 20  # bytes
 
 
 def main(argument: str) -> int:
     """Run until a signal asks to stop; 1 when the cluster cannot start."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stopping = threading.Event()
     settings = json.loads(argument)
     folder = Path(settings["state_dir"])
+    log_to(folder / LOG)
     try:
         with Signals(patience=0) as signals, EmbeddedCluster(_settings(settings, folder)) as cluster:
             signals.listen(lambda _: stopping.set())
@@ -40,6 +45,23 @@ def main(argument: str) -> int:
         logging.getLogger(__name__).error("%s%s", error, f" ({error.hint})" if error.hint else "")
         return 1
     return 0
+
+
+class _OwnLog(RotatingFileHandler):
+    """The daemon's log, bounded; what is written past ``logging`` (a traceback of the interpreter) goes to it, too."""
+
+    def _open(self) -> TextIOWrapper:
+        file = open(os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8")  # noqa: SIM115 - a the handler closes it
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+        return file
+
+
+def log_to(path: Path, limit: int = _LOG_LIMIT) -> None:
+    """Log to a file of at most ``limit`` bytes and four older ones, standard output and errors included."""
+    handler = _OwnLog(path, maxBytes=limit, backupCount=4)
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, handlers=[handler])
 
 
 def _settings(given: dict[str, object], folder: Path) -> EmbeddedSettings:

@@ -403,3 +403,17 @@ def test_a_token_that_is_left_out_is_told_and_fails_nothing(isolated: Bench, tmp
     assert isolated.log("one") == ""
     (event,) = until(lambda: isolated.cluster.list(EVENTS, "default").items)
     assert (event["reason"], event["involvedObject"]["name"]) == ("TokenLeftOut", "one")
+
+
+def test_what_the_disk_refuses_a_pod_is_tried_again(benches: MakeBench, open_folder: Path) -> None:
+    bench = benches(state_dir=open_folder / "s")
+    script = (
+        'echo $TMPDIR; test -e went-wrong && exit 0; touch went-wrong; above=$(dirname "$TMPDIR");'
+        'rm -rf "$above"; touch "$above"; exit 1'
+    )
+    bench.create(sh("one", script, restartPolicy="OnFailure"))
+    until(lambda: "CreateContainerError" in str(bench.cluster.list(EVENTS, "default").items))
+    assert bench.status("one")["phase"] not in ("Succeeded", "Failed")
+    blocked = next(path for path in (bench.agent.state_dir / "pods").glob("t-*") if path.is_file())
+    blocked.unlink()
+    assert bench.over("one")["phase"] == "Succeeded"

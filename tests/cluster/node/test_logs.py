@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.node.bench import Bench, MakeBench, py, sh, until
+from tests.cluster.node.bench import Bench, MakeBench, make_pod, py, sh, until
 from tf_dist.cluster.api import LogOptions
 from tf_dist.cluster.node.logs import LogStream
 from tf_dist.cluster.node.runtime.logfile import LogFile, stamp
-from tf_dist.cluster.node.settings import NetworkMode
+from tf_dist.cluster.node.runtime.wire import encode
+from tf_dist.cluster.node.settings import Backoff, NetworkMode
 from tf_dist.errors import Rejected
 
 
@@ -93,6 +98,138 @@ def test_following_goes_on_over_a_rotation(path: Path) -> None:
     log.close()
     writing.clear()
     assert len(list(stream)) == 60
+
+
+@pytest.mark.parametrize("rotations", [1, 2, 4])
+def test_following_loses_nothing_however_often_the_file_was_rotated_meanwhile(path: Path, rotations: int) -> None:
+    log = LogFile(str(path), 4000)
+    log.write("stdout", b"0\n")
+    writing = threading.Event()
+    writing.set()
+    stream = LogStream(path, LogOptions(follow=True), writing.is_set)
+    number, expected = 0, [b"0\n"]
+    assert next(stream) == b"0\n"
+    inode = path.stat().st_ino
+    for _ in range(rotations):
+        while path.stat().st_ino == inode:
+            number += 1
+            expected.append(b"%d\n" % number)
+            log.write("stdout", expected[-1])
+        inode = path.stat().st_ino
+    log.close()
+    writing.clear()
+    assert [b"0\n", *stream] == expected
+
+
+def test_a_reader_beside_an_endless_writer_reads_every_line_and_the_disk_stays_free(path: Path) -> None:
+    limit, lines = 20_000, 20_000
+    log = LogFile(str(path), limit)
+    writing = threading.Event()
+    writing.set()
+    read_up_to = 0
+    room = threading.Semaphore(1000)  # lines: the reader is never a whole set of files behind
+
+    def write() -> None:
+        for number in range(lines):
+            room.acquire()
+            log.write("stdout", b"%d\n" % number)
+        log.close()
+        writing.clear()
+
+    writer = threading.Thread(target=write)
+    log.write("stdout", b"begin\n")
+    with LogStream(path, LogOptions(follow=True), writing.is_set) as stream:
+        assert next(stream) == b"begin\n"
+        writer.start()
+        for line in stream:
+            assert line == b"%d\n" % read_up_to
+            read_up_to += 1
+            room.release()
+    writer.join()
+    assert read_up_to == lines
+    assert sum(file.stat().st_size for file in path.parent.iterdir()) <= 5 * limit
+
+
+def test_no_trouble_with_its_file_is_trouble_of_the_container(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path.parent.write_text("in the way")
+    log = LogFile(str(path), 4000)
+    log.write("stdout", b"lost\n")
+    path.parent.unlink()
+    until(lambda: log.write("stdout", b"later\n") or path.exists())
+    assert b"later\n" in read(path)
+    shutil.rmtree(path.parent)
+    for number in range(200):
+        log.write("stdout", b"%d\n" % number)  # rotates what is gone
+    log.close()
+    log.close()
+    assert capfd.readouterr().err.count("are lost") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root may mount a small disk")
+def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        path = disk / "logs" / "0.log"
+        log = LogFile(str(path), 1 << 20)
+        for number in range(5000):
+            log.write("stdout", b"%d filling\n" % number)
+        os.truncate(disk / "logs" / "0.log", 30_000)
+        log.write("stdout", b"room again\n")
+        log.close()
+        lines = read(path)
+        assert lines[-1] == b"room again\n"
+        assert lines[:-2] == [b"%d filling\n" % number for number in range(len(lines) - 2)]
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_container_whose_log_cannot_be_written_runs_and_ends(benches: MakeBench, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    (kept / "default").mkdir(parents=True)
+    (kept / "default" / "one").write_text("in the way")
+    bench = benches(keep_logs_dir=kept, workdir=tmp_path)
+    second = {"name": "second", "image": "x", "command": ["sh", "-c", "touch second"]}
+    first = {"name": "first", "image": "x", "command": ["sh", "-c", "echo lost; touch first"]}
+    assert bench.run(make_pod("one", containers=[first, second]))["phase"] == "Succeeded"
+    assert bench.run(sh("two", "echo kept"))["phase"] == "Succeeded"
+    assert (tmp_path / "first").exists()
+    assert (tmp_path / "second").exists()
+    assert bench.log("two") == "kept\n"
+
+
+def test_an_order_that_fails_loses_none_behind_it(bench: Bench) -> None:
+    """All in one message, as they come when many pods start at once."""
+    for name in ("one", "two"):
+        bench.create(sh(name, "echo up; while :; do sleep 0.05; done"))
+        bench.says(name, "up")
+    supervisor = bench.agent._supervisor
+    uids = [bench.pod(name)["metadata"]["uid"] for name in ("one", "two")]
+    bad = {"op": "run", "uid": uids[0], "name": "other", "attempt": 0, "streak": 0, "log": "\0", "order": 1 << 40}
+    good = {"op": "stop", "uid": uids[1], "grace": 0, "order": 1 << 40}
+    assert supervisor._socket is not None
+    supervisor._socket.sendall(encode(bad) + encode({"op": "hosts", "uid": uids[0]}) + encode(good))
+    assert bench.over("two")["phase"] == "Failed"
+    assert "running" in bench.container("one")["state"]
+
+
+def test_logs_of_attempts_and_of_pods_that_are_long_gone_are_not_kept(benches: MakeBench, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    bench = benches(keep_logs_dir=kept, backoff=Backoff(0.01, 0.02, 600.0))
+    bench.create(sh("loop", "echo one more; exit 1", restartPolicy="OnFailure"))
+    until(lambda: bench.container("loop").get("restartCount", 0) >= 9)
+    bench.delete("loop", grace_period=0)
+    bench.gone("loop")
+    numbers = sorted(int(path.stem) for path in kept.glob("default/loop/*/main/*.log"))
+    assert len(numbers) <= 6
+    assert numbers == list(range(numbers[-1] - len(numbers) + 1, numbers[-1] + 1))
+    for _ in range(13):
+        bench.run(sh("again", "echo x"))
+        bench.delete("again")
+        bench.gone("again")
+    until(lambda: len(list((kept / "default" / "again").iterdir())) <= 10)
 
 
 def test_follow_shows_lines_as_they_come_and_ends_with_the_container(bench: Bench) -> None:

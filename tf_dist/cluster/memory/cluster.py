@@ -71,6 +71,7 @@ class MemoryCluster:
     def close(self) -> None:
         """End every watch and let go of the file, if there is one."""
         with self._store.lock:
+            self._reaper.close()
             self._store.close()
 
     def __enter__(self) -> MemoryCluster:

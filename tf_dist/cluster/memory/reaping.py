@@ -5,11 +5,15 @@ The rules:
  2. When an owner is gone, what it owned goes too, unless another owner lives; then only the reference goes.
  3. Foreground: the owner stays, marked, until all that blocks it is gone. Orphan: the references are cut first.
  4. A namespace takes its content with it, and goes when the last of it is gone.
-What follows is worked off a queue before the verb that caused it returns, so deep trees need no deep stack.
+What follows is worked off a queue before the verb that caused it returns, so deep trees need no deep stack. What the
+disk refuses stays on the queue and is tried again until it is done: the verb itself has happened, and nobody would ask
+for the rest.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import deque
 from dataclasses import dataclass
 
@@ -20,8 +24,10 @@ from tf_dist.cluster.memory.pods import DEFAULT_GRACE
 from tf_dist.cluster.memory.resources import CRDS
 from tf_dist.cluster.memory.store import Key
 from tf_dist.cluster.refusals import BadRequest
-from tf_dist.errors import Conflict, Forbidden
+from tf_dist.errors import ClusterError, Conflict, Forbidden
 
+_log = logging.getLogger(__name__)
+_SHORTEST, _LONGEST = 0.1, 5.0  # seconds until what the disk refused is tried again
 FOREGROUND = "foregroundDeletion"
 _PROTECTED = frozenset({"default", "kube-system", "kube-public"})
 _ENDED = ("Succeeded", "Failed")
@@ -45,6 +51,10 @@ class Reaper:
         self._context = context
         self._store = context.store
         self._todo: deque[Key] = deque()
+        self._undefined: dict[Key, None] = {}  # objects of a kind that is gone
+        self._timer: threading.Timer | None = None
+        self._pause = _SHORTEST
+        self._closed = False
 
     def delete(self, key: Key, obj: Object, options: DeleteOptions) -> Object | None:
         """Delete or mark: the object as it is now, or None when it is gone."""
@@ -113,7 +123,7 @@ class Reaper:
             return None
         stored = self._store.put(key, marked) if marked is not old else marked
         if key.kind == "namespaces":
-            self._empty(key.name)
+            self._todo.extend(self._store.in_namespace(key.name))
         if FOREGROUND in (stored["metadata"].get("finalizers") or ()):
             self._todo.extend(self._store.dependents(stored["metadata"]["uid"]))
             self._todo.append(key)
@@ -143,8 +153,9 @@ class Reaper:
     def _undefine(self, crd: Object) -> None:
         kind = self._context.registry.forget(crd)
         if kind:
-            for namespace, name, _ in list(self._store.scan(kind.key, None)):
-                self.gone(Key(kind.key, namespace, name))
+            found = [Key(kind.key, namespace, name) for namespace, name, _ in self._store.scan(kind.key, None)]
+            self._undefined |= dict.fromkeys(found)
+            self._todo.extend(found)
             self._store.hang_up(kind.key)
 
     # What follows
@@ -161,19 +172,59 @@ class Reaper:
         above = (self._store.by_uid(uid) for uid in dict.fromkeys(owners))
         self._todo.extend(owned)
         self._todo.extend(key for key in above if key)
-        self._todo.extend(Key("namespaces", "", name) for _, name, _ in self._store.scan("namespaces", None))
+        for _, name, _ in self._store.scan("namespaces", None):
+            self._todo.append(Key("namespaces", "", name))
+            if self._is_leaving(name):
+                self._todo.extend(self._store.in_namespace(name))
         self.work_off()
 
     def work_off(self) -> None:
-        """Settle everything that is noted."""
+        """Settle everything that is noted; what cannot be written now is tried again later."""
+        refused: list[Key] = []
         while self._todo:
             key = self._todo.popleft()
             obj = self._store.get(key)
-            if obj is not None:
-                self._reconsider(key, obj)
+            try:
+                if obj is not None:
+                    self._reconsider(key, obj)
+            except ClusterError as error:
+                if not self._closed:
+                    _log.warning("%s %s/%s stays for now: %s", *key, error)
+                refused.append(key)
+            else:
+                self._undefined.pop(key, None)
+        self._todo.extend(dict.fromkeys(refused))
+        self._try_again_later()
+
+    def _try_again_later(self) -> None:
+        if not self._todo:
+            self._pause = _SHORTEST
+        elif self._timer is None and not self._closed:
+            self._timer = threading.Timer(self._pause, self._try_again)
+            self._timer.daemon = True
+            self._pause = min(2 * self._pause, _LONGEST)
+            self._timer.start()
+
+    def _try_again(self) -> None:
+        with self._store.lock:
+            self._timer = None
+            if not self._closed:
+                self.work_off()
+
+    def close(self) -> None:
+        """Try nothing again: what is left is found at the next start."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _reconsider(self, key: Key, obj: Object) -> None:
         metadata = obj["metadata"]
+        if key in self._undefined:
+            self.gone(key)
+            return
+        if not metadata.get("deletionTimestamp") and self._is_leaving(key.namespace):
+            self._begin(key, obj, DeleteOptions())
+            return
         if FOREGROUND in (metadata.get("finalizers") or ()) and not self._blocked(metadata["uid"]):
             rest = [name for name in metadata["finalizers"] if name != FOREGROUND]
             obj = self._store.put(key, edited(obj, finalizers=rest or None))
@@ -219,8 +270,6 @@ class Reaper:
                 kept = [owner for owner in owners_of(obj) if owner["uid"] != uid]
                 self._store.put(key, edited(obj, ownerReferences=kept or None))
 
-    def _empty(self, namespace: str) -> None:
-        for key in self._store.in_namespace(namespace):
-            obj = self._store.get(key)
-            if obj and not obj["metadata"].get("deletionTimestamp"):
-                self._begin(key, obj, DeleteOptions())
+    def _is_leaving(self, namespace: str) -> bool:
+        found = self._store.get(Key("namespaces", "", namespace)) if namespace else None
+        return found is not None and "deletionTimestamp" in found["metadata"]

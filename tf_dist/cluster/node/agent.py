@@ -163,7 +163,11 @@ class NodeAgent:
         """A new supervisor for the one that ended: its pods ended with it, and ``decide`` says what follows."""
         self._supervisor_lost = False
         _log.warning("the node's supervisor ended; starting another")
-        self._keeper.rehouse(from_nothing=self._house.rebuild())
+        try:
+            self._keeper.rehouse(from_nothing=self._house.rebuild())
+        except BaseException:
+            self._supervisor_lost = True  # once more at the next look
+            raise
         self.network = self._house.network
 
     # Logs

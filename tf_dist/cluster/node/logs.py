@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -12,10 +13,13 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from tf_dist.cluster.api import LogOptions
+from tf_dist.cluster.node.runtime.logfile import rotated
 
 _PAUSE = 0.1  # seconds between looks at a file that is being followed
 _LONGEST = 1 << 20  # bytes of one line given out as a whole
 _CHUNK = 1 << 16
+_TRIES = 100  # at files that are rotated meanwhile
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d")
 
 
 class LogStream:
@@ -72,8 +76,10 @@ class LogStream:
         line, stamp = b"", b""
         for entry in entries:
             when, _, rest = entry.partition(b" ")
-            stamp = stamp or when
             kind, text = rest[7:8], rest[9:]
+            if kind not in (b"F", b"P") or not _STAMP.match(when):
+                continue  # cut off by a full disk
+            stamp = stamp or when
             line += text[:-1]
             if kind == b"P" and len(line) < _LONGEST:
                 continue
@@ -87,17 +93,18 @@ def _seconds(stamp: bytes) -> float:
 
 
 class _Files:
-    """Raw entries of a log: first the rotated file, then the current one, then (following) what is added."""
+    """Raw entries of a log: first the rotated files, then the current one, then (following) what is added.
+
+    A file that is being read stays open, so that a rotation takes nothing from its reader. Only one that falls behind
+    by more than all the files together misses what nobody has any more.
+    """
 
     def __init__(self, path: Path, alive: Callable[[], bool], closed: threading.Event) -> None:
         self._path = path
         self._alive = alive
         self._closed = closed
-        self._open: list[BinaryIO] = []
         self._rest = b""
-        for candidate in (path.with_name(path.name + ".1"), path):
-            if candidate.exists():
-                self._open.append(candidate.open("rb"))
+        self._open = _opened(path)
 
     def present(self) -> Iterator[bytes]:
         """What is written by now."""
@@ -111,7 +118,7 @@ class _Files:
         """What is written from now on, until the container has ended."""
         while not self._closed.is_set():
             alive = self._alive()  # asked before reading: what was written before the end is then read, too
-            yield from self._newer()
+            self._look_for_newer()
             yield from self.present()
             if not alive:
                 return
@@ -122,22 +129,51 @@ class _Files:
         while self._open:
             self._open.pop().close()
 
-    def _newer(self) -> Iterator[bytes]:
-        """Follow a rotation: finish the old file, then open the new one."""
-        try:
-            now = os.stat(self._path)
-        except FileNotFoundError:
-            return
-        if not self._open or os.fstat(self._open[-1].fileno()).st_ino != now.st_ino:
-            if self._open:
-                yield from self._read(self._open[-1])
-            self._open.append(self._path.open("rb"))
+    def _look_for_newer(self) -> None:
+        """After rotations: the files behind the one that is being read, which comes first to its end."""
+        last = _identity(os.fstat(self._open[-1].fileno())) if self._open else None
+        with contextlib.suppress(FileNotFoundError):
+            if _identity(os.stat(self._path)) == last:
+                return
+        found = _opened(self._path)
+        seen = next((at for at, file in enumerate(found, 1) if _identity(os.fstat(file.fileno())) == last), 0)
+        for file in found[:seen]:
+            file.close()
+        self._open += found[seen:]
 
     def _read(self, file: BinaryIO) -> Iterator[bytes]:
         while not self._closed.is_set() and (data := file.read(_CHUNK)):
             *entries, self._rest = (self._rest + data).split(b"\n")
             for entry in entries:
                 yield entry + b"\n"
+
+
+def _opened(path: Path) -> list[BinaryIO]:
+    """All files of a log, oldest first, each once: none may have become another while they were opened."""
+    for _ in range(_TRIES):
+        files: list[BinaryIO] = []
+        for name in rotated(str(path)):
+            with contextlib.suppress(FileNotFoundError):
+                files.append(open(name, "rb"))  # noqa: SIM115 - closed by their reader
+        opened = [_identity(os.fstat(file.fileno())) for file in files]
+        if opened == _identities(path):
+            break
+        for file in files:
+            file.close()
+        files = []
+    return files
+
+
+def _identities(path: Path) -> list[tuple[int, int]]:
+    found = []
+    for name in rotated(str(path)):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(_identity(os.stat(name)))
+    return found
+
+
+def _identity(info: os.stat_result) -> tuple[int, int]:
+    return info.st_dev, info.st_ino
 
 
 def last_lines(path: Path, *, lines: int = 80, size: int = 2048) -> str:

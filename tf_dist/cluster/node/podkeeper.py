@@ -99,7 +99,7 @@ class PodKeeper:
         facts = replace(workload.facts(pod, record), leaving=self.leaving)
         decision = decide(pod, facts, now, self._backoff)
         pod = self._show(pod, decision.status)
-        self._act(workload, pod, decision)
+        self._act(workload, pod, decision, now)
         self._warn(workload, pod, now)
         if workload.problem is not None and not workload.problem.permanent:
             self._bell.ring_in(uid, max(workload.retry_at - now, 0.0))
@@ -119,12 +119,12 @@ class PodKeeper:
             workload.told = workload.problem.text
             self._writer.warn(pod, workload.problem, now)
 
-    def _act(self, workload: Workload, pod: Object, decision: Decision) -> None:
+    def _act(self, workload: Workload, pod: Object, decision: Decision, now: float) -> None:
         for action in decision.actions:
             if isinstance(action, DeleteObject):
                 self._delete(workload)
                 continue
-            workload.order(action, self._supervisor, pod)
+            workload.order(action, self._supervisor, pod, now)
             if workload.problem is not None:
                 self._bell.ring(workload.uid)
                 return

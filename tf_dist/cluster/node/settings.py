@@ -78,8 +78,8 @@ class NodeSettings:
     """Write logs here and keep them when pods go; None: logs go with their pod. Relative: inside the state folder."""
     backoff: Backoff = field(default_factory=Backoff)
     """Restart delays."""
-    log_limit: int = 50 << 20
-    """Bytes after which a container's log file is rotated; one older file is kept."""
+    log_limit: int = 10 << 20
+    """Bytes after which a container's log file is rotated; four older files are kept."""
     heartbeat: float = 10.0
     """Seconds between renewals of the node's lease."""
     address: str = ""

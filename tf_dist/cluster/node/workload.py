@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -29,6 +30,8 @@ _KINDS = {
     "PersistentVolume": Resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False),
 }
 LEFT_OUT = "NotHonoured"
+_KEPT_ATTEMPTS = 4  # of a container, whose logs stay beside those of the present one
+_KEPT_PODS = 10  # of one name, whose logs stay in ``keep_logs_dir``
 _RETRY = 2.0  # seconds until something that was missing is looked for again
 
 
@@ -121,7 +124,10 @@ class Workload:
 
     def prepare(self, cluster: Cluster, pod: Object, now: float) -> None:
         """Work the plan out, once; what is missing becomes ``problem`` and is tried again later."""
-        if self.plans is not None or now < self.retry_at or (self.problem and self.problem.permanent):
+        if now < self.retry_at or (self.problem and self.problem.permanent):
+            return
+        if self.plans is not None:
+            self.problem = None  # an order that failed is given again
             return
         try:
             self._plan(cluster, pod)
@@ -190,14 +196,15 @@ class Workload:
 
     # Orders
 
-    def order(self, action: Any, supervisor: Supervisor, pod: Object) -> None:
+    def order(self, action: Any, supervisor: Supervisor, pod: Object, now: float) -> None:
         """Carry out one action that concerns processes; PodProblem and OSError become the pod's problem."""
         try:
             self._order(action, supervisor, pod)
         except PodProblem as problem:
             self.problem = problem
-        except OSError as error:
-            self.problem = PodProblem("CreateContainerError", str(error), permanent=True)
+        except OSError as error:  # the disk is full, perhaps: it is tried again
+            self.problem = PodProblem("CreateContainerError", str(error))
+            self.retry_at = now + _RETRY
 
     def _order(self, action: Any, supervisor: Supervisor, pod: Object) -> None:
         match action:
@@ -215,6 +222,7 @@ class Workload:
         spec: dict[str, Any] = {"ip": self.ip, "hostname": hostname(pod), "devices": dict(self.devices)}
         spec["staging"] = str(self.folder / "staging")
         if self.home.mode == NetworkMode.ISOLATED:
+            self.folder.mkdir(parents=True, exist_ok=True)
             hosts = self.folder / "hosts"
             hosts.write_text(self.hosts)
             spec["hosts"] = str(hosts)
@@ -236,6 +244,7 @@ class Workload:
         folder, security = Path(plan.env.get("TMPDIR", "")), plan.security
         if folder.parent == self.temporary:
             temporary.fresh(folder)
+        self._prune(start)
         mounts = [] if self.home.mode == NetworkMode.SHARED else place_mounts(plan, self.volumes, self.paths)
         supervisor.run(
             self.uid,
@@ -257,6 +266,13 @@ class Workload:
             },
         )
 
+    def _prune(self, start: Start) -> None:
+        """Remove the logs of earlier attempts but the latest of them."""
+        for path in self.log(start.name, start.attempt).parent.glob("*.log*"):
+            number = path.name.partition(".")[0]
+            if number.isdigit() and int(number) < start.attempt - _KEPT_ATTEMPTS:
+                path.unlink(missing_ok=True)
+
     def probe(self, supervisor: Supervisor, pod: Object, facts: Facts, now: float) -> float | None:
         """Ask the readiness probes that are due; when the next one is."""
 
@@ -274,9 +290,20 @@ class Workload:
             supervisor.send("hosts", uid=self.uid, text=text)
 
     def purge(self) -> None:
-        """Remove the pod's folders: volumes, logs and temporary files."""
+        """Remove the pod's folders: volumes, logs and temporary files; of kept logs those of its early predecessors."""
         for folder in (self.folder, self.temporary):
             shutil.rmtree(folder, ignore_errors=True)
+        if self.home.settings.keep_logs_dir:
+            for folder in _oldest(self.log("", 0).parents[1], _KEPT_PODS):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _oldest(parent: Path, kept: int) -> list[Path]:
+    """All folders but the ``kept`` ones that were made last."""
+    found: list[tuple[float, Path]] = []
+    with contextlib.suppress(OSError):
+        found = [(entry.stat().st_mtime, Path(entry.path)) for entry in os.scandir(parent) if entry.is_dir()]
+    return [path for _, path in sorted(found)[:-kept]]
 
 
 def warnings_of(plans: Iterable[ContainerPlan]) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import os
 import selectors
+import stat
 import time
 import traceback
 from collections.abc import Callable
@@ -11,6 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 
 SOCKET = "node.sock"  # in the state folder
+_LONGEST_LOG = 10 << 20  # bytes of supervisor.log
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Config:
     lock_fd: int  # held, never used: the folder is in use while this is open
     bridge: str = "10.88.0.1"
     prefix: int = 16
-    log_limit: int = 50 << 20
+    log_limit: int = 10 << 20
     pids_limit: int = 8192  # of a container; 0: none
     orphan_limit: float = 0.0  # seconds without an agent until everything ends; 0: never
 
@@ -75,4 +79,13 @@ def _guarded(callback: Callable[[], None]) -> None:
     try:
         callback()
     except Exception:
+        complain()
+
+
+def complain() -> None:
+    """Write the present exception to supervisor.log, which begins anew where it has become too long."""
+    with contextlib.suppress(OSError):
+        info = os.fstat(2)
+        if stat.S_ISREG(info.st_mode) and info.st_size > _LONGEST_LOG:
+            os.ftruncate(2, 0)
         traceback.print_exc()

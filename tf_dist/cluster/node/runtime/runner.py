@@ -60,8 +60,8 @@ class Runner:
             self._changed(uid)
             return
         pod = self.pods[uid] = Pod(uid, spec)
-        os.makedirs(spec["staging"], mode=0o700, exist_ok=True)
         try:
+            os.makedirs(spec["staging"], mode=0o700, exist_ok=True)
             if self._isolated:
                 pod.shim = self._shims.isolate(pod)
             else:
@@ -154,6 +154,22 @@ class Runner:
             self._loop.step(0.1)
         self._changed = changed
         self.cgroups.close()
+
+    def failed(self, operation: str, order: Message, error: Exception) -> None:
+        """Say what became of an order that could not be carried out: else the agent would wait for it for ever."""
+        pod = self.pods.get(str(order.get("uid")))
+        if operation == "exec":
+            self._emit({"event": "exec", "token": order.get("token", ""), "code": 1})
+        elif pod is None:
+            self._changed(str(order.get("uid")))
+        elif operation == "create":
+            pod.state, pod.message = "broken", str(error)
+            self._changed(pod.uid)
+        elif operation == "run":
+            container = pod.containers.get(str(order.get("name")))
+            if container is not None and (container.state, container.attempt) == ("starting", order.get("attempt")):
+                self._finish(pod, container, 128, reason="StartError", message=f"cannot start the container: {error}")
+            self._changed(pod.uid)
 
     # Containers
 

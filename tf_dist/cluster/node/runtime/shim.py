@@ -17,7 +17,7 @@ import time
 from typing import Any, NoReturn
 
 from tf_dist.cluster.node.runtime import linux, members
-from tf_dist.cluster.node.runtime.launch import MOUNTED, launch
+from tf_dist.cluster.node.runtime.launch import CANNOT_START, MOUNTED, launch
 from tf_dist.cluster.node.runtime.probing import probe
 from tf_dist.cluster.node.runtime.wire import Lines, Message, encode
 
@@ -69,21 +69,36 @@ class Shim:
         for message in messages:
             if message["op"] == "die":
                 return False
-            getattr(self, "_" + message["op"])(message)
+            self._obey(message)
         return bool(data)
+
+    def _obey(self, message: Message) -> None:
+        """One order. One that fails (no more processes, no more descriptors) must not end the other containers."""
+        try:
+            getattr(self, "_" + message["op"])(message)
+        except (BrokenPipeError, ConnectionResetError):
+            raise  # the supervisor is gone
+        except OSError as error:
+            if message["op"] == "start":
+                text = f"cannot start the container: {error}"
+                self._send(event="failed", name=message["name"], code=CANNOT_START, message=text)
+            elif message["op"] == "exec":
+                self._send(event="exec", token=message["token"], code=1)
 
     def _send(self, **message: Any) -> None:
         self._control.sendall(encode(message))
 
     def _start(self, spec: Message) -> None:
         out, err = self._fds.pop(0), self._fds.pop(0)
-        report, theirs = socket.socketpair()
-        pid = os.fork()
-        if pid == 0:
-            launch(spec, out, err, theirs.fileno(), isolated=self._isolated, staging=self._staging)
-        os.close(out)
-        os.close(err)
-        theirs.close()
+        try:
+            report, theirs = socket.socketpair()
+            with theirs:
+                pid = os.fork()
+                if pid == 0:
+                    launch(spec, out, err, theirs.fileno(), isolated=self._isolated, staging=self._staging)
+        finally:
+            os.close(out)
+            os.close(err)
         with report:
             problem = self._settle(spec["name"], pid, report)
         if problem:

@@ -15,7 +15,7 @@ import socket
 import sys
 
 from tf_dist.cluster.node.runtime import linux
-from tf_dist.cluster.node.runtime.loop import SOCKET, Config, Loop
+from tf_dist.cluster.node.runtime.loop import SOCKET, Config, Loop, complain
 from tf_dist.cluster.node.runtime.rehearsal import rehearse
 from tf_dist.cluster.node.runtime.runner import OPERATIONS, Runner
 from tf_dist.cluster.node.runtime.wire import Lines, Message, encode
@@ -42,6 +42,7 @@ class Supervisor:
             self._try_mode()
         except OSError:
             self._runner.way_out.close()
+            self._runner.cgroups.close()
             raise
         self._attend(socket.socket(fileno=self._config.agent_fd))
         self._loop.watch(self._listener.fileno(), self._accept)
@@ -136,7 +137,11 @@ class Supervisor:
         if operation == "shutdown":
             self.end()
         elif operation in OPERATIONS:
-            getattr(self._runner, operation)(**message)
+            try:
+                getattr(self._runner, operation)(**message)
+            except Exception as error:  # the orders behind it are of other pods
+                complain()
+                self._runner.failed(operation, message, error)
 
     def _changed(self, uid: str) -> None:
         pod = self._runner.pods.get(uid)
