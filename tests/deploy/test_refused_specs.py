@@ -1,0 +1,64 @@
+"""A running job on a real API server that is edited into nonsense, as with ``kubectl patch``, and mended again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.deploy.kubelet import Kubelet
+from tests.driver.harness import tfjob
+from tests.waiting import until
+from tf_dist.cluster.api import PODS, TFJOBS
+from tf_dist.cluster.rest import RestCluster
+from tf_dist.core.status_codec import stored_status
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.settings import DriverSettings
+
+pytestmark = pytest.mark.cluster
+
+
+def condition(admin: RestCluster, namespace: str, type_: str) -> dict[str, Any]:
+    status = stored_status(admin.get(TFJOBS, namespace, "mnist"))
+    return next((one for one in status.get("conditions") or () if one["type"] == type_), {})
+
+
+def pods(admin: RestCluster, namespace: str) -> dict[str, str]:
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in admin.list(PODS, namespace).items}
+
+
+def test_an_edit_into_nonsense_takes_nothing_and_mending_takes_effect(
+    admin: RestCluster, kubectl: Callable[..., str], namespace: str, room: Kubelet
+) -> None:
+    document = tfjob()
+    document["metadata"]["namespace"] = namespace
+    admin.create(TFJOBS, namespace, document)
+
+    def edit(patch: dict[str, Any], then: str) -> None:
+        kubectl("patch", "tfjob", "mnist", "-n", namespace, "--type=merge", "-p", json.dumps(patch))
+        until(lambda: driver.step() >= 0 and says("SpecAccepted", then), 60)
+
+    def says(type_: str, status: str) -> bool:
+        room.step({})
+        return condition(admin, namespace, type_).get("status") == status
+
+    driver = Driver(admin, settings=DriverSettings(namespace=namespace, volcano_jobs=False))
+    until(lambda: driver.step() >= 0 and says("Running", "True"), 60)
+    assert condition(admin, namespace, "SpecAccepted")["observedGeneration"] == 1
+    before = pods(admin, namespace)
+    driver.stop()
+    # Another driver takes over: what it goes by is in the status.
+    driver = Driver(admin, settings=DriverSettings(namespace=namespace, volcano_jobs=False))
+    nothing = {"metadata": {"annotations": {"tf-dist.dev/max-workers": "1"}}}
+    edit(nothing | {"spec": {"runPolicy": {"schedulingPolicy": {"queue": "x"}}}}, "False")
+    refused = condition(admin, namespace, "SpecAccepted")
+    assert (refused["reason"], refused["observedGeneration"]) == ("InvalidSpec", 2)
+    assert "tf-dist.dev/max-workers" in refused["message"]
+    assert pods(admin, namespace) == before
+    assert says("Running", "True")
+    edit({"metadata": {"annotations": {"tf-dist.dev/max-workers": None}}}, "True")
+    assert condition(admin, namespace, "SpecAccepted")["observedGeneration"] == 2
+    assert pods(admin, namespace) == before
+    driver.stop()
