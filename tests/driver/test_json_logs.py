@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tf_dist.driver import json_logs
-from tf_dist.driver.json_logs import LogFormat, about
+from tf_dist.driver.json_logs import LogFormat, LogLevel, about, configure
 
 
 class Output:
@@ -97,3 +101,39 @@ def test_clients_below_keep_quiet(output: Output) -> None:
     logging.getLogger("urllib3.connectionpool").debug("GET /")
     logging.getLogger("kubernetes.client.rest").debug("response body: secret")
     assert output.lines() == []
+
+
+def test_the_level_is_an_option_and_an_environment_variable(tmp_path: Path) -> None:
+    """A wrong one is refused with all that there are."""
+    command = [sys.executable, "-m", "tf_dist", "controller", "--kubeconfig", str(tmp_path / "none")]
+
+    def said(*arguments: str, **environ: str) -> str:
+        done = subprocess.run(
+            [*command, *arguments],
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode != 0
+        return done.stderr
+
+    for wrong in (said("--log-level", "loud"), said(TF_DIST_LOG_LEVEL="loud")):
+        assert "'debug', 'info', 'warning', 'error'" in " ".join(wrong.replace("│", " ").split())
+    for right in (said("--log-level", "debug"), said(TF_DIST_LOG_LEVEL="error")):
+        assert str(tmp_path / "none") in right.replace("\n", ""), "it goes on to what else is wrong"
+
+
+@pytest.mark.parametrize("level", list(LogLevel))
+def test_a_level_lets_through_what_is_as_grave(level: LogLevel) -> None:
+    stream = io.StringIO()
+    handler = configure(LogFormat.TEXT, level=level.number, stream=stream)
+    try:
+        for one in LogLevel:
+            logging.getLogger("tf_dist.levels").log(one.number, "this is %s", one.value)
+    finally:
+        logging.getLogger().removeHandler(handler)
+    order = list(LogLevel)
+    heard = [one for one in order if f"this is {one.value}" in stream.getvalue()]
+    assert heard == order[order.index(level) :]

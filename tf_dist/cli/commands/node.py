@@ -112,6 +112,7 @@ def _run(
         json_logs.configure(json_logs.LogFormat.TEXT, level=log_level.number)
         with Signals() as signals:
             signals.listen(lambda number: service.ask())
+            signals.listen(lambda number: cluster.hurry())  # what ends must not wait for a cluster that is away
             service.run(lambda agent: _show(agent, settings, logs))
     output.note(f"node {settings.name} has ended")
 
