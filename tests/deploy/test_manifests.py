@@ -129,6 +129,7 @@ def test_a_driver_without_a_controller_reaches_beyond_its_namespace_only_to_see_
     assert role["rules"] == [
         {"apiGroups": ["tf-dist.dev"], "resources": ["queues"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["node.k8s.io"], "resources": ["runtimeclasses"], "verbs": ["get", "list", "watch"]},
     ]
 
 

@@ -8,29 +8,48 @@ from tests.deploy.kubelet import Kubelet
 from tests.deploy.test_roles import Life, short
 from tests.driver.harness import tfjob
 from tests.waiting import until
-from tf_dist.cluster.api import TFJOBS, Resource
+from tf_dist.cluster.api import PODS, RESOURCE_QUOTAS, TFJOBS
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.settings import DriverSettings
 
 pytestmark = pytest.mark.cluster
-QUOTAS = Resource("", "v1", "ResourceQuota", "resourcequotas")
+QUOTAS = RESOURCE_QUOTAS
 
 
-def test_a_job_says_that_a_quota_for_pods_is_spent_and_goes_on_when_it_is_raised(
+def test_a_gang_waits_for_a_quota_that_has_no_room_for_all_of_it_and_starts_when_it_has(
     admin: RestCluster, room: Kubelet, namespace: str
 ) -> None:
-    admin.create(QUOTAS, namespace, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}})
+    admin.create(QUOTAS, namespace, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}})
+    until(lambda: bool((admin.get(QUOTAS, namespace, "few").get("status") or {}).get("hard")), 60)
+    other = {"metadata": {"name": "other"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    admin.create(PODS, namespace, other)
+    driver = Driver(admin, settings=DriverSettings(namespace=namespace, volcano_jobs=False))
+    life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, short(tfjob(cleanPodPolicy="All"))))
+
+    waits = "waits for ResourceQuota few: pods 1 of 3 used, needs 3"
+    life.until(lambda: life.memory().get("message") == waits)
+    assert [pod["metadata"]["name"] for pod in admin.list(PODS, namespace).items] == ["other"]
+    admin.patch(QUOTAS, namespace, "few", {"spec": {"hard": {"pods": "4"}}})
+    life.until(lambda: life.memory().get("phase") == "Running")
+    life.until(lambda: life.memory().get("phase") == "Completed", worker_0=0, worker_1=0)
+
+
+def test_a_job_says_what_a_quota_demands_of_its_pods_and_goes_on_when_it_does_no_more(
+    admin: RestCluster, room: Kubelet, namespace: str
+) -> None:
+    """What no pod says of itself is not foreseen."""
+    admin.create(QUOTAS, namespace, {"metadata": {"name": "few"}, "spec": {"hard": {"limits.cpu": "10"}}})
     # Before its controller has counted, it refuses everything.
     until(lambda: bool((admin.get(QUOTAS, namespace, "few").get("status") or {}).get("hard")), 60)
     driver = Driver(admin, settings=DriverSettings(namespace=namespace, volcano_jobs=False))
     life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, short(tfjob(cleanPodPolicy="All"))))
 
-    life.until(lambda: "exceeded quota: few" in life.memory().get("obstacle", ""))
+    life.until(lambda: "failed quota: few: must specify limits.cpu" in life.memory().get("obstacle", ""))
     assert life.holds("Stalled")
     assert life.memory()["why"] == "ReconcileFailed"
 
-    admin.patch(QUOTAS, namespace, "few", {"spec": {"hard": {"pods": "10"}}})
+    admin.patch(QUOTAS, namespace, "few", {"spec": {"hard": {"limits.cpu": None, "pods": "10"}}})
     life.until(lambda: life.memory().get("phase") == "Running" and "obstacle" not in life.memory())
     assert not life.holds("Stalled")
     life.until(lambda: life.memory().get("phase") == "Completed", worker_0=0, worker_1=0)

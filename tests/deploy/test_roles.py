@@ -70,11 +70,15 @@ DRIVING = """
     pods: get list watch create delete
     services: get list watch create delete
     events: create patch
+    resourcequotas: list watch
 """
-QUEUES = table("queues.tf-dist.dev: get list watch\n priorityclasses.scheduling.k8s.io: get list watch")
+QUEUES = table(
+    "queues.tf-dist.dev: get list watch\n priorityclasses.scheduling.k8s.io: get list watch\n"
+    "runtimeclasses.node.k8s.io: get list watch"
+)
 ARBITRATING = table(
     "nodes: list watch\n queues.tf-dist.dev: list watch\n queues/status.tf-dist.dev: update\n"
-    "priorityclasses.scheduling.k8s.io: list watch"
+    "priorityclasses.scheduling.k8s.io: list watch\n runtimeclasses.node.k8s.io: list watch"
 )
 CONTROLLER = table(DRIVING + "leases.coordination.k8s.io: get list") | ARBITRATING
 ELECTION = {

@@ -53,6 +53,8 @@ TFJOBS = Resource("kubeflow.org", "v1", "TFJob", "tfjobs")
 TFJOBS_V1ALPHA1 = Resource("kubeflow.org", "v1alpha1", "TFJob", "tfjobs")
 VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "Job", "jobs")
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)
+RESOURCE_QUOTAS = Resource("", "v1", "ResourceQuota", "resourcequotas")
+RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", namespaced=False)
 QUEUES = Resource("tf-dist.dev", "v1alpha1", "Queue", "queues", namespaced=False)
 
 

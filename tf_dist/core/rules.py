@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+from tf_dist.core.gang.bounds import Quotas, by_namespace
+from tf_dist.core.gang.charges import read_quota
 from tf_dist.core.gang.model import Queue
 from tf_dist.core.gang.snapshot import Priority, Rules
 from tf_dist.core.model import Document
@@ -11,11 +14,26 @@ from tf_dist.core.queue_document import read_queue
 from tf_dist.errors import InvalidQueue
 
 
-def rules_of(queues: Iterable[Document], priorities: Iterable[Document]) -> Rules:
+def rules_of(
+    queues: Iterable[Document], priorities: Iterable[Document], runtime_classes: Iterable[Document] = ()
+) -> Rules:
     """What they say together. A document that cannot be read says nothing: its jobs wait, as for a queue not there."""
     stored = list(queues)
     listed = tuple(sorted(_queues(stored), key=lambda queue: queue.name)) if stored else None
-    return Rules(queues=listed, priorities=dict(_priorities(priorities)))
+    return Rules(queues=listed, priorities=dict(_priorities(priorities)), overheads=dict(_overheads(runtime_classes)))
+
+
+def bounds_of(quotas: Iterable[Document]) -> Quotas:
+    """The stored ResourceQuotas, by namespace."""
+    return by_namespace((str(document["metadata"].get("namespace") or ""), read_quota(document)) for document in quotas)
+
+
+def _overheads(stored: Iterable[Document]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for document in stored:
+        overhead = document.get("overhead")
+        fixed = overhead.get("podFixed") if isinstance(overhead, Mapping) else None
+        if isinstance(fixed, Mapping) and fixed:
+            yield str(document["metadata"]["name"]), fixed
 
 
 def _queues(stored: Iterable[Document]) -> Iterator[Queue]:

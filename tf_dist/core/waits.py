@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tf_dist.core.diagnosis import Category, Diagnosis, Level
-from tf_dist.core.gang.model import NODES_REFUSED, PREEMPTING
+from tf_dist.core.gang.model import NODES_REFUSED, PREEMPTING, RESOURCE_QUOTA
 from tf_dist.core.requeue import SCHEDULE_TIMEOUT
 from tf_dist.core.schedulers.model import DEACTIVATED, QUEUE_REFUSED, SCHEDULER_MISSING
 from tf_dist.core.status import PREEMPTED, Status
@@ -27,6 +27,11 @@ _WAITS: Final[Mapping[str, tuple[Level, Category, str]]] = {
         Level.INFO,
         Category.QUOTA,
         "it starts when jobs of its queue end; tf-dist queues shows who uses what, and its owner may raise the quota",
+    ),
+    RESOURCE_QUOTA: (
+        Level.INFO,
+        Category.QUOTA,
+        "it starts when pods of its namespace end or the quota is raised (kubectl describe resourcequota)",
     ),
     "QueueNotFound": (
         Level.ERROR,

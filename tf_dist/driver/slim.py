@@ -39,7 +39,7 @@ def pod(stored: Object) -> Object:
     kept: Object = {"containers": _shared([_container(one) for one in mappings(spec.get("containers"))])}
     if spec.get("initContainers"):
         kept["initContainers"] = [_container(one) for one in mappings(spec["initContainers"])]
-    kept |= _part(spec, ("nodeName", "overhead"))
+    kept |= _part(spec, ("nodeName", "overhead", "resources"))
     if apart := required_anti_affinity(spec):
         kept["affinity"] = {"podAntiAffinity": {REQUIRED: _shared(apart)}}
     if node := text(kept.pop("nodeName", None)):

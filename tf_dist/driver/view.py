@@ -15,6 +15,8 @@ from tf_dist.cluster.api import (
     PODS,
     PRIORITY_CLASSES,
     QUEUES,
+    RESOURCE_QUOTAS,
+    RUNTIME_CLASSES,
     SERVICES,
     TFJOBS,
     Cluster,
@@ -25,7 +27,7 @@ from tf_dist.cluster.reflector import Reflector
 from tf_dist.core import names
 from tf_dist.core.gang.model import Snapshot
 from tf_dist.core.gang.snapshot import Claim, Snapshots
-from tf_dist.core.rules import rules_of
+from tf_dist.core.rules import bounds_of, rules_of
 from tf_dist.driver import slim
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JOB_KINDS, OWNED_KINDS, JobRef
@@ -119,6 +121,10 @@ class View:
         for kind in RULE_KINDS:
             # A driver of one namespace may not have the right to see them; one of all must not overlook them.
             kinds[kind] = self._reflector(kind, self._rule_changed, slim.rule, None, optional=namespace is not None)
+        kinds[RUNTIME_CLASSES] = self._reflector(RUNTIME_CLASSES, self._rule_changed, slim.rule, None, optional=True)
+        kinds[RESOURCE_QUOTAS] = self._reflector(
+            RESOURCE_QUOTAS, self._quota_changed, slim.rule, jobs_of, optional=True
+        )
         return kinds
 
     def _reflector(
@@ -195,9 +201,10 @@ class View:
     def snapshot(self, claims: Iterable[Claim], now: float) -> Snapshot:
         """These jobs, the nodes, the pods of everybody, and the rules."""
         nodes = self.reflectors[NODES].items() if self.scope.nodes else None
-        rules = rules_of(self.reflectors[QUEUES].items(), self.reflectors[PRIORITY_CLASSES].items())
+        rules = rules_of(*(self.reflectors[kind].items() for kind in (*RULE_KINDS, RUNTIME_CLASSES)))
+        bounds = bounds_of(self.reflectors[RESOURCE_QUOTAS].items())
         with self._seeing:
-            return self._snapshots.take(claims, nodes, now=now, rules=rules)
+            return self._snapshots.take(claims, nodes, now=now, rules=rules, bounds=bounds)
 
     # What changed
 
@@ -225,6 +232,11 @@ class View:
 
     def _rule_changed(self, old: Object | None, new: Object | None) -> None:
         if old is None or new is None or not slim.same_rule(old, new):
+            self._room()
+
+    def _quota_changed(self, old: Object | None, new: Object | None) -> None:
+        """Here the status counts: it says what is used."""
+        if old is None or new is None or any(old.get(part) != new.get(part) for part in ("spec", "status")):
             self._room()
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:

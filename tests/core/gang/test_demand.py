@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import START, replicas, template, v1_job
-from tf_dist.core.gang.demand import members, requests
+from tf_dist.core.gang.demand import limits, members, requests
 from tf_dist.core.gang.model import Gang, Locality, Place, Queue
 from tf_dist.core.gang.snapshot import NO_RULES, Claim, Priority, Rules, seconds, snapshot
 from tf_dist.core.model import Job, ReplicaId, RunPolicy
@@ -17,6 +17,10 @@ from tf_dist.core.status import Admission, Phase, Status
 def container(restart: str = "", **values: str) -> dict[str, Any]:
     body: dict[str, Any] = {"resources": {"requests": values}}
     return {**body, "restartPolicy": restart} if restart else body
+
+
+def limit(cpu: str) -> dict[str, Any]:
+    return {"resources": {"limits": {"cpu": cpu}}}
 
 
 @pytest.mark.parametrize(
@@ -35,11 +39,63 @@ def container(restart: str = "", **values: str) -> dict[str, Any]:
             "5",
         ),
         ({"containers": [container(cpu="1")], "overhead": {"cpu": "250m"}}, "1.25"),
+        # Sidecars run beside what starts after them, and beside the containers, not beside what started before.
+        (
+            {
+                "containers": [container(cpu="1")],
+                "initContainers": [container(cpu="5"), container("Always", cpu="2"), container("Always", cpu="1")],
+            },
+            "5",
+        ),
+        (
+            {
+                "containers": [container(cpu="1")],
+                "initContainers": [container("Always", cpu="2"), container(cpu="5"), container("Always", cpu="9")],
+            },
+            "12",
+        ),
+        # What the pod asks for as a whole is in place of what its containers do.
+        ({"resources": {"requests": {"cpu": "4"}}, "containers": [container(cpu="1")]}, "4"),
+        ({"resources": {"requests": {"cpu": "1"}}, "containers": [container(cpu="3")]}, "1"),
+        ({"resources": {"limits": {"cpu": "4"}}, "containers": [{}]}, "4"),
+        ({"resources": {"limits": {"cpu": "4"}}, "containers": [container(cpu="1")]}, "1"),
+        ({"resources": {"limits": {"cpu": "4"}, "requests": {"cpu": "2"}}, "containers": [{}]}, "2"),
+        ({"resources": {"requests": {"cpu": "4"}}, "containers": [container(cpu="1")], "overhead": {"cpu": "1"}}, "5"),
+        ({"resources": {"requests": {"nvidia.com/gpu": "4"}}, "containers": [container(cpu="1")]}, "1"),
     ],
 )
 def test_a_pod_asks_for_what_the_scheduler_adds_up(spec: Any, cpu: str | None) -> None:
     expected = {"pods": Decimal(1)} | ({} if cpu is None else {"cpu": Decimal(cpu)})
     assert requests(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpu"),
+    [
+        ({"containers": [container(cpu="1")]}, None),
+        ({"containers": [limit("2"), limit("1")]}, "3"),
+        ({"containers": [limit("2")], "initContainers": [limit("5")]}, "5"),
+        ({"containers": [limit("2")], "overhead": {"cpu": "250m"}}, "2.25"),
+        ({"containers": [container(cpu="1")], "overhead": {"cpu": "250m"}}, None),
+        ({"resources": {"limits": {"cpu": "8"}}, "containers": [limit("2")]}, "8"),
+    ],
+)
+def test_its_limits_are_added_up_in_the_same_way(spec: Any, cpu: str | None) -> None:
+    assert limits(spec).get("cpu") == (None if cpu is None else Decimal(cpu))
+
+
+def test_a_runtime_class_adds_its_overhead_where_the_template_says_none() -> None:
+    overheads = {"sandbox": {"cpu": "500m"}}
+
+    def asked(**spec: Any) -> Decimal:
+        pod = template(containers=[container(cpu="1")], **spec)
+        [worker] = members(v1_job(replicas("Worker", 2, template=pod)), overheads)
+        return worker.requests["cpu"]
+
+    assert asked() == 1
+    assert asked(runtimeClassName="sandbox") == Decimal("1.5")
+    assert asked(runtimeClassName="another") == 1
+    assert asked(runtimeClassName="sandbox", overhead={"cpu": "2"}) == 3
 
 
 def job() -> Job:

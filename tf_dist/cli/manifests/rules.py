@@ -22,6 +22,7 @@ _VOLCANO: Final = "batch.volcano.sh"
 _TF_DIST: Final = "tf-dist.dev"
 _NETWORK: Final = "networking.k8s.io"
 _SCHEDULING: Final = "scheduling.k8s.io"
+_NODE: Final = "node.k8s.io"
 _KUEUE: Final = "kueue.x-k8s.io"
 _LEASES: Final = "coordination.k8s.io"
 
@@ -51,6 +52,7 @@ def driving(*, volcano: bool = False) -> list[Object]:
         _rule(_CORE, "pods", *_OWN),
         _rule(_CORE, "services", *_OWN),
         _rule(_CORE, "events", "create", "patch"),
+        _rule(_CORE, "resourcequotas", *_FEED),
     ]
     if volcano:
         rules += _jobs(_VOLCANO, "jobs")
@@ -107,12 +109,17 @@ def scheduling() -> list[Object]:
         _rule(_TF_DIST, "queues", *_FEED),
         _rule(_TF_DIST, "queues/status", "update"),
         _rule(_SCHEDULING, "priorityclasses", *_FEED),
+        _rule(_NODE, "runtimeclasses", *_FEED),
     ]
 
 
 def queueing() -> list[Object]:
     """What a driver of one namespace needs beyond it, and who wants to know why a job waits: queues and priorities."""
-    return [_rule(_TF_DIST, "queues", *_SEE), _rule(_SCHEDULING, "priorityclasses", *_SEE)]
+    return [
+        _rule(_TF_DIST, "queues", *_SEE),
+        _rule(_SCHEDULING, "priorityclasses", *_SEE),
+        _rule(_NODE, "runtimeclasses", *_SEE),
+    ]
 
 
 def inline(*, volcano: bool = False) -> list[Object]:

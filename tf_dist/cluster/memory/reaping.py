@@ -21,6 +21,7 @@ from tf_dist.cluster.api import Object
 from tf_dist.cluster.memory.context import Context
 from tf_dist.cluster.memory.objects import edited, owners_of, timestamp
 from tf_dist.cluster.memory.pods import DEFAULT_GRACE
+from tf_dist.cluster.memory.quotas import recount
 from tf_dist.cluster.memory.resources import CRDS
 from tf_dist.cluster.memory.store import Key
 from tf_dist.cluster.refusals import BadRequest
@@ -147,6 +148,7 @@ class Reaper:
                 self._todo.append(above)
         if key.namespace:
             self._todo.append(Key("namespaces", "", key.namespace))
+            recount(self._context, key)
         if key.kind == f"{CRDS.plural}.{CRDS.group}":
             self._undefine(last)
 

@@ -89,6 +89,8 @@ BUILTIN: tuple[Kind, ...] = (
     _core(api.LEASES, unconditional=False),
     _core(api.NETWORK_POLICIES, "netpol", generation=True),
     _core(PRIORITY_CLASSES, "pc", generation=True),
+    _core(api.RESOURCE_QUOTAS, "quota", status=True),
+    _core(api.RUNTIME_CLASSES),
     _core(POD_DISRUPTION_BUDGETS, "pdb", status=True, generation=True, unconditional=False),
     _core(JOBS, status=True, generation=True, categories=_ALL),
     _core(Resource(_RBAC, "v1", "Role", "roles"), names=NameRule.PATH_SEGMENT),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_dist.cluster.api import Object, PatchType, Resource
-from tf_dist.cluster.memory import names
+from tf_dist.cluster.memory import names, quotas
 from tf_dist.cluster.memory.admission import admit_new, admit_update, own_body
 from tf_dist.cluster.memory.context import Context, subject
 from tf_dist.cluster.memory.objects import copy_json, owners_of, timestamp
@@ -47,9 +47,11 @@ class Writer:
         if self._store.get(key) is not None:
             raise AlreadyExists(f'{kind.key} "{key.name}" already exists')
         obj["apiVersion"] = kind.resource.api_version
+        quotas.check(self._context, kind, obj)
         if dry_run:
             return obj
         stored = self._store.put(key, obj)
+        stored = quotas.recounted(self._context, key, stored)
         if key.kind == _CRDS_KEY:
             self._context.registry.define(stored)
         if key.kind == "events":
@@ -168,6 +170,7 @@ class Writer:
         if dry_run:
             return new
         stored = self._store.put(key, new)
+        stored = quotas.recounted(self._context, key, stored)
         if key.kind == _CRDS_KEY:
             self._context.registry.define(stored)
         if self._reaper.done(key, stored) or owners_of(stored) != owners_of(old):

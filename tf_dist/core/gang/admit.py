@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import inf
 
 from tf_dist.core.gang.books import Books
+from tf_dist.core.gang.bounds import Quotas
 from tf_dist.core.gang.explain import explain
 from tf_dist.core.gang.model import Admit, Gang, Node, Policy, Queue, Snapshot, Verdict, Wait
 from tf_dist.core.gang.pending import Pending
@@ -58,6 +59,10 @@ class Admitter:
     def put_queues(self, queues: Iterable[Queue]) -> None:
         """All queues there are. ValueError: two of one name."""
         self._books.put_queues(tuple(queues))
+
+    def put_bounds(self, quotas: Quotas) -> None:
+        """All ResourceQuotas there are, by namespace."""
+        self._books.put_bounds(quotas)
 
     def put_gang(self, gang: Gang) -> None:
         """A gang that is new, or has changed, or has done or not done what it was told."""
@@ -167,6 +172,7 @@ def admit(snapshot: Snapshot) -> dict[str, Verdict]:
     """The verdict on every gang, by its uid."""
     admitter = Admitter(snapshot.policy, sees_nodes=snapshot.nodes is not None)
     admitter.put_queues(snapshot.queues)
+    admitter.put_bounds(snapshot.bounds)
     for node in snapshot.nodes or ():
         admitter.put_node(node)
     for gang in snapshot.gangs:
@@ -177,5 +183,5 @@ def admit(snapshot: Snapshot) -> dict[str, Verdict]:
 
 def _stands(gang: Gang) -> tuple[object, ...]:
     """What its place in the line depends on, besides what it asks for."""
-    line = gang.queue, gang.priority, gang.preempts, gang.promised, gang.estimate
+    line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.promised, gang.estimate
     return *line, gang.created_at, gang.not_before, gang.key, gang.place is None

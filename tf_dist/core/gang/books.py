@@ -9,6 +9,8 @@ from math import inf
 
 from tf_dist.core.gang import fit, holding
 from tf_dist.core.gang.asks import Ask, Asks
+from tf_dist.core.gang.bounds import Bounds
+from tf_dist.core.gang.bounds import Quotas as ByNamespace
 from tf_dist.core.gang.ends import Ends
 from tf_dist.core.gang.grants import Grants
 from tf_dist.core.gang.holding import Holding, Pods
@@ -92,6 +94,7 @@ class Books:
     def __init__(self) -> None:
         self.grants: Grants | None = None
         self.quotas = Quotas(())
+        self.bounds = Bounds()
         self.queues: Mapping[str, Queue] = {DEFAULT: Queue(name=DEFAULT)}
         self.entries: dict[str, Entry] = {}
         self.running: dict[str, Entry] = {}
@@ -144,12 +147,18 @@ class Books:
             self.quotas.take(entry.queue, entry.held.quota)
         self._changed()
 
+    def put_bounds(self, quotas: ByNamespace) -> None:
+        """All ResourceQuotas there are."""
+        self.bounds.put(quotas)
+        self._changed()
+
     def put(self, gang: Gang) -> Entry:
         """A gang that is new or has changed. What it was told and has not done is forgotten."""
         entry = self.entries.get(gang.uid)
         if entry is not None and entry.gang == gang and not entry.told:
             return entry
         self.changes += 1
+        self.bounds.hold(gang)
         if entry is None:
             ask, problem, held = self._counted(gang)
             entry = self.entries[gang.uid] = Entry(gang, ask, problem)
@@ -171,6 +180,7 @@ class Books:
         entry = self.entries.pop(uid, None)
         if entry is not None:
             self._leave(entry)
+            self.bounds.drop(entry.gang)
             self.changes += 1
         if len(self._asks) > 2 * len(self.entries) + 64:
             self._asks.forget([entry.ask for entry in self.entries.values() if entry.ask])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Final
 
 from tf_dist.core import names
@@ -17,33 +18,61 @@ from tf_dist.core.untyped import mapping, mappings
 
 _ONE_POD: Final = {"pods": Decimal(1)}
 _NONE: Final = Decimal(0)
+Overheads = Mapping[str, Mapping[str, Any]]
+_NO_OVERHEADS: Final[Overheads] = MappingProxyType({})
 _CONSTRAINTS: Final = ("nodeSelector", "affinity", "tolerations")
 
 
 def requests(pod_spec: Document) -> dict[str, Decimal]:
     """What a pod requests: its containers together, or the most that starting it takes; its overhead; and one pod.
 
-    An init container runs beside the sidecars (init containers that go on) started before it.
+    What the pod requests as a whole (``spec.resources``) is in place of what its containers do. A limit of the pod
+    counts where nothing is requested.
     """
+    found = _together(pod_spec, _requested)
+    whole = mapping(pod_spec.get("resources"))
+    found |= {r: v for r, v in _of_pod(whole.get("limits")).items() if r not in found}
+    found |= _of_pod(whole.get("requests"))
+    return {**added((found, parsed(pod_spec.get("overhead")))), **_ONE_POD}
+
+
+def limits(pod_spec: Document) -> dict[str, Decimal]:
+    """What a pod is limited to: added up in the same way; the overhead comes on top where there is a limit."""
+    found = _together(pod_spec, _limited) | _of_pod(mapping(pod_spec.get("resources")).get("limits"))
+    overhead = parsed(pod_spec.get("overhead"))
+    return {resource: value + overhead.get(resource, _NONE) for resource, value in found.items()}
+
+
+def _together(pod_spec: Document, amounts: Callable[[Mapping[str, Any]], dict[str, Decimal]]) -> dict[str, Decimal]:
+    """The amounts of all containers. One that starts runs beside the sidecars (those that go on) before it."""
     sidecars: dict[str, Decimal] = {}
     starting: dict[str, Decimal] = {}
     for container in mappings(pod_spec.get("initContainers")):
-        beside = added((sidecars, _container(container)))
+        beside = added((sidecars, amounts(container)))
         if container.get("restartPolicy") == "Always":
             sidecars = beside
         starting = _most(starting, beside)
-    running = added((sidecars, *map(_container, mappings(pod_spec.get("containers")))))
-    return {**added((_most(running, starting), parsed(pod_spec.get("overhead")))), **_ONE_POD}
+    running = added((sidecars, *map(amounts, mappings(pod_spec.get("containers")))))
+    return _most(running, starting)
+
+
+def _of_pod(stated: object) -> dict[str, Decimal]:
+    """Of these resources a pod may have amounts as a whole."""
+    return {r: v for r, v in parsed(stated).items() if r in ("cpu", "memory") or r.startswith("hugepages-")}
 
 
 def _most(one: Resources, other: Resources) -> dict[str, Decimal]:
     return {resource: max(one.get(resource, _NONE), other.get(resource, _NONE)) for resource in {**one, **other}}
 
 
-def _container(container: Mapping[str, Any]) -> dict[str, Decimal]:
+def _requested(container: Mapping[str, Any]) -> dict[str, Decimal]:
     resources = mapping(container.get("resources"))
     # The API server fills in a missing request from the limit.
     return parsed({**mapping(resources.get("limits")), **mapping(resources.get("requests"))})
+
+
+def _limited(container: Mapping[str, Any]) -> dict[str, Decimal]:
+    return parsed(mapping(container.get("resources")).get("limits"))
 
 
 def parsed(stated: object) -> dict[str, Decimal]:
@@ -69,9 +98,8 @@ def subtracted(whole: Resources, part: Resources) -> dict[str, Decimal]:
     return {resource: whole.get(resource, _NONE) - part.get(resource, _NONE) for resource in {*whole, *part}}
 
 
-def member(spec: ReplicaSpec, least: int | None = None, most: int | None = None) -> Member:
-    """The replicas of a spec, as admission sees them."""
-    body = spec.template.get("spec") or {}
+def member(body: Document, spec: ReplicaSpec, least: int | None = None, most: int | None = None) -> Member:
+    """The replicas of a spec, as admission sees them; ``body``: their pod spec."""
     return Member(
         type=spec.type,
         count=spec.replicas,
@@ -82,19 +110,28 @@ def member(spec: ReplicaSpec, least: int | None = None, most: int | None = None)
     )
 
 
-def members(job: Job) -> tuple[Member, ...]:
-    """The pods a job wants, by type, and with how many it may do."""
-    limits = bounds(job)
-    return tuple(member(spec, *limits[spec.type]) for spec in job.replica_specs if limits[spec.type][1] > 0)
+def members(job: Job, overheads: Overheads = _NO_OVERHEADS) -> tuple[Member, ...]:
+    """The pods a job wants, by type, and with how many it may do. ``overheads``: of runtime classes, by name."""
+    return tuple(member(pod_spec(spec, overheads), spec, *sizes) for spec, sizes in wanted(job))
+
+
+def wanted(job: Job) -> list[tuple[ReplicaSpec, tuple[int, int]]]:
+    """The replica specs of ``members``, those that may have pods, with the fewest and the most of them."""
+    sizes = bounds(job)
+    return [(spec, sizes[spec.type]) for spec in job.replica_specs if sizes[spec.type][1] > 0]
+
+
+def pod_spec(spec: ReplicaSpec, overheads: Overheads) -> Document:
+    """The pod spec of a template, with the overhead that the API server adds for its runtime class."""
+    body: Document = spec.template.get("spec") or {}
+    overhead = overheads.get(str(body.get("runtimeClassName") or ""))
+    return {**body, "overhead": overhead} if overhead and not body.get("overhead") else body
 
 
 def excluded(job: Job) -> Exclusions:
     """By what the pods of ``members`` exclude others from their nodes."""
-    limits = bounds(job)
-    wanted = [spec for spec in job.replica_specs if limits[spec.type][1] > 0]
-    return exclusions(
-        [(_with_port(job, spec), _labels(job, spec), limits[spec.type][1]) for spec in wanted], job.key.namespace
-    )
+    stated = [(_with_port(job, spec), _labels(job, spec), most) for spec, (_, most) in wanted(job)]
+    return exclusions(stated, job.key.namespace)
 
 
 def _with_port(job: Job, spec: ReplicaSpec) -> Document:

@@ -83,6 +83,7 @@ def grown(books: Books, now: float, policy: Policy) -> list[Gang]:
             done.append(one)
             continue
         one.extra.append(node)
+        books.bounds.suppose(one.entry.gang, _one_more(one))
         one.nodes[node] += 1
         books.quotas.take(one.entry.queue, one.want.member.requests)
         if one.now < one.want.most:
@@ -91,6 +92,7 @@ def grown(books: Books, now: float, policy: Policy) -> list[Gang]:
             done.append(one)
     if books.grants:
         books.grants.room.rollback(mark)
+    books.bounds.forget()
     for one in done:
         for _ in one.extra:
             books.quotas.give(one.entry.queue, one.want.member.requests)
@@ -117,6 +119,8 @@ def _another(books: Books, one: _Growth) -> str | None:
     """Take room for one pod more; its node, None if there is none."""
     if not books.quotas.fits(one.entry.queue, one.want.member.requests):
         return None
+    if books.bounds.beyond(one.entry.gang, _one_more(one), more=True) is not None:
+        return None
     if books.grants is None or one.want.shape is None:
         return ""
     room, shape = books.grants.room, one.want.shape
@@ -129,6 +133,11 @@ def _another(books: Books, one: _Growth) -> str | None:
         return None
     found = place(room, [(shape, 1)], keep=one.nodes)
     return None if isinstance(found, int) else next(iter(found[0]))
+
+
+def _one_more(one: _Growth) -> tuple[int, ...]:
+    """A pod of this member, and none of the others."""
+    return tuple(int(want is one.want) for want in _wants(one.entry))
 
 
 def _worth(one: _Growth, policy: Policy) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from tf_dist.core import names
 from tf_dist.core.gang.model import FULL, Exclusive, exclusive
 from tf_dist.core.model import Document
+from tf_dist.core.untyped import items, mapping, mappings
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 # A gang's pods may have so many keys; what is beyond is left to the scheduler.
@@ -160,7 +161,7 @@ def cost(key: Key, kind: Kind) -> int:
 def kind_of(pod: Mapping[str, Any]) -> Kind | None:
     """The kind of a stored pod; None: it excludes nobody, and nobody can mean it."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
-    labels = _mapping(metadata.get("labels"))
+    labels = mapping(metadata.get("labels"))
     affinity = spec.get("affinity")
     ports = host_ports(spec)
     if not labels and not ports and not affinity:
@@ -190,12 +191,12 @@ def host_ports(spec: Document) -> tuple[Port, ...]:
 
 
 def _lasting(spec: Document) -> Iterator[Mapping[str, Any]]:
-    yield from _mappings(spec.get("containers"))
-    yield from (one for one in _mappings(spec.get("initContainers")) if one.get("restartPolicy") == "Always")
+    yield from mappings(spec.get("containers"))
+    yield from (one for one in mappings(spec.get("initContainers")) if one.get("restartPolicy") == "Always")
 
 
 def _ports(container: Mapping[str, Any], *, host: bool) -> Iterator[Port]:
-    for port in _mappings(container.get("ports")):
+    for port in mappings(container.get("ports")):
         number = port.get("hostPort") or (port.get("containerPort") if host else 0)
         if isinstance(number, int) and number:
             ip = str(port.get("hostIP") or "")
@@ -210,16 +211,16 @@ def anti_affinity(spec: Document, namespace: str) -> tuple[tuple[Term, ...], boo
 
 def required_anti_affinity(spec: Document) -> list[Mapping[str, Any]]:
     """The same, as they are stored."""
-    return list(_mappings(_mapping(_mapping(spec.get("affinity")).get("podAntiAffinity")).get(REQUIRED)))
+    return mappings(mapping(mapping(spec.get("affinity")).get("podAntiAffinity")).get(REQUIRED))
 
 
 def _term(stated: Mapping[str, Any], namespace: str) -> Term | None:
     if stated.get("matchLabelKeys") or stated.get("mismatchLabelKeys"):
         return None
     named = stated.get("namespaces") or ()
-    namespaces = frozenset(map(str, named if isinstance(named, list) else ())) or frozenset({namespace})
+    namespaces = frozenset(map(str, items(named))) or frozenset({namespace})
     of_namespaces = stated.get("namespaceSelector")
-    if of_namespaces is not None and any(_mapping(of_namespaces).values()):
+    if of_namespaces is not None and any(mapping(of_namespaces).values()):
         return None  # the labels of namespaces are not seen
     rules = _rules(stated.get("labelSelector"))
     if rules is not None and any(rule.operator not in _SELECTS for rule in rules):
@@ -230,25 +231,13 @@ def _term(stated: Mapping[str, Any], namespace: str) -> Term | None:
 def _rules(selector: Any) -> frozenset[Requirement] | None:
     if selector is None:
         return None
-    stated = _mapping(selector)
-    equal = {Requirement(str(key), "In", frozenset({str(v)})) for key, v in _mapping(stated.get("matchLabels")).items()}
+    stated = mapping(selector)
+    equal = {Requirement(str(key), "In", frozenset({str(v)})) for key, v in mapping(stated.get("matchLabels")).items()}
     others = {
-        Requirement(str(rule.get("key")), str(rule.get("operator")), frozenset(map(str, _list(rule.get("values")))))
-        for rule in _mappings(stated.get("matchExpressions"))
+        Requirement(str(rule.get("key")), str(rule.get("operator")), frozenset(map(str, items(rule.get("values")))))
+        for rule in mappings(stated.get("matchExpressions"))
     }
     return frozenset(equal | others)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else ()
-
-
-def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
-    return (one for one in _list(value) if isinstance(one, Mapping))
 
 
 # -- a gang --
@@ -327,20 +316,20 @@ def exclusions(specs: Sequence[tuple[Document, Mapping[str, str], int]], namespa
 
 def _speaks(spec: Document) -> bool:
     """Whether anything here may concern a pod spec: for nearly all pods the answer is no, and cheap."""
-    affinity = _mapping(spec.get("affinity"))
+    affinity = mapping(spec.get("affinity"))
     if spec.get("hostNetwork") or spec.get("resourceClaims") or spec.get("topologySpreadConstraints"):
         return True
     if affinity.get("podAntiAffinity") or affinity.get("podAffinity"):
         return True
-    return any(port.get("hostPort") for one in _lasting(spec) for port in _mappings(one.get("ports")))
+    return any(port.get("hostPort") for one in _lasting(spec) for port in mappings(one.get("ports")))
 
 
 def _unpredictable(spec: Document) -> bool:
     """Devices, spreading, and nearness to other pods: the scheduler alone knows which nodes these leave."""
-    spread = _mappings(spec.get("topologySpreadConstraints"))
+    spread = mappings(spec.get("topologySpreadConstraints"))
     if any(rule.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for rule in spread):
         return True
-    near = _mapping(_mapping(spec.get("affinity")).get("podAffinity")).get(REQUIRED)
+    near = mapping(mapping(spec.get("affinity")).get("podAffinity")).get(REQUIRED)
     return bool(near or spec.get("resourceClaims"))
 
 

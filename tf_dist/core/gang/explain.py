@@ -6,7 +6,7 @@ from tf_dist.core.gang import words
 from tf_dist.core.gang.asks import Ask, Counts
 from tf_dist.core.gang.books import Books, Entry
 from tf_dist.core.gang.grants import Grants
-from tf_dist.core.gang.model import NODES_REFUSED, PREEMPTING, UNREADABLE, Order, Policy, Wait
+from tf_dist.core.gang.model import NODES_REFUSED, PREEMPTING, RESOURCE_QUOTA, UNREADABLE, Order, Policy, Wait
 from tf_dist.core.gang.pending import Group, Pending
 from tf_dist.core.gang.reservations import Known
 from tf_dist.core.model import JobKey
@@ -24,11 +24,16 @@ def explain(books: Books, pending: Pending, policy: Policy, entry: Entry, now: f
     lack = books.quotas.lack(entry.queue, ask.need(counts))
     if lack is not None and not lack.resource:
         return Wait(reason=lack.reason, message=str(lack))
+    beyond = books.bounds.beyond(gang, counts)
+    if beyond is not None and beyond.never:
+        return Wait(reason="NeverFits", message=str(beyond), never=True)
     hopeless = _hopeless(books, entry, ask)
     if hopeless is not None and words.refused(ask):
         return Wait(reason=NODES_REFUSED, message=hopeless)
     if hopeless is not None:
         return Wait(reason="NeverFits", message=hopeless, never=True)
+    if beyond is not None:
+        return Wait(reason=RESOURCE_QUOTA, message=str(beyond))
     reason, message = _blocked(books, entry, ask, counts) if lack is None else (lack.reason, str(lack))
     reason = PREEMPTING if gang.promised else reason
     number, ahead = pending.ahead(entry.uid, lambda group: _counts(books, group))

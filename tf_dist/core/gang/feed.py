@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tf_dist.core.gang.admit import Admitter
+from tf_dist.core.gang.bounds import Quotas
 from tf_dist.core.gang.model import Gang, Node, Place, Queue, Snapshot
 
 
@@ -17,12 +18,16 @@ class Feed:
         # None: what it was told last is out of date.
         self._gangs: dict[str, Gang | None] = {}
         self._queues: tuple[Queue, ...] | None = None
+        self._bounds: Quotas = {}
 
     def take(self, seen: Snapshot) -> None:
         """Tell it what is new, what has changed and what is gone."""
         if seen.queues != self._queues:
             self._queues = seen.queues
             self._admitter.put_queues(seen.queues)
+        if seen.bounds != self._bounds:
+            self._bounds = seen.bounds
+            self._admitter.put_bounds(seen.bounds)
         self._take_nodes({node.name: node for node in seen.nodes or ()})
         self._take_gangs({gang.uid: gang for gang in seen.gangs})
 

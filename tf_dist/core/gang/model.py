@@ -8,6 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from tf_dist.core.gang.resource_quota import Charges, ResourceQuota
 from tf_dist.core.model import Document, JobKey
 
 Resources = Mapping[str, Decimal]
@@ -86,7 +87,9 @@ class Gang:
     stopped for it; ``promised``: others have been told to give way to it, and it comes first until it has its place.
     ``live``: its size can change while it runs (False: it must start again to grow). ``pinned``: its pods are sent to
     the nodes that are found for them (False: to as many as have room, and the cluster's scheduler chooses).
-    ``problem``: why it cannot be counted ("": it can): then it only waits, or keeps what its pods hold.
+    ``charges``: what it counts as in the ResourceQuotas of its namespace (None: there are none), and ``created``: how
+    many pods of each type are there, on nodes or not. ``problem``: why it cannot be counted ("": it can): then it only
+    waits, or keeps what its pods hold.
     """
 
     key: JobKey
@@ -99,6 +102,8 @@ class Gang:
     promised: bool = False
     live: bool = True
     pinned: bool = True
+    charges: Charges | None = None
+    created: Sizes = field(default_factory=dict)
     locality: Locality | None = None
     estimate: float | None = None
     not_before: float = 0.0
@@ -201,7 +206,7 @@ class Policy:
 class Snapshot:
     """Everything one admission pass decides on. ``now``: epoch seconds.
 
-    ``nodes`` None: they may not be seen, and quotas alone decide.
+    ``nodes`` None: they may not be seen, and quotas alone decide. ``bounds``: the ResourceQuotas by namespace.
     """
 
     gangs: tuple[Gang, ...]
@@ -209,6 +214,7 @@ class Snapshot:
     now: float = 0.0
     queues: tuple[Queue, ...] = ()
     policy: Policy = field(default_factory=Policy)
+    bounds: Mapping[str, tuple[ResourceQuota, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +260,9 @@ PREEMPTING: Final = "Preempting"
 
 # Only the nodes that the scheduler refused the gang are large enough for it; they are tried again after a while.
 NODES_REFUSED: Final = "NodesRefused"
+
+# A ResourceQuota of its namespace has no room for a gang.
+RESOURCE_QUOTA: Final = "ResourceQuotaExceeded"
 
 # The reasons of a wait that no change of load will end.
 UNREADABLE: Final = "Unreadable"

@@ -153,7 +153,8 @@ class Pending:
             return
         gang = entry.gang
         rank = self._rank(entry, starving=starving)
-        kind: Kind = (id(entry.ask), gang.promised, gang.priority, gang.preempts, _magnitude(gang.estimate))
+        bounded = gang.charges and (gang.key.namespace, gang.charges)
+        kind: Kind = (id(entry.ask), bounded, gang.promised, gang.priority, gang.preempts, _magnitude(gang.estimate))
         line = self.lines.setdefault(entry.queue, Line())
         insort(line.order, rank)
         group = line.groups.get(kind)

@@ -127,8 +127,13 @@ class Round:
         return self._waited(entry) >= self._policy.patience and not self._never(entry)
 
     def _never(self, entry: Entry) -> bool:
-        """Whether it could not even start if nobody else were there."""
+        """Whether it could not even start if nobody else were there, or if it had all the room.
+
+        A quota of a namespace is no matter of queues: who waits for one holds back nobody.
+        """
         ask = _ask(entry)
+        if self._books.bounds.beyond(entry.gang, ask.least) is not None:
+            return True
         if not self._books.quotas.could_fit(entry.queue, ask.need(ask.least)):
             return True
         return self._books.grants is not None and self._books.grants.never(ask) is not None
@@ -152,7 +157,7 @@ class Round:
     def _start(self, entry: Entry, counts: Counts) -> bool:
         if self._known_to_lack(entry, counts):
             return False
-        places = self.reservations.find(entry, counts)
+        places = self._find(entry, counts)
         if places is None:
             return False
         ask = _ask(entry)
@@ -168,6 +173,11 @@ class Round:
         self.verdicts[entry.uid] = Admit(placement=placement, sizes=sizes)
         return True
 
+    def _find(self, entry: Entry, counts: Counts) -> Places | None:
+        if self._books.bounds.beyond(entry.gang, counts) is not None:
+            return None
+        return self.reservations.find(entry, counts)
+
     def _largest(self, entry: Entry, counts: Counts, places: Places) -> tuple[Counts, Places]:
         """As many pods as have room, between the least and what it wants; member by member."""
         full = _ask(entry).full
@@ -176,7 +186,7 @@ class Round:
             while low < high:
                 middle = (low + high + 1) // 2
                 tried = (*counts[:at], middle, *counts[at + 1 :])
-                found = self.reservations.find(entry, tried)
+                found = self._find(entry, tried)
                 if found is None:
                     high = middle - 1
                 else:

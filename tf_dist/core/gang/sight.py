@@ -19,6 +19,8 @@ from tf_dist.core.untyped import mapping, mappings, text, texts
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _NONE: Final = Decimal(0)
+# A pod that has one of these requests more than its containers together.
+_MORE: Final = frozenset({"initContainers", "overhead", "resources"})
 _PLENTY: Final = Decimal(FULL**2)
 _MOST_SHAPES: Final = 10_000
 T = TypeVar("T")
@@ -78,6 +80,8 @@ class Sight:
         self._bound: dict[str, Bound] = {}
         self._fuller: set[str] = set()
         self._moved: set[str] = set()
+        self._created: dict[str, dict[str, int]] = {}
+        self._came: set[str] = set()
         self._nodes: dict[str, tuple[Mapping[str, Any], Node | None]] = {}
         # What pods of one list of containers request; the list is kept, so that its id stays its own.
         self._shapes: dict[int, tuple[object, Resources]] = {}
@@ -87,12 +91,25 @@ class Sight:
     def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         """A pod has come (``old`` None), has changed, or is gone (``new`` None); changes may come in any order."""
         before, after = node_of(old) if old else "", node_of(new) if new else ""
-        if old and new and before == after and _says_the_same(old, new):
+        there, stays = old is not None and _lives(old), new is not None and _lives(new)
+        if old and new and (before, there) == (after, stays) and _says_the_same(old, new):
             return
+        if old and there:
+            self._create(old, -1)
+        if new and stays:
+            self._create(new, 1)
         if old and before:
             self._take(old, before, -1)
         if new and after:
             self._take(new, after, 1)
+
+    def _create(self, pod: Mapping[str, Any], sign: int) -> None:
+        if key := names.owner_key(pod):
+            types = self._created.setdefault(key, {})
+            _count(types, pod["metadata"]["labels"].get(names.REPLICA_TYPE, ""), sign)
+            if not types:
+                del self._created[key]
+            self._came.add(key)
 
     def _take(self, pod: Mapping[str, Any], node: str, sign: int) -> None:
         used = self._used.setdefault(node, {})
@@ -110,7 +127,7 @@ class Sight:
             self._seat(job, pod["metadata"]["labels"], node, sign)
 
     def _requests(self, spec: Mapping[str, Any]) -> Resources:
-        if "initContainers" in spec or "overhead" in spec or "containers" not in spec:
+        if not _MORE.isdisjoint(spec) or "containers" not in spec:
             return requests(spec)
         containers = spec["containers"]
         known = self._shapes.get(id(containers))
@@ -135,6 +152,15 @@ class Sight:
     def bound(self, key: str) -> Bound:
         """Where the pods of a job are, by its ``names.owned_key``."""
         return self._bound.get(key, Bound())
+
+    def created(self, key: str) -> dict[str, int]:
+        """How many pods of a job there are that have not ended, by type, whether they have a node or not."""
+        return {type_: count for type_, count in self._created.get(key, {}).items() if count > 0}
+
+    def came(self) -> frozenset[str]:
+        """The jobs for which that has changed since this was asked last."""
+        came, self._came = self._came, set()
+        return frozenset(came)
 
     def moved(self) -> frozenset[str]:
         """The jobs (``names.owned_key``) whose pods have come to nodes, or left them, since this was asked last."""
@@ -201,10 +227,13 @@ def _count(counts: dict[T, int], key: T, sign: int) -> None:
         del counts[key]
 
 
+def _lives(pod: Mapping[str, Any]) -> bool:
+    return text(mapping(pod.get("status")).get("phase")) not in _ENDED
+
+
 def node_of(pod: Mapping[str, Any]) -> str:
     """The node on which a pod takes room; "": it takes none."""
-    ended = text(mapping(pod.get("status")).get("phase")) in _ENDED
-    return "" if ended else text(mapping(pod.get("spec")).get("nodeName"))
+    return text(mapping(pod.get("spec")).get("nodeName")) if _lives(pod) else ""
 
 
 def takes_pods(node: Mapping[str, Any]) -> bool:

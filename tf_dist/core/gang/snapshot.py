@@ -6,10 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from tf_dist.core import names
-from tf_dist.core.gang.demand import excluded, members
+from tf_dist.core.gang.bounds import Quotas
+from tf_dist.core.gang.charges import charges
+from tf_dist.core.gang.demand import Overheads, excluded, members
 from tf_dist.core.gang.exclusive import Columns
 from tf_dist.core.gang.fit import REFUSED
 from tf_dist.core.gang.model import PREEMPTING, Gang, Locality, Place, Policy, Queue, Snapshot
@@ -24,6 +27,7 @@ _DURATION: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+", re.ASCII)
 _PART: Final = re.compile(r"([0-9.]+)(h|ms|m|s)", re.ASCII)
 _MOST_CHARACTERS: Final = 500
 _LONGEST: Final = 64
+_NO_QUOTAS: Final[Quotas] = MappingProxyType({})
 _SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
@@ -46,13 +50,15 @@ class Priority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What else counts: the queues, and the priority classes by name ("": that of jobs which name none).
+    """What else counts: the queues, and the priority classes by name ("": that of jobs which name none), and what a
+    pod of a runtime class takes besides its containers, by its name.
 
     ``queues`` None: there are none, or they may not be seen. The queue that a job names is another system's then.
     """
 
     queues: tuple[Queue, ...] | None = None
     priorities: Mapping[str, Priority] = field(default_factory=dict)
+    overheads: Overheads = field(default_factory=dict)
 
 
 NO_RULES: Final = Rules()
@@ -79,17 +85,20 @@ class Snapshots:
         now: float = 0.0,
         rules: Rules = NO_RULES,
         policy: Policy | None = None,
+        bounds: Quotas = _NO_QUOTAS,
     ) -> Snapshot:
         """What admission decides on. ``nodes`` None: they may not be seen."""
         return Snapshot(
-            gangs=self._take_gangs(claims, rules),
+            gangs=self._take_gangs(claims, rules, bounds),
             nodes=self._sight.nodes(nodes, self._columns.keys) if nodes is not None else None,
             now=now,
             queues=rules.queues or (),
             policy=policy or Policy(),
+            bounds=bounds,
         )
 
-    def _take_gangs(self, claims: Iterable[Claim], rules: Rules) -> tuple[Gang, ...]:
+    def _take_gangs(self, claims: Iterable[Claim], rules: Rules, bounds: Quotas) -> tuple[Gang, ...]:
+        came = self._sight.came()
         moved, before = self._sight.moved(), self._gangs if rules == self._rules else {}
         self._rules, self._gangs = rules, {}
         for claim in claims:
@@ -98,12 +107,22 @@ class Snapshots:
             uid = claim.job.uid
             known = before.get(uid)
             key = names.owned_key(claim.job.key.namespace, uid)
+            bounded = claim.job.key.namespace in bounds
             if known is None or key in moved or not _same(known[0], claim):
                 known = claim, _counted(claim, self._sight.bound(key), rules, self._columns)
+                known = claim, self._charged(*known, rules, key, bounded=bounded)
+            elif (known[1].charges is not None) != bounded or (bounded and key in came):
+                known = claim, self._charged(*known, rules, key, bounded=bounded)
             self._gangs[uid] = known
         gangs = tuple(gang for _, gang in self._gangs.values())
         self._columns.keep({one.name for gang in gangs for member in gang.members for one in member.exclusives})
         return gangs
+
+    def _charged(self, claim: Claim, gang: Gang, rules: Rules, key: str, *, bounded: bool) -> Gang:
+        """The gang with what it counts as in the quotas of its namespace, if there are any."""
+        if not bounded or gang.problem:
+            return replace(gang, charges=None, created={}) if gang.charges is not None else gang
+        return replace(gang, charges=charges(claim.job, rules.overheads), created=self._sight.created(key))
 
 
 def _same(one: Claim, other: Claim) -> bool:
@@ -119,12 +138,13 @@ def snapshot(
     now: float = 0.0,
     rules: Rules = NO_RULES,
     policy: Policy | None = None,
+    bounds: Quotas = _NO_QUOTAS,
 ) -> Snapshot:
     """What admission decides on, from everything there is. ``nodes`` None: they may not be seen."""
     snapshots = Snapshots()
     for pod in pods:
         snapshots.change(None, pod)
-    return snapshots.take(claims, nodes, now=now, rules=rules, policy=policy)
+    return snapshots.take(claims, nodes, now=now, rules=rules, policy=policy, bounds=bounds)
 
 
 def gang(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
@@ -145,7 +165,7 @@ def gang(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
             replace(member, exclusives=one, constraints=_without(member.constraints, status.refused_nodes))
             if one or status.refused_nodes
             else member
-            for member, one in zip(members(job), apart, strict=True)
+            for member, one in zip(members(job, rules.overheads), apart, strict=True)
         ),
         queue=job.scheduling.queue if rules.queues is not None else "",
         priority=priority.value,
