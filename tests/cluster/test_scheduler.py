@@ -112,6 +112,13 @@ def test_priority_goes_first(memory: MemoryCluster) -> None:
     assert bound(memory) == {"a": "", "z": "n1"}
 
 
+def test_pods_that_name_no_class_have_the_lowest_of_the_default_ones(memory: MemoryCluster) -> None:
+    for name, value in (("usual", 7), ("other", 9)):
+        memory.create(PRIORITY_CLASSES, None, {"metadata": {"name": name}, "value": value, "globalDefault": True})
+    made = memory.create(PODS, "default", asking("a"))
+    assert (made["spec"]["priorityClassName"], made["spec"]["priority"]) == ("usual", 7)
+
+
 def test_a_gated_pod_waits_for_its_gates(memory: MemoryCluster) -> None:
     memory.create(NODES, None, node("n1"))
     made = memory.create(PODS, "default", asking("a", schedulingGates=[{"name": "gang"}]))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.driver.harness import World, container, replica, tfjob
-from tf_dist.cluster.api import PODS, RESOURCE_QUOTAS, RUNTIME_CLASSES, TFJOBS, Object
+from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, RESOURCE_QUOTAS, RUNTIME_CLASSES, TFJOBS, Object
 from tf_dist.errors import Forbidden
 
 
@@ -121,6 +121,16 @@ def test_a_quota_counts_the_pods_in_its_scopes(scopes: dict[str, Any], spec: dic
     world.submit(workers("mnist", 2, **spec))
     world.settle()
     assert (world.pods() == {}) is waits
+
+
+def test_pods_that_name_no_priority_class_are_in_the_scope_of_the_default_one() -> None:
+    usual = {"metadata": {"name": "usual"}, "value": 7, "globalDefault": True}
+    rule = {"scopeName": "PriorityClass", "operator": "In", "values": ["usual"]}
+    world = limited({"pods": "1"}, scopeSelector={"matchExpressions": [rule]})
+    world.memory.create(PRIORITY_CLASSES, None, usual)
+    world.submit(workers("mnist", 2))
+    world.settle()
+    assert (world.pods(), world.status()["reason"]) == ({}, "NeverFits")
 
 
 def test_the_embedded_cluster_refuses_what_goes_beyond_a_quota() -> None:

@@ -11,6 +11,7 @@ from tf_dist.core.gang.model import Queue
 from tf_dist.core.gang.snapshot import Priority, Rules
 from tf_dist.core.model import Document
 from tf_dist.core.queue_document import read_queue
+from tf_dist.core.untyped import number
 from tf_dist.errors import InvalidQueue
 
 
@@ -18,14 +19,26 @@ def rules_of(
     queues: Iterable[Document], priorities: Iterable[Document], runtime_classes: Iterable[Document] = ()
 ) -> Rules:
     """What they say together. A document that cannot be read says nothing: its jobs wait, as for a queue not there."""
-    stored = list(queues)
+    stored, classes = list(queues), list(priorities)
     listed = tuple(sorted(_queues(stored), key=lambda queue: queue.name)) if stored else None
-    return Rules(queues=listed, priorities=dict(_priorities(priorities)), overheads=dict(_overheads(runtime_classes)))
+    return Rules(
+        queues=listed,
+        priorities=dict(_priorities(classes)),
+        default_class=_default_class(classes),
+        overheads=dict(_overheads(runtime_classes)),
+    )
 
 
 def bounds_of(quotas: Iterable[Document]) -> Quotas:
     """The stored ResourceQuotas, by namespace."""
     return by_namespace((str(document["metadata"].get("namespace") or ""), read_quota(document)) for document in quotas)
+
+
+def _default_class(stored: Iterable[Document]) -> str:
+    """The class that the API server gives pods which name none; of several such the lowest."""
+    defaults = [one for one in stored if one.get("globalDefault")]
+    lowest = min(defaults, key=lambda one: number(one.get("value")) or 0, default=None)
+    return str(lowest["metadata"]["name"]) if lowest is not None else ""
 
 
 def _overheads(stored: Iterable[Document]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -16,6 +16,7 @@ from tf_dist.cluster.memory.store import Key
 from tf_dist.cluster.refusals import Invalid
 from tf_dist.errors import Forbidden, Problem
 
+_CLASSES = f"{PRIORITY_CLASSES.plural}.{PRIORITY_CLASSES.group}"
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
@@ -84,16 +85,25 @@ RULES: Mapping[str, Callable[[Kind, Object, Object | None], None]] = {
 
 def _new_pod(context: Context, pod: Object) -> None:
     spec = pod["spec"]
+    if not spec.get("priorityClassName") and (default := _default_class(context)):
+        spec["priorityClassName"] = default
     if name := spec.get("priorityClassName"):
         spec["priority"] = _priority(context, name)
     spec.setdefault("priority", 0)
     pod["status"] = pods.initial_status(pod)
 
 
+def _default_class(context: Context) -> str:
+    """The class of pods that name none: of several such the lowest."""
+    classes = context.store.by_age(_CLASSES, "").items()
+    defaults = [(int(one.get("value", 0)), name) for name, one in classes if one.get("globalDefault")]
+    return min(defaults)[1] if defaults else ""
+
+
 def _priority(context: Context, name: str) -> int:
     if name in _SYSTEM_PRIORITIES:
         return _SYSTEM_PRIORITIES[name]
-    found = context.store.get(Key(f"{PRIORITY_CLASSES.plural}.{PRIORITY_CLASSES.group}", "", name))
+    found = context.store.get(Key(_CLASSES, "", name))
     if found is None:
         raise Forbidden(f"no PriorityClass with name {name} was found")
     return int(found.get("value", 0))

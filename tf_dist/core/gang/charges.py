@@ -32,13 +32,20 @@ def pod_charge(spec: Document) -> PodCharge:
     )
 
 
-def charges(job: Job, overheads: Overheads) -> Charges:
-    """What a gang counts as."""
+def charges(job: Job, overheads: Overheads, default_class: str = "") -> Charges:
+    """What a gang counts as. ``default_class``: the priority class of pods that name none."""
     services = {"services": _ONE, "count/services": _ONE}
     each = services if job.services is ServiceStyle.PER_REPLICA else {}
     once = services if job.services is ServiceStyle.PER_JOB else {}
     pods = (pod_charge(pod_spec(spec, overheads)) for spec, _ in wanted(job))
-    members = tuple(replace(pod, amounts=tuple(sorted({**dict(pod.amounts), **each}.items()))) for pod in pods)
+    members = tuple(
+        replace(
+            pod,
+            amounts=tuple(sorted({**dict(pod.amounts), **each}.items())),
+            priority_class=pod.priority_class or default_class,
+        )
+        for pod in pods
+    )
     return Charges(members, tuple(once.items()))
 
 

@@ -50,14 +50,15 @@ class Priority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What else counts: the queues, and the priority classes by name ("": that of jobs which name none), and what a
-    pod of a runtime class takes besides its containers, by its name.
+    """What else counts: the queues, and the priority classes by name ("": that of jobs which name none, whose
+    name is ``default_class``), and what a pod of a runtime class takes besides its containers, by its name.
 
     ``queues`` None: there are none, or they may not be seen. The queue that a job names is another system's then.
     """
 
     queues: tuple[Queue, ...] | None = None
     priorities: Mapping[str, Priority] = field(default_factory=dict)
+    default_class: str = ""
     overheads: Overheads = field(default_factory=dict)
 
 
@@ -122,7 +123,9 @@ class Snapshots:
         """The gang with what it counts as in the quotas of its namespace, if there are any."""
         if not bounded or gang.problem:
             return replace(gang, charges=None, created={}) if gang.charges is not None else gang
-        return replace(gang, charges=charges(claim.job, rules.overheads), created=self._sight.created(key))
+        return replace(
+            gang, charges=charges(claim.job, rules.overheads, rules.default_class), created=self._sight.created(key)
+        )
 
 
 def _same(one: Claim, other: Claim) -> bool:
