@@ -180,8 +180,8 @@ def unscheduled(job: Job) -> World:
     return world
 
 
-def patient(seconds: float | None) -> Job:
-    return v1_job(scheduling=Scheduling(min_available=3, timeout=seconds))
+def patient(seconds: float | None, recovery: float | None = None) -> Job:
+    return v1_job(scheduling=Scheduling(min_available=3, timeout=seconds, recovery_timeout=recovery))
 
 
 @pytest.mark.parametrize(("asked", "limit"), [(None, TIMEOUT), (0.0, TIMEOUT), (20.0, 20.0)])
@@ -244,7 +244,7 @@ def test_pauses_double_until_it_has_all_its_nodes_and_then_begin_anew() -> None:
 
 
 def test_a_gang_that_was_complete_keeps_its_place_when_one_of_its_pods_is_to_be_replaced() -> None:
-    world = started(patient(20))
+    world = started(patient(20, recovery=5000))
     world.schedules = False
     lost = world.pod("worker-1")
     assert lost is not None
@@ -395,7 +395,7 @@ def test_a_pod_that_cannot_come_back_to_its_node_may_go_to_any() -> None:
 
 
 def test_it_is_let_go_once_and_the_others_keep_their_nodes() -> None:
-    world = returned(v1_job())
+    world = returned(patient(None, recovery=9000))
     world.now += 40
     world.settle()
     for _ in range(3):

@@ -56,6 +56,7 @@ FULL: Final = Status(
         sizes={"worker": 2, "ps": 0},
         resized=1_800_000_006.0,
         complete=1_800_000_007.0,
+        incomplete=1_800_000_011.0,
         by="kueue",
     ),
     last_sizes={"worker": 3},
@@ -77,6 +78,7 @@ FULL: Final = Status(
     obstacle="quota",
     accepted=AcceptedSpec(generation=9, digest="abc", data="data"),
     refused=RefusedSpec(generation=10, digest="def", message="spec.x: unknown key"),
+    unconfirmed="mnist-worker-1 on n3",
     reported=1_800_000_010.0,
 )
 

@@ -92,6 +92,7 @@ def recover(world: World, rounds: int = 6) -> None:
         world.settle()
         world.bury()
         world.settle()
+        place(world)
         world.clock.now += 400
         world.settle()
         place(world)

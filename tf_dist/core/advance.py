@@ -13,10 +13,12 @@ one write, carries a job as far as what is there allows. Rules, in order:
 8. ``overspent``          the kubelet's own restarts used up the budget: Failed.
 9. ``give_way``           another gang needs the place: the job waits again, or ends.
 10. ``release``           pods found no node in time: the place is given back for a while.
-11. ``unpin``             the scheduler refuses a pod its node: it may go to any.
-12. ``resize``            admission, or the document, has changed the number of replicas.
-13. ``admit``             the gang has its place.
-14. ``follow_pods``       Pending, Restarting and Running follow from the pods.
+11. ``recover``           nodes were lost: the gang goes on with less, or gives its place back.
+12. ``unpin``             the scheduler refuses a pod its node: it may go to any.
+13. ``resize``            admission, or the document, has changed the number of replicas.
+14. ``wait_for_lost_nodes`` pods of an earlier attempt may still run: the job asks for no place.
+15. ``admit``             the gang has its place.
+16. ``follow_pods``       Pending, Restarting and Running follow from the pods.
 
 ``ending`` holds the rules by which a job ends, ``requeue`` those by which it waits again, ``living`` those by which it
 goes on. All are told the size that the job has been granted as if its document said it (``sizes.granted``).
@@ -33,8 +35,10 @@ from tf_dist.core.answering import answer
 from tf_dist.core.ending import deadline, end_graceful_stop, hopeless, judge_by_counting, overspent, succeed
 from tf_dist.core.facts import Facts, gather
 from tf_dist.core.living import admit, follow_pods, resume, suspend
+from tf_dist.core.lost_nodes import pods_of
 from tf_dist.core.model import Job
 from tf_dist.core.observed import Observed
+from tf_dist.core.recovery import followed, recover, wait_for_lost_nodes
 from tf_dist.core.requeue import give_way, is_complete, release
 from tf_dist.core.resizing import resize
 from tf_dist.core.situation import Rule, Situation
@@ -54,8 +58,10 @@ RULES: Final[tuple[Rule, ...]] = (
     overspent,
     give_way,
     release,
+    recover,
     unpin,
     resize,
+    wait_for_lost_nodes,
     admit,
     follow_pods,
 )
@@ -71,7 +77,8 @@ def advance(job: Job, status: Status, observed: Observed) -> tuple[Status, Facts
     if status.created is None and status.phase is Phase.PENDING:
         status = replace(status, created=now, since=now, reason="JobCreated", message="the job has been accepted")
     sized = granted(job, status)
-    facts = gather(sized, status, observed.pods, observed.gone)
+    pods = pods_of(job, observed)
+    facts = gather(sized, status, pods, observed.gone)
     for _ in range(_MOST_STEPS):
         following = _first(Situation(sized, status, facts, observed, job))
         if following is None:
@@ -81,7 +88,7 @@ def advance(job: Job, status: Status, observed: Observed) -> tuple[Status, Facts
             following = restarts.forget(following, facts.current, facts)
         if (following.attempts, following.admission) != (status.attempts, status.admission):
             sized = granted(job, following)
-            facts = gather(sized, following, observed.pods, observed.gone)
+            facts = gather(sized, following, pods, observed.gone)
         status = following
     status = _remember(sized, status, facts, observed.now)
     return (before if status == before else status), facts
@@ -105,7 +112,7 @@ def _remember(job: Job, status: Status, facts: Facts, now: float) -> Status:
     counts = facts.counts if status.phase in LIVE else _kept_failures(status.counts, facts.counts)
     refused = unexpired(status.refused_nodes, now)
     remembered = replace(status, seen=seen, succeeded=facts.succeeded, counts=counts, refused_nodes=refused)
-    return _completed(job, remembered, facts, now)
+    return followed(job, _completed(job, remembered, facts, now), facts, now)
 
 
 def _completed(job: Job, status: Status, facts: Facts, now: float) -> Status:

@@ -62,5 +62,9 @@ def _admission(place: Admission | None, now: float) -> Admission | None:
     if place is None:
         return None
     return replace(
-        place, at=_past(place.at, now), resized=_past(place.resized, now), complete=_past(place.complete, now)
+        place,
+        at=_past(place.at, now),
+        resized=_past(place.resized, now),
+        complete=_past(place.complete, now),
+        incomplete=_past(place.incomplete, now),
     )

@@ -1,7 +1,7 @@
 """From what is to what should be: the creations and deletions that follow from a status and the objects there are.
 
 Nothing is decided here. A pod whose attempt label is not the present one goes; a replica without a pod gets one, once
-nothing of an older attempt that it could meet is left (``_Barrier``); a job that is not live keeps what its clean-up
+nothing of an older attempt that it could meet is left (``Barrier``); a job that is not live keeps what its clean-up
 policy lets it keep.
 """
 
@@ -46,7 +46,7 @@ def due_replicas(job: Job, status: Status, facts: Facts, now: float) -> tuple[Re
     missing = [r for r in job.replicas if r not in facts.current and r not in facts.succeeded]
     if not missing:
         return ()
-    barrier = _Barrier.of(status, facts)
+    barrier = Barrier.of(status, facts)
     ready = {spec.type for spec in job.replica_specs if dependencies.met(job, spec, facts)}
     return tuple(
         replica
@@ -63,7 +63,7 @@ def paused_until(status: Status, replica: ReplicaId) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Barrier:
+class Barrier:
     """What must be gone before a new pod may come: an old and a new attempt never overlap.
 
     While a pod of an older attempt of the job is there nobody comes; of a task's older attempt, nobody of that task; of
@@ -75,7 +75,8 @@ class _Barrier:
     replicas: frozenset[ReplicaId]
 
     @classmethod
-    def of(cls, status: Status, facts: Facts) -> _Barrier:
+    def of(cls, status: Status, facts: Facts) -> Barrier:
+        """What the stale pods that are there keep from coming."""
         job, types = False, set()
         for pod in facts.stale:
             present = status.attempts.label(pod.replica).split(".")
@@ -86,6 +87,7 @@ class _Barrier:
         return cls(job, frozenset(types), frozenset(pod.replica for pod in facts.stale))
 
     def blocks(self, replica: ReplicaId) -> bool:
+        """Whether the pod of a replica may not come yet."""
         return self.job or replica.type in self.types or replica in self.replicas
 
 

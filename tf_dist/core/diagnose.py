@@ -12,10 +12,12 @@ from tf_dist.core.facts import Facts, gather
 from tf_dist.core.model import Document, Job
 from tf_dist.core.names import MAX_DISRUPTIONS
 from tf_dist.core.observed import Exit, PodPhase, PodView
+from tf_dist.core.recovery import OUT_OF_SERVICE, overdue
 from tf_dist.core.sizes import granted
 from tf_dist.core.status import LIVE, PREEMPTED, Phase, Status
 from tf_dist.core.status_codec import NewerFormat, check_version
 from tf_dist.core.text import exit_text, signal_name
+from tf_dist.core.times import format_time
 from tf_dist.core.waits import waits
 from tf_dist.errors import InvalidJob
 
@@ -147,9 +149,19 @@ def _of_life(job: Job, status: Status, facts: Facts, now: float) -> Iterator[Dia
             Level.INFO,
             Category.STOPPING,
             f"waits until the pods of the attempt before are gone: {names}",
-            resolution="they get their grace period; a pod on a dead node needs kubectl delete --force",
+            resolution="they get their grace period",
         )
+    if status.admission is not None:
+        yield from _of_overdue(facts, now)
     yield from _of_missing(job, status, facts, now)
+
+
+def _of_overdue(facts: Facts, now: float) -> Iterator[Diagnosis]:
+    for pod in overdue(facts, now):
+        stopped = f" since {format_time(pod.stops_at)}" if pod.stops_at is not None else ""
+        text = f"waits for pod {pod.name} on node {pod.node}, which should have stopped{stopped} and may still run"
+        advice = f"see whether the node is up; if it is surely down, delete it, or taint it {OUT_OF_SERVICE}"
+        yield Diagnosis(Level.WARNING, Category.NODE_LOST, text, resolution=advice)
 
 
 def _of_pod(pod: PodView) -> Iterator[Diagnosis]:

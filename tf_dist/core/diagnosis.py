@@ -40,6 +40,7 @@ class Category(StrEnum):
     COMMAND = "command"
     MEMORY = "out-of-memory"
     EVICTION = "eviction"
+    NODE_LOST = "node-lost"
     DEADLINE = "deadline"
     BUDGET = "restart-budget"
     INVALID = "invalid-spec"

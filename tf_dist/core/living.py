@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tf_dist.core import names
 from tf_dist.core.gang.model import Admit, Wait
+from tf_dist.core.recovery import overdue
 from tf_dist.core.resizing import size_text
 from tf_dist.core.schedulers.table import scheduler_of
 from tf_dist.core.situation import Situation
@@ -48,7 +49,7 @@ def resume(s: Situation) -> Status | None:
 
 def admit(s: Situation) -> Status | None:
     """Take the verdict of admission into the memory; no pod is made before that is written."""
-    if not s.live or s.status.admission is not None or s.now < s.status.not_before:
+    if not s.live or s.status.admission is not None or s.now < s.status.not_before or overdue(s.facts, s.now):
         return None
     verdict = s.observed.verdict
     if isinstance(verdict, Wait):

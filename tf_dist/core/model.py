@@ -176,8 +176,8 @@ class Plugins:
 class Scheduling:
     """What admission needs: the gang's minimum, its queue and priority, and how long it may stay unscheduled.
 
-    ``timeout``: seconds (None or 0: the default, see ``core.requeue``). ``gang``: who decides about the gang (None: the
-    job names nobody, and its driver's default holds).
+    ``timeout``: seconds (None or 0: the default, see ``core.requeue``); ``recovery_timeout`` too (``core.recovery``).
+    ``gang``: who decides about the gang (None: the job names nobody, and its driver's default holds).
     """
 
     min_available: int
@@ -185,6 +185,7 @@ class Scheduling:
     priority_class: str = ""
     scheduler_name: str = ""
     timeout: float | None = None
+    recovery_timeout: float | None = None
     gang: GangScheduler | None = None
 
 

@@ -77,7 +77,7 @@ class PodView:
     """One pod of a job, reduced to what decisions need. ``attempt`` is its label: which attempt made it.
 
     ``evicted``: it has failed and calls that an eviction. ``disruption``: what took it away, or is about to, if that
-    was no failure of its own.
+    was no failure of its own. ``stops_at``: when the grace period of one that is being deleted is over.
     """
 
     name: str
@@ -86,6 +86,7 @@ class PodView:
     attempt: str
     phase: PodPhase
     deleting: bool = False
+    stops_at: float | None = None
     ready: bool = False
     evicted: bool = False
     node_lost: bool = False
@@ -110,11 +111,30 @@ class PodView:
         return bool(self.node) or self.phase is not PodPhase.PENDING
 
 
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node that is not ready, since then (epoch seconds; None: nobody knows), or that is ``gone``."""
+
+    since: float | None = None
+    gone: bool = False
+
+
+def unready(node: Mapping[str, Any] | None) -> NodeView | None:
+    """What there is to say about a raw node (None: it is not there) that is not ready; None if it is."""
+    if node is None:
+        return NodeView(gone=True)
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready: Mapping[str, Any] = next((one for one in conditions if one.get("type") == "Ready"), {})
+    return None if ready.get("status", "True") == "True" else NodeView(parse_time(ready.get("lastTransitionTime")))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """The surroundings of one job at one moment.
 
-    ``gone``: pods that are not there any more, as they were seen last; as many as somebody still knows of.
+    ``gone``: pods that are not there any more, as they were seen last; as many as somebody still knows of. ``unready``:
+    of the nodes of its pods those that are not ready, as far as nodes may be seen. ``recovery_timeout``: that of the
+    job's queue (None: it has none).
 
     ``stored_status`` is the job's raw status; ``objects`` the other objects it owns, by (kind, name); ``verdict`` what
     admission says now; ``addresses`` see ``Cluster.addresses``; ``now`` epoch seconds. ``driver`` is who asks, and
@@ -131,6 +151,8 @@ class Observed:
     stored_status: Document = field(default_factory=dict)
     pods: tuple[PodView, ...] = ()
     gone: tuple[PodView, ...] = ()
+    unready: Mapping[str, NodeView] = field(default_factory=dict)
+    recovery_timeout: float | None = None
     objects: Mapping[tuple[str, str], Document] = field(default_factory=dict)
     verdict: Verdict | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
@@ -175,6 +197,7 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
         attempt=labels.get(names.ATTEMPT, ""),
         phase=phase,
         deleting=deleting,
+        stops_at=parse_time(metadata.get("deletionTimestamp")),
         ready=_is(conditions, "Ready", "True"),
         evicted=not own and (_ended_by_node(status) or _is(conditions, OTHER, "True")),
         node_lost=_node_lost(status),

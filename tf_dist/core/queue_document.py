@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
+from tf_dist.core.dialects.limits import duration
 from tf_dist.core.dialects.names import check_label
 from tf_dist.core.dialects.problems import MISSING, Findings, Loc, described, nearest, report, suggest
 from tf_dist.core.dialects.shape import INT32_MAX, Envelope, Positive, Shape, at, mapping
@@ -46,6 +47,7 @@ class SpecShape(Shape):
     order: Literal["StrictFIFO", "BestEffortFIFO"] | None = None
     preemption: Literal["Never", "LowerPriority", "Reclaim"] | None = None
     default_priority: int | None = None
+    recovery_timeout: str | None = None
 
 
 class QueueShape(Envelope):
@@ -130,6 +132,9 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: Findings, *, str
         check_label(spec.parent, ("spec", "parent"), out)
     if spec.default_priority is not None and abs(spec.default_priority) > INT32_MAX:
         out.error(("spec", "defaultPriority"), f"must be between -{INT32_MAX} and {INT32_MAX}")
+    if spec.recovery_timeout is not None and duration(spec.recovery_timeout) is None:
+        message = f"{described(spec.recovery_timeout)} is no duration"
+        out.error(("spec", "recoveryTimeout"), message, "such as 90s, 10m or 1h30m")
     for resource, quota in quotas.items():
         _advise(resource, quota, bool(spec.parent), out)
 
@@ -197,4 +202,5 @@ def _built(shape: QueueShape, quotas: Mapping[str, Quota]) -> Queue:
         order=Order(spec.order or Order.BEST_EFFORT_FIFO),
         preemption=Preemption(spec.preemption or Preemption.RECLAIM),
         default_priority=spec.default_priority or 0,
+        recovery_timeout=duration(spec.recovery_timeout or ""),
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from tf_dist.core import lost_nodes, recovery
 from tf_dist.core.actions import Action, DeleteJob, Emit, Plan, WriteStatus
 from tf_dist.core.advance import advance
 from tf_dist.core.clock_skew import is_ahead, without_skew
@@ -25,18 +26,19 @@ from tf_dist.core.invalid import spec_news, with_spec
 from tf_dist.core.model import Job
 from tf_dist.core.observed import Observed
 from tf_dist.core.policies import next_due
+from tf_dist.core.recovery import WAITS_FOR_NODE
 from tf_dist.core.report import report
 from tf_dist.core.requeue import SCHEDULE_TIMEOUT, release_at
 from tf_dist.core.schedulers.consult import consulted, look_again_at
 from tf_dist.core.schedulers.table import taken_on
 from tf_dist.core.sizes import granted
-from tf_dist.core.status import LIVE, PREEMPTED, RESIZED, RUNNING, Phase, Status
+from tf_dist.core.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, RESIZED, RUNNING, Phase, Status
 from tf_dist.core.status_codec import ADOPTED, load_status
 from tf_dist.core.times import round_time
 from tf_dist.core.unpinning import unpin_at
 
 _WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED})
-_SETBACKS: Final = frozenset({PREEMPTED, SCHEDULE_TIMEOUT, UNREADABLE})
+_SETBACKS: Final = frozenset({PREEMPTED, SCHEDULE_TIMEOUT, RECOVERY_TIMEOUT, WAITS_FOR_NODE, UNREADABLE})
 
 
 _EXPECTED: Final = frozenset({"JobCreated", "PodsPending", RUNNING})
@@ -123,11 +125,13 @@ def _report_at(stored: Status, after: Status, now: float) -> float | None:
 
 
 def _completed(stored: Status, after: Status) -> dict[str, Any]:
-    """That all pods have their nodes is seen again in the pods, as numbers are."""
+    """Whether all pods have their nodes is seen again in the pods, as numbers are."""
     place = stored.admission
-    if place is None or after.admission is None or after.admission.complete is None:
+    if place is None or after.admission is None:
         return {}
-    kept = replace(place, complete=after.admission.complete)
+    kept = replace(place, complete=after.admission.complete or place.complete, incomplete=after.admission.incomplete)
+    if after.admission.complete is None:
+        return {"admission": kept}
     return {"admission": kept, "requeues": after.requeues, "not_before": after.not_before}
 
 
@@ -152,6 +156,7 @@ def _wake_at(job: Job, status: Status, facts: Facts, observed: Observed) -> floa
     if status.phase not in LIVE:
         return _earliest(_expires_at(job, status), look_again)
     times = [look_again, deadline_at(job, status), release_at(job, status, facts), unpin_at(job, status, facts)]
+    times += [*recovery.times(job, status, facts, observed), *lost_nodes.times(job, observed)]
     if status.admission is None:
         times += [status.not_before, *status.refused_nodes.values()]
     if any(counts.pending or counts.failed for counts in facts.counts.values()):

@@ -32,6 +32,7 @@ _NOT_FOR_PODS: Final = frozenset(
         names.TOPOLOGY_REQUIRED,
         names.EXPECTED_DURATION,
         names.MAX_DISRUPTIONS,
+        names.RECOVERY_TIMEOUT,
         names.GANG_SCHEDULER,
         "tf-dist.dev/services",
     }

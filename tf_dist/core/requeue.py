@@ -54,7 +54,7 @@ def give_way(s: Situation) -> Status | None:
     if action in _ENDS:
         return told.to(_ENDS[action], s.now, PREEMPTED, message)
     count = {PREEMPTED: s.status.restarts.get(PREEMPTED, 0) + 1}
-    return _requeued(replace(s, status=told), PREEMPTED, message, restarts={**s.status.restarts, **count})
+    return requeued(replace(s, status=told), PREEMPTED, message, restarts={**s.status.restarts, **count})
 
 
 def _answer(s: Situation) -> Action | None:
@@ -79,7 +79,7 @@ def release(s: Situation) -> Status | None:
     message = f"{_unplaced_text(s)} within {limit:g} s; the gang gave its place back and tries again "
     message += f"at {format_time(not_before)}"
     stuck = {*s.status.refused_nodes, *stuck_nodes(s.job, s.status, s.facts)}
-    return _requeued(
+    return requeued(
         s,
         SCHEDULE_TIMEOUT,
         message,
@@ -90,7 +90,8 @@ def release(s: Situation) -> Status | None:
     )
 
 
-def _requeued(s: Situation, reason: str, message: str, **fields: Any) -> Status:
+def requeued(s: Situation, reason: str, message: str, **fields: Any) -> Status:
+    """The job without its place, all of its pods stale: it waits for another one."""
     status = restarts.forget(s.status, s.facts.current, s.facts)
     anew = replace(
         status,

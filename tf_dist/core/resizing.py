@@ -32,14 +32,15 @@ def resize(s: Situation) -> Status | None:
     after = {spec.type: min(wanted.get(spec.type, spec.replicas), spec.most) for spec in s.asked.replica_specs}
     before = {**sizes_of(s.job), **admission.sizes}
     changed = any(before.get(type_) != count for type_, count in after.items())
-    resized = s.now if changed else admission.resized
-    place = replace(admission, sizes=after, placement=within(s.asked, placement, after), resized=resized)
+    at = s.now if changed else admission.resized
+    place = replace(admission, sizes=after, placement=within(s.asked, placement, after), resized=at)
     if not changed:
         return None if place == admission else replace(s.status, admission=place)
-    return _carried_out(s, place, before, why or f"{change_text(s.asked, before, after)}, as the job asks for now")
+    return resized(s, place, before, why or f"{change_text(s.asked, before, after)}, as the job asks for now")
 
 
-def _carried_out(s: Situation, place: Admission, before: Sizes, message: str) -> Status:
+def resized(s: Situation, place: Admission, before: Sizes, message: str) -> Status:
+    """The memory with this place, of other sizes than ``before``."""
     after = place.sizes
     leaving = [replica for replica in s.facts.current if replica.index >= after.get(replica.type, 0)]
     if not s.facts.current or not must_restart(s.asked, before, after):

@@ -56,10 +56,11 @@ INVALID_SPEC: Final = "InvalidSpec"
 STALLED: Final = "ReconcileFailed"
 # Its message says how many replicas run, and follows them.
 RUNNING: Final = "JobRunning"
-# Causes of restarts that cost no budget: admission took the job's place, or gave it another size.
+# Causes of restarts that cost no budget: admission took the job's place, gave it another size, or nodes were lost.
 PREEMPTED: Final = "Preempted"
 RESIZED: Final = "Resized"
-FREE: Final = frozenset({PREEMPTED, RESIZED})
+RECOVERY_TIMEOUT: Final = "RecoveryTimeout"
+FREE: Final = frozenset({PREEMPTED, RESIZED, RECOVERY_TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ class Admission:
     """The gang's place: since when, on which nodes where admission chose them, and how many pods per type it may have.
 
     ``sizes``: empty: as many as the job says. ``resized``: when they changed last; ``complete``: since when every pod
-    has had its node (None: they never all had one). Epoch seconds. ``by``: the gang scheduler that gave it ("": tf-dist
+    has had its node (None: they never all had one); ``incomplete``: since when they do not all have one (None: nothing
+    is missing that should be there). Epoch seconds. ``by``: the gang scheduler that gave it ("": tf-dist
     itself); whoever gave it speaks for the job as long as it stands.
     """
 
@@ -129,6 +131,7 @@ class Admission:
     sizes: Mapping[str, int] = field(default_factory=dict)
     resized: float | None = None
     complete: float | None = None
+    incomplete: float | None = None
     by: str = ""
 
 
@@ -178,8 +181,9 @@ class Status:
     scheduler refused its pods, and until when admission leaves them out. ``gang``: the gang scheduler that its driver
     has for jobs which name none ("": tf-dist itself). ``driver``: who drives the job (see ``core.claims``).
     ``obstacle``: what its driver tries again and again in vain ("": nothing). ``accepted``: the spec in force;
-    ``refused``: the present one, if that is another and cannot be read (see ``core.accepted_spec``). ``reported``: when
-    the status was written last. Times are epoch seconds.
+    ``refused``: the present one, if that is another and cannot be read (see ``core.accepted_spec``). ``unconfirmed``:
+    pods of earlier attempts that may still run and keep it from asking for a place. ``reported``: when the status was
+    written last. Times are epoch seconds.
     """
 
     phase: Phase = Phase.PENDING
@@ -208,6 +212,7 @@ class Status:
     obstacle: str = ""
     accepted: AcceptedSpec | None = None
     refused: RefusedSpec | None = None
+    unconfirmed: str = ""
     reported: float | None = None
 
     def to(self, phase: Phase, now: float, reason: str, message: str) -> Self:

@@ -127,6 +127,7 @@ def load_status(stored: Document) -> Status:
         obstacle=values.text(raw, "obstacle"),
         accepted=_load_part(AcceptedSpec, raw.get("acceptedSpec")),
         refused=_load_part(RefusedSpec, raw.get("refusedSpec")),
+        unconfirmed=values.text(raw, "unconfirmed"),
         reported=parse_time(raw.get("reported")),
     )
 
@@ -171,6 +172,7 @@ def dump_status(status: Status) -> dict[str, Any]:
         "obstacle": status.obstacle,
         "acceptedSpec": _dump_part(status.accepted),
         "refusedSpec": _dump_part(status.refused),
+        "unconfirmed": status.unconfirmed,
         "reported": _time(status.reported),
     }
     return _nonzero(full)
@@ -277,6 +279,7 @@ def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:
         "sizes": dict(admission.sizes),
         "resized": _time(admission.resized),
         "complete": _time(admission.complete),
+        "incomplete": _time(admission.incomplete),
         "by": admission.by,
     }
     return _nonzero(shown)
@@ -296,6 +299,7 @@ def _load_admission(memory: Mapping[str, Any]) -> Admission | None:
         sizes=values.numbers(raw, "sizes", MOST_REPLICAS),
         resized=parse_time(raw.get("resized")),
         complete=parse_time(raw.get("complete")),
+        incomplete=parse_time(raw.get("incomplete")),
         by=values.text(raw, "by"),
     )
 

@@ -7,9 +7,10 @@ from typing import Final
 
 from tf_dist.core.diagnosis import Category, Diagnosis, Level
 from tf_dist.core.gang.model import NODES_REFUSED, PREEMPTING, RESOURCE_QUOTA
+from tf_dist.core.recovery import OUT_OF_SERVICE, WAITS_FOR_NODE
 from tf_dist.core.requeue import SCHEDULE_TIMEOUT
 from tf_dist.core.schedulers.model import DEACTIVATED, QUEUE_REFUSED, SCHEDULER_MISSING
-from tf_dist.core.status import PREEMPTED, Status
+from tf_dist.core.status import PREEMPTED, RECOVERY_TIMEOUT, Status
 
 # Why a gang waits -> how grave that is, what it is, and what helps.
 _WAITS: Final[Mapping[str, tuple[Level, Category, str]]] = {
@@ -74,6 +75,18 @@ _WAITS: Final[Mapping[str, tuple[Level, Category, str]]] = {
         Category.SCHEDULE_TIMEOUT,
         "see what the cluster's scheduler said; a longer scheduleTimeoutSeconds waits for nodes that come late",
     ),
+    RECOVERY_TIMEOUT: (
+        Level.WARNING,
+        Category.NODE_LOST,
+        "it starts again, with the age it has, when there is room for all of it; fewer workers may do with "
+        "tf-dist.dev/min-workers, and tf-dist.dev/recovery-timeout says how long it waits for lost nodes",
+    ),
+    WAITS_FOR_NODE: (
+        Level.ERROR,
+        Category.NODE_LOST,
+        f"kubectl delete node NODE, or kubectl taint nodes NODE {OUT_OF_SERVICE}, once it is surely down; the job "
+        "starts elsewhere as soon as the pod is gone",
+    ),
     PREEMPTED: (
         Level.WARNING,
         Category.PREEMPTED,
@@ -89,7 +102,8 @@ def waits(status: Status) -> Iterator[Diagnosis]:
     yield Diagnosis(level, category, status.message or "waits for admission", resolution=advice)
     # Why it has no place any more is soon overwritten in the status by what it waits for now.
     failure = status.failure
-    if failure is not None and failure.event in (PREEMPTED, SCHEDULE_TIMEOUT) and status.reason != failure.event:
+    lost = (PREEMPTED, SCHEDULE_TIMEOUT, RECOVERY_TIMEOUT)
+    if failure is not None and failure.event in lost and status.reason != failure.event:
         level, category, advice = _WAITS[failure.event]
         said = f"it {failure.message}" if failure.event == PREEMPTED else failure.message
         yield Diagnosis(level, category, said, resolution=advice)

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, Cluster, Object, Resource
+from tf_dist.cluster.api import NODES, PODS, PRIORITY_CLASSES, QUEUES, Cluster, Object, Resource
 from tf_dist.cluster.reflector import Reflector
 from tf_dist.core import names
 from tf_dist.core.gang.model import Snapshot
+from tf_dist.core.gang.queue_tree import DEFAULT
 from tf_dist.core.gang.snapshot import Claim
+from tf_dist.core.observed import NodeView, unready
 from tf_dist.core.rules import rules_of
 from tf_dist.core.schedulers.model import Scheduler
 from tf_dist.core.schedulers.served import Served
@@ -233,6 +235,19 @@ class Caches:
     def rules(self, kind: Resource) -> list[Object]:
         """The queues, or the priority classes."""
         return self._reflectors[kind].items() if kind in self._reflectors else []
+
+    def unready(self, nodes: Iterable[str]) -> dict[str, NodeView]:
+        """Of these nodes those that are not ready or not there; none where nodes may not be seen."""
+        if not self.knows_room:
+            return {}
+        views = {name: unready(self._reflectors[NODES].get(None, name)) for name in set(nodes)}
+        return {name: view for name, view in views.items() if view is not None}
+
+    def recovery_timeout(self, queue: str) -> float | None:
+        """What a queue says about jobs that have lost nodes."""
+        stored = next((one for one in self.rules(QUEUES) if one["metadata"]["name"] == (queue or DEFAULT)), None)
+        queues = rules_of([stored], ()).queues if stored is not None else None
+        return queues[0].recovery_timeout if queues else None
 
     def objects(self, namespace: str, uid: str) -> dict[tuple[str, str], Object]:
         """What else a job owns, by kind (that of a gang scheduler with its group) and name."""

@@ -81,7 +81,7 @@ class Known:
         status = self.status
         live = status.phase in LIVE
         parts = self.uid, id(self.job), self.driver, live, status.admission, len(status.succeeded), status.not_before
-        return *parts, status.gang, tuple(status.refused_nodes)
+        return *parts, status.gang, tuple(status.refused_nodes), bool(status.unconfirmed)
 
     def claim(self) -> Claim | None:
         """What admission has to know of it; None where there is nothing to know."""
@@ -90,6 +90,8 @@ class Known:
             return None
         if self._another_decides(job):
             return None  # its pods take room as those of anybody
+        if self.status.unconfirmed and self.status.admission is None:
+            return None  # it could not use a place
         created = parse_time(self.stored["metadata"].get("creationTimestamp")) or 0.0
         # The API server's clock may be ahead of ours: a job was there when a driver first saw it.
         created = min(created, self.status.created or created)

@@ -125,6 +125,8 @@ class Steward:
             stored_status=stored_status(stored),
             pods=pods,
             gone=gone,
+            unready=self._caches.unready(pod.node for pod in pods if pod.node and not pod.finished),
+            recovery_timeout=self._caches.recovery_timeout(job.scheduling.queue),
             objects=self._caches.objects(known.ref.namespace, known.uid),
             verdict=verdict,
             addresses=self._addresses(known, verdict, len(pods)),

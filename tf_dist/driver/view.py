@@ -27,6 +27,7 @@ from tf_dist.cluster.reflector import Reflector
 from tf_dist.core import names
 from tf_dist.core.gang.model import Snapshot
 from tf_dist.core.gang.snapshot import Claim, Snapshots
+from tf_dist.core.observed import unready
 from tf_dist.core.rules import bounds_of, rules_of
 from tf_dist.driver import slim
 from tf_dist.driver.recorder import Recorder
@@ -242,6 +243,11 @@ class View:
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         if not slim.same_room(old, new):
             self._room()
+        if old is not None and unready(old) != unready(new):
+            name = old["metadata"]["name"]
+            for pod in self.reflectors[PODS].items():
+                if pod["spec"].get("nodeName") == name:
+                    self._ring_owner(pod)
 
 
 def _holds_room(pod: Object | None) -> bool:

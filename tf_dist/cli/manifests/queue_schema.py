@@ -6,6 +6,7 @@ from typing import Final
 
 from tf_dist.cli.manifests import validations
 from tf_dist.cli.manifests.shapes import Schema, amount, choice, mapping, mapping_of, number, root, text, validated
+from tf_dist.core.dialects.limits import DURATION, LONGEST_DURATION
 
 _QUOTA: Final = mapping(
     "How much of a resource its jobs may hold.",
@@ -50,6 +51,12 @@ _QUEUE: Final = root(
                 "Reclaim",
             ),
             "defaultPriority": number("The priority of jobs that name none; 0 if not said.", least=None),
+            "recoveryTimeout": text(
+                "How long a gang that was complete may lack nodes before it goes on with fewer replicas or gives its "
+                "place back, such as 90s or 10m; 5m if not said.",
+                longest=LONGEST_DURATION,
+                pattern=DURATION,
+            ),
         },
     ),
     _STATUS,

@@ -165,7 +165,8 @@ class Quota:
 class Queue:
     """A queue of gangs. Queues with the same ``parent`` share what they do not use.
 
-    A resource without a quota, here and in every ancestor, is not limited by quota.
+    A resource without a quota, here and in every ancestor, is not limited by quota. ``recovery_timeout``: seconds, see
+    ``core.recovery`` (None: the default).
     """
 
     name: str
@@ -175,6 +176,7 @@ class Queue:
     order: Order = Order.BEST_EFFORT_FIFO
     preemption: Preemption = Preemption.RECLAIM
     default_priority: int = 0
+    recovery_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
