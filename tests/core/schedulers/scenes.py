@@ -115,7 +115,9 @@ def _stored(body: Body) -> Body:
 def _merge(there: Body, patch: Mapping[str, Any]) -> None:
     for key, value in patch.items():
         if isinstance(value, Mapping):
-            _merge(there.setdefault(key, {}), value)
+            if not isinstance(there.get(key), dict):
+                there[key] = {}
+            _merge(there[key], value)
         elif value is None:
             there.pop(key, None)
         else:

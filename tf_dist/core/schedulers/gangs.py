@@ -15,6 +15,7 @@ from tf_dist.core.schedulers.model import Body
 from tf_dist.core.schedulers.served import Api, Served
 from tf_dist.core.situation import Situation
 from tf_dist.core.sizes import bounds
+from tf_dist.core.untyped import mapping, mappings
 
 # The name of a gang is the value of a label, too: 63 characters, of which the hash takes six.
 _LONGEST: Final = 57
@@ -52,7 +53,7 @@ def found(s: Situation, api: Api, name: str) -> Document | None:
 
 def brought_up(api: Api, there: Document, wanted: Body) -> Iterator[Update]:
     """The change of an object whose spec does not say what it should; what others have added to it is left alone."""
-    spec = there.get("spec") or {}
+    spec = mapping(there.get("spec"))
     changed = {key: value for key, value in wanted["spec"].items() if not _says(spec.get(key), value)}
     if changed:
         yield Update(api.key, there["metadata"]["name"], {"spec": changed})
@@ -96,7 +97,7 @@ def priority_class(job: Job) -> str:
 
 def condition(there: Document, type_: str) -> Mapping[str, Any]:
     """The condition of that type; an empty one if the object has none."""
-    listed = (there.get("status") or {}).get("conditions") or ()
+    listed = mappings(mapping(there.get("status")).get("conditions"))
     return next((one for one in listed if one.get("type") == type_), {})
 
 

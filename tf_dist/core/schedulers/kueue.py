@@ -21,6 +21,7 @@ from tf_dist.core.schedulers.kueue_priority import PRIORITY
 from tf_dist.core.schedulers.model import DEACTIVATED, QUEUE_REFUSED, Body, Scheduler
 from tf_dist.core.schedulers.served import Api, Served
 from tf_dist.core.situation import Situation
+from tf_dist.core.untyped import mapping, mappings
 
 WORKLOAD: Final = Api(group="kueue.x-k8s.io", kind="Workload", plural="workloads", versions=("v1beta2", "v1beta1"))
 
@@ -61,7 +62,7 @@ def _lacks_class(s: Situation, served: Served) -> str:
 def _updates(s: Situation, served: Served, there: Document, wanted: Body) -> Iterator[Update]:
     """While it waits it follows the job; what has been admitted stays as it is. Then there is something to report."""
     if not gangs.holds(there, "QuotaReserved"):
-        spec = there.get("spec") or {}
+        spec = mapping(there.get("spec"))
         new = {"queueName": wanted["spec"]["queueName"]}
         # Only sizes are compared: the server completes pod templates, and leaves out minimums it has no feature for.
         if kueue_pods.counts(spec) != kueue_pods.counts(wanted["spec"]):
@@ -101,23 +102,23 @@ def _taken_back(there: Document | None) -> Preempt | None:
 
 
 def _wait(there: Document, queue: str) -> Wait:
-    spec, status = there.get("spec") or {}, there.get("status") or {}
+    spec, status = mapping(there.get("spec")), mapping(there.get("status"))
     if spec.get("active") is False:
         text = "its Workload is deactivated (spec.active is false)"
         return Wait(reason=DEACTIVATED, message=f"waits in {queue}: {text}")
     reserved = gangs.condition(there, "QuotaReserved")
     if gangs.holds(there, "QuotaReserved"):
-        checks = [one for one in status.get("admissionChecks") or () if one.get("state") != "Ready"]
+        checks = [one for one in mappings(status.get("admissionChecks")) if one.get("state") != "Ready"]
         text = "its quota is reserved; " + ("; ".join(map(_check, checks)) or "it is about to be admitted")
         return Wait(reason="WaitingInQueue", message=f"waits in {queue}: {text}")
     text = _message(reserved) or "Kueue has not looked at its Workload yet (is it running?)"
-    if at := (status.get("requeueState") or {}).get("requeueAt"):
+    if at := mapping(status.get("requeueState")).get("requeueAt"):
         text += f"; it is queued again at {at}"
     reason = _REASONS.get(str(reserved.get("reason")), "WaitingInQueue")
     return Wait(reason=reason, message=f"waits in {queue}: {text}", never=reason == "NeverFits")
 
 
-def _check(check: dict[str, Any]) -> str:
+def _check(check: Document) -> str:
     message = f" ({check['message']})" if check.get("message") else ""
     return f"waits for admission check {check.get('name')}{message}"
 

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tf_dist.core import names, render
-from tf_dist.core.model import Document, Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.model import MOST_REPLICAS, Document, Job, ReplicaId, ReplicaSpec, Role
 from tf_dist.core.schedulers.model import Body
 from tf_dist.core.schedulers.served import Api, Served
 from tf_dist.core.sizes import bounds
+from tf_dist.core.untyped import mapping, mappings, number, text, texts
 
 FLAVOR: Final = Api(
     group="kueue.x-k8s.io",
@@ -88,22 +89,27 @@ def _topology(spec: ReplicaSpec) -> Body:
 
 def counts(spec: Document) -> dict[str, int]:
     """How many pods of each type a Workload's spec asks for."""
-    return {one["name"]: one.get("count", 1) for one in spec.get("podSets") or ()}
+    return {text(one.get("name")): _count(one.get("count", 1)) or 0 for one in mappings(spec.get("podSets"))}
 
 
-def _assignments(workload: Document) -> list[Body]:
-    return list(((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ())
+def _count(value: object) -> int | None:
+    found = number(value)
+    return None if found is None else max(0, min(found, MOST_REPLICAS))
+
+
+def _assignments(workload: Document) -> list[Mapping[str, Any]]:
+    return mappings(mapping(mapping(workload.get("status")).get("admission")).get("podSetAssignments"))
 
 
 def admitted_sizes(workload: Document) -> dict[str, int]:
     """How many pods of each type were admitted; Kueue before 0.3 did not say, and admitted all."""
-    asked = counts(workload.get("spec") or {})
-    granted = {one["name"]: one["count"] for one in _assignments(workload) if one.get("count") is not None}
-    return {**asked, **granted}
+    asked = counts(mapping(workload.get("spec")))
+    granted = {text(one.get("name")): _count(one.get("count")) for one in _assignments(workload)}
+    return {**asked, **{name: count for name, count in granted.items() if count is not None}}
 
 
-def _flavors(assignment: Body) -> list[str]:
-    return list(dict.fromkeys((assignment.get("flavors") or {}).values()))
+def _flavors(assignment: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(texts(assignment.get("flavors")).values()))
 
 
 def missing_flavors(workload: Document, served: Served) -> list[str]:
@@ -114,24 +120,24 @@ def missing_flavors(workload: Document, served: Served) -> list[str]:
 
 def decorate(workload: Document, served: Served, replica: ReplicaId, pod: Body) -> None:
     """Have a pod go where it was admitted, and look as the admission checks ask for."""
-    assignment: Body = next((one for one in _assignments(workload) if one["name"] == replica.type), {})
+    assignment = next((one for one in _assignments(workload) if one.get("name") == replica.type), {})
     metadata, spec = pod["metadata"], pod["spec"]
     metadata["labels"][_POD_SET] = replica.type
     for name in _flavors(assignment):
-        flavor = (served.shared.get((FLAVOR.key, name)) or {}).get("spec") or {}
-        _place(spec, flavor.get("nodeLabels") or {}, flavor.get("tolerations") or ())
+        flavor = mapping(mapping(served.shared.get((FLAVOR.key, name))).get("spec"))
+        _place(spec, texts(flavor.get("nodeLabels")), mappings(flavor.get("tolerations")))
     for update in _checked(workload, replica.type):
-        _place(spec, update.get("nodeSelector") or {}, update.get("tolerations") or ())
-        metadata["labels"] |= update.get("labels") or {}
-        metadata["annotations"] = {**(metadata.get("annotations") or {}), **(update.get("annotations") or {})}
+        _place(spec, texts(update.get("nodeSelector")), mappings(update.get("tolerations")))
+        metadata["labels"] |= texts(update.get("labels"))
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **texts(update.get("annotations"))}
     if assignment.get("topologyAssignment"):
         _gate(workload, metadata, spec)
 
 
 def _checked(workload: Document, type_: str) -> Iterator[Mapping[str, Any]]:
     """What admission checks want of the pods of a type."""
-    for check in (workload.get("status") or {}).get("admissionChecks") or ():
-        yield from (one for one in check.get("podSetUpdates") or () if one.get("name") == type_)
+    for check in mappings(mapping(workload.get("status")).get("admissionChecks")):
+        yield from (one for one in mappings(check.get("podSetUpdates")) if one.get("name") == type_)
 
 
 def _place(spec: Body, labels: Mapping[str, str], tolerations: Any) -> None:

@@ -12,6 +12,7 @@ from tf_dist.core.model import Job
 from tf_dist.core.schedulers import gangs
 from tf_dist.core.schedulers.model import Body
 from tf_dist.core.schedulers.served import Api, Served
+from tf_dist.core.untyped import number
 
 PRIORITY: Final = Api(
     group="kueue.x-k8s.io",
@@ -40,7 +41,7 @@ def priority(job: Job, served: Served, version: str) -> Body:
     name = job.labels.get(_LABEL, "")
     if name:
         there = served.shared.get((PRIORITY.key, name))
-        value = None if there is None else int(there.get("value", 0))
+        value = None if there is None else number(there.get("value")) or 0
         return _fields(PRIORITY.group, PRIORITY.kind, name, value, version)
     name = gangs.priority_class(job)
     return _fields("scheduling.k8s.io", "PriorityClass", name, served.priorities.get(name), version)

@@ -13,6 +13,7 @@ from tf_dist.core.model import Document
 from tf_dist.core.schedulers import gangs
 from tf_dist.core.situation import Situation
 from tf_dist.core.times import format_time
+from tf_dist.core.untyped import mapping, mappings, text
 
 Condition = dict[str, Any]
 
@@ -22,7 +23,7 @@ _AT_ONCE: Final = frozenset({"Preempted", "NodeFailures"})
 
 def reports(key: str, workload: Document, s: Situation) -> Iterator[Update]:
     """What there is to tell now; nothing, if it has been told."""
-    status = workload.get("status") or {}
+    status = mapping(workload.get("status"))
     told: list[Condition] = []
     fields: dict[str, Any] = {}
     if gangs.holds(workload, "Evicted"):
@@ -32,7 +33,7 @@ def reports(key: str, workload: Document, s: Situation) -> Iterator[Update]:
     elif s.status.admission is not None and _ready(s) and not gangs.holds(workload, "PodsReady"):
         told = [_condition("PodsReady", True, "Started", "all pods of the job are ready or have succeeded")]
     if told:
-        conditions = _with(status.get("conditions") or (), told, workload, s.now)
+        conditions = _with(mappings(status.get("conditions")), told, workload, s.now)
         # Written over what was seen and nothing else: Kueue may have gone on meanwhile.
         metadata = {"resourceVersion": workload["metadata"]["resourceVersion"]}
         patch = {"metadata": metadata, "status": {"conditions": conditions, **fields}}
@@ -59,7 +60,7 @@ def _condition(type_: str, value: bool, reason: str, message: str) -> Condition:
 
 def _with(stored: Any, told: list[Condition], workload: Document, now: float) -> list[Condition]:
     """All conditions, those that are told in place of what was said before."""
-    listed = {one["type"]: dict(one) for one in stored}
+    listed = {text(one.get("type")): dict(one) for one in stored}
     generation = workload["metadata"].get("generation")
     for one in told:
         before = listed.get(one["type"], {})

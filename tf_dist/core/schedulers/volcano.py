@@ -19,6 +19,7 @@ from tf_dist.core.schedulers import gangs, pods
 from tf_dist.core.schedulers.model import Body, Scheduler
 from tf_dist.core.schedulers.served import Api, Served
 from tf_dist.core.situation import Situation
+from tf_dist.core.untyped import mapping, text
 
 POD_GROUP: Final = Api(group="scheduling.volcano.sh", kind="PodGroup", plural="podgroups", versions=("v1beta1",))
 
@@ -69,7 +70,7 @@ def _group(s: Situation) -> Document | None:
 
 
 def _phase(group: Document) -> str:
-    return str((group.get("status") or {}).get("phase") or "")
+    return text(mapping(group.get("status")).get("phase"))
 
 
 def _verdict(s: Situation, served: Served) -> Verdict | None:
