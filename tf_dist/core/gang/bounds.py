@@ -81,14 +81,14 @@ class Bounds:
 
         If it can never be, that is what it says.
         """
-        found = list(self._beyond(gang, counts, more=more)) if gang.charges is not None else []
+        if gang.charges is None:
+            return None
+        found = self._beyond(gang, gang.charges, counts, more=more)
         return min(found, key=lambda one: (not one.never, one.quota, one.resource), default=None)
 
-    def _beyond(self, gang: Gang, counts: Sequence[int], *, more: bool) -> Iterator[Beyond]:
-        if gang.charges is None:
-            return
+    def _beyond(self, gang: Gang, charges: Charges, counts: Sequence[int], *, more: bool) -> Iterator[Beyond]:
         for quota in self._quotas.get(gang.key.namespace, ()):
-            need = quota.need(gang.charges, counts, once=not more)
+            need = quota.need(charges, counts, once=not more)
             used = self._usage(gang, quota) if need else {}
             for resource, needed in need.items():
                 if needed > quota.hard[resource] - used.get(resource, _NONE):
