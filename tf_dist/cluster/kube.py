@@ -95,9 +95,14 @@ def in_cluster(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_A
 
 def _outside(chosen: kube_files.Chosen) -> KubeContext:
     given = str(chosen.cluster.get("server") or "")
-    url = urlsplit(given if "://" in given else f"http://{given}")
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ClusterError(f"context {chosen.name}: its cluster has no server", hint="server: https://HOST:PORT")
+    hint = "server: https://HOST:PORT"
+    try:
+        url = urlsplit(given if "://" in given else f"http://{given}")
+        named = url.hostname if url.port is None or url.port > 0 else None
+    except ValueError as error:
+        raise ClusterError(f"context {chosen.name}: its cluster's server is no address", hint=hint) from error
+    if url.scheme not in ("http", "https") or not named:
+        raise ClusterError(f"context {chosen.name}: its cluster has no server", hint=hint)
     place = url.netloc.rpartition("@")[2]
     server = f"{url.scheme}://{place}{url.path.rstrip('/')}"
     return KubeContext(chosen.name, server, chosen.namespace or "default", chosen.cluster, kube_auth.source(chosen))

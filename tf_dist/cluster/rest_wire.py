@@ -33,15 +33,19 @@ def socket_options() -> list[tuple[int, int, int]]:
 def pool(
     url: str, tls: ssl.SSLContext | None, server_name: str, proxy: str, connections: int
 ) -> PlainPool | SecurePool:
-    """The connections to one server, at most ``connections`` kept open; ClusterError for a proxy that cannot be."""
+    """The connections to one server, at most ``connections`` kept open; ClusterError for addresses that are none."""
     settings: dict[str, Any] = {"maxsize": connections, "block": False, "socket_options": socket_options()}
     if url.startswith("https:"):
         settings["ssl_context"] = tls
         if server_name:
             settings["server_hostname"] = server_name
-    manager = _manager(proxy, settings)
-    manager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
-    return cast(PlainPool | SecurePool, manager.connection_from_url(url))
+    try:
+        manager = _manager(proxy, settings)
+        manager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
+        return cast(PlainPool | SecurePool, manager.connection_from_url(url))
+    except ValueError as error:  # its text may have the login of a proxy in it
+        what = "server or proxy" if proxy else "server"
+        raise ClusterError(f"the URL of the {what} is no address", hint="write https://HOST:PORT") from error
 
 
 def _manager(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
