@@ -135,16 +135,18 @@ def test_a_list_of_changes_goes_on() -> None:
 
 
 def test_a_watcher_goes_on_through_every_break() -> None:
-    running = with_phase("Running")
+    running = {**with_phase("Running"), "metadata": {**JOB["metadata"], "resourceVersion": "6"}}
+    gone = {**running, "metadata": {**JOB["metadata"], "resourceVersion": "7"}}
     answers = (
         *(failure(503), listed(JOB), CHUNKED + event("MODIFIED", running)[:-9], b""),
-        *(listed(running), CHUNKED + event("DELETED", running)),
+        CHUNKED + event("MODIFIED", running) + event("DELETED", gone),
     )
     items: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with saying(*answers) as (client, _):
         watcher = Watcher(client, TFJOBS, "default", items.put, fields="metadata.name=a")
+        assert items.get(timeout=60) == Changed(TFJOBS, "ADDED", JOB)
         assert items.get(timeout=60) == Listed(TFJOBS, [JOB])
-        assert items.get(timeout=60) == Listed(TFJOBS, [running])
+        assert items.get(timeout=60) == Changed(TFJOBS, "MODIFIED", running)
         assert items.get(timeout=60) == Changed(TFJOBS, "DELETED", running)
         watcher.close()
 

@@ -20,13 +20,18 @@ def watching(cluster: Cluster, resource: Resource, namespace: str | None, labels
         try:
             with cluster.watch(resource, namespace, labels=labels, since=since) as stream:
                 patience.answered()
+                fruitless = True
                 for event in stream:
+                    fruitless = False
                     patience.succeeded()
                     since = str(event.object["metadata"].get("resourceVersion") or since)
                     if event.type != "BOOKMARK":
                         yield event
+            if fruitless:
+                patience.unfruitful()
         except Gone:
             since = ""
+            patience.unfruitful()
         except PASSING as error:
             patience.failed(error)
 

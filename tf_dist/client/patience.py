@@ -15,6 +15,11 @@ _FIRST: Final = 0.2
 _LONGEST: Final = 5.0
 
 
+def backoff(failures: int) -> float:
+    """Seconds to wait after so many failures in a row."""
+    return min(_LONGEST, _FIRST * 2.0 ** min(failures, 16)) * random.uniform(0.5, 1.0)
+
+
 class Patience:
     """Pauses after failures in a row, doubling to a few seconds; ``limit``: seconds of them that are borne in all."""
 
@@ -30,10 +35,18 @@ class Patience:
         self._since = now if self._since is None else self._since
         if now - self._since > self._limit:
             raise error
-        pause = min(_LONGEST, _FIRST * 2.0**self._failures) * random.uniform(0.5, 1.0)
         wish = error.after if isinstance(error, Throttled) and error.after else 0.0
+        self._pause(min(wish, self._limit))
+
+    def _pause(self, least: float) -> None:
+        pause = backoff(self._failures)
         self._failures = min(self._failures + 1, 16)
-        self._sleep(max(pause, min(wish, self._limit)))
+        self._sleep(max(pause, least))
+
+    def unfruitful(self) -> None:
+        """Return after a pause: it answers, and what was asked for ended at once. No time of that is counted."""
+        self._since = None
+        self._pause(0.0)
 
     def answered(self) -> None:
         """It is there, whether or not it will stay: the time counts anew, the next pause is no shorter."""

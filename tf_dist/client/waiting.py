@@ -15,6 +15,7 @@ from tf_dist.core.status import state_word
 from tf_dist.errors import Gone, InvalidJob, JobEvicted, JobFailed, NotFound, Unavailable
 
 _LONGEST_WATCH: Final = 290.0
+_SHORT: Final = 1.0  # a watch that ends sooner, without a word, is not asked for again at once
 _BORNE: Final = 120.0  # seconds without an answer
 
 
@@ -62,8 +63,10 @@ def _wait(
             state = state_word(status) if status else "gone"
             raise NotYet(f"{job.shown} is not {goal} yet, it is {state}", hint=f"tf-dist explain {job.shown} says why")
         try:
-            _until_change(cluster, job, version, min(left, _LONGEST_WATCH))
-            watches.succeeded()
+            if _until_change(cluster, job, version, min(left, _LONGEST_WATCH)):
+                watches.succeeded()
+            else:
+                watches.unfruitful()
         except PASSING as error:
             watches.failed(error)  # the look that follows tells whether anybody answers
 
@@ -76,16 +79,18 @@ def _look(cluster: Cluster, job: StoredJob) -> tuple[StoredJob | None, str]:
     return None, listed.resource_version
 
 
-def _until_change(cluster: Cluster, job: StoredJob, version: str, longest: float) -> None:
-    """Return at the next change of the job, or after ``longest`` seconds."""
+def _until_change(cluster: Cluster, job: StoredJob, version: str, longest: float) -> bool:
+    """Return at the next change of the job, or after ``longest`` seconds; False: the watch ended before that."""
+    begun = time.monotonic()
     fields = f"metadata.name={job.name}"
     try:
         with cluster.watch(job.resource, job.namespace, fields=fields, since=version, timeout=longest) as changes:
             for event in changes:
                 if event.type != "BOOKMARK":
-                    return
+                    return True
     except Gone:
-        return
+        return False
+    return time.monotonic() - begun >= min(longest, _SHORT)
 
 
 def _in_vain(current: StoredJob | None, job: StoredJob, goal: str) -> Exception:

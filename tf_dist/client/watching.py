@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self
 
 from tf_dist.client.following import Ended, Instance, LogLine
 from tf_dist.client.jobs import StoredJob
-from tf_dist.client.patience import PASSING, Patience
-from tf_dist.cluster.api import PODS, Cluster, Object, Resource, Stream, WatchEvent
+from tf_dist.client.patience import PASSING, backoff
+from tf_dist.cluster.api import PODS, Cluster, Object, Resource
 from tf_dist.cluster.cache import version_of
-from tf_dist.errors import ClusterError, Gone
+from tf_dist.cluster.reflector import Reflector
+from tf_dist.errors import ClusterError, NotFound
 
 _MOST_LINES: Final = 10_000
 _BATCH: Final = 2_000
+_BORNE: Final = 120.0  # seconds without an answer
 
 
 class Listed(NamedTuple):
@@ -44,57 +47,59 @@ Item = LogLine | Ended | Listed | Changed | Signalled | ClusterError
 
 
 class Watcher:
-    """Tells of every change of some objects, in a thread, until closed; lists again when it lost the thread.
+    """Tells of every change of some objects, in a thread, until closed: an informer that puts them into a mailbox.
 
     A cluster that is away for a moment is borne with; any other error ends up in the mailbox.
     """
 
-    def __init__(self, cluster: Cluster, resource: Resource, namespace: str, put: Any, **selectors: str) -> None:
-        self._cluster = cluster
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource,
+        namespace: str,
+        put: Callable[[Any], None],
+        *,
+        labels: str = "",
+        fields: str = "",
+    ) -> None:
         self._resource = resource
-        self._namespace = namespace
         self._put = put
-        self._selectors = selectors
-        self._stream: Stream[WatchEvent] | None = None
-        self._closed = threading.Event()
-        self._patience = Patience(sleep=self._closed.wait)
-        self._thread = threading.Thread(target=self._run, name=f"watch-{resource.plural}", daemon=True)
-        self._thread.start()
+        self._reflector = Reflector(
+            cluster,
+            resource,
+            changed=self._changed,
+            namespace=namespace,
+            labels=labels,
+            fields=fields,
+            restarted=self._restarted,
+            relisted=self._relisted,
+            pause=backoff,
+        )
+        self._reflector.start()
 
     def close(self) -> None:
         """End the watch and its thread."""
-        self._closed.set()
-        if self._stream is not None:
-            self._stream.close()
+        self._reflector.end()
 
-    def _run(self) -> None:
-        try:
-            while not self._closed.is_set():
-                try:
-                    self._watch()
-                except Gone:
-                    continue
-                except PASSING as error:
-                    self._patience.failed(error)
-        except ClusterError as error:
-            if not self._closed.is_set():
-                self._put(error)
+    def _relisted(self) -> None:
+        self._put(Listed(self._resource, self._reflector.items()))
 
-    def _watch(self) -> None:
-        listed = self._cluster.list(self._resource, self._namespace, **self._selectors)  # type: ignore[arg-type]
-        self._put(Listed(self._resource, listed.items))
-        self._patience.answered()
-        since = listed.resource_version
-        while not self._closed.is_set():
-            with self._cluster.watch(self._resource, self._namespace, since=since, **self._selectors) as stream:  # type: ignore[arg-type]
-                self._stream = stream
-                for event in stream:
-                    self._patience.succeeded()
-                    since = str(event.object["metadata"].get("resourceVersion") or since)
-                    if event.type != "BOOKMARK":
-                        self._put(Changed(self._resource, event.type, event.object))
-                    if self._closed.is_set():
-                        return
+    def _changed(self, old: Object | None, new: Object | None) -> None:
+        stored = new or old
+        if stored is not None:
+            type_ = "DELETED" if new is None else "ADDED" if old is None else "MODIFIED"
+            self._put(Changed(self._resource, type_, stored))
+
+    def _restarted(self, _: str, cause: str) -> None:
+        problem = self._reflector.problem
+        if self._reflector.absent:
+            problem = NotFound(f"the cluster does not serve {self._resource.plural}")
+        if problem is None:
+            return
+        silent = time.monotonic() - self._reflector.heard_at
+        if not isinstance(problem, PASSING) or silent > _BORNE:
+            self._reflector.end()
+            self._put(problem)
 
 
 class Mailbox:

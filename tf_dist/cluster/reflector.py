@@ -41,7 +41,8 @@ class Reflector:
 
     ``keep`` makes what is cached of an object (it must keep ``metadata``); ``index`` see ``Cache``; ``changed`` is
     called with every change, from the reflector's thread or from the one that calls ``put``; ``restarted`` with the
-    kind and the cause when a watch did not end as agreed; ``pause`` gives the seconds to wait after so many failures.
+    kind and the cause when a watch did not end as agreed (``problem`` says more); ``relisted`` after every list;
+    ``pause`` gives the seconds to wait after so many failures.
     ``optional``: without the right to see the kind there is nothing to be seen, as if it were not served.
 
     A kind that is not served, or may not be seen, is asked for again and again: its definition, or the right, may come.
@@ -59,6 +60,7 @@ class Reflector:
         keep: Callable[[Object], Object] = lambda stored: stored,
         index: Callable[[Object], str] = lambda _: "",
         restarted: Callable[[str, str], None] = lambda *_: None,
+        relisted: Callable[[], None] = lambda: None,
         pause: Callable[[int], float] = backoff,
         optional: bool = False,
     ) -> None:
@@ -68,6 +70,7 @@ class Reflector:
         self._keep = keep
         self._changed = changed
         self._restarted = restarted
+        self._relisted = relisted
         self._pause = pause
         self._optional = optional
         self.cache = Cache(index)
@@ -80,6 +83,7 @@ class Reflector:
         self._version = ""  # the newest that was seen
         self._resume = ""  # where to watch from; "": list first
         self._failures = 0
+        self._expiries = 0  # how many watches in a row have expired (410) at once
         self._older_lists = 0
         self._listed = threading.Event()
         self._wanted = False
@@ -195,7 +199,9 @@ class Reflector:
                     self._list()
                 self._watch()
             except Gone:
-                self._resume = ""
+                # What made up for other failures, an event, does not make up for listing everything again and again.
+                self._resume, self._failures = "", max(self._failures, self._expiries)
+                self._expiries += 1
                 self._again("410", None)
             except NotFound:
                 self._absent()
@@ -212,11 +218,11 @@ class Reflector:
         """Count a failure, say so, and wait as long as the server or the number of failures asks for."""
         if self._stopped.is_set():
             return
-        if at_least == 0 or self._failures == 0:  # that a kind is still not there is no news
-            self._restarted(self.resource.plural, cause)
         if problem is not None and str(problem) != str(self.problem):
             _LOG.warning("cannot follow %s: %s", self.resource.plural, problem)
         self.problem = problem
+        if at_least == 0 or self._failures == 0:  # that a kind is still not there is no news
+            self._restarted(self.resource.plural, cause)
         asked = problem.after if isinstance(problem, Throttled) else None
         self._stirred.wait(max(asked or 0.0, self._pause(max(self._failures, at_least))))
         self._failures += 1
@@ -245,6 +251,7 @@ class Reflector:
             # A wish that came in the meantime is for a list that begins after it.
             if not self._wanted:
                 self._listed.set()
+        self._relisted()
 
     def _newest(self) -> tuple[list[Object], str]:
         """Everything there is; Unavailable when the answer is older than what was seen, unless it stays so."""
@@ -335,32 +342,37 @@ class Reflector:
         with self._lock:
             if not self._wanted:
                 self._listed.set()  # it may have been refused in the meantime
-        begun, short = time.monotonic(), True
+        begun, fruitless = time.monotonic(), True
         try:
             with stream:
                 for event in stream:
                     self._hear()
-                    short, self._failures = False, 0
-                    self._take(event)
+                    if self._take(event):
+                        fruitless, self._failures = False, 0
         finally:
             with self._lock:
                 self._stream = None
-        if short and time.monotonic() - begun < _SHORT and not self._stirred.is_set():
+            lasted = time.monotonic() - begun >= _SHORT
+            if lasted:
+                self._expiries = 0
+        if fruitless and not lasted and not self._stirred.is_set():
             self._again("short", None)
         else:
             self._failures = 0
 
-    def _take(self, event: WatchEvent) -> None:
+    def _take(self, event: WatchEvent) -> bool:
+        """Take in what an event says; whether it is news."""
         version = version_of(event.object)
         # Events of a kind come in the order of their versions: this one came before.
         if version and version <= as_number(self._version):
-            return
+            return False
         if event.type == "DELETED":
             self._tell(self.cache.remove(self._keep(event.object)))
         elif event.type != "BOOKMARK":
             self._tell(self.cache.put(self._keep(event.object)))
         self._version = self._resume = event.object["metadata"].get("resourceVersion") or self._resume
         self.cache.followed = max(self.cache.followed, version)
+        return True
 
     def _tell(self, change: Change | None) -> None:
         if change is None:
