@@ -24,6 +24,7 @@ from benchmarks import (
     simulations,
     start_up,
     store,
+    watches,
 )
 from benchmarks.measure import REGISTRY, Figure, machine
 
@@ -45,6 +46,7 @@ MODULES = (
     control_plane,
     admitting,
     simulations,
+    watches,
 )
 
 
