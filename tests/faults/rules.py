@@ -10,6 +10,7 @@ from tests.faults.puppet import Company, Puppet
 from tests.faults.site import Site, alive, deleting, label, memory_of, name, owner_uid, replica, uid
 from tf_dist.cluster.api import TFJOBS, Object
 from tf_dist.core import names
+from tf_dist.core.status import FREE
 
 _TERMINAL = ("Completed", "Failed", "Terminated")
 _OWNED = frozenset({"pods", "services", "configmaps", "tfjobs/status"})
@@ -57,7 +58,7 @@ class Rules:
 
     def _budget(self, job: Object) -> None:
         memory, limit = memory_of(job), self._site.limits.get(uid(job))
-        spent = sum((memory.get("restarts") or {}).values())
+        spent = sum(count for cause, count in (memory.get("restarts") or {}).items() if cause not in FREE)
         disruptions = sum((memory.get("disruptions") or {}).values())
         truth = self._site.truth[uid(job)]
         assert limit is None or spent <= limit, f"{spent} restarts of {limit}"

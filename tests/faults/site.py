@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.driver.harness import START, running, tfjob
-from tf_dist.cluster.api import NAMESPACES, NODES, PODS, TFJOBS, Object
+from tf_dist.cluster.api import NAMESPACES, NODES, PODS, RESOURCE_QUOTAS, TFJOBS, Object
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.cluster.memory.scheduler import Scheduler
 from tf_dist.core import names
@@ -250,6 +250,17 @@ class Site:
             self.memory.create(TFJOBS, TEAM, merged(document, how))
             self.spoiled[called] = how
             self.note(f"{called} is submitted unreadable: {how}")
+
+    def limit_pods(self, count: int | None) -> None:
+        """A ResourceQuota of so many pods; None: there is none."""
+        with suppress(ClusterError):
+            self.memory.delete(RESOURCE_QUOTAS, TEAM, "pods")
+        if count is not None:
+            hard = {"pods": str(count)}
+            quota: Object = {"metadata": {"name": "pods"}, "spec": {"hard": hard}}
+            with suppress(ClusterError):
+                self.memory.create(RESOURCE_QUOTAS, TEAM, quota)
+        self.note(f"a quota of {count} pods")
 
     def delete_namespace(self) -> None:
         with suppress(ClusterError):

@@ -452,6 +452,15 @@ class Story(RuleBasedStateMachine):
         self.site.submit_unreadable("c", how)
         self._live()
 
+    @rule(count=st.integers(0, 3), stay=SELDOM)
+    def quota_closes(self, count: int, stay: bool) -> None:
+        self.site.limit_pods(count)
+        self._live()
+        self._live()
+        if not stay:
+            self.site.limit_pods(None)
+            self._live()
+
     @rule(called=JOBS)
     def delete(self, called: str) -> None:
         self.site.delete_job(called)
@@ -501,6 +510,7 @@ class Story(RuleBasedStateMachine):
             self.site.restore_node(node)
         for called in ("a", "b"):
             self.site.mend(called)
+        self.site.limit_pods(None)
         self.site.bury()
         self.site.make_namespace()
         self.a_new_driver()
