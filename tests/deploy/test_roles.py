@@ -462,6 +462,8 @@ def test_an_invalid_v1alpha1_job_is_told_what_is_wrong_and_nothing_of_versions(
         driver.step()
         return dict(admin.get(TFJOBS_V1ALPHA1, namespace, "wrong").get("status") or {})
 
-    until(lambda: status().get("phase") == "Failed", 60)
+    until(lambda: "reason" in status(), 60)
+    assert status()["phase"] == "Creating"
     assert "the chief is a MASTER" in status()["reason"]
+    assert "the job starts once this is mended" in status()["reason"]
     assert "layout" not in status()["reason"]

@@ -47,6 +47,8 @@ EDITS: Final[dict[str, Patch]] = {
     "two chiefs": at("spec", "tfReplicaSpecs", value={"Chief": replica(1), "Master": replica(1)}),
     "unknown policy": at(*WORKER, "restartPolicy", value="Sometimes"),
     "unknown gang scheduler": annotated("gang-scheduler", "nobody"),
+    "no number of disruptions": annotated("max-disruptions", "many"),
+    "no time to recover in": annotated("recovery-timeout", "soon"),
     "nothing": {"spec": None},
 }
 
@@ -116,9 +118,10 @@ def test_every_problem_is_told(world: World) -> None:
     assert "spec.tfReplicaSpecs.PS.template" in condition(world)["message"]
 
 
-def test_what_is_in_force_goes_on_in_every_respect(world: World) -> None:
+@pytest.mark.parametrize("patch", EDITS.values(), ids=EDITS)
+def test_what_is_in_force_goes_on_in_every_respect(world: World, patch: Patch) -> None:
     runs(world)
-    edit(world, EDITS["text"])
+    edit(world, patch)
     world.settle()
     world.end_pod("mnist-worker-1", 137)
     world.settle()

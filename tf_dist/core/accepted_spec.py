@@ -29,6 +29,8 @@ _KEYS: Final = frozenset(
         names.MAX_WORKERS,
         names.TOPOLOGY,
         names.TOPOLOGY_REQUIRED,
+        names.MAX_DISRUPTIONS,
+        names.RECOVERY_TIMEOUT,
         names.EXPECTED_DURATION,
         names.GANG_SCHEDULER,
         names.QUEUE,
