@@ -132,8 +132,13 @@ class Site:
         return False
 
     def free(self) -> int:
-        """How many more pods of one CPU the nodes have room for."""
-        return sum(int(cpu) for cpu in self._cpus.values()) - sum(1 for _ in alive(self.pods()))
+        """How many more pods of one CPU have room. A job that goes on keeps the places of its failed pods."""
+        kept = [pod for pod in self.pods() if phase(pod) not in OVER or self._keeps_place(pod)]
+        return sum(int(cpu) for cpu in self._cpus.values()) - len(kept)
+
+    def _keeps_place(self, pod: Object) -> bool:
+        going_on = {uid(job) for job in self.jobs() if memory_of(job).get("phase") in ("Running", "Restarting")}
+        return phase(pod) == "Failed" and owner_uid(pod) in going_on
 
     # The kubelet and the scheduler
 
