@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +31,7 @@ from tf_dist.driver.controller import Controller
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.settings import DriverSettings
+from tf_dist.driver.view import View
 from tf_dist.errors import Forbidden, Unavailable
 
 SECONDS = 60.0
@@ -221,3 +224,49 @@ def test_a_driver_of_all_admits_nothing_before_it_knows_the_rules(
         assert world.pods() == {}
     finally:
         driver.stop()
+
+
+class Promised(Rights):
+    """Of a driver whose probes are answered, while its lists of the same kinds are refused."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.promises = False
+        self.probes = 0
+
+    def _check(self, verb: str, resource: Any, *args: Any, **how: Any) -> None:
+        probe = self.promises and verb == "list" and how.get("limit") == 1
+        self.probes += probe and resource is TFJOBS
+        if not probe:
+            super()._check(verb, resource, *args, **how)
+
+
+def views_of(rights: Rights) -> int:
+    """How many views are still in memory."""
+    gc.collect()
+    return sum(isinstance(one, View) and one._cluster is rights.cluster for one in gc.get_objects())
+
+
+def test_views_that_are_given_up_are_let_go_of(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="tf_dist.cluster.reflector")  # what is captured keeps all it is about
+    rights = Promised(world)
+    rights.refused = {NODES}
+    with arbitrating(world, rights) as driver:
+        rights.promises = True
+        asked_again(world, driver, lambda: rights.probes >= 8)
+        assert not driver.caches.knows_room
+        asked_again(world, driver, lambda: views_of(rights) <= 3)
+
+
+def test_a_driver_that_lists_goes_on_as_before_where_more_is_promised_than_it_gets(world: World) -> None:
+    rights = Promised(world)
+    rights.refused = {NODES}
+    wide = DriverSettings(namespace="default", arbitrates=True, admissions=LeaseRef("default", "admissions"))
+    driver = Driver(rights.cluster, settings=wide, clock=world.clock, monotonic=world.clock)
+    driver.step()
+    rights.promises = True
+    world.clock.now += 31
+    world.submit(tfjob("early", workers=1, ps=1))
+    driver.step()
+    driver.step()
+    assert len(world.pods()) == 2

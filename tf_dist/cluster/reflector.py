@@ -114,7 +114,11 @@ class Reflector:
 
     def died(self) -> bool:
         """Whether its thread has ended though nobody has ended it."""
-        return self._begun and not self._thread.is_alive() and not self._stopped.is_set()
+        return self._begun and not self.alive() and not self._stopped.is_set()
+
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
 
     def get(self, namespace: str | None, name: str) -> Object | None:
         """One cached object."""
@@ -178,7 +182,7 @@ class Reflector:
     def stop(self) -> None:
         """End it and its thread; what is cached stays."""
         self.end()
-        if self._thread.is_alive():
+        if self.alive():
             self._thread.join()
 
     def _stir(self) -> None:

@@ -112,9 +112,7 @@ class Caches:
 
     def _change_over(self, view: View, coming: View) -> None:
         """Go over to another view once it holds all there is; what this driver writes meanwhile goes into both."""
-        if not self.followed:
-            coming.refresh()
-        if coming.refused() is not None:
+        if self._is_refused(coming):
             self._coming = None
             self._retire(coming)
         elif coming.synced():
@@ -123,9 +121,19 @@ class Caches:
             self.generation += 1
             self._retire(view)
 
+    def _is_refused(self, coming: View) -> bool:
+        try:
+            if not self.followed:
+                coming.refresh()
+        except Forbidden as error:
+            _LOG.debug("rights seem to have changed, and have not: %s", error)
+            return True
+        return coming.refused() is not None
+
     def _retire(self, view: View) -> None:
+        """End a view without waiting for its threads; it is let go of once they have ended."""
         view.end()
-        self._retired.append(view)
+        self._retired = [one for one in (*self._retired, view) if not one.ended()]
 
     def start(self) -> None:
         """Follow the cluster in threads, one a kind."""

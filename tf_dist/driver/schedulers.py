@@ -140,7 +140,7 @@ class Schedulers:
             del self._found[name]
             for reflector in found.reflectors.values():
                 reflector.end()
-                self._retired.append(reflector)
+            self._retired = [one for one in (*self._retired, *found.reflectors.values()) if one.alive()]
 
     def _detected(self, scheduler: Scheduler) -> _Found:
         """The first of the alternatives that is served whole; ClusterError when that cannot be found out."""

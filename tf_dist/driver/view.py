@@ -168,6 +168,10 @@ class View:
         for reflector in self.reflectors.values():
             reflector.end()
 
+    def ended(self) -> bool:
+        """Whether all threads have ended, or never began."""
+        return not any(reflector.alive() for reflector in self.reflectors.values())
+
     def stop(self) -> None:
         """End the threads."""
         self.end()
