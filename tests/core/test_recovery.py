@@ -224,6 +224,8 @@ def test_a_node_is_ready_unless_it_says_otherwise() -> None:
         ([{"operator": "Exists"}], None),
         ([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}], None),
         (["nonsense"], 310.0),
+        (5, 310.0),
+        ([{"operator": "Exists", "tolerationSeconds": True}], None),
     ],
 )
 def test_pods_stay_on_a_node_that_is_not_ready_as_long_as_they_tolerate_it(tolerations: Any, due: float | None) -> None:

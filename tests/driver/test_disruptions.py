@@ -200,6 +200,7 @@ def test_whoever_deletes_pods_by_hand_spends_no_restart_but_is_bounded_too() -> 
         ({"phase": "Failed", "reason": "Preempting"}, "Preempting"),
         ({"phase": "Failed", "reason": "NodeAffinity", "message": "Pod was rejected"}, "NodeAffinity"),
         ({"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough resource: cpu"}, "OutOfcpu"),
+        ({"phase": "Failed", "reason": "OutOf{0}{node"}, "OutOf{0}{node"),
         ({"phase": "Unknown", "reason": "NodeLost"}, "NodeLost"),
         *(
             ({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": r}]}, r)

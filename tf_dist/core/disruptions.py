@@ -48,10 +48,13 @@ class Disruption:
 
     def __str__(self) -> str:
         """``was evicted from node n1 through the Eviction API``."""
-        text = _TEXTS.get(self.reason, "was evicted{node} (" + self.reason + ")")
         where = f" with node {self.node}" if self.reason == NODE_LOST else f" from node {self.node}"
+        where = where if self.node else ""
+        known = _TEXTS.get(self.reason)
+        # Any other reason is the words of a kubelet, or of who else writes statuses of pods.
+        text = known.format(node=where) if known else f"was evicted{where} ({self.reason})"
         said = " ".join(self.message.split())
-        return text.format(node=where if self.node else "") + (f" ({said})" if said else "")
+        return f"{text} ({said})" if said else text
 
 
 def limit(job: Job) -> int:

@@ -5,7 +5,7 @@ A cluster's taint manager deletes them at that time; where there is none, or it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from tf_dist.core.disruptions import NODE_LOST, Disruption
 from tf_dist.core.model import Job
 from tf_dist.core.observed import Observed, PodView
 from tf_dist.core.times import format_time, round_time
+from tf_dist.core.untyped import mappings, number
 
 _TAINTS: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 # What an API server adds to pods that say nothing (DefaultTolerationSeconds).
@@ -53,16 +54,16 @@ def _lost_at(job: Job, observed: Observed, pod: PodView) -> float | None:
     return None if tolerated is None else round_time(node.since + tolerated + _LATER)
 
 
-def _tolerated(tolerations: Any) -> float | None:
+def _tolerated(tolerations: object) -> float | None:
     """Seconds that a pod stays on a node which is not ready; None: for ever."""
-    found = [one for one in tolerations or () if isinstance(one, dict) and _speaks_of_it(one)]
+    found = [one for one in mappings(tolerations) if _speaks_of_it(one)]
     if not found:
         return _TOLERATED
-    limits = [one["tolerationSeconds"] for one in found if isinstance(one.get("tolerationSeconds"), int)]
+    limits = [seconds for one in found if (seconds := number(one.get("tolerationSeconds"))) is not None]
     return float(max(0, min(limits))) if limits else None
 
 
-def _speaks_of_it(toleration: dict[str, Any]) -> bool:
+def _speaks_of_it(toleration: Mapping[str, Any]) -> bool:
     key, effect = toleration.get("key"), toleration.get("effect")
     every = not key and toleration.get("operator") == "Exists"
     return (every or key in _TAINTS) and effect in (None, "", "NoExecute")
