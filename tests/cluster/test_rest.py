@@ -31,6 +31,8 @@ from tf_dist.cluster.refusals import (
     UnsupportedMedia,
 )
 from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.status import LONGEST_WISH
+from tf_dist.driver.controller import INFORMER_STUCK
 from tf_dist.errors import (
     AlreadyExists,
     ClusterError,
@@ -123,10 +125,14 @@ def test_a_forbidden_verb_is_named() -> None:
     assert "--verb=patch --resource=pods/status -n default" in raised.value.hint
 
 
-def test_the_servers_wish_to_wait_is_kept() -> None:
-    with saying(reply(429, {"kind": "Status"}, "Retry-After: 7")) as (client, _), pytest.raises(Throttled) as raised:
+@pytest.mark.parametrize(("wish", "kept"), [("7", 7), ("86400", LONGEST_WISH), ("9" * 400, LONGEST_WISH)])
+def test_the_servers_wish_to_wait_is_kept_within_reason(wish: str, kept: float) -> None:
+    """An informer that slept for longer would be taken for stuck, and its process be restarted."""
+    answer = reply(429, {"kind": "Status"}, f"Retry-After: {wish}")
+    with saying(answer) as (client, _), pytest.raises(Throttled) as raised:
         client.list(PODS)
-    assert raised.value.after == 7
+    assert raised.value.after == kept
+    assert kept < INFORMER_STUCK
 
 
 def test_nobody_listens() -> None:

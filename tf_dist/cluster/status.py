@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from tf_dist import errors
 from tf_dist.cluster import grants, refusals
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.asked import Asked
 from tf_dist.errors import ClusterError, Problem
+
+# Seconds to wait that a server is believed to mean: an informer that slept for a day would miss the end of its trouble.
+LONGEST_WISH: Final = 300.0
 
 _REASONS: tuple[tuple[type[ClusterError], str], ...] = (
     (errors.NotFound, "NotFound"),
@@ -126,4 +129,4 @@ def _refusal(code: int, message: str, body: Mapping[str, Any]) -> errors.Rejecte
 
 def _seconds(header: str, body: Mapping[str, Any]) -> float | None:
     said = header or str((body.get("details") or {}).get("retryAfterSeconds") or "")
-    return float(said) if said.isascii() and said.isdecimal() else None
+    return min(float(said), LONGEST_WISH) if said.isascii() and said.isdecimal() else None

@@ -34,7 +34,7 @@ from tf_dist.driver.tenure import Tenure
 _LOG = logging.getLogger(__name__)
 # Seconds after which a worker or an informer counts as stuck: far above what all tries of a request may take together.
 _WORKER_STUCK: Final = 1800.0
-_INFORMER_STUCK: Final = 600.0
+INFORMER_STUCK: Final = 600.0
 # Seconds after the wish to end: until requests of drivers are broken off, until those about Leases are, and until the
 # process ends whatever still holds it up.
 _FINISH: Final = 4.0
@@ -196,7 +196,7 @@ class Controller:
         ages = [driver.pulse.age() for _, driver in self._pairs if not driver.pulse.alive()]
         found = [f"the driver has not come round for {max(ages):.0f} s"] if ages else []
         for _, driver in self._pairs:
-            found += readings.stuck(driver.readings(), worker=_WORKER_STUCK, informer=_INFORMER_STUCK)
+            found += readings.stuck(driver.readings(), worker=_WORKER_STUCK, informer=INFORMER_STUCK)
         return "; ".join(found)
 
     def unready(self) -> str:
