@@ -56,7 +56,9 @@ def _references(what: str, text: str, way: str) -> Iterator[Problem]:
     for number, line in enumerate(text.split("\n"), start=1):
         for found in _PLACE.findall(line):
             place = f"{what}, line {number}" if "\n" in text else what
-            yield Problem(place, f"{shortened(found)[1:-1]} would be parsed with whatever is filled in for it", way)
+            yield Problem(
+                place, f"{shortened(found)[1:-1]} would be parsed together with the value that is filled in for it", way
+            )
 
 
 def _text(job: Job) -> str:

@@ -48,7 +48,7 @@ class Input:
 
     @property
     def usual(self) -> str:
-        """The value that it has where nobody says another, "" where that is not known here."""
+        """The default as text; "" if there is none, or if it is known only in the workflow."""
         if self.default is None or (isinstance(self.default, str) and "{{" in self.default):
             return ""
         return json.dumps(self.default) if isinstance(self.default, bool) else str(self.default)

@@ -19,7 +19,7 @@ def wait_admitted_step(
     """
     inputs: list[Parameter] = []
     what, limit = as_argument("job", job, inputs), as_argument("timeout", timeout, inputs)
-    # After "--" nothing is an option, whatever the workflow says.
+    # After "--" nothing is an option: the workflow fills in the name.
     options = ["--for=admitted", f"--timeout={limit}", "--", what]
     return _container(name, ["tf-dist", "wait"], options, inputs, image, container)
 

@@ -33,7 +33,7 @@ def create_companion(cluster: Cluster, written: Written, namespace: str, *, owne
     """Create an object that a job needs, or bring it up to date: ``created``, ``configured`` or ``unchanged``.
 
     One that is there already is written only if it is ``owner``'s; another's serves if it is what is asked for, else
-    AlreadyExists. A queue is nobody's. ClusterError.
+    AlreadyExists. A queue has no owner. ClusterError.
     """
     resource = next(kind for kind in _KINDS if kind.kind == written.content["kind"])
     where = namespace if resource.namespaced else None
@@ -111,7 +111,7 @@ def _foreign(resource: Resource, stored: Object, body: Object) -> AlreadyExists:
     metadata, owner = stored["metadata"], body["metadata"]["annotations"][OWNER]
     theirs = (metadata.get("annotations") or {}).get(OWNER)
     name, namespace = metadata["name"], metadata["namespace"]
-    whose = f"belongs to {theirs!r}" if theirs else "was made by somebody else"
+    whose = f"belongs to {theirs!r}" if theirs else "was not made by tf-dist"
     take = f"kubectl annotate -n {namespace} {resource.kind.lower()}/{name} --overwrite {OWNER}={_quoted(owner)}"
     return AlreadyExists(
         f"{resource.kind} {name} in namespace {namespace} differs from the one beside the job, and {whose}",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from typing import Final
 
+from tf_dist.cluster import reflector
 from tf_dist.errors import ClusterError, Throttled, Unavailable
 
 PASSING: Final = (Unavailable, Throttled)
@@ -16,8 +16,8 @@ _LONGEST: Final = 5.0
 
 
 def backoff(failures: int) -> float:
-    """Seconds to wait after so many failures in a row."""
-    return min(_LONGEST, _FIRST * 2.0 ** min(failures, 16)) * random.uniform(0.5, 1.0)
+    """Seconds that people wait after so many failures in a row."""
+    return reflector.backoff(failures, first=_FIRST, longest=_LONGEST)
 
 
 class Patience:

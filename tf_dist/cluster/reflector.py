@@ -24,6 +24,8 @@ _PAGE: Final = 500
 _MOST_RESTARTS: Final = 3
 # A watch that ends sooner than this, without a word, must not be asked for again at once.
 _SHORT: Final = 1.0
+# Seconds after the first failure, and after many.
+_FIRST: Final = 0.1
 _LONGEST: Final = 30.0
 # After so many lists in a row that are older than what was seen, the server has been set back: believe it.
 _SET_BACK: Final = 8
@@ -31,9 +33,9 @@ _SET_BACK: Final = 8
 _UNSERVED: Final = 5
 
 
-def backoff(failures: int) -> float:
-    """Seconds to wait after so many failures in a row: doubling from about 0.1 to 30, up to a half less by chance."""
-    return min(_LONGEST, 0.1 * 2.0 ** min(failures, 16)) * random.uniform(0.5, 1.0)
+def backoff(failures: int, *, first: float = _FIRST, longest: float = _LONGEST) -> float:
+    """Seconds to wait after so many failures in a row: doubling from ``first`` on, up to a half less by chance."""
+    return min(longest, first * 2.0 ** min(failures, 16)) * random.uniform(0.5, 1.0)
 
 
 class Reflector:
@@ -113,7 +115,7 @@ class Reflector:
         return self._listed.wait(timeout)
 
     def died(self) -> bool:
-        """Whether its thread has ended though nobody has ended it."""
+        """Whether its thread has ended without ``end``."""
         return self._begun and not self.alive() and not self._stopped.is_set()
 
     def alive(self) -> bool:

@@ -176,7 +176,7 @@ class Connections:
             self._known.add(connection)
 
     def cancel(self) -> None:
-        """Break them all, and those to come: whoever waits for an answer gets an error at once."""
+        """Break them all, and those to come: every request that waits for an answer fails at once."""
         with self._lock:
             self.cancelled = True
             known = list(self._known)

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from tf_dist.core import names
 from tf_dist.core.dialects import as_written, parse, read
-from tf_dist.core.dialects.shape import SERVICES_ANNOTATION, SUSPEND_ANNOTATION, at, mapping
+from tf_dist.core.dialects.shape import SERVICES_ANNOTATION, SUSPEND_ANNOTATION
 from tf_dist.core.model import Document, Job
 from tf_dist.core.status import AcceptedSpec, RefusedSpec, Status
+from tf_dist.core.untyped import at, mapping
 from tf_dist.errors import InvalidJob
 
 # Beside the spec these say what a job is. Others of ours are commands and marks, which hold as they are now.
@@ -128,7 +129,7 @@ def _unpacked(data: str) -> Mapping[str, Any]:
 def _in_force(stored: Document, status: Status) -> Job | None:
     """The job that was accepted last; None where there was none, or it was not kept, or can be read no more.
 
-    Commands are no part of a spec: whoever suspends a job is obeyed whatever else an edit of it says.
+    Commands are no part of a spec: a job is suspended even if the rest of the edit cannot be read.
     """
     kept = _unpacked(status.accepted.data) if status.accepted is not None else {}
     if not kept:

@@ -16,7 +16,7 @@ from tf_dist.core.status import NO_PODS, Counts, Status
 class Facts:
     """``current``: the pod of the present attempt of each replica; ``stale``: every other pod of the job.
 
-    ``gone``: the pod that a replica without one has had, as it was seen last; where anybody still knows of it.
+    ``gone``: the pod that a replica without one has had, as it was seen last, if it is still remembered.
     """
 
     current: Mapping[ReplicaId, PodView]
@@ -147,7 +147,7 @@ def _of_replica(spec: ReplicaSpec, replica: ReplicaId, facts: Facts, *, seen: bo
         yield Occurrence(event=Event.NODE_LOST, spec=spec, replica=replica, disruption=pod.disruption)
     elif pod.deleting:
         # However it ends in its grace period: it was told to. One that was on its way out when it came in sight (scaled
-        # away, and wanted again) is nobody's loss.
+        # away, and wanted again) is no disruption.
         if seen:
             yield Occurrence(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=pod.disruption)
     elif pod.phase is PodPhase.PENDING:

@@ -1,4 +1,4 @@
-"""Inputs of a job: values that whoever starts a run may fill in, each of a declared type, at one place of the document.
+"""Inputs of a job: values that the user who starts a run may fill in, each of a declared type, at one place of the job.
 
 A value is never read as YAML. It becomes one number, one word or one text, or it is refused.
 """

@@ -12,11 +12,11 @@ from typing import Any
 
 from tf_dist.core.actions import Emit, Plan, WriteStatus
 from tf_dist.core.conditions import SPEC_ACCEPTED, spec_condition
-from tf_dist.core.dialects.shape import items, mapping
 from tf_dist.core.model import Document
 from tf_dist.core.status import INVALID_SPEC, AcceptedSpec, RefusedSpec, Status, state_word
 from tf_dist.core.status_codec import FIELD, dump_status, stored_status
 from tf_dist.core.times import format_time, round_time
+from tf_dist.core.untyped import items, mapping
 
 
 def with_spec(status: Status, accepted: AcceptedSpec | None, refused: RefusedSpec | None) -> Status:

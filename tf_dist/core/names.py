@@ -91,7 +91,7 @@ def owned_key(namespace: str, uid: str) -> str:
 def owner_key(stored: Document) -> str:
     """The ``owned_key`` of the job whose object this is, "" for none.
 
-    The label alone says nothing: anybody may write it, in any namespace. The object's controller has to be that job,
+    The label alone says nothing: any user may write it, in any namespace. The object's controller has to be that job,
     and then it is in the job's namespace, or the garbage collector takes it.
     """
     metadata = stored["metadata"]

@@ -113,7 +113,7 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node that is not ready, since then (epoch seconds; None: nobody knows), or that is ``gone``."""
+    """A node that is not ready, since then (epoch seconds; None: not known), or that is ``gone``."""
 
     since: float | None = None
     gone: bool = False
@@ -132,7 +132,7 @@ def unready(node: Mapping[str, Any] | None) -> NodeView | None:
 class Observed:
     """The surroundings of one job at one moment.
 
-    ``gone``: pods that are not there any more, as they were seen last; as many as somebody still knows of. ``unready``:
+    ``gone``: pods that are not there any more, as they were seen last, if they are still remembered. ``unready``:
     of the nodes of its pods those that are not ready, as far as nodes may be seen. ``recovery_timeout``: that of the
     job's queue (None: it has none).
 
@@ -239,7 +239,7 @@ def _sound_state(state: object) -> dict[str, Any]:
 def _disruption(
     status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]], *, deleting: bool, node: str
 ) -> Disruption | None:
-    """What took the pod away, or is about to, whatever became of its containers."""
+    """What took the pod away, or is about to, independent of how its containers ended."""
     reason, message = status.get("reason") or "", status.get("message") or ""
     if _node_lost(status):
         return Disruption(NODE_LOST, message, node)

@@ -96,7 +96,7 @@ def _refuse(constant: str) -> Any:
 
 
 def is_one_line(text: str) -> bool:
-    """Whether a text has no line break and no control character, by anybody's reading."""
+    """Whether a text has no line break and no control character, in YAML, Python or a terminal."""
     return not any(character < " " or "\x7f" <= character <= "\x9f" or character in _BREAKS for character in text)
 
 

@@ -16,11 +16,12 @@ from pydantic import ValidationError
 from tf_dist.core.dialects.limits import duration
 from tf_dist.core.dialects.names import check_label
 from tf_dist.core.dialects.problems import MISSING, Findings, Loc, described, nearest, report, suggest
-from tf_dist.core.dialects.shape import INT32_MAX, Envelope, Positive, Shape, at, mapping
+from tf_dist.core.dialects.shape import INT32_MAX, Envelope, Positive, Shape
 from tf_dist.core.gang.model import Order, Preemption, Queue, Quota
 from tf_dist.core.gang.queue_tree import circular
 from tf_dist.core.model import Document
 from tf_dist.core.quantity import parse_quantity
+from tf_dist.core.untyped import at, mapping
 from tf_dist.errors import InvalidQueue, Problem
 
 API_VERSION: Final = "tf-dist.dev/v1alpha1"

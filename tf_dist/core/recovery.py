@@ -201,7 +201,7 @@ def _lacks_text(s: Situation, lacking: list[ReplicaId]) -> str:
 
 
 def _node(s: Situation, replica: ReplicaId) -> str:
-    """Where a replica was, as far as anybody remembers."""
+    """Where a replica was, as far as the status says."""
     late = next((pod.node for pod in overdue(s.facts, s.now) if pod.replica == replica), "")
     failure = s.status.failure
     return late or (failure.node if failure is not None and failure.replica == str(replica) else "")

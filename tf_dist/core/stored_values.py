@@ -1,7 +1,7 @@
 """Values of a stored status: each has the type and the bounds with which it was written, or InvalidStatus says where.
 
-A status may be written by whoever has that right, and be as large as an object can be: nothing here raises anything
-else, and nothing costs more than what is read is long.
+Every client with that right may write a status, as large as an object can be: nothing here raises anything else, and
+no value costs more time than its length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class InvalidStatus(TFDistError):
     """A stored status holds something that no release of tf-dist wrote."""
 
     def __init__(self, path: str, wanted: str) -> None:
-        hint = "if nobody has written it by hand, this is a defect; the job is left as it is until status is mended"
+        hint = "unless it was written by hand, this is a defect; the job is left as it is until its status is mended"
         super().__init__(f"status.tfDist.{path} is no {wanted}", hint=hint)
 
 

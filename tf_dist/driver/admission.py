@@ -105,7 +105,7 @@ class Admission:
                 return None
             with suppress(KeyError):  # it has not been decided about yet
                 waits = self._admitter.explain(known.uid)
-                # What is given is told only once it is written down as intended.
+                # A place is announced only once it is written down as intended.
                 return waits if isinstance(waits, Wait) else None
             return None
 

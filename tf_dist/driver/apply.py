@@ -104,7 +104,7 @@ class Applier:
     # The status
 
     def _write_status(self, ref: JobRef, stored: Object, status: Document) -> None:
-        """Write the status where nobody else has written since.
+        """Write the status unless the job has changed since it was read.
 
         Nothing that depends on its memory is done before the server has answered that it keeps it.
         """

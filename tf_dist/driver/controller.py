@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 _WORKER_STUCK: Final = 1800.0
 INFORMER_STUCK: Final = 600.0
 # Seconds after the wish to end: until requests of drivers are broken off, until those about Leases are, and until the
-# process ends whatever still holds it up.
+# process ends in any case.
 _FINISH: Final = 4.0
 _RELEASE: Final = 12.0
 _END: Final = 18.0

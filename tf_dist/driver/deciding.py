@@ -25,8 +25,8 @@ class Deciding:
     """Decides, or leaves it to another driver.
 
     ``own``: where this driver writes down what it is about to give away; ``common``: where all do that decide for all.
-    ``reporting``: whether it says how the queues stand although it decides for nobody else. ``monotonic``: seconds that
-    only go forward.
+    ``reporting``: whether it says how the queues stand although it decides for its own jobs only. ``monotonic``:
+    seconds that only go forward.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ OTHER: Final = "other"
 class InformerReading:
     """One informer. ``age``: seconds since the server last said anything; ``idle``: since its thread came round.
 
-    ``dead``: its thread has ended though nobody ended it. ``lists``: how often it has listed everything.
+    ``dead``: its thread has ended by itself. ``lists``: how often it has listed everything.
     """
 
     resource: str

@@ -240,7 +240,7 @@ class Tenure:
     def _extend(self, sent: float, received: float) -> None:
         since = self._span.since
         if received >= self._span.until:
-            # Nobody breaks a Lease of our own: whoever saw it lapse may take us for dead without our knowing.
+            # A Lease of a single process is never broken: another driver that saw it lapse may believe us dead.
             lapsed = not self._shared and not self._unused
             self.epoch += 1
             since = received + (lease.SETTLE if self._doubtful or lapsed else 0.0)

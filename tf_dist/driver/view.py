@@ -194,7 +194,7 @@ class View:
 
     @property
     def sees_all(self) -> bool:
-        """Whether it shows every job, and every rule for them: else nobody may decide for all on it."""
+        """Whether it shows every job, and every rule for them: else this driver must not decide for all."""
         return self.scope.jobs and all(self.reflectors[kind].hidden is None for kind in RULE_KINDS)
 
     def missing(self) -> list[Resource]:

@@ -31,7 +31,7 @@ class Settings:
     ``into``: the controller's namespace; ``system_namespace``: where all drivers of the cluster meet; ``namespaces``:
     the only ones whose jobs it drives (none: all of them, and it sees nodes); ``drivers``: namespaces in which programs
     without a controller drive jobs; ``gang_schedulers``: other ones that jobs may ask for; ``gang_scheduler``: that of
-    jobs which name none; ``left_out``: definitions that are somebody else's in this cluster, by their names;
+    jobs which name none; ``left_out``: definitions that another installation brought, by their names;
     ``kubernetes``: the release of its API server ((0, 0): not known).
     """
 

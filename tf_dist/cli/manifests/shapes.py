@@ -64,7 +64,7 @@ def flag(about: str) -> Schema:
 
 
 def number(about: str, *, least: int | None = 0, most: int = _INT32_MAX) -> Schema:
-    """A whole number (int32; API servers do not hold anybody to that format, so it has bounds)."""
+    """A whole number (int32; API servers do not enforce that format, so it has bounds)."""
     schema: Schema = {"description": about, "type": "integer", "format": "int32"}
     return {**schema, "minimum": -_INT32_MAX if least is None else least, "maximum": most}
 

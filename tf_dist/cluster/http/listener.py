@@ -83,7 +83,7 @@ class TrackingServer(HTTPServer):
 
     def _note(self, sock: socket.socket, deadline: float | None, *, trusted: bool) -> None:
         with self._lock:
-            # Taken out and put back: whoever has waited longest comes first.
+            # Taken out and put back: the one that has waited longest comes first.
             if (connection := self._open.pop(sock, None)) is not None:
                 connection.deadline, connection.trusted = deadline, trusted
                 self._open[sock] = connection

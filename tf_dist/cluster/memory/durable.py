@@ -54,7 +54,7 @@ class SqliteJournal:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            os.fchmod(file, 0o600)  # it holds Secrets, whoever made it
+            os.fchmod(file, 0o600)  # it holds Secrets; the file may have been there before
         finally:
             os.close(file)
         self._db: sqlite3.Connection | None = sqlite3.connect(

@@ -6,8 +6,8 @@ The rules:
  3. Foreground: the owner stays, marked, until all that blocks it is gone. Orphan: the references are cut first.
  4. A namespace takes its content with it, and goes when the last of it is gone.
 What follows is worked off a queue before the verb that caused it returns, so deep trees need no deep stack. What the
-disk refuses stays on the queue and is tried again until it is done: the verb itself has happened, and nobody would ask
-for the rest.
+disk refuses stays on the queue and is tried again until it is done: the verb itself has happened, and no
+client would ask for the rest.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def private(path: Path) -> Path:
     if not problem:
         with contextlib.suppress(FileExistsError):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        problem = foreign(path)  # perhaps somebody was quicker
+        problem = foreign(path)  # another process may have made it meanwhile
     if problem:
         raise Unavailable(f"{path} {problem}", hint="name another state folder")
     if path.stat().st_mode & 0o077:

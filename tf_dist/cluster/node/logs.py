@@ -96,7 +96,7 @@ class _Files:
     """Raw entries of a log: first the rotated files, then the current one, then (following) what is added.
 
     A file that is being read stays open, so that a rotation takes nothing from its reader. Only one that falls behind
-    by more than all the files together misses what nobody has any more.
+    by more than all the files together misses lines, which are deleted by then.
     """
 
     def __init__(self, path: Path, alive: Callable[[], bool], closed: threading.Event) -> None:

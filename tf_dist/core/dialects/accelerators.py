@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tf_dist.core.dialects.problems import described, dotted
-from tf_dist.core.dialects.shape import TF_CONTAINER, Shape, at, items, mapping
+from tf_dist.core.dialects.shape import TF_CONTAINER, Shape
 from tf_dist.core.model import Document
+from tf_dist.core.untyped import at, items, mapping
 from tf_dist.errors import InvalidJob, Problem
 
 

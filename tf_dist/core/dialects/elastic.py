@@ -10,20 +10,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from tf_dist.core.dialects.problems import Findings, Loc
+from tf_dist.core.dialects.shape import written_number
 from tf_dist.core.model import MOST_REPLICAS
 from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
 
-_DIGITS: Final = 10
 _SHOWN: Final = 40
 
 
 def bound(annotations: Mapping[str, str] | None, key: str) -> int | None:
     """The number an annotation says; None where it says none, or nonsense (which ``check_bounds`` tells)."""
-    text = (annotations or {}).get(key, "").strip()
-    if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS:
-        return None
-    number = int(text)
-    return number if 1 <= number <= MOST_REPLICAS else None
+    return written_number((annotations or {}).get(key, ""), 1, MOST_REPLICAS)
 
 
 def place(key: str) -> Loc:

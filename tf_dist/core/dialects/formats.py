@@ -20,8 +20,9 @@ from tf_dist.core.dialects import (
     volcano_schema,
 )
 from tf_dist.core.dialects.problems import MISSING, Findings, described, in_quotes, nearest, report
-from tf_dist.core.dialects.shape import RawTemplate, Shape, at, mapping
+from tf_dist.core.dialects.shape import RawTemplate, Shape
 from tf_dist.core.model import Dialect, Document, Job
+from tf_dist.core.untyped import at, mapping
 from tf_dist.errors import InvalidJob, Problem
 
 

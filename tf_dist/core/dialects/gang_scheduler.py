@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from tf_dist.core.dialects.problems import Findings, Loc, suggest
-from tf_dist.core.dialects.shape import at
 from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.core.model import Document, Job
 from tf_dist.core.names import GANG_SCHEDULER
+from tf_dist.core.untyped import at
 
 _PLACE: Final[Loc] = ("metadata", "annotations", GANG_SCHEDULER)
 _KNOWN: Final[Mapping[str, GangScheduler]] = {one.value: one for one in GangScheduler}

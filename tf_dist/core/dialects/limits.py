@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from tf_dist.core.dialects.problems import Findings, Loc, described
-from tf_dist.core.dialects.shape import INT32_MAX, at
+from tf_dist.core.dialects.shape import INT32_MAX, written_number
 from tf_dist.core.gang.snapshot import seconds
 from tf_dist.core.model import Document, Job
 from tf_dist.core.names import MAX_DISRUPTIONS, RECOVERY_TIMEOUT
+from tf_dist.core.untyped import at
 
-_DIGITS: Final = 10
 DURATION: Final = r"^([0-9]+|([0-9]+(\.[0-9]+)?(h|ms|m|s))+)$"
 LONGEST_DURATION: Final = 64
 
@@ -48,7 +48,4 @@ def duration(text: str) -> float | None:
 
 
 def _count(text: str) -> int | None:
-    text = text.strip()
-    if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS:
-        return None
-    return int(text) if int(text) <= INT32_MAX else None
+    return written_number(text, 0, INT32_MAX)

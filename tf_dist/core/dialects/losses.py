@@ -8,9 +8,10 @@ from typing import Any, Final
 from tf_dist.core.dialects.meaning import EXIT_SAMPLES, Key, has_role, meaning, role_of
 from tf_dist.core.dialects.problems import Loc, dotted
 from tf_dist.core.dialects.reading import Parsed
-from tf_dist.core.dialects.shape import TF_CONTAINER, at, items
+from tf_dist.core.dialects.shape import TF_CONTAINER
 from tf_dist.core.model import Dialect, Job, ReplicaSpec
 from tf_dist.core.policy_model import Action
+from tf_dist.core.untyped import at, items
 from tf_dist.errors import Problem
 
 

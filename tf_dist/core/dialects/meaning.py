@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tf_dist.core.dialects.shape import TF_CONTAINER, TF_PORT_NAME, at, items, mapping
+from tf_dist.core.dialects.shape import TF_CONTAINER, TF_PORT_NAME
 from tf_dist.core.model import Document, Job, ReplicaSpec, Role, ServiceStyle, TFConfigStyle
 from tf_dist.core.policy_model import Action, Event, Rule
+from tf_dist.core.untyped import at, items, mapping
 
 UNLIMITED: Final = 1_000_000
 """So many restarts are as good as no limit: Volcano cannot say "unlimited"."""

@@ -23,7 +23,8 @@ from tf_dist.core.dialects.raw import (
     text_at,
     text_map_at,
 )
-from tf_dist.core.dialects.shape import MOST_CONTAINERS, at, container_names, items, mapping
+from tf_dist.core.dialects.shape import MOST_CONTAINERS, container_names
+from tf_dist.core.untyped import at, items, mapping
 
 RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 

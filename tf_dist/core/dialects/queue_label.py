@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tf_dist.core.dialects.problems import Findings, Loc
-from tf_dist.core.dialects.shape import at
 from tf_dist.core.model import Dialect, Document, Job
 from tf_dist.core.names import QUEUE
 from tf_dist.core.overrides import Override
+from tf_dist.core.untyped import at
 
 _PLACE: Final[Loc] = ("metadata", "labels", QUEUE)
 _FIELDS: Final[Mapping[Dialect, Loc]] = {

@@ -14,8 +14,9 @@ from tf_dist.core.dialects import gang_scheduler, limits, queue_label
 from tf_dist.core.dialects.formats import FORMATS, Format, check_layout, check_other_layout, dialect_of, laid_out
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.problems import Findings, Loc, report
-from tf_dist.core.dialects.shape import SUSPEND_ANNOTATION, RawTemplate, at, containers, items, mapping
+from tf_dist.core.dialects.shape import SUSPEND_ANNOTATION, RawTemplate, containers
 from tf_dist.core.model import MOST_REPLICAS, Dialect, Document, Job, TFConfigStyle
+from tf_dist.core.untyped import at, items, mapping
 from tf_dist.errors import Problem
 
 

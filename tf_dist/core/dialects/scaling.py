@@ -8,8 +8,8 @@ from typing import Any, Final
 from tf_dist.core.dialects.formats import dialect_of, laid_out
 from tf_dist.core.dialects.problems import Loc, dotted
 from tf_dist.core.dialects.reading import read
-from tf_dist.core.dialects.shape import at, mapping
 from tf_dist.core.model import Dialect, Document, Job, Role
+from tf_dist.core.untyped import at, mapping
 from tf_dist.errors import InvalidJob, Problem
 
 _SPECS: Final[Mapping[Dialect, tuple[str, str]]] = {

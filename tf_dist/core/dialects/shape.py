@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 from tf_dist.core import names
 from tf_dist.core.dialects.problems import Loc
 from tf_dist.core.model import MOST_REPLICAS, JobKey
+from tf_dist.core.untyped import at, items
 
 SUSPEND_ANNOTATION: Final = names.SUSPEND
 SERVICES_ANNOTATION: Final = "tf-dist.dev/services"
@@ -18,6 +19,7 @@ TF_CONTAINER: Final = "tensorflow"
 TF_PORT_NAME: Final = "tfjob-port"
 TF_PORT: Final = 2222
 INT32_MAX: Final = 2**31 - 1
+_MOST_DIGITS: Final = len(str(INT32_MAX))
 
 Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
 """A number of things; the API's int32, never negative."""
@@ -97,23 +99,12 @@ class RawTemplate(NamedTuple):
     server: bool = False
 
 
-def mapping(value: object) -> Mapping[str, Any]:
-    """The value if it is a mapping, else an empty one: raw documents may be wrong anywhere."""
-    if type(value) is dict:  # what comes from a file or a cluster: asking for Mapping costs ten times as much
-        return value
-    return value if isinstance(value, Mapping) else {}
-
-
-def items(value: object) -> Sequence[Any]:
-    """The value if it is a list, else an empty one."""
-    return value if isinstance(value, list) else ()
-
-
-def at(value: object, *keys: str) -> Any:
-    """The value under nested keys, None where the way ends."""
-    for key in keys:
-        value = value.get(key) if type(value) is dict else mapping(value).get(key)
-    return value
+def written_number(text: str, least: int, most: int) -> int | None:
+    """The whole number that a text says, as annotations do; None if it says none, or one beyond these bounds."""
+    text = text.strip()
+    if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
+        return None
+    return int(text) if least <= int(text) <= most else None
 
 
 def containers(template: object, field: str = "containers") -> Iterator[tuple[Loc, Mapping[str, Any]]]:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tf_dist.core.dialects.problems import Findings, Loc
-from tf_dist.core.dialects.shape import at, containers, items
+from tf_dist.core.dialects.shape import containers
+from tf_dist.core.untyped import at, items
 
 _ASSIGNED: Final = re.compile(
     r"\b(?P<name>[A-Za-z_]\w*)=\"?(?:`(?P<ticks>[^`]*)`|\$\((?P<body>(?:[^()]|\([^()]*\))*)\))"

@@ -14,9 +14,9 @@ from tf_dist.core.dialects.problems import Loc
 from tf_dist.core.dialects.queue_label import into_queue
 from tf_dist.core.dialects.reading import read
 from tf_dist.core.dialects.scaling import places
-from tf_dist.core.dialects.shape import at, items
 from tf_dist.core.model import Dialect, Document, Job, ReplicaSpec, Role
 from tf_dist.core.overrides import Override, override
+from tf_dist.core.untyped import at, items
 from tf_dist.errors import InvalidJob, Problem
 
 

@@ -15,10 +15,7 @@ from tf_dist.core.dialects.shape import (
     TF_PORT,
     TF_PORT_NAME,
     RawTemplate,
-    at,
     container_names,
-    items,
-    mapping,
     named_port,
 )
 from tf_dist.core.dialects.tfjob_v1_checks import normalised
@@ -37,6 +34,7 @@ from tf_dist.core.model import (
     TFConfigStyle,
 )
 from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
+from tf_dist.core.untyped import at, items, mapping
 
 RETRYABLE: Final = ExitCodes(ranges=((-INT32_MAX - 1, -1), (128, 255)), unknown=True)
 """Killed by a signal, or nobody knows: worth another try. 1 to 127 are the program's own word that it is not."""

@@ -14,9 +14,10 @@ from tf_dist.core.dialects.containers import quantities
 from tf_dist.core.dialects.names import check_metadata, check_pod_names
 from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.dialects.problems import Findings, Loc, described, suggest
-from tf_dist.core.dialects.shape import TF_CONTAINER, at
+from tf_dist.core.dialects.shape import TF_CONTAINER
 from tf_dist.core.dialects.tfjob_v1_schema import RETIRED_KEYS, TYPES, Replicas, RunPolicyShape, Spec, TFJob
 from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.untyped import at
 
 _SPECS: Loc = ("spec", "tfReplicaSpecs")
 _RETIRED = {key: name for key in RETIRED_KEYS for name, info in Spec.model_fields.items() if info.alias == key}

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tf_dist.core.dialects.shape import (
-    TF_CONTAINER,
-    TF_PORT,
-    Metadata,
-    RawTemplate,
-    at,
-    items,
-)
+from tf_dist.core.dialects.shape import TF_CONTAINER, TF_PORT, Metadata, RawTemplate
 from tf_dist.core.dialects.tfjob_v1 import RETRYABLE
 from tf_dist.core.dialects.tfjob_v1alpha1_schema import IMAGE, Chief, Replicas, Spec, TFJob
 from tf_dist.core.model import (
@@ -29,6 +22,7 @@ from tf_dist.core.model import (
 )
 from tf_dist.core.names import short_hash
 from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
+from tf_dist.core.untyped import at, items
 
 _FAILED: Final = frozenset({Event.POD_FAILED})
 _REPLACE: Final = Rule(

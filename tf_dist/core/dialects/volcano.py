@@ -7,16 +7,7 @@ from typing import Any, Final
 
 from tf_dist.core import names
 from tf_dist.core.dialects import elastic, volcano_plugins, volcano_policies
-from tf_dist.core.dialects.shape import (
-    TF_CONTAINER,
-    TF_PORT,
-    RawTemplate,
-    at,
-    container_names,
-    items,
-    mapping,
-    named_port,
-)
+from tf_dist.core.dialects.shape import TF_CONTAINER, TF_PORT, RawTemplate, container_names, named_port
 from tf_dist.core.dialects.volcano_plugins import TensorFlowPlugin
 from tf_dist.core.dialects.volcano_schema import Spec, Task, VolcanoJob, task_name
 from tf_dist.core.model import (
@@ -33,6 +24,7 @@ from tf_dist.core.model import (
     ServiceStyle,
     TFConfigStyle,
 )
+from tf_dist.core.untyped import at, items, mapping
 
 MAX_RETRY: Final = 3
 QUEUE: Final = "default"

@@ -12,11 +12,11 @@ from tf_dist.core.dialects import elastic, snippets, volcano_plugins, volcano_po
 from tf_dist.core.dialects.names import check_label, check_metadata, check_pod_names
 from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.dialects.problems import MISSING, Findings, Loc, suggest
-from tf_dist.core.dialects.shape import at, mapping
 from tf_dist.core.dialects.volcano import worker_task
 from tf_dist.core.dialects.volcano_schema import MOST_TASKS, Policy, Spec, Task, VolcanoJob, task_name
 from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS
 from tf_dist.core.policy_model import Event
+from tf_dist.core.untyped import at, mapping
 
 
 def check(job: VolcanoJob, out: Findings) -> None:

@@ -12,14 +12,12 @@ from tf_dist.core.dialects.shape import (
     TF_CONTAINER,
     TF_PORT,
     TF_PORT_NAME,
-    at,
-    items,
-    mapping,
     without_none,
 )
 from tf_dist.core.model import Dialect, Document, Job, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.names import MAX_WORKERS, MIN_WORKERS, QUEUE
 from tf_dist.core.policy_model import Action, Event
+from tf_dist.core.untyped import at, items, mapping
 
 _V1_KEYS: Final[Mapping[Role, str]] = {
     Role.CHIEF: "Chief",

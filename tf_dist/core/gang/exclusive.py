@@ -128,8 +128,8 @@ class TermKey:
     def cost(self, kind: Kind) -> int:
         """What a pod takes of it.
 
-        ``own``: who holds the term and is selected excludes everybody selected. Else whoever is selected excludes all
-        who hold it.
+        ``own``: a pod that holds the term and is selected excludes every selected pod. Else a selected pod excludes all
+        that hold it.
         """
         holds = self.term in kind.terms
         if self.term.selects(kind.namespace, dict(kind.labels)):
@@ -159,7 +159,7 @@ def cost(key: Key, kind: Kind) -> int:
 
 
 def kind_of(pod: Mapping[str, Any]) -> Kind | None:
-    """The kind of a stored pod; None: it excludes nobody, and nobody can mean it."""
+    """The kind of a stored pod; None: it excludes no pod, and no term can select it."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     labels = mapping(metadata.get("labels"))
     affinity = spec.get("affinity")
@@ -257,7 +257,7 @@ class Exclusions:
 class Columns:
     """A column of admission's for each key that a gang has, as long as there is one that has it; then it is reused.
 
-    Gangs beyond ``_COLUMNS`` keys are as if their pods could not be predicted: nobody may fill the memory with keys.
+    Gangs beyond ``_COLUMNS`` keys are as if their pods could not be predicted: keys must not fill the memory.
     """
 
     def __init__(self) -> None:

@@ -127,9 +127,9 @@ class Round:
         return self._waited(entry) >= self._policy.patience and not self._never(entry)
 
     def _never(self, entry: Entry) -> bool:
-        """Whether it could not even start if nobody else were there, or if it had all the room.
+        """Whether it could not even start as the only gang, or with all the room there is.
 
-        A quota of a namespace is no matter of queues: who waits for one holds back nobody.
+        A ResourceQuota is no matter of queues: a gang that waits for one blocks no other.
         """
         ask = _ask(entry)
         if self._books.bounds.beyond(entry.gang, ask.least) is not None:

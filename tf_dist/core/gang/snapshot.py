@@ -188,7 +188,7 @@ def gang(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
 
 
 def _counted(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
-    """A job as admission sees it; what cannot be counted of it is its own problem, and nobody else's."""
+    """A job as admission sees it; one that cannot be counted says why, and does not affect others."""
     try:
         return gang(claim, bound, rules, columns)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Opening what is below a folder, whatever links and renames others put in the way meanwhile."""
+"""Opens paths that never leave a folder, also while other processes create links and rename folders in it."""
 
 from __future__ import annotations
 
