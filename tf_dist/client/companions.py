@@ -111,7 +111,7 @@ def _foreign(resource: Resource, stored: Object, body: Object) -> AlreadyExists:
     metadata, owner = stored["metadata"], body["metadata"]["annotations"][OWNER]
     theirs = (metadata.get("annotations") or {}).get(OWNER)
     name, namespace = metadata["name"], metadata["namespace"]
-    whose = f"belongs to {theirs!r}" if theirs else "was not made by tf-dist"
+    whose = f"belongs to {theirs!r}" if theirs else "names no job as its own"
     take = f"kubectl annotate -n {namespace} {resource.kind.lower()}/{name} --overwrite {OWNER}={_quoted(owner)}"
     return AlreadyExists(
         f"{resource.kind} {name} in namespace {namespace} differs from the one beside the job, and {whose}",
