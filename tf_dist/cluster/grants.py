@@ -14,13 +14,18 @@ _ANONYMOUS: Final = "system:anonymous"
 _ALL: Final = "tf-dist install makes roles with all that tf-dist needs"
 
 
+def is_of_a_rule(message: str) -> bool:
+    """Whether it is not the right to ask that lacks: admission refuses the object."""
+    return _AUTHORIZER.search(message) is None and "forbidden:" in message
+
+
 def hint(asked: Asked, message: str) -> str:
     """What to do about a refusal with this message of the server."""
     who = _AUTHORIZER.search(message)
     user = who["user"] if who else ""
     if user == _ANONYMOUS:
         return "the request carried no credentials: log in, or name another user in the kubeconfig"
-    if who is None and "forbidden:" in message:
+    if is_of_a_rule(message):
         return "a rule of the cluster refuses this object, whoever asks: change it, or ask whoever set the rule"
     return f"grant it: {_commands(asked, user)} ({_ALL})"
 

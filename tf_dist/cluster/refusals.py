@@ -25,6 +25,10 @@ class Unauthorized(Forbidden):
     code = 401
 
 
+class Disallowed(Forbidden):
+    """A rule of the cluster refuses this very object, no matter who asks (403)."""
+
+
 class QuotaExceeded(Forbidden):
     """The namespace's quota has no room for the object now (403); it may have later."""
 

@@ -108,7 +108,8 @@ def _denied(code: int, message: str, asked: Asked) -> errors.Forbidden:
             f"kubectl describe resourcequota -n {asked.namespace} shows what is used, and by how much it is too little"
         )
         return refusals.QuotaExceeded(f"{asked}: {message}", hint=hint)
-    return errors.Forbidden(f"{asked}: {message}", hint=grants.hint(asked, message))
+    kind = refusals.Disallowed if grants.is_of_a_rule(message) else errors.Forbidden
+    return kind(f"{asked}: {message}", hint=grants.hint(asked, message))
 
 
 def _absent(message: str, asked: Asked) -> errors.NotFound:

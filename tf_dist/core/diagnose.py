@@ -64,7 +64,7 @@ def _of_disruptions(status: Status) -> Iterator[Diagnosis]:
 
 def _of_obstacle(status: Status) -> Iterator[Diagnosis]:
     if status.obstacle:
-        advice = "it is tried again at least every 30 s, and goes on as soon as that works"
+        advice = "mend what is refused; it is tried again at least every 30 s, and goes on as soon as that works"
         text = status.told if status.stalled else f"what is left cannot be cleared away: {status.obstacle}"
         yield Diagnosis(Level.ERROR, Category.REFUSED, text, resolution=advice)
 

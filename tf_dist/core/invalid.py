@@ -25,7 +25,12 @@ def with_spec(status: Status, accepted: AcceptedSpec | None, refused: RefusedSpe
         return status
     # The words of a refusal stand as long as the spec does: drivers of two releases would exchange them for ever.
     same = status.refused is not None and status.refused == refused
-    return replace(status, accepted=accepted or status.accepted, refused=status.refused if same else refused)
+    following = replace(status, accepted=accepted or status.accepted, refused=status.refused if same else refused)
+    before = status.accepted
+    if accepted is None or before is None or accepted.digest == before.digest or status.admission is not None:
+        return following
+    # Another spec may not be what the cluster refused: it waits for no pause.
+    return replace(following, requeues=0, not_before=0.0)
 
 
 def spec_news(before: Status, after: Status) -> Iterator[Emit]:

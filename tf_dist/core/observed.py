@@ -143,8 +143,8 @@ class Observed:
     yet); its objects are among ``objects``, their kinds with the group (``PodGroup.scheduling.volcano.sh``).
     ``gang``: the one that the asking driver has for jobs which name none ("": tf-dist itself; None: the job is another
     driver's). ``obstacle``: why passes before this one failed, several in a row ("": they did not; None: that is still
-    to be seen). ``accepted``: the spec that the job was read from (None: that of its memory); ``refused``: the present
-    one, if that is another.
+    to be seen); ``rejected``: the cluster refuses an object of the job, and would refuse it again. ``accepted``: the
+    spec that the job was read from (None: that of its memory); ``refused``: the present one, if that is another.
     """
 
     now: float
@@ -162,6 +162,7 @@ class Observed:
     served: Served | None = None
     gang: str | None = None
     obstacle: str | None = None
+    rejected: bool = False
     accepted: AcceptedSpec | None = None
     refused: RefusedSpec | None = None
 

@@ -28,7 +28,7 @@ from tf_dist.core.observed import Observed
 from tf_dist.core.policies import next_due
 from tf_dist.core.recovery import WAITS_FOR_NODE
 from tf_dist.core.report import report
-from tf_dist.core.requeue import SCHEDULE_TIMEOUT, release_at
+from tf_dist.core.requeue import PODS_REJECTED, SCHEDULE_TIMEOUT, release_at
 from tf_dist.core.schedulers.consult import consulted, look_again_at
 from tf_dist.core.schedulers.table import taken_on
 from tf_dist.core.sizes import granted
@@ -38,7 +38,7 @@ from tf_dist.core.times import round_time
 from tf_dist.core.unpinning import unpin_at
 
 _WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED})
-_SETBACKS: Final = frozenset({PREEMPTED, SCHEDULE_TIMEOUT, RECOVERY_TIMEOUT, WAITS_FOR_NODE, UNREADABLE})
+_SETBACKS: Final = frozenset({PREEMPTED, SCHEDULE_TIMEOUT, PODS_REJECTED, RECOVERY_TIMEOUT, WAITS_FOR_NODE, UNREADABLE})
 
 
 _EXPECTED: Final = frozenset({"JobCreated", "PodsPending", RUNNING})

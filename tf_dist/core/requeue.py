@@ -24,6 +24,7 @@ from tf_dist.core.times import format_time, round_time
 from tf_dist.core.unpinning import refuse, stuck_nodes
 
 SCHEDULE_TIMEOUT: Final = "ScheduleTimeout"
+PODS_REJECTED: Final = "PodsRejected"
 
 # Seconds: how long a gang that was admitted may be without all its nodes, where the job does not say; the pause before
 # it tries again, doubling up to the longest.
@@ -69,24 +70,33 @@ def _answer(s: Situation) -> Action | None:
 
 
 def release(s: Situation) -> Status | None:
-    """Some pods have found no node in time: the whole place is given back, and tried for again after a pause."""
+    """Some pods have found no node in time, or cannot be made: the whole place is given back.
+
+    It is tried for again after a pause, or as soon as the job has another spec.
+    """
     due = release_at(s.job, s.status, s.facts)
-    if not s.live or due is None or s.now < due:
+    if not s.live or due is None:
         return None
+    if s.observed.rejected:
+        return _released(s, PODS_REJECTED, f"the cluster refuses pods of the gang: {s.observed.obstacle}", "")
+    if s.now < due:
+        return None
+    return _released(s, SCHEDULE_TIMEOUT, _unplaced_text(s), f" within {timeout(s.job):g} s")
+
+
+def _released(s: Situation, reason: str, why: str, when: str) -> Status:
     pause = requeue_pause(s.job.uid, s.status.requeues + 1)
     not_before = round_time(s.now + pause)
-    limit = timeout(s.job)
-    message = f"{_unplaced_text(s)} within {limit:g} s; the gang gave its place back and tries again "
-    message += f"at {format_time(not_before)}"
+    message = f"{why}{when}; the gang gave its place back and tries again at {format_time(not_before)}"
     stuck = {*s.status.refused_nodes, *stuck_nodes(s.job, s.status, s.facts)}
     return requeued(
         s,
-        SCHEDULE_TIMEOUT,
+        reason,
         message,
         requeues=s.status.requeues + 1,
         not_before=not_before,
         refused_nodes=refuse(s.status.refused_nodes, stuck, not_before),
-        failure=Failure(event=SCHEDULE_TIMEOUT, message=_unplaced_text(s), at=s.now),
+        failure=Failure(event=reason, message=why, at=s.now),
     )
 
 

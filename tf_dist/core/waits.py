@@ -8,7 +8,7 @@ from typing import Final
 from tf_dist.core.diagnosis import Category, Diagnosis, Level
 from tf_dist.core.gang.model import NODES_REFUSED, PREEMPTING, RESOURCE_QUOTA
 from tf_dist.core.recovery import OUT_OF_SERVICE, WAITS_FOR_NODE
-from tf_dist.core.requeue import SCHEDULE_TIMEOUT
+from tf_dist.core.requeue import PODS_REJECTED, SCHEDULE_TIMEOUT
 from tf_dist.core.schedulers.model import DEACTIVATED, QUEUE_REFUSED, SCHEDULER_MISSING
 from tf_dist.core.status import PREEMPTED, RECOVERY_TIMEOUT, Status
 
@@ -68,12 +68,17 @@ _WAITS: Final[Mapping[str, tuple[Level, Category, str]]] = {
     "Backoff": (
         Level.WARNING,
         Category.SCHEDULE_TIMEOUT,
-        "its pods got no nodes the last time: see what the cluster's scheduler said (kubectl get events)",
+        "it gave its place back the last time: see why, and what the cluster's scheduler said (kubectl get events)",
     ),
     SCHEDULE_TIMEOUT: (
         Level.WARNING,
         Category.SCHEDULE_TIMEOUT,
         "see what the cluster's scheduler said; a longer scheduleTimeoutSeconds waits for nodes that come late",
+    ),
+    PODS_REJECTED: (
+        Level.ERROR,
+        Category.REFUSED,
+        "mend the job, which then starts without a pause, or have the cluster allow it: it is tried again by itself",
     ),
     RECOVERY_TIMEOUT: (
         Level.WARNING,
@@ -102,7 +107,7 @@ def waits(status: Status) -> Iterator[Diagnosis]:
     yield Diagnosis(level, category, status.message or "waits for admission", resolution=advice)
     # Why it has no place any more is soon overwritten in the status by what it waits for now.
     failure = status.failure
-    lost = (PREEMPTED, SCHEDULE_TIMEOUT, RECOVERY_TIMEOUT)
+    lost = (PREEMPTED, SCHEDULE_TIMEOUT, PODS_REJECTED, RECOVERY_TIMEOUT)
     if failure is not None and failure.event in lost and status.reason != failure.event:
         level, category, advice = _WAITS[failure.event]
         said = f"it {failure.message}" if failure.event == PREEMPTED else failure.message

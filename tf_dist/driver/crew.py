@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from tf_dist.cluster.refusals import Disallowed
 from tf_dist.core.actions import Emit, Plan
 from tf_dist.core.gang.model import Verdict
 from tf_dist.core.status import STALLED
@@ -23,11 +24,14 @@ from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.steward import Steward
 from tf_dist.driver.workqueue import WorkQueue
-from tf_dist.errors import ClusterError, Conflict, NotFound, Throttled, Unavailable
+from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)
 # Failures in a row from which on the job itself speaks of them: most pass at once, and are worth no write.
 _TOLD_FROM: Final = 3
+# And from which on a rule is not expected to let its pods in any more (about three seconds): files are applied one by
+# one, and what a pod lacks (an account, a priority class) may come a moment later.
+_DISALLOWED_FROM: Final = 6
 
 
 class Crew:
@@ -197,16 +201,18 @@ class Crew:
         hint = getattr(error, "hint", "")
         what = str(error) if expected else f"{type(error).__name__}: {error}"
         message = f"{what} ({hint})" if hint else what
-        if self._queue.failures(ref) >= _TOLD_FROM:
-            self._stall(ref, message)
+        failures = self._queue.failures(ref)
+        if failures >= _TOLD_FROM:
+            disallowed = isinstance(error, Disallowed) and failures >= _DISALLOWED_FROM
+            self._stall(ref, message, rejected=disallowed or isinstance(error, Rejected))
         self._events.emit(ref.resource, ref.namespace, known.stored, Emit("Warning", STALLED, message))
 
-    def _stall(self, ref: JobRef, message: str) -> None:
+    def _stall(self, ref: JobRef, message: str, *, rejected: bool) -> None:
         """Have the job itself say what keeps it from going on."""
         known, mine = self._look(ref)
         if known is None or not mine:
             return
         try:
-            self._steward.stall(ref, known, message)
+            self._steward.stall(ref, known, message, rejected=rejected)
         except Exception as error:
             _LOG.debug("%s cannot be told why it cannot go on: %s", ref, error)

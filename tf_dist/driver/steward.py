@@ -87,14 +87,14 @@ class Steward:
     def _is_anothers(self, known: Known) -> bool:
         return known.driver not in ("", self._mandate.ref)
 
-    def stall(self, ref: JobRef, known: Known, obstacle: str) -> None:
+    def stall(self, ref: JobRef, known: Known, obstacle: str, *, rejected: bool = False) -> None:
         """Write into a job what keeps it from going on, and do nothing else for it.
 
         Not into one that is still to be taken over: with its first status it would be ours, its pods not looked for.
         """
         if self._is_anothers(known):
             return
-        plan = self.plan(known, obstacle=obstacle)
+        plan = self.plan(known, obstacle=obstacle, rejected=rejected)
         self._applier.apply(ref, known.stored, _only(plan, WriteStatus))
         self._record(known, plan.status)
 
@@ -105,6 +105,7 @@ class Steward:
         *,
         driver: str | None = None,
         obstacle: str | None = None,
+        rejected: bool = False,
         gone: tuple[PodView, ...] = (),
     ) -> Plan:
         """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read."""
@@ -136,6 +137,7 @@ class Steward:
             served=served,
             gang=gang,
             obstacle=obstacle,
+            rejected=rejected,
             # Whose job it is says how it reads it: that one may be of another release.
             accepted=reading.accepted if driver is None else None,
             refused=reading.refused if driver is None else None,

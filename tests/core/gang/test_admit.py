@@ -154,7 +154,7 @@ def test_constraints_that_make_no_sense_are_said_to_and_block_nobody() -> None:
     found = judged([gang("odd", odd), gang("a", member("w", 1, cpu=1), at=1)], node("n", cpu=4))
     assert isinstance(found["odd"], Wait)
     assert (found["odd"].reason, found["odd"].never) == ("Unreadable", True)
-    assert "cannot be read" in found["odd"].message
+    assert found["odd"].message == "w: its nodeSelector, affinity or tolerations cannot be read"
     assert reason(found["a"]) == "Admit"
 
 

@@ -13,8 +13,8 @@ from tf_dist.cluster.memory import pods
 from tf_dist.cluster.memory.context import Context, refuse, subject
 from tf_dist.cluster.memory.resources import PRIORITY_CLASSES, Kind, custom_kind
 from tf_dist.cluster.memory.store import Key
-from tf_dist.cluster.refusals import Invalid
-from tf_dist.errors import Forbidden, Problem
+from tf_dist.cluster.refusals import Disallowed, Invalid
+from tf_dist.errors import Problem
 
 _CLASSES = f"{PRIORITY_CLASSES.plural}.{PRIORITY_CLASSES.group}"
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -105,7 +105,7 @@ def _priority(context: Context, name: str) -> int:
         return _SYSTEM_PRIORITIES[name]
     found = context.store.get(Key(_CLASSES, "", name))
     if found is None:
-        raise Forbidden(f"no PriorityClass with name {name} was found")
+        raise Disallowed(f"no PriorityClass with name {name} was found")
     return int(found.get("value", 0))
 
 

@@ -14,8 +14,8 @@ from tf_dist.cluster.memory.patching import patched
 from tf_dist.cluster.memory.reaping import Reaper
 from tf_dist.cluster.memory.resources import CRDS, Kind
 from tf_dist.cluster.memory.store import Key
-from tf_dist.cluster.refusals import BadRequest, Invalid, UnsupportedMedia
-from tf_dist.errors import AlreadyExists, Conflict, Forbidden, NotFound, Problem
+from tf_dist.cluster.refusals import BadRequest, Disallowed, Invalid, UnsupportedMedia
+from tf_dist.errors import AlreadyExists, Conflict, NotFound, Problem
 
 _CRDS_KEY = f"{CRDS.plural}.{CRDS.group}"
 # How often a generated name is drawn anew when it is taken.
@@ -89,7 +89,7 @@ class Writer:
             raise NotFound(f'namespaces "{space}" not found', hint="create the namespace first")
         if found["metadata"].get("deletionTimestamp"):
             name = metadata.get("name", "")
-            raise Forbidden(
+            raise Disallowed(
                 f'{kind.key} "{name}" is forbidden: unable to create new content in namespace {space} because it is '
                 "being terminated"
             )

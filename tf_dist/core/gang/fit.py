@@ -28,7 +28,7 @@ def _reading() -> Iterator[None]:
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Unreadable(f"its nodeSelector, affinity or tolerations cannot be read ({error})") from error
+        raise Unreadable("its nodeSelector, affinity or tolerations cannot be read") from error
 
 
 def allows(pod_spec: Document, name: str, labels: Labels) -> bool:
