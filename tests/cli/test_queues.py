@@ -89,7 +89,19 @@ def test_the_list_is_a_tree_with_what_is_used(tf_dist: Program, memory: MemoryCl
     assert rows[3].split()[1:-2] == ["2", "1", "nvidia.com/gpu", "10/8,", "cpu", "0/64,", "memory", "0/256Gi", "125%"]
     assert rows[0].split()[1:5] == ["2", "1", "nvidia.com/gpu", "10/12,"]
     wide = tf_dist("queues", "--kubeconfig", config, "-o", "wide").stdout.splitlines()
-    assert wide[4].endswith("2       BestEffortFIFO  Reclaim     nvidia.com/gpu 2")
+    assert wide[4].endswith("2       BestEffortFIFO  Reclaim     all         nvidia.com/gpu 2")
+
+
+def test_the_list_says_to_which_namespaces_a_queue_is_open(
+    tf_dist: Program, memory: MemoryCluster, config: str
+) -> None:
+    rule = {"key": "tier", "operator": "NotIn", "values": ["test", "dev"]}
+    selector = {"matchLabels": {"team": "vision"}, "matchExpressions": [rule]}
+    for name, spec in {"closed": {"namespaceSelector": selector}, "open": {"namespaceSelector": {}}, "a": {}}.items():
+        memory.create(QUEUES, None, document(name, **spec))
+    titles, *rows = tf_dist("queues", "--kubeconfig", config, "-o", "wide").stdout.splitlines()
+    at = titles.index("NAMESPACES")
+    assert [row[at:].split("  ")[0] for row in rows] == ["all", "team=vision,tier notin (dev, test)", "all"]
 
 
 def test_one_queue_for_people_and_for_programs(tf_dist: Program, memory: MemoryCluster, config: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from tests.cluster.support import config_map, names, owned_by, pod
-from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, PODS
+from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NAMESPACES, PODS
 from tf_dist.cluster.memory import DeleteOptions, MemoryCluster
 
 
@@ -31,6 +31,21 @@ def test_events_are_forgotten_after_an_hour() -> None:
         now += 700
         cluster.create(EVENTS, "default", event("new"))
         assert names(cluster, EVENTS, "default") == ["again", "new"]
+
+
+def test_a_namespace_always_has_its_name_as_a_label(memory: MemoryCluster) -> None:
+    """Also one that tries to go without, or by the name of another; as API servers do from 1.21 on."""
+    namespace = "default"
+    name = "kubernetes.io/metadata.name"
+    stored = memory.get(NAMESPACES, None, namespace)
+    assert stored["metadata"]["labels"][name] == namespace
+    for written in ({name: None}, {name: "another"}, {name: "another", "team": "vision"}):
+        memory.patch(NAMESPACES, None, namespace, {"metadata": {"labels": written}})
+        stored = memory.get(NAMESPACES, None, namespace)
+        assert stored["metadata"]["labels"][name] == namespace
+    assert stored["metadata"]["labels"]["team"] == "vision"
+    bare = {**stored, "metadata": {key: value for key, value in stored["metadata"].items() if key != "labels"}}
+    assert memory.replace(NAMESPACES, None, namespace, bare)["metadata"]["labels"] == {name: namespace}
 
 
 def test_an_unknown_owner_kind_keeps_its_object(memory: MemoryCluster) -> None:

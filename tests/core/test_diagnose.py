@@ -102,6 +102,7 @@ def test_waiting_for_admission_and_never_fitting() -> None:
     ("reason", "level", "category", "advice"),
     [
         ("QuotaExceeded", Level.INFO, Category.QUOTA, "tf-dist queues"),
+        ("NamespaceMismatch", Level.ERROR, Category.QUEUE, "open to this namespace"),
         ("QueueNotFound", Level.ERROR, Category.QUEUE, "tf-dist queues"),
         ("Reserved", Level.INFO, Category.RESERVED, "waited longer"),
         ("Backoff", Level.WARNING, Category.SCHEDULE_TIMEOUT, "scheduler said"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tf_dist.core.gang.model import Order, Preemption, Queue, Quota
 from tf_dist.core.gang.queues import Quotas
+from tf_dist.core.labels import Requirement
 from tf_dist.core.queue_document import check_together, is_queue, parse_queue, read_queue
 from tf_dist.errors import InvalidJob, InvalidQueue
 
@@ -36,8 +37,22 @@ def warnings(written: dict[str, Any]) -> list[str]:
 
 def test_everything_that_can_be_said() -> None:
     quotas = {GPU: {"nominal": 4, "borrowingLimit": "2", "lendingLimit": 1}, "memory": {"nominal": "1.5Gi"}}
+    selector = {
+        "matchLabels": {"team": "vision"},
+        "matchExpressions": [
+            {"key": "example.com/tier", "operator": "NotIn", "values": ["test", ""]},
+            {"key": "owner", "operator": "Exists"},
+            {"key": "archived", "operator": "DoesNotExist", "values": []},
+        ],
+    }
     written = document(
-        parent="research", weight=3, order="StrictFIFO", preemption="LowerPriority", defaultPriority=-5, quotas=quotas
+        parent="research",
+        weight=3,
+        order="StrictFIFO",
+        preemption="LowerPriority",
+        defaultPriority=-5,
+        quotas=quotas,
+        namespaceSelector=selector,
     )
     assert parse_queue(written).queue == Queue(
         name="vision",
@@ -50,6 +65,12 @@ def test_everything_that_can_be_said() -> None:
             GPU: Quota(nominal=Decimal(4), borrowing_limit=Decimal(2), lending_limit=Decimal(1)),
             "memory": Quota(nominal=Decimal(3 << 29)),
         },
+        namespace_selector=(
+            Requirement("team", "In", frozenset({"vision"})),
+            Requirement("example.com/tier", "NotIn", frozenset({"test", ""})),
+            Requirement("owner", "Exists", frozenset()),
+            Requirement("archived", "DoesNotExist", frozenset()),
+        ),
     )
     assert parse_queue(written).warnings == ()
 
@@ -111,6 +132,65 @@ def test_all_problems_at_once_with_their_places_and_ways_out() -> None:
 )
 def test_what_is_wrong_is_said(written: dict[str, Any], told: str) -> None:
     assert any(told in text for text in problems(written)), problems(written)
+
+
+def test_no_selector_and_an_empty_one_are_not_the_same_document() -> None:
+    for read in (lambda written: parse_queue(written).queue, read_queue):
+        assert read(document()).namespace_selector is None
+        assert read(document(namespaceSelector=None)).namespace_selector is None
+        assert read(document(namespaceSelector={})).namespace_selector == ()
+        assert read(document(namespaceSelector={"matchLabels": None, "matchExpressions": []})).namespace_selector == ()
+
+
+def expression(**rule: Any) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": "team", "operator": "Exists"}, rule]}
+
+
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ("team=vision", "spec.namespaceSelector: must be a mapping (key: value), not the text"),
+        ({"matchLabls": {"a": "b"}}, "spec.namespaceSelector.matchLabls: unknown key (did you mean matchLabels?)"),
+        ({"matchLabels": {"team": 1}}, "spec.namespaceSelector.matchLabels.team: must be text, not the number 1"),
+        ({"matchLabels": {"-a": "b"}}, "spec.namespaceSelector.matchLabels.-a: '-a' is no key that a label can have"),
+        ({"matchLabels": {"a" * 64: "b"}}, "is no key that a label can have"),
+        ({"matchLabels": {"UP/a": "b"}}, "'UP/a' is no key that a label can have"),
+        (
+            {"matchLabels": {"a": "b c"}},
+            "spec.namespaceSelector.matchLabels.a: 'b c' is no value that a label can have",
+        ),
+        (expression(operator="In", values=["a"]), "spec.namespaceSelector.matchExpressions[1].key: is required"),
+        (expression(key="a"), "spec.namespaceSelector.matchExpressions[1].operator: is required and missing"),
+        (expression(key="a", operator="Is", values=["b"]), "matchExpressions[1].operator: unknown value the text 'Is'"),
+        (expression(key="", operator="Exists"), "matchExpressions[1].key: '' is no key that a label can have"),
+        (expression(key="a", operator="In"), "matchExpressions[1].values: is required and missing (In compares"),
+        (expression(key="a", operator="NotIn", values=[]), "matchExpressions[1].values: is required and missing"),
+        (expression(key="a", operator="Exists", values=["b"]), "matchExpressions[1].values: must be left out: Exists"),
+        (expression(key="a", operator="In", values=["b", "c!"]), "matchExpressions[1].values[1]: 'c!' is no value"),
+        (expression(key="a", operator="In", value=["b"]), "matchExpressions[1].value: unknown key"),
+        ({"matchExpressions": [{"key": "a", "operator": "Exists"}] * 65}, "has 65 entries; 64 are allowed"),
+    ],
+)
+def test_a_selector_that_is_wrong_opens_no_queue_that_is_stored_either(selector: Any, told: str) -> None:
+    written = document(namespaceSelector=selector)
+    assert any(told in text for text in problems(written)), problems(written)
+    with pytest.raises(InvalidQueue) as stored:
+        read_queue(written)
+    assert any(told in str(problem) for problem in stored.value.problems)
+
+
+def test_all_that_is_wrong_with_a_selector_is_said_at_once() -> None:
+    rules = [{"key": "a b", "operator": "Is"}, {"key": "a", "operator": "In", "values": ["?"]}, {"operator": "Exists"}]
+    found = problems(document(weight=0, namespaceSelector={"matchLabels": {"?": "!"}, "matchExpressions": rules}))
+    assert sorted(text.split(": ")[0] for text in found) == [
+        "spec.namespaceSelector.matchExpressions[0].key",
+        "spec.namespaceSelector.matchExpressions[0].operator",
+        "spec.namespaceSelector.matchExpressions[1].values[0]",
+        "spec.namespaceSelector.matchExpressions[2].key",
+        'spec.namespaceSelector.matchLabels["?"]',
+        'spec.namespaceSelector.matchLabels["?"]',
+        "spec.weight",
+    ]
 
 
 def test_limits_that_change_nothing_are_told() -> None:
@@ -180,7 +260,9 @@ ANY = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=2),
     max_leaves=6,
 )
-KEYS = st.sampled_from(["parent", "weight", "quotas", "order", "preemption", "defaultPriority", "odd"])
+KEYS = st.sampled_from(
+    ["parent", "weight", "quotas", "order", "preemption", "defaultPriority", "namespaceSelector", "odd"]
+)
 QUOTAS = st.dictionaries(
     st.sampled_from(["cpu", GPU, "gpu"]), ANY | st.dictionaries(st.sampled_from(["nominal", "lendingLimit"]), ANY)
 )

@@ -218,6 +218,10 @@ QUEUE: Final = {
         "order": "StrictFIFO",
         "preemption": "Never",
         "defaultPriority": 3,
+        "namespaceSelector": {
+            "matchLabels": {"team": "vision"},
+            "matchExpressions": [{"key": "tier", "operator": "In", "values": ["prod"]}],
+        },
     },
 }
 CLASS: Final = {"metadata": {"name": "high"}, "value": 5, "preemptionPolicy": "Never", "globalDefault": True}

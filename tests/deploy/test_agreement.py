@@ -20,8 +20,9 @@ from tf_dist.cli.manifests.shapes import RULES
 from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Resource
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.core.dialects import read
+from tf_dist.core.queue_document import read_queue
 from tf_dist.driver.embedded import VALIDATORS
-from tf_dist.errors import InvalidJob, Rejected
+from tf_dist.errors import InvalidJob, InvalidQueue, Rejected
 
 Document = dict[str, Any]
 Path = tuple[str | int, ...]
@@ -315,6 +316,45 @@ def test_a_queue_is_not_its_own_parent() -> None:
     for parent, refused in (("team", True), ("all", False), ("", False)):
         found = server.refusals({"metadata": {"name": "team"}, "spec": {"parent": parent}})
         assert bool(found) == refused
+
+
+SELECTORS: Final = [
+    ({}, False),
+    ({"matchLabels": {"team": "vision", "tier": ""}}, False),
+    ({"matchLabels": {"team": 1}}, True),
+    ({"matchLabels": {"team": "a b"}}, True),
+    *(
+        ({"matchExpressions": [{"key": "team", "operator": operator, **values}]}, refused)
+        for operator, values, refused in [
+            ("In", {"values": ["a"]}, False),
+            ("NotIn", {"values": ["a", ""]}, False),
+            ("Exists", {}, False),
+            ("DoesNotExist", {"values": []}, False),
+            ("In", {}, True),
+            ("NotIn", {"values": []}, True),
+            ("Exists", {"values": ["a"]}, True),
+            ("DoesNotExist", {"values": ["a"]}, True),
+            ("Is", {"values": ["a"]}, True),
+            ("In", {"values": ["a!"]}, True),
+        ]
+    ),
+    ({"matchExpressions": [{"key": "a b", "operator": "Exists"}]}, True),
+    ({"matchExpressions": [{"operator": "Exists"}]}, True),
+    ({"matchExpressions": [{"key": "example.com/a", "operator": "Exists"}] * 64}, False),
+    ({"matchExpressions": [{"key": "a", "operator": "Exists"}] * 65}, True),
+]
+
+
+@pytest.mark.parametrize(("selector", "refused"), SELECTORS)
+def test_the_selector_of_a_queue_is_judged_alike(selector: Document, refused: bool) -> None:
+    written = {"metadata": {"name": "team"}, "spec": {"namespaceSelector": selector}}
+    assert bool(server_of(queues(), "v1alpha1").refusals(written)) == refused
+    stored = {"apiVersion": "tf-dist.dev/v1alpha1", "kind": "Queue", **written}
+    if refused:
+        with pytest.raises(InvalidQueue):
+            read_queue(stored)
+    else:
+        assert read_queue(stored).namespace_selector is not None
 
 
 @pytest.mark.parametrize(("release", "knows"), [((0, 0), True), ((1, 27), True), ((2, 0), True), ((1, 26), False)])

@@ -178,9 +178,14 @@ def test_queues(admin: RestCluster, kubectl: Kubectl, installed: str) -> None:
         "order": "BestEffortFIFO",
         "preemption": "LowerPriority",
         "defaultPriority": -5,
+        "namespaceSelector": {
+            "matchLabels": {"team": "vision"},
+            "matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["test"]}],
+        },
     }
     negative, nothing = {"quotas": {"cpu": {"nominal": "-1"}}}, {"quotas": {"cpu": {}}}
-    for wrong in ({"weight": 0}, {"order": "LIFO"}, {"preemption": "Any"}, negative, nothing):
+    selector = {"namespaceSelector": {"matchExpressions": [{"key": "tier", "operator": "Is"}]}}
+    for wrong in ({"weight": 0}, {"order": "LIFO"}, {"preemption": "Any"}, negative, nothing, selector):
         with pytest.raises(Rejected, match=next(iter(wrong))):
             admin.create(QUEUES, None, queue(**wrong))
     made = admin.create(QUEUES, None, queue(**spec))

@@ -165,6 +165,8 @@ ELSE = f"""
     list queues.tf-dist.dev
     list priorityclasses.scheduling.k8s.io
     create subjectaccessreviews.authorization.k8s.io
+    list namespaces
+    watch namespaces
     get namespaces /kube-system
     get workflows.argoproj.io {TEAM}/
     patch workflows.argoproj.io {TEAM}/
@@ -231,6 +233,8 @@ class Who:
 
 
 EVERYWHERE = f"""{DRIVES_TEAM}
+    list namespaces
+    watch namespaces
     get {LEASES} {SYSTEM}/tf-dist-controller
     update {LEASES} {SYSTEM}/tf-dist-controller
     update {LEASES} {SYSTEM}/tf-dist-controller-admissions

@@ -78,7 +78,8 @@ QUEUES = table(
 )
 ARBITRATING = table(
     "nodes: list watch\n queues.tf-dist.dev: list watch\n queues/status.tf-dist.dev: update\n"
-    "priorityclasses.scheduling.k8s.io: list watch\n runtimeclasses.node.k8s.io: list watch"
+    "priorityclasses.scheduling.k8s.io: list watch\n runtimeclasses.node.k8s.io: list watch\n"
+    "namespaces: list watch"
 )
 CONTROLLER = table(DRIVING + "leases.coordination.k8s.io: get list") | ARBITRATING
 ELECTION = {

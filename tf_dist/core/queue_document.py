@@ -16,9 +16,11 @@ from pydantic import ValidationError
 from tf_dist.core.dialects.limits import duration
 from tf_dist.core.dialects.names import check_label
 from tf_dist.core.dialects.problems import MISSING, Findings, Loc, described, nearest, report, suggest
+from tf_dist.core.dialects.selector import SelectorShape, check_selector
 from tf_dist.core.dialects.shape import INT32_MAX, Envelope, Positive, Shape
 from tf_dist.core.gang.model import Order, Preemption, Queue, Quota
 from tf_dist.core.gang.queue_tree import circular
+from tf_dist.core.labels import requirements
 from tf_dist.core.model import Document
 from tf_dist.core.quantity import parse_quantity
 from tf_dist.core.untyped import at, mapping
@@ -27,6 +29,7 @@ from tf_dist.errors import InvalidQueue, Problem
 API_VERSION: Final = "tf-dist.dev/v1alpha1"
 KIND: Final = "Queue"
 
+_BARE: Final = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {}}
 _NATIVE: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 _DEVICES: Final = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "tpu": "google.com/tpu"}
 
@@ -49,6 +52,7 @@ class SpecShape(Shape):
     preemption: Literal["Never", "LowerPriority", "Reclaim"] | None = None
     default_priority: int | None = None
     recovery_timeout: str | None = None
+    namespace_selector: SelectorShape | None = None
 
 
 class QueueShape(Envelope):
@@ -98,17 +102,25 @@ def check_together(queues: Sequence[Queue]) -> Iterator[tuple[int, Problem, bool
 
 def _read(document: Document, out: Findings, *, strict: bool) -> ParsedQueue:
     _check_kind(document, out)
-    shape: QueueShape | None = None
-    try:
-        shape = QueueShape.model_validate(dict(document), extra="forbid" if strict else "ignore")
-    except ValidationError as error:
-        report(error, QueueShape, out)
+    shape = _shaped(document, out, strict=strict)
+    selector = at(document, "spec", "namespaceSelector")
+    if selector is not None and not strict:  # a key of it that we do not know would let in who is kept out
+        _shaped({**_BARE, "spec": {"namespaceSelector": selector}}, out, strict=True)
+    check_selector(selector, ("spec", "namespaceSelector"), out)
     quotas = dict(_quotas(at(document, "spec", "quotas"), out, strict=strict))
     if shape is not None:
         _check(shape, quotas, out, strict=strict)
     if shape is None or out.errors:
         raise InvalidQueue(out.errors)
-    return ParsedQueue(_built(shape, quotas), out.warnings)
+    return ParsedQueue(_built(shape, quotas, selector), out.warnings)
+
+
+def _shaped(document: Document, out: Findings, *, strict: bool) -> QueueShape | None:
+    try:
+        return QueueShape.model_validate(dict(document), extra="forbid" if strict else "ignore")
+    except ValidationError as error:
+        report(error, QueueShape, out)
+        return None
 
 
 def _check_kind(document: Document, out: Findings) -> None:
@@ -193,7 +205,7 @@ def _check_resource(resource: str, out: Findings) -> None:
     out.error(("spec", "quotas", resource), message, hint)
 
 
-def _built(shape: QueueShape, quotas: Mapping[str, Quota]) -> Queue:
+def _built(shape: QueueShape, quotas: Mapping[str, Quota], selector: object) -> Queue:
     spec = shape.spec
     return Queue(
         name=shape.metadata.name or "",
@@ -204,4 +216,5 @@ def _built(shape: QueueShape, quotas: Mapping[str, Quota]) -> Queue:
         preemption=Preemption(spec.preemption or Preemption.RECLAIM),
         default_priority=spec.default_priority or 0,
         recovery_timeout=duration(spec.recovery_timeout or ""),
+        namespace_selector=requirements(selector) if selector is not None else None,
     )

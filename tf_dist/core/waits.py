@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tf_dist.core.diagnosis import Category, Diagnosis, Level
-from tf_dist.core.gang.model import NODES_REFUSED, PREEMPTING, RESOURCE_QUOTA
+from tf_dist.core.gang.model import NAMESPACE_MISMATCH, NODES_REFUSED, PREEMPTING, RESOURCE_QUOTA
 from tf_dist.core.recovery import OUT_OF_SERVICE, WAITS_FOR_NODE
 from tf_dist.core.requeue import PODS_REJECTED, SCHEDULE_TIMEOUT
 from tf_dist.core.schedulers.model import DEACTIVATED, QUEUE_REFUSED, SCHEDULER_MISSING
@@ -38,6 +38,12 @@ _WAITS: Final[Mapping[str, tuple[Level, Category, str]]] = {
         Level.ERROR,
         Category.QUEUE,
         "name a queue that tf-dist queues lists, or have this one made; the job starts as soon as it is there",
+    ),
+    NAMESPACE_MISMATCH: (
+        Level.ERROR,
+        Category.QUEUE,
+        "name a queue that is open to this namespace (tf-dist queues -o wide), or ask the cluster's administrator to "
+        "label the namespace or to change the queue; the job starts as soon as they match",
     ),
     SCHEDULER_MISSING: (
         Level.ERROR,

@@ -125,6 +125,20 @@ def rule(stored: Object) -> Object:
     return job(stored)
 
 
+def namespace(stored: Object) -> Object:
+    """A namespace's labels: queues select by them."""
+    return {"metadata": _metadata(stored)}
+
+
+def same_labels(old: Object | None, new: Object | None) -> bool:
+    """Whether two versions of an object have the same labels."""
+    return old is not None and new is not None and _labels(old) == _labels(new)
+
+
+def _labels(stored: Object) -> Any:
+    return stored["metadata"].get("labels") or {}
+
+
 def same_rule(old: Object, new: Object) -> bool:
     """Whether two versions of a queue or a priority class say the same; what is reported of a queue is no rule."""
     return _rule_parts(old) == _rule_parts(new)

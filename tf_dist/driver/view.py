@@ -11,6 +11,7 @@ from typing import Final
 
 from tf_dist.cluster.api import (
     CONFIG_MAPS,
+    NAMESPACES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
@@ -126,6 +127,8 @@ class View:
         kinds[RESOURCE_QUOTAS] = self._reflector(
             RESOURCE_QUOTAS, self._quota_changed, slim.rule, jobs_of, optional=True
         )
+        # Without the right to see them, queues that select by more than the name of a namespace are open to none.
+        kinds[NAMESPACES] = self._reflector(NAMESPACES, self._namespace_changed, slim.namespace, None, optional=True)
         return kinds
 
     def _reflector(
@@ -209,7 +212,11 @@ class View:
         rules = rules_of(*(self.reflectors[kind].items() for kind in (*RULE_KINDS, RUNTIME_CLASSES)))
         bounds = bounds_of(self.reflectors[RESOURCE_QUOTAS].items())
         with self._seeing:
-            return self._snapshots.take(claims, nodes, now=now, rules=rules, bounds=bounds)
+            return self._snapshots.take(claims, nodes, now=now, rules=rules, bounds=bounds, namespaces=self._labels_of)
+
+    def _labels_of(self, namespace: str) -> Mapping[str, str] | None:
+        stored = self.reflectors[NAMESPACES].get(None, namespace)
+        return None if stored is None else stored["metadata"].get("labels") or {}
 
     # What changed
 
@@ -237,6 +244,10 @@ class View:
 
     def _rule_changed(self, old: Object | None, new: Object | None) -> None:
         if old is None or new is None or not slim.same_rule(old, new):
+            self._room()
+
+    def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
+        if not slim.same_labels(old, new):
             self._room()
 
     def _quota_changed(self, old: Object | None, new: Object | None) -> None:

@@ -101,7 +101,7 @@ def _show(listed: Sequence[tuple[int, Object]], form: options.ListFormat, *, one
             _tell_problems(queue for _, queue in listed)
 
 
-_MORE = ("WEIGHT", "ORDER", "PREEMPTION", "BORROWED")
+_MORE = ("WEIGHT", "ORDER", "PREEMPTION", "NAMESPACES", "BORROWED")
 
 
 def _row(depth: int, queue: Object, wide: bool) -> list[str]:
@@ -117,6 +117,7 @@ def _row(depth: int, queue: Object, wide: bool) -> list[str]:
 
 
 def _rules(queue: Object) -> list[str]:
+    from tf_dist.core.labels import selector_text
     from tf_dist.core.queue_document import read_queue
     from tf_dist.errors import InvalidQueue
 
@@ -125,8 +126,9 @@ def _rules(queue: Object) -> list[str]:
     try:
         meant = read_queue(queue)
     except InvalidQueue:
-        return ["-", "-", "-", shown]
-    return [str(meant.weight), meant.order.value, meant.preemption.value, shown]
+        return ["-", "-", "-", "-", shown]
+    open_to = selector_text(meant.namespace_selector or ()) or "all"
+    return [str(meant.weight), meant.order.value, meant.preemption.value, open_to, shown]
 
 
 def _tell_problems(listed: Iterator[Any]) -> None:

@@ -5,8 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from tf_dist.cli.manifests import validations
-from tf_dist.cli.manifests.shapes import Schema, amount, choice, mapping, mapping_of, number, root, text, validated
+from tf_dist.cli.manifests.shapes import (
+    Schema,
+    amount,
+    choice,
+    list_of,
+    mapping,
+    mapping_of,
+    number,
+    root,
+    text,
+    validated,
+)
 from tf_dist.core.dialects.limits import DURATION, LONGEST_DURATION
+from tf_dist.core.dialects.selector import MOST_RULES
+from tf_dist.core.labels import LABEL_KEY, LABEL_NAME, LONGEST_KEY, LONGEST_VALUE, OPERATORS
 
 _QUOTA: Final = mapping(
     "How much of a resource its jobs may hold.",
@@ -16,6 +29,25 @@ _QUOTA: Final = mapping(
         "lendingLimit": amount("The most of its own that others may take while it is idle; all of it if not said."),
     },
     required=["nominal"],
+)
+_VALUE: Final = text("A value of a label.", longest=LONGEST_VALUE, pattern=f"^({LABEL_NAME})?$")
+_EXPRESSION: Final = mapping(
+    "A rule about one label.",
+    {
+        "key": text("The label.", longest=LONGEST_KEY, pattern=f"^{LABEL_KEY}$"),
+        "operator": choice("How its value is compared.", *OPERATORS),
+        "values": list_of("What In and NotIn compare with; Exists and DoesNotExist have none.", _VALUE),
+    },
+    required=["key", "operator"],
+)
+_SELECTOR: Final = mapping(
+    "Whose jobs may be in it, by the labels of their namespace: of every namespace if not said, or if it is empty.",
+    {
+        "matchLabels": mapping_of("Labels that a namespace must have.", _VALUE),
+        "matchExpressions": list_of(
+            "Rules that its labels must fulfil.", validated(_EXPRESSION, *validations.SELECTOR_RULE), most=MOST_RULES
+        ),
+    },
 )
 _STATUS: Final = mapping(
     "How it stands.",
@@ -57,6 +89,7 @@ _QUEUE: Final = root(
                 longest=LONGEST_DURATION,
                 pattern=DURATION,
             ),
+            "namespaceSelector": _SELECTOR,
         },
     ),
     _STATUS,

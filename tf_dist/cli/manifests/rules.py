@@ -103,13 +103,16 @@ def seeing(lease: str) -> list[Object]:
 
 
 def scheduling() -> list[Object]:
-    """What gang admission looks at, besides pods: nodes, priorities, and queues, whose status it writes."""
+    """What gang admission looks at, besides pods: nodes, priorities, queues, whose status it writes, and the labels of
+    namespaces, by which queues select theirs.
+    """
     return [
         _rule(_CORE, "nodes", *_FEED),
         _rule(_TF_DIST, "queues", *_FEED),
         _rule(_TF_DIST, "queues/status", "update"),
         _rule(_SCHEDULING, "priorityclasses", *_FEED),
         _rule(_NODE, "runtimeclasses", *_FEED),
+        _rule(_CORE, "namespaces", *_FEED),
     ]
 
 

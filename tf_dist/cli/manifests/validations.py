@@ -185,6 +185,14 @@ POLICY: Final[tuple[Rule, ...]] = (
     ("!has(self.exitCode) || self.exitCode != 0", "0 is success, to which no policy answers: use TaskCompleted"),
 )
 
+# On a rule of a label selector.
+SELECTOR_RULE: Final[tuple[Rule, ...]] = (
+    (
+        "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
+        "In and NotIn compare with values, Exists and DoesNotExist have none",
+    ),
+)
+
 QUEUE: Final[tuple[Rule, ...]] = (
     (
         "!has(self.spec.parent) || self.spec.parent == '' || self.spec.parent != self.metadata.name",

@@ -8,7 +8,7 @@ from typing import Any
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.memory import names
 from tf_dist.cluster.memory.context import Context, Validator, refuse, subject
-from tf_dist.cluster.memory.kinds import COMPLETIONS, RULES
+from tf_dist.cluster.memory.kinds import COMPLETIONS, RULES, default_labels
 from tf_dist.cluster.memory.objects import copy_json
 from tf_dist.cluster.memory.resources import Kind
 from tf_dist.cluster.refusals import BadRequest, Invalid
@@ -42,6 +42,7 @@ def admit_new(context: Context, kind: Kind, obj: Object) -> Object:
         metadata.pop(field, None)
     metadata["uid"] = context.uids()
     metadata["creationTimestamp"] = context.now()
+    default_labels(kind, metadata)
     if kind.generation:
         metadata["generation"] = 1
     if kind.status and kind.key != "nodes":
@@ -57,6 +58,7 @@ def admit_update(context: Context, kind: Kind, old: Object, new: Object, subreso
     metadata = old["metadata"] if subresource else _kept_metadata(old, new)
     if subresource:
         return {**old, subresource: new.get(subresource) or {}}
+    default_labels(kind, metadata)
     new = {**new, "metadata": metadata}
     if kind.status:
         new.pop("status", None)

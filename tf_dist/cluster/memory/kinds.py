@@ -20,6 +20,13 @@ _CLASSES = f"{PRIORITY_CLASSES.plural}.{PRIORITY_CLASSES.group}"
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
+def default_labels(kind: Kind, metadata: Object) -> None:
+    """The label that every namespace has, whatever is written."""
+    labels = metadata.get("labels") or {}
+    if kind.key == "namespaces" and isinstance(labels, dict) and metadata.get("name"):
+        metadata["labels"] = {**labels, "kubernetes.io/metadata.name": metadata["name"]}
+
+
 def _pod_rules(kind: Kind, pod: Object, old: Object | None) -> None:
     refuse(kind, pod, pods.shape_problems(pod))
     pods.default_pod(pod)
@@ -123,8 +130,6 @@ def _new_service(context: Context, service: Object) -> None:
 def _new_namespace(context: Context, namespace: Object) -> None:
     namespace.setdefault("spec", {})["finalizers"] = ["kubernetes"]
     namespace["status"] = {"phase": "Active"}
-    labels = namespace["metadata"].setdefault("labels", {})
-    labels["kubernetes.io/metadata.name"] = namespace["metadata"]["name"]
 
 
 def _new_claim(context: Context, claim: Object) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
+from tf_dist.core.labels import is_label_key, is_label_value
 from tf_dist.errors import Problem
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]", re.ASCII)
 # No vowels and no look-alikes, so that a random suffix spells nothing.
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5
@@ -67,11 +67,11 @@ def generated(prefix: str, dice: random.Random) -> str:
 def label_problems(labels: Any, path: str = "metadata.labels") -> Iterator[Problem]:
     """What is wrong with a map of labels."""
     for key, value in _string_map(labels):
-        if not _is_qualified(key):
+        if not is_label_key(key):
             yield Problem(path, f'Invalid value: "{key}": must be a qualified name of at most 63 characters')
         if not isinstance(value, str):
             yield Problem(f"{path}.{key}", f"Invalid value: {value!r}: must be a string")
-        elif value and not _QUALIFIED.fullmatch(value):
+        elif not is_label_value(value):
             yield Problem(path, f'Invalid value: "{value}": a valid label is at most 63 of [-A-Za-z0-9_.]')
 
 
@@ -79,7 +79,7 @@ def annotation_problems(annotations: Any) -> Iterator[Problem]:
     """What is wrong with a map of annotations (their total size is bounded by 256 KiB)."""
     size = 0
     for key, value in _string_map(annotations):
-        if not _is_qualified(key):
+        if not is_label_key(key):
             yield Problem("metadata.annotations", f'Invalid value: "{key}": must be a qualified name')
         if not isinstance(value, str):
             yield Problem(f"metadata.annotations.{key}", f"Invalid value: {value!r}: must be a string")
@@ -91,10 +91,3 @@ def annotation_problems(annotations: Any) -> Iterator[Problem]:
 
 def _string_map(value: Any) -> Iterator[tuple[str, Any]]:
     return iter(value.items()) if isinstance(value, Mapping) else iter(())
-
-
-def _is_qualified(key: str) -> bool:
-    prefix, slash, name = key.rpartition("/")
-    if slash and name_problem(NameRule.SUBDOMAIN, prefix, ""):
-        return False
-    return bool(_QUALIFIED.fullmatch(name))

@@ -184,4 +184,4 @@ def admit(snapshot: Snapshot) -> dict[str, Verdict]:
 def _stands(gang: Gang) -> tuple[object, ...]:
     """What its place in the line depends on, besides what it asks for."""
     line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.promised, gang.estimate
-    return *line, gang.created_at, gang.not_before, gang.key, gang.place is None
+    return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.place is None

@@ -100,7 +100,7 @@ def grown(books: Books, now: float, policy: Policy) -> list[Gang]:
 
 
 def _growths(entry: Entry, now: float, policy: Policy) -> Iterator[_Growth]:
-    if entry.told or now < steady(entry, policy) or entry.gang.place is None:
+    if entry.told or now < steady(entry, policy) or entry.gang.place is None or entry.gang.inadmissible:
         return
     known = end(entry.gang, now)
     remaining = max(_AT_LEAST, now - entry.gang.place.at) if known == inf else max(1.0, known - now)

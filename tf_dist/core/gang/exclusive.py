@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from tf_dist.core import names
 from tf_dist.core.gang.model import FULL, Exclusive, exclusive
+from tf_dist.core.labels import OPERATORS, Requirement, requirements
 from tf_dist.core.model import Document
 from tf_dist.core.untyped import items, mapping, mappings
 
@@ -25,7 +26,6 @@ _COLUMNS: Final = 128
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _EVERY_ADDRESS: Final = "0.0.0.0"
-_SELECTS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 # Labels that tell the pods of one controller apart. They are not kept of pods, and a term that reads one is not read.
 VOLATILE: Final = frozenset(
     {
@@ -42,25 +42,6 @@ VOLATILE: Final = frozenset(
         "batch.kubernetes.io/job-completion-index",
     }
 )
-
-
-class Requirement(NamedTuple):
-    """One rule of a label selector."""
-
-    key: str
-    operator: str
-    values: frozenset[str]
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels fulfil it; a missing label satisfies NotIn."""
-        match self.operator:
-            case "In":
-                return labels.get(self.key) in self.values
-            case "NotIn":
-                return labels.get(self.key) not in self.values
-            case "Exists":
-                return self.key in labels
-        return self.key not in labels
 
 
 class Term(NamedTuple):
@@ -223,21 +204,13 @@ def _term(stated: Mapping[str, Any], namespace: str) -> Term | None:
     if of_namespaces is not None and any(mapping(of_namespaces).values()):
         return None  # the labels of namespaces are not seen
     rules = _rules(stated.get("labelSelector"))
-    if rules is not None and any(rule.operator not in _SELECTS for rule in rules):
+    if rules is not None and any(rule.operator not in OPERATORS for rule in rules):
         return None
     return Term(str(stated.get("topologyKey")), namespaces if of_namespaces is None else None, rules)
 
 
 def _rules(selector: Any) -> frozenset[Requirement] | None:
-    if selector is None:
-        return None
-    stated = mapping(selector)
-    equal = {Requirement(str(key), "In", frozenset({str(v)})) for key, v in mapping(stated.get("matchLabels")).items()}
-    others = {
-        Requirement(str(rule.get("key")), str(rule.get("operator")), frozenset(map(str, items(rule.get("values")))))
-        for rule in mappings(stated.get("matchExpressions"))
-    }
-    return frozenset(equal | others)
+    return None if selector is None else frozenset(requirements(selector))
 
 
 # -- a gang --

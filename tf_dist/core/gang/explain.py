@@ -6,7 +6,16 @@ from tf_dist.core.gang import words
 from tf_dist.core.gang.asks import Ask, Counts
 from tf_dist.core.gang.books import Books, Entry
 from tf_dist.core.gang.grants import Grants
-from tf_dist.core.gang.model import NODES_REFUSED, PREEMPTING, RESOURCE_QUOTA, UNREADABLE, Order, Policy, Wait
+from tf_dist.core.gang.model import (
+    NAMESPACE_MISMATCH,
+    NODES_REFUSED,
+    PREEMPTING,
+    RESOURCE_QUOTA,
+    UNREADABLE,
+    Order,
+    Policy,
+    Wait,
+)
 from tf_dist.core.gang.pending import Group, Pending
 from tf_dist.core.gang.reservations import Known
 from tf_dist.core.model import JobKey
@@ -17,6 +26,8 @@ def explain(books: Books, pending: Pending, policy: Policy, entry: Entry, now: f
     gang, ask = entry.gang, entry.ask
     if ask is None:
         return Wait(reason=UNREADABLE, message=entry.problem, never=True)
+    if gang.inadmissible:
+        return Wait(reason=NAMESPACE_MISMATCH, message=gang.inadmissible)
     if pending.asleep(entry.uid):
         return Wait(reason="Backoff", message=f"tries again at {words.moment(gang.not_before, now)}")
     waited = now - entry.since

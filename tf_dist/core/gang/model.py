@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from tf_dist.core.gang.resource_quota import Charges, ResourceQuota
+from tf_dist.core.labels import Requirements
 from tf_dist.core.model import Document, JobKey
 
 Resources = Mapping[str, Decimal]
@@ -89,7 +90,8 @@ class Gang:
     the nodes that are found for them (False: to as many as have room, and the cluster's scheduler chooses).
     ``charges``: what it counts as in the ResourceQuotas of its namespace (None: there are none), and ``created``: how
     many pods of each type are there, on nodes or not. ``problem``: why it cannot be counted ("": it can): then it only
-    waits, or keeps what its pods hold.
+    waits, or keeps what its pods hold. ``inadmissible``: why its queue takes no jobs from its namespace ("": it does):
+    then it waits, or keeps its place and does not grow.
     """
 
     key: JobKey
@@ -112,6 +114,7 @@ class Gang:
     seats: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     done: Sizes = field(default_factory=dict)
     problem: str = ""
+    inadmissible: str = ""
 
 
 class Undecidable(Exception):
@@ -166,7 +169,8 @@ class Queue:
     """A queue of gangs. Queues with the same ``parent`` share what they do not use.
 
     A resource without a quota, here and in every ancestor, is not limited by quota. ``recovery_timeout``: seconds, see
-    ``core.recovery`` (None: the default).
+    ``core.recovery`` (None: the default). ``namespace_selector``: whose labels a namespace must have for its jobs to be
+    in this queue (None: no matter which); it says nothing of the queues below.
     """
 
     name: str
@@ -177,6 +181,7 @@ class Queue:
     preemption: Preemption = Preemption.RECLAIM
     default_priority: int = 0
     recovery_timeout: float | None = None
+    namespace_selector: Requirements | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +270,9 @@ NODES_REFUSED: Final = "NodesRefused"
 
 # A ResourceQuota of its namespace has no room for a gang.
 RESOURCE_QUOTA: Final = "ResourceQuotaExceeded"
+
+# Its queue takes no jobs from the namespace of a gang.
+NAMESPACE_MISMATCH: Final = "NamespaceMismatch"
 
 # The reasons of a wait that no change of load will end.
 UNREADABLE: Final = "Unreadable"

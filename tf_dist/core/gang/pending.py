@@ -67,7 +67,8 @@ class _Waiting:
 
 
 class Pending:
-    """All lines. Gangs whose time has not come (``not_before``) are in none; nor are those that cannot be read."""
+    """All lines. Gangs whose time has not come (``not_before``) are in none; nor are those that cannot be read,
+    or whose queue is not open to them."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -149,9 +150,9 @@ class Pending:
         return self.lines[waiting.queue].groups[waiting.kind]
 
     def _line_up(self, entry: Entry, *, starving: bool) -> None:
-        if entry.ask is None:
-            return
         gang = entry.gang
+        if entry.ask is None or gang.inadmissible:
+            return
         rank = self._rank(entry, starving=starving)
         bounded = gang.charges and (gang.key.namespace, gang.charges)
         kind: Kind = (id(entry.ask), bounded, gang.promised, gang.priority, gang.preempts, _magnitude(gang.estimate))

@@ -16,6 +16,7 @@ from tf_dist.core.gang.demand import Overheads, excluded, members
 from tf_dist.core.gang.exclusive import Columns
 from tf_dist.core.gang.fit import REFUSED
 from tf_dist.core.gang.model import PREEMPTING, Gang, Locality, Place, Policy, Queue, Snapshot
+from tf_dist.core.gang.namespaces import Doors, LabelsOf
 from tf_dist.core.gang.queue_tree import DEFAULT
 from tf_dist.core.gang.sight import Bound, Sight
 from tf_dist.core.model import Document, Job, ReplicaSpec
@@ -73,6 +74,7 @@ class Snapshots:
         self._rules = NO_RULES
         self._gangs: dict[str, tuple[Claim, Gang]] = {}
         self._columns = Columns()
+        self._doors = Doors()
 
     def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         """A pod has come (``old`` None), has changed, or is gone (``new`` None)."""
@@ -87,10 +89,11 @@ class Snapshots:
         rules: Rules = NO_RULES,
         policy: Policy | None = None,
         bounds: Quotas = _NO_QUOTAS,
+        namespaces: LabelsOf = lambda _: None,
     ) -> Snapshot:
-        """What admission decides on. ``nodes`` None: they may not be seen."""
+        """What admission decides on. ``nodes`` None: they may not be seen. ``namespaces``: their labels."""
         return Snapshot(
-            gangs=self._take_gangs(claims, rules, bounds),
+            gangs=self._take_gangs(claims, rules, bounds, namespaces),
             nodes=self._sight.nodes(nodes, self._columns.keys) if nodes is not None else None,
             now=now,
             queues=rules.queues or (),
@@ -98,10 +101,13 @@ class Snapshots:
             bounds=bounds,
         )
 
-    def _take_gangs(self, claims: Iterable[Claim], rules: Rules, bounds: Quotas) -> tuple[Gang, ...]:
+    def _take_gangs(
+        self, claims: Iterable[Claim], rules: Rules, bounds: Quotas, namespaces: LabelsOf
+    ) -> tuple[Gang, ...]:
         came = self._sight.came()
         moved, before = self._sight.moved(), self._gangs if rules == self._rules else {}
         self._rules, self._gangs = rules, {}
+        guarded = self._doors.turn(rules.queues or ())
         for claim in claims:
             if claim.status.phase not in LIVE:
                 continue
@@ -114,10 +120,18 @@ class Snapshots:
                 known = claim, self._charged(*known, rules, key, bounded=bounded)
             elif (known[1].charges is not None) != bounded or (bounded and key in came):
                 known = claim, self._charged(*known, rules, key, bounded=bounded)
+            if guarded:
+                known = self._judged(known, namespaces)
             self._gangs[uid] = known
         gangs = tuple(gang for _, gang in self._gangs.values())
         self._columns.keep({one.name for gang in gangs for member in gang.members for one in member.exclusives})
         return gangs
+
+    def _judged(self, known: tuple[Claim, Gang], namespaces: LabelsOf) -> tuple[Claim, Gang]:
+        """The gang with what its queue says of its namespace."""
+        claim, gang = known
+        found = self._doors.shut(gang.queue or DEFAULT, gang.key.namespace, namespaces)
+        return (claim, replace(gang, inadmissible=found)) if found != gang.inadmissible else known
 
     def _charged(self, claim: Claim, gang: Gang, rules: Rules, key: str, *, bounded: bool) -> Gang:
         """The gang with what it counts as in the quotas of its namespace, if there are any."""
