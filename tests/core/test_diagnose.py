@@ -145,3 +145,10 @@ def test_all_well() -> None:
     job = v1_job(replicas("Worker", 1))
     found = first(live(), pod(job, "worker-0", running()), job=job)
     assert (found.level, found.summary) == (Level.INFO, "1 of 1 replicas are running")
+
+
+@pytest.mark.parametrize(("count", "often"), [(1, "once"), (2, "2 times")])
+def test_how_often_its_pods_were_taken_away(count: int, often: str) -> None:
+    status = live(disruptions={"EvictionByEvictionAPI": count})
+    found = diagnose(v1_job(), status, (), START)
+    assert any(f"taken away {often} (" in one.summary for one in found), found

@@ -58,7 +58,8 @@ def _all_well(job: Job, status: Status, facts: Facts) -> Diagnosis:
 
 def _of_disruptions(status: Status) -> Iterator[Diagnosis]:
     if status.phase in LIVE and status.disruptions:
-        text = f"its pods were taken away {status.total_disruptions} times ({counted(status.disruptions)})"
+        often = "once" if status.total_disruptions == 1 else f"{status.total_disruptions} times"
+        text = f"its pods were taken away {often} ({counted(status.disruptions)})"
         yield Diagnosis(Level.INFO, Category.EVICTION, text, resolution="that costs none of its restarts")
 
 

@@ -22,7 +22,8 @@ _WAITS: Final[Mapping[str, tuple[Level, Category, str]]] = {
     "NeverFits": (
         Level.ERROR,
         Category.NEVER_FITS,
-        "ask for less in resources.requests, for fewer replicas, or add nodes (locally: tf-dist run --node cpu=8)",
+        "ask for less in resources.requests, for fewer replicas, or add nodes (locally: tf-dist run --node cpu=8); a "
+        "ResourceQuota that it names has to be raised",
     ),
     "QuotaExceeded": (
         Level.INFO,
