@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from tf_dist.cli.options import Level
 from tf_dist.driver import json_logs
-from tf_dist.driver.json_logs import LogFormat, LogLevel, about, configure
+from tf_dist.driver.json_logs import LogFormat, about, configure
 
 
 class Output:
@@ -125,15 +126,17 @@ def test_the_level_is_an_option_and_an_environment_variable(tmp_path: Path) -> N
         assert str(tmp_path / "none") in right.replace("\n", ""), "it goes on to what else is wrong"
 
 
-@pytest.mark.parametrize("level", list(LogLevel))
-def test_a_level_lets_through_what_is_as_grave(level: LogLevel) -> None:
-    stream = io.StringIO()
+@pytest.mark.parametrize("level", list(Level))
+def test_a_level_lets_through_what_is_as_grave(level: Level) -> None:
+    stream, root = io.StringIO(), logging.getLogger()
+    before = root.level
     handler = configure(LogFormat.TEXT, level=level.number, stream=stream)
     try:
-        for one in LogLevel:
+        for one in Level:
             logging.getLogger("tf_dist.levels").log(one.number, "this is %s", one.value)
     finally:
-        logging.getLogger().removeHandler(handler)
-    order = list(LogLevel)
+        root.removeHandler(handler)
+        root.setLevel(before)
+    order = list(Level)
     heard = [one for one in order if f"this is {one.value}" in stream.getvalue()]
     assert heard == order[order.index(level) :]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from tf_dist.cli import output
-from tf_dist.driver.json_logs import LogLevel as Level
 
 
 class DataFormat(StrEnum):
@@ -34,6 +34,20 @@ class TextFormat(StrEnum):
 
     JSON = "json"
     TEXT = "text"
+
+
+class Level(StrEnum):
+    """From which level on log lines are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def number(self) -> int:
+        """As the logging package counts."""
+        return logging.getLevelNamesMapping()[self.name]
 
 
 def _make_plain(asked: bool) -> bool:

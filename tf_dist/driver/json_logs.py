@@ -26,20 +26,6 @@ class LogFormat(StrEnum):
     TEXT = "text"
 
 
-class LogLevel(StrEnum):
-    """From which level on log lines are written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-    @property
-    def number(self) -> int:
-        """As the logging package counts."""
-        return logging.getLevelNamesMapping()[self.name]
-
-
 @contextmanager
 def about(job: str) -> Iterator[None]:
     """Whatever is logged inside, by any code in this thread, is about ``job`` (``namespace/name``)."""

@@ -8,7 +8,6 @@ import typer
 
 from tf_dist.cli import options
 from tf_dist.core.gang_scheduler import GangScheduler
-from tf_dist.driver.json_logs import LogLevel
 
 if TYPE_CHECKING:
     from tf_dist.cluster.kube import KubeContext
@@ -40,7 +39,7 @@ def controller(
     log_format: Annotated[
         options.TextFormat, typer.Option("--log-format", help="json or text.")
     ] = options.TextFormat.TEXT,
-    log_level: options.LogLevel = LogLevel.INFO,
+    log_level: options.LogLevel = options.Level.INFO,
     workers: _Workers = 16,
     volcano_jobs: _Volcano = False,
     gang_scheduler: Annotated[

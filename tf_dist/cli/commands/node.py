@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tf_dist.cli import options, output
-from tf_dist.driver.json_logs import LogLevel
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def node(
     insecure_logs: _InsecureLogs = False,
     state_dir: _StateDir = "",
     keep_node: _KeepNode = False,
-    log_level: options.LogLevel = LogLevel.WARNING,
+    log_level: options.LogLevel = options.Level.WARNING,
 ) -> None:
     """Make this machine a node of a cluster: pods run here as processes, without images.
 
@@ -99,7 +98,7 @@ def _run(
     state_dir: str,
     *,
     keep_node: bool,
-    log_level: LogLevel,
+    log_level: options.Level,
 ) -> None:
     from tf_dist.cluster.node.service import NodeService
     from tf_dist.driver import json_logs

@@ -53,6 +53,7 @@ class Reaper:
         self._store = context.store
         self._todo: deque[Key] = deque()
         self._undefined: dict[Key, None] = {}  # objects of a kind that is gone
+        self._unserved: list[str] = []  # such kinds whose watches end after the deletions
         self._timer: threading.Timer | None = None
         self._pause = _SHORTEST
         self._closed = False
@@ -158,7 +159,7 @@ class Reaper:
             found = [Key(kind.key, namespace, name) for namespace, name, _ in self._store.scan(kind.key, None)]
             self._undefined |= dict.fromkeys(found)
             self._todo.extend(found)
-            self._store.hang_up(kind.key)
+            self._unserved.append(kind.key)
 
     # What follows
 
@@ -195,6 +196,8 @@ class Reaper:
                 refused.append(key)
             else:
                 self._undefined.pop(key, None)
+        while self._unserved:
+            self._store.hang_up(self._unserved.pop())
         self._todo.extend(dict.fromkeys(refused))
         self._try_again_later()
 
