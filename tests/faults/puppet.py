@@ -10,7 +10,7 @@ from typing import Any
 from tests.driver.harness import START, Crash, CrashingCluster
 from tests.faults.proxy import Passed, Proxy
 from tests.faults.site import Site
-from tf_dist.cluster.api import NODES, PODS, TFJOBS, Object
+from tf_dist.cluster.api import NODES, PODS, QUEUES, RESOURCE_QUOTAS, TFJOBS, Object
 from tf_dist.cluster.http import ApiServer
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.driver.arbiter import LeaseArbiter
@@ -205,8 +205,8 @@ class Puppet:
         caches, memory = self.driver.caches, self.site.memory
         if self.dead or not caches.followed:
             return False
-        seen = {kind: caches._reflectors[kind].items() for kind in (TFJOBS, PODS, NODES)}
-        return all(_versions(memory.list(kind).items) == _versions(known) for kind, known in seen.items())
+        kinds = [kind for kind in (TFJOBS, PODS, NODES, RESOURCE_QUOTAS, QUEUES) if kind in caches._reflectors]
+        return all(_versions(memory.list(kind).items) == _versions(caches._reflectors[kind].items()) for kind in kinds)
 
 
 def _versions(objects: Iterable[Object]) -> set[Any]:
