@@ -1,6 +1,6 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-job demo-argo test test-airflow lint check bench soak clean
+.PHONY: help install demo demo-job demo-argo test test-airflow lint check bench soak fault-mutants clean
 
 # The first Python of the machine that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -47,6 +47,9 @@ bench: .venv/installed ## Measure; writes benchmarks/results.json
 
 soak: .venv/installed ## Tell 50,000 stories of faults; takes hours
 	TF_DIST_FAULT_RUNS=50000 $(BIN)/pytest -q tests/faults/test_machine.py
+
+fault-mutants: .venv/installed ## Put 40 defects and more into the code, one at a time: the fault machine has to notice
+	$(BIN)/python -m tests.faults.mutants
 
 clean: ## Remove what was made
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,144 @@
+"""Whether the fault machine notices: each defect of ``mutants_list`` put into a copy of the package, and stories told.
+
+    python -m tests.faults.mutants [NAME…] [--stories 400] [--jobs 2]
+
+A mutant is noticed when a story breaks a rule with it and the same story keeps all of them without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.mutants_list import MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "tf_dist"
+UNCHANGED = Mutant("(unchanged)", "__init__.py", "", "", "")
+
+
+class Outdated(Exception):
+    """The code that a mutant is of has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """``story``: the first that breaks a rule (None: none does), and ``why``; after so many ``seconds``."""
+
+    mutant: Mutant
+    story: int | None
+    why: str
+    seconds: float
+
+    @property
+    def noticed(self) -> bool:
+        return self.story is not None
+
+
+def mutated(mutant: Mutant, package: Path = PACKAGE) -> str:
+    """The text of the mutant's file with the defect in it; Outdated."""
+    text = (package / mutant.file).read_text()
+    if mutant is UNCHANGED:
+        return text
+    found = text.count(mutant.old)
+    if found != 1 or mutant.old == mutant.new:
+        raise Outdated(f"{mutant.name}: what it replaces is {found} times in {mutant.file}")
+    return text.replace(mutant.old, mutant.new)
+
+
+@contextmanager
+def package_with(mutant: Mutant) -> Iterator[Path]:
+    """A folder with a copy of the package that has the defect; the checkout stays as it is."""
+    with tempfile.TemporaryDirectory(prefix="tf-dist-mutant-") as folder:
+        copy = Path(folder) / "tf_dist"
+        shutil.copytree(PACKAGE, copy)
+        (copy / mutant.file).write_text(mutated(mutant))
+        yield Path(folder)
+
+
+def told(mutant: Mutant, stories: Iterable[int], limit: float) -> Found:
+    """Tell these stories with the mutant, up to the first that breaks a rule, in a process of its own.
+
+    One that does not come to an end within ``limit`` seconds has been noticed as well.
+    """
+    began = time.monotonic()
+    with package_with(mutant) as folder:
+        command = [sys.executable, "-m", "tests.faults.mutants", "--tell", json.dumps(list(stories))]
+        path = os.pathsep.join((str(folder), str(ROOT)))
+        try:
+            done = subprocess.run(
+                command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+                timeout=limit, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Found(mutant, -1, f"hangs for {limit:g} s", time.monotonic() - began)
+    seconds = time.monotonic() - began
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise RuntimeError(f"{mutant.name}: {done.stderr[-4000:]}") from None
+    return Found(mutant, answer["story"], answer["why"], seconds)
+
+
+def looked_at(mutant: Mutant, stories: int, limit: float) -> Found:
+    """Whether the mutant is noticed in so many stories, by one that is told without complaint of the code as it is."""
+    found = told(mutant, range(stories), limit)
+    if found.story is not None and found.story >= 0 and mutant is not UNCHANGED:
+        again = told(UNCHANGED, [found.story], limit)
+        if again.noticed:
+            return Found(mutant, None, f"story {found.story} breaks a rule by itself: {again.why}", found.seconds)
+    return found
+
+
+def tell(stories: Iterable[int]) -> dict[str, object]:
+    """In the process of the mutant: tell stories up to the first that breaks a rule."""
+    from tests.faults.test_machine import tell  # only here: the package that it imports is the mutant's
+
+    for story in stories:
+        try:
+            tell(story)
+        except Exception as error:
+            lines = str(error).splitlines() or [""]
+            return {"story": story, "why": f"{type(error).__name__}: {lines[0]}"[:300]}
+    return {"story": None, "why": ""}
+
+
+def main() -> int:
+    """Look at the mutants of these names (none: at all); 1 when one survives."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--stories", type=int, default=400)
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--limit", type=float, default=1800.0, help="seconds for a mutant")
+    parser.add_argument("--tell", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.tell is not None:
+        print(json.dumps(tell(json.loads(chosen.tell))))
+        return 0
+    known = {mutant.name: mutant for mutant in (*MUTANTS, UNCHANGED)}
+    if unknown := [name for name in chosen.names if name not in known]:
+        parser.error(f"no such mutant: {', '.join(unknown)}")
+    mutants = [known[name] for name in chosen.names] or list(MUTANTS)
+    noticed = 0
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        for found in pool.map(lambda mutant: looked_at(mutant, chosen.stories, chosen.limit), mutants):
+            noticed += found.noticed
+            word = f"story {found.story}" if found.noticed else "SURVIVED"
+            print(f"{found.mutant.name:40} {word:>10} {found.seconds:6.0f} s  {found.why}", flush=True)
+    print(f"{noticed} of {len(mutants)} noticed within {chosen.stories} stories")
+    return 0 if noticed == len(mutants) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

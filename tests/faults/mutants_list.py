@@ -1,0 +1,430 @@
+"""Defects in the code that the fault machine guards, one each: what an engineer might well write, and what it does.
+
+``old`` must be in the file exactly once. A mutant that no longer applies is mended together with the code that it is
+of (``test_mutants``); one that turns out to change nothing that anybody could see is replaced by another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """``file`` (below ``tf_dist``) with ``new`` in place of ``old``; ``means``: what a user would meet."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    means: str
+
+
+MUTANTS: Final = (
+    # What wakes the loop
+    Mutant(
+        "room-bell",
+        "driver/view.py",
+        "if not _holds_room(new) and (old is None or _holds_room(old)):",
+        "if False:",
+        "a gang waits beside the room that a pod has left",
+    ),
+    Mutant(
+        "node-bell",
+        "driver/view.py",
+        "if not slim.same_room(old, new):",
+        "if old is None:",
+        "a gang waits though its node is ready again",
+    ),
+    Mutant(
+        "stake-bell",
+        "driver/loop.py",
+        "changed = (before and before.stake) != (after and after.stake)",
+        "changed = before is None or after is None",
+        "a gang waits beside the place that a job has given back",
+    ),
+    Mutant(
+        "queue-keeps-the-later-wish",
+        "driver/workqueue.py",
+        "if key in self._due and self._due[key][0] <= when:",
+        "if key in self._due:",
+        "a job that has a deadline reacts to nothing until it falls",
+    ),
+    Mutant(
+        "retry-is-not-queued",
+        "driver/workqueue.py",
+        "        self.add(key, pause)\n",
+        "",
+        "a pass that failed is not tried again",
+    ),
+    Mutant(
+        "key-added-meanwhile-is-dropped",
+        "driver/crew.py",
+        "                self._again.add(ref)\n",
+        "",
+        "what happens to a job while it is looked at goes unnoticed",
+    ),
+    Mutant(
+        "back-off-is-never-reset",
+        "driver/crew.py",
+        "            return 1\n        self._queue.succeeded(ref)\n",
+        "            return 1\n",
+        "a job that failed to be looked at once is called stalled for ever",
+    ),
+    Mutant(
+        "deaths-go-unnoticed",
+        "driver/others.py",
+        "return not self._stale <= before",
+        "return False",
+        "jobs of a driver that has died are taken over only when something else happens to them",
+    ),
+    Mutant(
+        "only-the-first-drivers-are-watched",
+        "driver/lease_mandate.py",
+        "if wanted != self._refs:",
+        "if wanted and not self._refs:",
+        "jobs of a driver that came later are never taken over",
+    ),
+    # The right to write
+    Mutant(
+        "mandate-outlives-its-lease",
+        "driver/tenure.py",
+        "return span.since <= self._monotonic() < span.until",
+        "return span.since <= self._monotonic()",
+        "a driver that has lost its Lease goes on beside its successor",
+    ),
+    Mutant(
+        "right-is-not-asked-before-a-write",
+        "driver/loop.py",
+        "return self._mandate.valid() and not self._stopped.is_set()",
+        "return not self._stopped.is_set()",
+        "a pass goes on after the Lease was lost in the middle of it",
+    ),
+    Mutant(
+        "right-is-not-asked-before-an-attempt",
+        "driver/loop.py",
+        "return 0.0 if self._stopped.is_set() else self._mandate.remaining()",
+        "return 0.0 if self._stopped.is_set() else 60.0",
+        "a request is repeated after the Lease was lost",
+    ),
+    Mutant(
+        "lease-counted-from-the-answer",
+        "driver/tenure.py",
+        "self._span = Span(since, sent + self._duration * (1 - _MARGIN))",
+        "self._span = Span(since, received + self._duration * (1 - _MARGIN))",
+        "two drivers at once after a renewal that took long to be answered",
+    ),
+    Mutant(
+        "lapsed-driver-does-not-wait",
+        "driver/tenure.py",
+        "since = received + (lease.SETTLE if self._doubtful or lapsed else 0.0)",
+        "since = received",
+        "a driver whose Lease had lapsed goes on while others take its jobs over",
+    ),
+    Mutant(
+        "lease-taken-too-early",
+        "driver/lease.py",
+        "return self.age(now) >= self.duration",
+        "return self.age(now) >= self.duration / 2",
+        "a Lease is taken from a driver that lives",
+    ),
+    Mutant(
+        "dead-for-ever",
+        "driver/leasebook.py",
+        "entry.stale_until = sent + lease.VERDICT if stale else -math.inf",
+        "entry.stale_until = math.inf if stale else entry.stale_until",
+        "a driver that has come back has its jobs taken away again and again",
+    ),
+    Mutant(
+        "takeover-without-breaking-the-lease",
+        "driver/leasebook.py",
+        "return entry.seen.expired(self._monotonic()) and self._break(ref, stored)",
+        "return entry.seen.expired(self._monotonic())",
+        "jobs of replicas that may renew at any moment are taken over",
+    ),
+    Mutant(
+        "teller-takes-the-job",
+        "driver/steward.py",
+        "plan = self.plan(known, verdict, driver=known.driver)",
+        "plan = self.plan(known, verdict)",
+        "who decides about places makes itself the driver of everybody's jobs",
+    ),
+    Mutant(
+        "takeover-without-looking-for-pods",
+        "driver/steward.py",
+        "            self._caches.confirm(ref, known.uid)\n",
+        "",
+        "pods that the last driver made are taken for pods that were taken away",
+    ),
+    Mutant(
+        "leftovers-of-dead-drivers-stay",
+        "driver/others.py",
+        "            self._undone[ref] = known.driver\n",
+        "            pass\n",
+        "pods of a job that is over run on when its driver dies in time",
+    ),
+    # What is believed
+    Mutant(
+        "new-right-old-view",
+        "driver/loop.py",
+        "            self.caches.relist()\n",
+        "",
+        "a driver that takes over acts on what it saw before",
+    ),
+    Mutant(
+        "relist-wish-lost",
+        "cluster/reflector.py",
+        "self._wanted = self._wanted or wanted",
+        "pass",
+        "a list that failed counts as made",
+    ),
+    Mutant(
+        "expired-version-is-watched-again",
+        "cluster/reflector.py",
+        'self._resume, self._failures = "", max(self._failures, self._expiries)',
+        "self._failures = max(self._failures, self._expiries)",
+        "a driver whose watch has expired (410) is blind for ever",
+    ),
+    Mutant(
+        "restored-etcd-is-never-believed",
+        "cluster/reflector.py",
+        " and self._older_lists < _SET_BACK:",
+        ":",
+        "drivers are blind for ever after a backup of etcd was restored",
+    ),
+    Mutant(
+        "label-makes-an-owner",
+        "core/names.py",
+        'return owned_key(metadata.get("namespace") or "", str(uid)) if controlled else ""',
+        'return owned_key(metadata.get("namespace") or "", str(uid)) if uid else ""',
+        "a pod that somebody labelled is taken for the job's own, and deleted",
+    ),
+    # What is done
+    Mutant(
+        "conflict-is-gone",
+        "driver/apply.py",
+        "            if self._is_there(resource, namespace, name, uid):\n                raise\n",
+        "",
+        "a pod whose deletion was refused is forgotten, and runs beside its successors",
+    ),
+    Mutant(
+        "strangers-object-is-ours",
+        "driver/apply.py",
+        'if any(owner.get("uid") == uid for owner in owners):',
+        "if owners:",
+        "a pod of another owner under the name of ours is taken for it, and ours is never made",
+    ),
+    Mutant(
+        "status-without-version",
+        "driver/apply.py",
+        'body = {**stored, "status": status}',
+        'body = {**stored, "metadata": {**stored["metadata"], "resourceVersion": None}, "status": status}',
+        "a driver writes over what another has written since",
+    ),
+    Mutant(
+        "attempts-overlap",
+        "core/converge.py",
+        "return self.job or replica.type in self.types or replica in self.replicas",
+        "return replica in self.replicas",
+        "new pods meet those of the attempt before",
+    ),
+    Mutant(
+        "services-left-behind",
+        "core/converge.py",
+        "        case CleanPodPolicy.ALL:\n            return frozenset()\n",
+        "        case CleanPodPolicy.ALL:\n            return frozenset(render.service_names(job))\n",
+        "services of finished jobs pile up",
+    ),
+    # Places
+    Mutant(
+        "told-before-written-down",
+        "driver/admission.py",
+        "if given[1] == known.version and known.uid in self._intended else None",
+        "if given[1] == known.version else None",
+        "two arbiters give the same room away",
+    ),
+    Mutant(
+        "intentions-forgotten",
+        "driver/intents.py",
+        "self._stored = self._write(stored, kept | new)",
+        "self._stored = self._write(stored, new)",
+        "two arbiters give the same room away when one dies between two batches",
+    ),
+    Mutant(
+        "failed-fence-ignored",
+        "driver/intents.py",
+        '["metadata"]["uid"] == uid:\n                    raise\n',
+        '["metadata"]["uid"] == uid:\n                    return\n',
+        "a verdict that is in the air counts for nothing, and arrives",
+    ),
+    Mutant(
+        "settled-intentions-stay",
+        "driver/intents.py",
+        "for uid, ref in self._jobs.items() if uid not in self._settled}",
+        "for uid, ref in self._jobs.items()}",
+        "after 500 gangs no other is admitted",
+    ),
+    Mutant(
+        "withdrawn-verdict-stands",
+        "driver/admission.py",
+        "                self._feed.again(uid)\n        self._intents.settle((uid,))\n",
+        "                pass\n        self._intents.settle((uid,))\n",
+        "a gang whose verdict could not be written waits for ever, and keeps its room from others",
+    ),
+    Mutant(
+        "nobodys-jobs-count",
+        "driver/others.py",
+        "return bool(known.driver) and known.driver not in self._stale",
+        "return True",
+        "a gang that nobody drives, or whose driver is dead, is given a place",
+    ),
+    Mutant(
+        "decides-beside-the-arbiter",
+        "driver/arbiter.py",
+        "return self._tenure.valid() if self._is_candidate() else not self._sees_another()",
+        "return self._tenure.valid() if self._is_candidate() else True",
+        "drivers of one namespace give away room that they do not see",
+    ),
+    Mutant(
+        "one-pod-too-many",
+        "core/gang/holding.py",
+        "to_come, known = max(0, wanted - there), len(held.coming)",
+        "to_come, known = max(0, wanted - there - 1), len(held.coming)",
+        "gangs are admitted for which one pod has no room",
+    ),
+    Mutant(
+        "queue-quota-ignored",
+        "core/gang/reservations.py",
+        "if ask is None or not books.quotas.fits(entry.queue, ask.need(counts)):",
+        "if ask is None:",
+        "a queue has more than its quota",
+    ),
+    Mutant(
+        "resource-quota-ignored",
+        "core/gang/round.py",
+        "        if self._books.bounds.beyond(entry.gang, counts) is not None:\n            return None\n",
+        "",
+        "half of a gang is made, and the namespace's ResourceQuota refuses the rest",
+    ),
+    Mutant(
+        "ended-pods-take-room",
+        "core/gang/sight.py",
+        'return text(mapping(pod.get("spec")).get("nodeName")) if _lives(pod) else ""',
+        'return text(mapping(pod.get("spec")).get("nodeName"))',
+        "a gang waits for room that only the pods of finished jobs are in",
+    ),
+    Mutant(
+        "done-replicas-keep-their-place",
+        "core/gang/holding.py",
+        "return max(0, size(gang, member) - gang.done.get(member.type, 0)) if gang.place else 0",
+        "return size(gang, member) if gang.place else 0",
+        "a gang waits for room of replicas that are done",
+    ),
+    Mutant(
+        "place-is-not-given-back",
+        "core/requeue.py",
+        "        start_time=None,\n        admission=None,\n",
+        "        start_time=None,\n",
+        "a gang that was preempted keeps its place",
+    ),
+    Mutant(
+        "told-again-and-again",
+        "core/gang/telling.py",
+        "        books.tell(victim, victim.held.staying, victim.held.staying_quota)\n",
+        "",
+        "more gangs are preempted than have to be",
+    ),
+    Mutant(
+        "larger-than-asked-for",
+        "core/resizing.py",
+        "{spec.type: min(wanted.get(spec.type, spec.replicas), spec.most) for spec in s.asked.replica_specs}",
+        "{spec.type: wanted.get(spec.type, spec.replicas) for spec in s.asked.replica_specs}",
+        "a job that was scaled down keeps its place as it was",
+    ),
+    # How a job goes on, and how it ends
+    Mutant(
+        "kubelets-restarts-forgotten",
+        "core/restarts.py",
+        "return replace(status, container_restarts=status.container_restarts + _by_kubelet(facts, replicas))",
+        "return status",
+        "a job restarts more often than its backoffLimit says",
+    ),
+    Mutant(
+        "disruptions-spend-the-budget",
+        "core/restarts.py",
+        "failures = sum(one.disruption is None for one in costs)",
+        "failures = len(costs)",
+        "a drained node makes a job fail for its backoffLimit",
+    ),
+    Mutant(
+        "taken-counts-as-failed",
+        "core/facts.py",
+        "yield Occurrence(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=taken)",
+        "yield Occurrence(event=Event.POD_EVICTED, spec=spec, replica=replica)",
+        "a pod that somebody deleted spends a restart",
+    ),
+    Mutant(
+        "old-pods-count",
+        "core/facts.py",
+        "or pod.attempt != status.attempts.label(replica)",
+        'or pod.attempt.split(".")[0] != str(status.attempts.job)',
+        "a pod that failed is taken for the one that is to follow it, and fails again",
+    ),
+    Mutant(
+        "success-too-early",
+        "core/ending.py",
+        "if needed and all(replica in s.facts.succeeded for replica in needed):",
+        "if needed and any(replica in s.facts.succeeded for replica in needed):",
+        "a job has succeeded when its first worker has",
+    ),
+    Mutant(
+        "polite-end-is-success",
+        "core/facts.py",
+        "    if pod.deleting:\n        return False\n",
+        "",
+        "a worker that was told to stop, and does, has succeeded",
+    ),
+    Mutant(
+        "recovery-never-due",
+        "core/recovery.py",
+        "since = (place.incomplete or now) if lacks else None",
+        "since = now if lacks else None",
+        "a gang that has lost a node for good is half placed for ever",
+    ),
+    Mutant(
+        "deadline-needs-another-event",
+        "core/reconcile.py",
+        "times = [look_again, deadline_at(job, status), release_at",
+        "times = [look_again, release_at",
+        "activeDeadlineSeconds falls when something else happens",
+    ),
+    Mutant(
+        "ttl-needs-another-event",
+        "core/reconcile.py",
+        "return _earliest(_expires_at(job, status), look_again)",
+        "return look_again",
+        "a finished job is deleted when something else happens",
+    ),
+    Mutant(
+        "limit-reached-and-running-on",
+        "core/stopping.py",
+        "if policy is CleanPodPolicy.NONE and status.reason in _CUT_SHORT:",
+        "if False:",
+        "pods of a job that is over its deadline run on",
+    ),
+    Mutant(
+        "no-suspension-while-restarting",
+        "core/living.py",
+        "if not (s.job.run_policy.suspend and s.live):",
+        "if not (s.job.run_policy.suspend and s.live) or s.status.phase is Phase.RESTARTING:",
+        "a job that restarts cannot be suspended",
+    ),
+    Mutant(
+        "dependency-too-early",
+        "core/dependencies.py",
+        "return other is None or counts.ready + counts.succeeded >= other.min_replicas",
+        "return other is None or counts.pending + counts.ready + counts.succeeded >= other.min_replicas",
+        "a task starts before the one that it depends on is up",
+    ),
+)
