@@ -8,14 +8,14 @@ style-and-libraries reference, section 3.1.
 from __future__ import annotations
 
 import logging
-import random
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from tf_dist.cluster.api import Cluster, Object, Resource, Stream, WatchEvent
 from tf_dist.cluster.cache import Cache, Change, as_number, key_of, version_of
+from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.errors import ClusterError, Forbidden, Gone, NotFound, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)
@@ -33,9 +33,15 @@ _SET_BACK: Final = 8
 _UNSERVED: Final = 5
 
 
-def backoff(failures: int, *, first: float = _FIRST, longest: float = _LONGEST) -> float:
+def backoff(
+    failures: int,
+    *,
+    first: float = _FIRST,
+    longest: float = _LONGEST,
+    uniform: Callable[[float, float], float] = MACHINE.uniform,
+) -> float:
     """Seconds to wait after so many failures in a row: doubling from ``first`` on, up to a half less by chance."""
-    return min(longest, first * 2.0 ** min(failures, 16)) * random.uniform(0.5, 1.0)
+    return min(longest, first * 2.0 ** min(failures, 16)) * uniform(0.5, 1.0)
 
 
 class Reflector:
@@ -63,8 +69,9 @@ class Reflector:
         index: Callable[[Object], str] = lambda _: "",
         restarted: Callable[[str, str], None] = lambda *_: None,
         relisted: Callable[[], None] = lambda: None,
-        pause: Callable[[int], float] = backoff,
+        pause: Callable[[int], float] | None = None,
         optional: bool = False,
+        runtime: Runtime = MACHINE,
     ) -> None:
         self._cluster = cluster
         self.resource = resource
@@ -73,28 +80,29 @@ class Reflector:
         self._changed = changed
         self._restarted = restarted
         self._relisted = relisted
-        self._pause = pause
+        self._runtime = runtime
+        self._pause = pause or partial(backoff, uniform=runtime.uniform)
         self._optional = optional
         self.cache = Cache(index)
         self.problem: ClusterError | None = None
         self.absent = False  # the server does not serve the kind: that nothing is cached then says nothing else
         self.hidden: Forbidden | None = None  # why an optional kind may not be seen
         self.lists = 0  # how often everything was listed
-        self.heard_at = time.monotonic()  # when the server last said anything
+        self.heard_at = runtime.monotonic()  # when the server last said anything
         self.round_at = self.heard_at  # when the thread last did anything
         self._version = ""  # the newest that was seen
         self._resume = ""  # where to watch from; "": list first
         self._failures = 0
         self._expiries = 0  # how many watches in a row have expired (410) at once
         self._older_lists = 0
-        self._listed = threading.Event()
+        self._listed = runtime.event()
         self._wanted = False
         self._begun = False
-        self._stopped = threading.Event()
-        self._stirred = threading.Event()
+        self._stopped = runtime.event()
+        self._stirred = runtime.event()
         self._stream: Stream[WatchEvent] | None = None
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=f"reflect-{resource.plural}", daemon=True)
+        self._thread = runtime.thread(self._run, f"reflect-{resource.plural}")
 
     # What others ask
 
@@ -172,7 +180,7 @@ class Reflector:
 
     def start(self) -> None:
         """Begin."""
-        self.round_at = self.heard_at = time.monotonic()
+        self.round_at = self.heard_at = self._runtime.monotonic()
         self._thread.start()
         self._begun = True
 
@@ -196,7 +204,7 @@ class Reflector:
 
     def _run(self) -> None:
         while True:
-            self.round_at = time.monotonic()
+            self.round_at = self._runtime.monotonic()
             self._stirred.clear()
             if self._stopped.is_set():
                 return
@@ -303,7 +311,7 @@ class Reflector:
         return known if same else None
 
     def _hear(self) -> None:
-        self.heard_at = self.round_at = time.monotonic()
+        self.heard_at = self.round_at = self._runtime.monotonic()
 
     def _is_there(self) -> None:
         if self.absent or self.hidden is not None:
@@ -348,7 +356,7 @@ class Reflector:
         with self._lock:
             if not self._wanted:
                 self._listed.set()  # it may have been refused in the meantime
-        begun, fruitless = time.monotonic(), True
+        begun, fruitless = self._runtime.monotonic(), True
         try:
             with stream:
                 for event in stream:
@@ -358,7 +366,7 @@ class Reflector:
         finally:
             with self._lock:
                 self._stream = None
-            lasted = time.monotonic() - begun >= _SHORT
+            lasted = self._runtime.monotonic() - begun >= _SHORT
             if lasted:
                 self._expiries = 0
         if fruitless and not lasted and not self._stirred.is_set():

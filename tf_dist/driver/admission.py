@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core.gang.admit import Admitter
 from tf_dist.core.gang.feed import Feed
 from tf_dist.core.gang.model import UNREADABLE, Admit, Place, Snapshot, Undecidable, Verdict, Wait
@@ -40,6 +40,7 @@ class Admission:
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
         recorder: Recorder | None = None,
+        runtime: Runtime = MACHINE,
     ) -> None:
         self._caches = caches
         self._recorder = recorder or Recorder()
@@ -48,7 +49,7 @@ class Admission:
         self._intents: Intents = Alone()
         self._opened = False
         self._epoch: object = None
-        self._lock = threading.RLock()
+        self._lock = runtime.lock()
         self._begin()
         self._rested = float("-inf")
         self.wanted = True

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from tf_dist.cluster.api import LEASES, Cluster
+from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core import names
 from tf_dist.driver import lease
 from tf_dist.driver.lease import LeaseRef, Observation, Terms
@@ -116,6 +117,7 @@ class LeaseArbiter:
         duration: float = lease.DURATION,
         renew_every: float = lease.RENEW_EVERY,
         monotonic: Callable[[], float] = lease.steady,
+        runtime: Runtime = MACHINE,
     ) -> None:
         self._cluster = cluster
         self._monotonic = monotonic
@@ -132,6 +134,7 @@ class LeaseArbiter:
             duration=duration,
             renew_every=renew_every,
             monotonic=monotonic,
+            runtime=runtime,
         )
         self._sees_all = self._started = False
         self._seen = Observation()

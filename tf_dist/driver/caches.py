@@ -9,6 +9,7 @@ from typing import Final
 
 from tf_dist.cluster.api import NODES, PODS, PRIORITY_CLASSES, QUEUES, Cluster, Object, Resource
 from tf_dist.cluster.reflector import Reflector
+from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core import names
 from tf_dist.core.gang.model import Snapshot
 from tf_dist.core.gang.queue_tree import DEFAULT
@@ -51,6 +52,7 @@ class Caches:
         room: Callable[[], None],
         recorder: Recorder,
         monotonic: Callable[[], float] = time.monotonic,
+        runtime: Runtime = MACHINE,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -58,13 +60,16 @@ class Caches:
         self._room = room
         self._recorder = recorder
         self._monotonic = monotonic
+        self._runtime = runtime
         self._view: View | None = None
         self._coming: View | None = None
         self._retired: list[View] = []
         self._probe_at = 0.0
         self.generation = 0
         self.departed = Departed()
-        self.schedulers = Schedulers(cluster, settings.namespace, rung=rung, recorder=recorder)
+        self.schedulers = Schedulers(
+            cluster, settings.namespace, rung=rung, recorder=recorder, monotonic=monotonic, runtime=runtime
+        )
         self.followed = False
 
     # Their life
@@ -91,6 +96,7 @@ class Caches:
             room=self._room,
             departed=self.departed.add,
             recorder=self._recorder,
+            runtime=self._runtime,
         )
 
     def _probe(self, view: View) -> None:
@@ -193,7 +199,7 @@ class Caches:
 
     def readings(self) -> Iterator[InformerReading]:
         """How each informer stands, while they follow the cluster."""
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         for one in self._all() if self.followed else ():
             age, idle = now - one.heard_at, now - one.round_at
             yield InformerReading(str(one.resource.plural), age, idle, one.died(), one.lists)

@@ -6,10 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Final
 
 from tf_dist.cluster.refusals import Disallowed
+from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core.actions import Emit, Plan
 from tf_dist.core.gang.model import Verdict
 from tf_dist.core.status import STALLED
@@ -57,6 +58,7 @@ class Crew:
         look: Callable[[JobRef], tuple[Known | None, bool]],
         tells: Callable[[Known, Verdict], bool],
         lost: Callable[[], None],
+        runtime: Runtime = MACHINE,
     ) -> None:
         self._steward = steward
         self._admission = admission
@@ -69,12 +71,13 @@ class Crew:
         self._look = look
         self._tells = tells
         self._lost = lost
+        self._runtime = runtime
         self._lock = threading.Lock()
         self._waiting: dict[JobRef, float] = {}  # since when they wait for a worker, in seconds of ``monotonic``
         self._running: dict[JobRef, float] = {}
         self._workers = 0
         self._again: set[JobRef] = set()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Executor | None = None
 
     @property
     def started(self) -> bool:
@@ -84,7 +87,7 @@ class Crew:
     def start(self, workers: int) -> None:
         """Act for so many jobs at a time from now on."""
         self._workers = max(1, workers)
-        self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="driver-worker")
+        self._pool = self._runtime.pool(self._workers, "driver-worker")
 
     def stop(self) -> None:
         """Wait for the passes that are under way; those that are not are given up."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Collection
 from typing import Final
 
+from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.driver.leasebook import LOOK_EVERY, LeaseBook
 from tf_dist.driver.tenure import Tenure
 from tf_dist.errors import ClusterError
@@ -30,6 +29,7 @@ class LeaseMandate:
         *,
         takes_over: bool = True,
         chores: Callable[[], object] = lambda: None,
+        runtime: Runtime = MACHINE,
     ) -> None:
         self.takes_over = takes_over
         self._tenure = tenure
@@ -39,9 +39,10 @@ class LeaseMandate:
         self._stale: frozenset[str] = frozenset()
         self._refs: frozenset[str] = frozenset()
         self._listener: Callable[[], None] = lambda: None
-        self._stirred = threading.Event()
+        self._runtime = runtime
+        self._stirred = runtime.event()
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="leasebook", daemon=True)
+        self._thread = runtime.thread(self._run, "leasebook")
         tenure.listen(lambda _: self._listener())
 
     # What a driver asks
@@ -110,8 +111,9 @@ class LeaseMandate:
         if stale != self._stale:
             self._stale = stale
             self._listener()
-        if time.monotonic() >= self._chores_due and self.valid():
-            self._chores_due = time.monotonic() + _CHORES_EVERY
+        now = self._runtime.monotonic()
+        if now >= self._chores_due and self.valid():
+            self._chores_due = now + _CHORES_EVERY
             try:
                 self._chores()
             except ClusterError as error:

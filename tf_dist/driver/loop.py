@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tf_dist.cluster.api import QUEUES, Cluster
+from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core.claims import managed_elsewhere
 from tf_dist.core.gang.model import Admit, Verdict, Wait
 from tf_dist.driver import arbiter as arbiters
@@ -53,7 +54,7 @@ class Driver:
     ``start`` follows the cluster and acts in threads until ``stop``. ``step`` is one pass in the caller's thread, over
     lists made for it unless ``start`` or ``caches.start`` came before. ``rung`` is called, from any thread, with every
     job around which something has changed. ``clock``: epoch seconds, for what is written down and compared with it;
-    ``monotonic``: seconds that only go forward, for every pause.
+    ``monotonic``: seconds that only go forward, for every pause; ``runtime``: its threads and what they wait with.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Driver:
         mandate: Mandate | None = None,
         arbiter: Arbiter | None = None,
         rung: Callable[[JobRef], object] = lambda _: None,
+        runtime: Runtime = MACHINE,
     ) -> None:
         self._settings = settings or DriverSettings()
         self._monotonic = monotonic
@@ -74,7 +76,8 @@ class Driver:
         self._recorder = recorder or Recorder()
         self._mandate = mandate or Always()
         self._rung = rung
-        self._queue: WorkQueue[JobRef] = WorkQueue(monotonic)
+        self._runtime = runtime
+        self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime)
         self._events = EventWriter(cluster, clock, self._settings.component, monotonic=monotonic)
         self.caches = Caches(
             cluster,
@@ -83,9 +86,10 @@ class Driver:
             room=self._ring_room,
             recorder=self._recorder,
             monotonic=monotonic,
+            runtime=runtime,
         )
         self._ledger = Ledger(self._settings.default_gang, others=self._settings.other_schedulers)
-        self._admission = Admission(self.caches, clock, monotonic, self._recorder)
+        self._admission = Admission(self.caches, clock, monotonic, self._recorder, runtime)
         arbiter = arbiter or arbiters.Alone()
         arbiter.listen(self._ring_room)
         self._deciding = Deciding(
@@ -128,6 +132,7 @@ class Driver:
             look=self._look,
             tells=self._tells,
             lost=self._look_at_all,
+            runtime=runtime,
         )
         self.pulse = Pulse()
         self._lock = threading.Lock()
@@ -135,7 +140,7 @@ class Driver:
         self._everything = True
         self._taken_up = self._right()
         self._all_due = float("-inf")
-        self._stopped = threading.Event()
+        self._stopped = runtime.event()
         self._thread: threading.Thread | None = None
         self._recorder.attach(self.readings)
 
@@ -150,7 +155,7 @@ class Driver:
         """Follow the cluster and drive its jobs in threads until ``stop``."""
         self._mandate.listen(self.wake)
         self._crew.start(self._settings.workers)
-        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
+        self._thread = self._runtime.thread(self._run, "driver")
         self._thread.start()
 
     def stop(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Final
 
 from tf_dist.cluster.api import Cluster, Object, Resource
 from tf_dist.cluster.reflector import Reflector
+from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core import names
 from tf_dist.core.schedulers.model import Scheduler
 from tf_dist.core.schedulers.served import Api, Served
@@ -48,13 +48,15 @@ class Schedulers:
         rung: Callable[[JobRef], None],
         recorder: Recorder,
         monotonic: Callable[[], float] = time.monotonic,
+        runtime: Runtime = MACHINE,
     ) -> None:
         self._cluster = cluster
         self._namespace = namespace
         self._rung = rung
         self._recorder = recorder
         self._monotonic = monotonic
-        self._lock = threading.Lock()
+        self._runtime = runtime
+        self._lock = runtime.lock()
         self._found: dict[str, _Found] = {}
         self._retired: list[Reflector] = []
         self._followed = False
@@ -182,6 +184,7 @@ class Schedulers:
             keep=slim.rule,
             index=names.owner_key if own else lambda _: "",
             restarted=self._recorder.watch_restarted,
+            runtime=self._runtime,
         )
 
     def _changed(self, old: Object | None, new: Object | None) -> None:

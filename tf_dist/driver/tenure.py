@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from tf_dist.cluster.api import LEASES, Cluster, Object
+from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core import names
 from tf_dist.driver import lease
 from tf_dist.driver.lease import LeaseRef, Observation, Terms
@@ -63,6 +63,7 @@ class Tenure:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = lease.steady,
         recorder: Recorder | None = None,
+        runtime: Runtime = MACHINE,
     ) -> None:
         self._cluster = cluster
         self.ref = ref
@@ -87,8 +88,9 @@ class Tenure:
         self._seen = Observation(duration)
         self._wrote = False
         self._told = False
-        self._state = threading.Condition()
-        self._stopped = threading.Event()
+        self._runtime = runtime
+        self._state = runtime.condition()
+        self._stopped = runtime.event()
         self._thread: threading.Thread | None = None
 
     # What others ask
@@ -116,7 +118,7 @@ class Tenure:
 
     def start(self) -> None:
         """Begin, in a thread."""
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread = self._runtime.thread(self._run, "lease")
         self._thread.start()
 
     def stop(self) -> None:
@@ -135,7 +137,7 @@ class Tenure:
         while not self._stopped.is_set():
             if self._monotonic() >= due:
                 # Replicas that started together should not ask together.
-                due = self._monotonic() + self._safe_step() * random.uniform(0.8, 1.0)
+                due = self._monotonic() + self._safe_step() * self._runtime.uniform(0.8, 1.0)
             self._tell()
             self._stopped.wait(max(min(due - self._monotonic(), self._until_change()), 0.0))
 

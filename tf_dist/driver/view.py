@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.reflector import Reflector
+from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core import names
 from tf_dist.core.gang.model import Snapshot
 from tf_dist.core.gang.snapshot import Claim, Snapshots
@@ -90,6 +90,7 @@ class View:
         room: Callable[[], None],
         departed: Callable[[Object], None],
         recorder: Recorder,
+        runtime: Runtime = MACHINE,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -98,6 +99,7 @@ class View:
         self._room = room
         self._departed = departed
         self._recorder = recorder
+        self._runtime = runtime
         self._snapshots = Snapshots()
         self._seeing = threading.Lock()
         self.job_kinds = JOB_KINDS if settings.volcano_jobs else (TFJOBS,)
@@ -152,6 +154,7 @@ class View:
             index=index,
             restarted=self._recorder.watch_restarted,
             optional=optional,
+            runtime=self._runtime,
         )
 
     # Its life
@@ -187,8 +190,9 @@ class View:
 
     def wait_synced(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for that."""
-        end = time.monotonic() + timeout
-        return all(r.wait_synced(max(0.0, end - time.monotonic())) for r in self.reflectors.values())
+        clock = self._runtime.monotonic
+        end = clock() + timeout
+        return all(r.wait_synced(max(0.0, end - clock())) for r in self.reflectors.values())
 
     def refused(self) -> Forbidden | None:
         """The right without which it will never hold all that is decided on."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import threading
 import time
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
+
+from tf_dist.cluster.runtime import MACHINE, Runtime
 
 K = TypeVar("K", bound=Hashable)
 
@@ -19,11 +20,12 @@ _SLACK: Final = 64
 class WorkQueue(Generic[K]):
     """A thread-safe, de-duplicating, delaying queue, with a back-off of its own for each key that fails.
 
-    ``monotonic``: seconds that only go forward; no wall clock has a part in it.
+    ``monotonic``: seconds that only go forward; no wall clock has a part in it. ``runtime``: what ``wait`` waits with.
     """
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, runtime: Runtime = MACHINE) -> None:
         self._monotonic = monotonic
+        self._runtime = runtime
         # When a key is due, and the serial number of the heap's entry that says so.
         self._due: dict[K, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, K]] = []
@@ -32,7 +34,7 @@ class WorkQueue(Generic[K]):
         self._ready_at: dict[K, float] = {}  # of the keys that were taken last
         self.adds = 0
         self.retries = 0
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
         self._closed = False
         self._woken = False
 
@@ -99,11 +101,11 @@ class WorkQueue(Generic[K]):
             return self._take()
 
     def wait(self, longest: float) -> list[K]:
-        """The due keys, waiting for the first up to ``longest`` seconds of real time; empty then, or when woken."""
+        """The due keys, waiting for the first up to ``longest`` seconds of the runtime; empty then, or when woken."""
         with self._changed:
-            end = time.monotonic() + longest
+            end = self._runtime.monotonic() + longest
             while not (keys := self._take()) and not self._closed and not self._woken:
-                rest = end - time.monotonic()
+                rest = end - self._runtime.monotonic()
                 if rest <= 0:
                     break
                 self._changed.wait(min(rest, self._until_next(rest)))
