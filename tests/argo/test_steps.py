@@ -17,7 +17,7 @@ hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip instal
 from tests.argo.expressions import retried, substituted  # noqa: E402
 from tests.argo.stage import FOREVER, Stage, job  # noqa: E402
 from tests.cli.conftest import PROGRAM, surroundings  # noqa: E402
-from tests.cli.test_on_a_cluster import forbidden, refusing  # noqa: E402
+from tests.cli.refusing import forbidden, refusing  # noqa: E402
 from tests.core.dialects.documents import v1, v1alpha1, volcano  # noqa: E402
 from tests.payloads import changed_leaves  # noqa: E402
 from tf_dist.argo import Input, TFJob, TFJobStep, cleanup_step, tf_job_resource, wait_admitted_step  # noqa: E402

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.test_rest import CHUNKED, chunk, failure, reply, saying
+from tests.cluster.raw import CHUNKED, chunk, failure, reply, saying
 from tf_dist.client.bundle import load
 from tf_dist.client.jobs import StoredJob
 from tf_dist.client.lasting_logs import LastingLog

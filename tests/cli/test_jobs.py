@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Program, eventually
-
-FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
-
-
-def name() -> str:
-    return f"job-{uuid.uuid4().hex[:6]}"
+from tests.cli.processes import FOREVER, name
 
 
 def submitted(local: Program, script: str, *, workers: int = 1, **fields: Any) -> str:

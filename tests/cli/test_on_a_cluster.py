@@ -7,13 +7,10 @@ import re
 import shutil
 import signal
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,8 +19,8 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Program, eventually, surroundings
-from tests.cli.test_run import rest, until
-from tests.cli.test_terminal import on_terminal
+from tests.cli.processes import on_terminal, rest, until
+from tests.cli.refusing import forbidden, refusing
 from tests.cluster.secure import kubeconfig
 from tests.faults.proxy import Fault, Kind, Proxy
 from tf_dist.cluster import kube
@@ -315,46 +312,6 @@ def test_a_run_stays_on_this_machine_though_a_kubeconfig_is_there(elsewhere: Els
 
 
 # Clusters that lack something
-
-
-@contextmanager
-def refusing(answers: dict[str, tuple[int, Any]]) -> Iterator[str]:
-    """The URL of a server that answers requests for these plurals so, and all others that there is nothing."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            parts = self.path.partition("?")[0].split("/")
-            code, body = next((answers[part] for part in parts if part in answers), (404, "404 page not found\n"))
-            data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_GET = do_POST = do_PUT = do_DELETE = answer
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def forbidden(what: str) -> tuple[int, Any]:
-    text = f'{what} is forbidden: User "jane" cannot do that with resource "{what}"'
-    return 403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": text}
 
 
 @pytest.mark.parametrize("command", [["get"], ["get", "x"], ["submit", "job.yaml"], ["run", "job.yaml"]])

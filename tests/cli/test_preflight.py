@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.test_digits import EXAMPLES
-
+EXAMPLES = Path(__file__).parents[2] / "examples"
 TF_DIST = Path(sys.executable).with_name("tf-dist")
 
 

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Program, eventually
+from tests.cli.processes import rest, until
 
 FOREVER = "echo up; while :; do sleep 0.05; done"
 POLITE = f"trap 'echo bye; exit 0' TERM; {FOREVER}"
 DEAF = f"trap '' TERM; {FOREVER}"
-
-
-def until(process: subprocess.Popen[str], *texts: str) -> str:
-    """The output up to the first line with all of these texts."""
-    assert process.stdout is not None
-    seen = ""
-    for line in process.stdout:
-        seen += line
-        if all(text in line for text in texts):
-            return seen
-    raise AssertionError(f"{texts} not in the output:\n{seen}")
-
-
-def rest(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    with process.stdout as stream:
-        text = stream.read()
-    process.wait(120)
-    return text
 
 
 def test_a_job_that_succeeds(tf_dist: Program) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Program, eventually
-from tests.cli.test_jobs import FOREVER, name
+from tests.cli.processes import FOREVER, name
 
 
 def submit(local: Program, *, workers: int, annotations: dict[str, str] | None = None, dynamic: bool = True) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tests.cluster.support import owned_by, pod
-from tests.cluster.test_official_client import FixedLogs
+from tests.cluster.support import FixedLogs, owned_by, pod
 from tests.driver.harness import tfjob
 from tests.waiting import until
 from tf_dist.client.following import LogLine, opener

@@ -2,38 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-from collections.abc import Callable
-
 import pytest
 
-from tests.cli.conftest import PROGRAM, Program
-
-
-def on_terminal(
-    tf_dist: Program, *arguments: str, seen: Callable[[bytes], None] = lambda _: None, **env: str
-) -> tuple[int, str]:
-    """Exit code and output of a command on a terminal of 100 columns; ``seen`` hears of all there is so far."""
-    ours, theirs = pty.openpty()
-    settings = {**tf_dist.env, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", **env}
-    process = subprocess.Popen(
-        [*PROGRAM, *arguments], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, cwd=tf_dist.folder, env=settings
-    )
-    os.close(theirs)
-    text = b""
-    while True:
-        try:
-            data = os.read(ours, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not data:
-            break
-        text += data
-        seen(text)
-    os.close(ours)
-    return process.wait(120), text.decode()
+from tests.cli.conftest import Program
+from tests.cli.processes import on_terminal
 
 
 def test_a_run_is_a_live_table_below_the_lines(tf_dist: Program) -> None:

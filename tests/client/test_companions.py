@@ -2,48 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 from typing import Any
 
 import pytest
 
+from tests.client.companions import CLAIM, config, put, secret, word_of
 from tf_dist.client.companions import OWNER, create_companion
 from tf_dist.client.yaml_files import Written
 from tf_dist.cluster.api import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, QUEUES, SECRETS, Object, Resource
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.errors import AlreadyExists, Conflict, NotFound, Rejected
 
-CLAIM = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-
-
-def config(word: str = "hello", **more: Any) -> Object:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"word": word}, **more}
-
-
-def secret(word: str = "hello", **more: Any) -> Object:
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "settings"},
-        "stringData": {"word": word},
-        **more,
-    }
-
-
-def put(cluster: Any, body: Object, owner: str = "digits", namespace: str = "default") -> str:
-    return create_companion(cluster, Written("job.yaml", None, body, None), namespace, owner=owner)
-
 
 def stored(cluster: MemoryCluster, resource: Resource = CONFIG_MAPS) -> Object:
     return cluster.get(resource, "default", "settings")
-
-
-def word_of(body: Object) -> str:
-    word = body["data"]["word"]
-    return (
-        base64.b64decode(word).decode() if body.get("kind") == "Secret" or body.get("type") == "Opaque" else str(word)
-    )
 
 
 @pytest.fixture(params=[(config, CONFIG_MAPS), (secret, SECRETS)], ids=["ConfigMap", "Secret"])

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from tf_dist.cli.manifests import definitions
-from tf_dist.cluster.api import Cluster, Object, Resource, WatchEvent
+from tf_dist.cluster.api import ALL_LINES, Cluster, LogOptions, Object, Resource, WatchEvent
 from tf_dist.cluster.rest import RestCluster
 from tf_dist.errors import NotFound
 
@@ -148,3 +148,33 @@ def tf_job_definition() -> Object:
 def real_kubeconfig() -> str:
     """The kubeconfig of the real API server that the environment names, "" for none."""
     return os.environ.get("TF_DIST_TEST_KUBECONFIG", "")
+
+
+class FixedLogs:
+    """A log source that has said everything already."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = lines
+
+    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> FixedStream:
+        return FixedStream(self._lines)
+
+
+class FixedStream:
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = iter(lines)
+
+    def __iter__(self) -> FixedStream:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._lines)
+
+    def close(self) -> None:
+        self._lines = iter(())
+
+    def __enter__(self) -> FixedStream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

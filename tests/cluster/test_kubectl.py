@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cluster.support import config_map, job, node, pod
-from tests.cluster.test_official_client import FixedLogs
+from tests.cluster.support import FixedLogs, config_map, job, node, pod
 from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS, QUEUES, TFJOBS
 from tf_dist.cluster.http import ApiServer, kubeconfig
 from tf_dist.cluster.memory import MemoryCluster, Scheduler

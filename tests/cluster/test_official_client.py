@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.support import config_map, pod
-from tf_dist.cluster.api import ALL_LINES, LogOptions
+from tests.cluster.support import FixedLogs, config_map, pod
 from tf_dist.cluster.http import ApiServer, kubeconfig
 
 kubernetes = pytest.importorskip("kubernetes")
@@ -137,33 +136,3 @@ def test_access_reviews_say_yes(api: Any) -> None:
     )
     found = kubernetes.client.AuthorizationV1Api(api).create_self_subject_access_review(review)
     assert found.status.allowed is True
-
-
-class FixedLogs:
-    """A log source that has said everything already."""
-
-    def __init__(self, lines: list[bytes]) -> None:
-        self._lines = lines
-
-    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> FixedStream:
-        return FixedStream(self._lines)
-
-
-class FixedStream:
-    def __init__(self, lines: list[bytes]) -> None:
-        self._lines = iter(lines)
-
-    def __iter__(self) -> FixedStream:
-        return self
-
-    def __next__(self) -> bytes:
-        return next(self._lines)
-
-    def close(self) -> None:
-        self._lines = iter(())
-
-    def __enter__(self) -> FixedStream:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tests.client.test_companions import CLAIM, config, put, secret, word_of
+from tests.client.companions import CLAIM, config, put, secret, word_of
 from tf_dist.client.companions import create_companion
 from tf_dist.client.yaml_files import Written
 from tf_dist.cluster.api import CONFIG_MAPS, SECRETS, Object, Resource

@@ -11,27 +11,19 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cluster.support import exists
-from tests.deploy.conftest import SYSTEM
+from tests.deploy.conftest import SYSTEM, container
 from tests.deploy.kubelet import Kubelet
 from tests.driver.harness import tfjob
 from tests.waiting import until
-from tf_dist.cli.manifests.files import files
 from tf_dist.cli.manifests.settings import Settings
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS
 from tf_dist.cluster.rest import RestCluster
 
 PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
-
-
-def container(settings: Settings) -> dict[str, Any]:
-    (deployment,) = (one for one in files(settings)["controller.yaml"] if one["kind"] == "Deployment")
-    (found,) = deployment["spec"]["template"]["spec"]["containers"]
-    return dict(found)
 
 
 def test_the_command_takes_every_argument_that_is_given_to_it() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.deploy.kubelet import Kubelet
-from tests.deploy.test_roles import Life, short
+from tests.deploy.roles import Life, short
 from tests.driver.harness import tfjob
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.cluster.rest import RestCluster

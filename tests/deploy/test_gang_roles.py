@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.test_controller import container
+from tests.deploy.conftest import container
 from tests.driver.harness import tfjob
 from tf_dist.cli.manifests.files import files
 from tf_dist.cli.manifests.settings import Settings

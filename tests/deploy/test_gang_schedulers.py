@@ -14,18 +14,7 @@ import pytest
 from tests.cluster.support import names
 from tests.deploy.conftest import SYSTEM, is_served
 from tests.deploy.kubelet import Kubelet
-from tests.deploy.test_roles import (
-    ARBITRATING,
-    CONTROLLER,
-    INLINE,
-    QUEUES,
-    Account,
-    Kubectl,
-    Life,
-    granted,
-    short,
-    table,
-)
+from tests.deploy.roles import ARBITRATING, CONTROLLER, INLINE, QUEUES, Account, Kubectl, Life, granted, short, table
 from tests.driver.gang_apis import (
     COSCHEDULING_GROUPS,
     FLAVORS,

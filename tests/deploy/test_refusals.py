@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.deploy.kubelet import Kubelet
-from tests.deploy.test_roles import Life, short
+from tests.deploy.roles import Life, short
 from tests.driver.harness import tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, RESOURCE_QUOTAS, TFJOBS

@@ -13,6 +13,18 @@ import yaml
 from tests.cluster.support import exists, names
 from tests.deploy.conftest import SYSTEM, is_served
 from tests.deploy.kubelet import Kubelet
+from tests.deploy.roles import (
+    ARBITRATING,
+    CONTROLLER,
+    INLINE,
+    QUEUES,
+    Account,
+    Kubectl,
+    Life,
+    granted,
+    short,
+    table,
+)
 from tests.driver.harness import container, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import (
@@ -28,7 +40,6 @@ from tf_dist.cluster.api import (
     TFJOBS_V1ALPHA1,
     VOLCANO_JOBS,
     Object,
-    Resource,
 )
 from tf_dist.cluster.memory.resources import CRDS
 from tf_dist.cluster.rest import RestCluster
@@ -45,43 +56,10 @@ from tf_dist.errors import Forbidden
 
 pytestmark = pytest.mark.cluster
 
-Kubectl = Callable[..., str]
-Account = Callable[[str, str], RestCluster]
-Grants = set[tuple[str, str, str]]
-"""Group, resource (with a name, if only that one), verb."""
 
 JOBS = "kubeflow.org"
 
 
-def table(text: str) -> Grants:
-    """Lines of ``resource[.group]: verb verb``, as kubectl names resources."""
-    found = set()
-    for line in filter(None, (line.strip() for line in text.splitlines())):
-        place, _, verbs = line.partition(":")
-        resource, _, group = place.partition(".")
-        found |= {(group, resource, verb) for verb in verbs.split()}
-    return found
-
-
-DRIVING = """
-    tfjobs.kubeflow.org: get list watch patch delete
-    tfjobs/status.kubeflow.org: update
-    tfjobs/finalizers.kubeflow.org: update
-    pods: get list watch create delete
-    services: get list watch create delete
-    events: create patch
-    resourcequotas: list watch
-"""
-QUEUES = table(
-    "queues.tf-dist.dev: get list watch\n priorityclasses.scheduling.k8s.io: get list watch\n"
-    "runtimeclasses.node.k8s.io: get list watch"
-)
-ARBITRATING = table(
-    "nodes: list watch\n queues.tf-dist.dev: list watch\n queues/status.tf-dist.dev: update\n"
-    "priorityclasses.scheduling.k8s.io: list watch\n runtimeclasses.node.k8s.io: list watch\n"
-    "namespaces: list watch"
-)
-CONTROLLER = table(DRIVING + "leases.coordination.k8s.io: get list") | ARBITRATING
 ELECTION = {
     ("coordination.k8s.io", f"leases/{name}", verb)
     for name in ("tf-dist-controller", "tf-dist-controller-admissions")
@@ -93,19 +71,6 @@ ARBITER = {
     for verb in ("get", "update")
 }
 SEEN = {("coordination.k8s.io", "leases/tf-dist-arbiter", "get")}
-INLINE = table(
-    DRIVING
-    + """
-    tfjobs.kubeflow.org: create
-    pods/log: get
-    events: list watch
-    leases.coordination.k8s.io: get list create update delete
-    configmaps: get create patch
-    secrets: get create patch
-    persistentvolumeclaims: get create patch
-    services: patch
-    """
-)
 NODE = table(
     """
     nodes: get list watch create patch delete
@@ -124,30 +89,6 @@ NODE = table(
     """
 )
 HEARTBEAT = table("leases.coordination.k8s.io: get create update delete")
-
-
-def granted(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:
-    """What an account may do in a namespace, beyond what anybody may who is known at all."""
-    return _rules(kubectl, account, home, namespace) - _rules(kubectl, "nobody-special", home, namespace)
-
-
-def _rules(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectRulesReview",
-        "spec": {"namespace": namespace},
-    }
-    groups = ("system:serviceaccounts", f"system:serviceaccounts:{home}", "system:authenticated")
-    who = [f"--as=system:serviceaccount:{home}:{account}", *(f"--as-group={group}" for group in groups)]
-    answer = json.loads(kubectl("create", "--validate=false", "-f", "-", "-o", "json", *who, stdin=review))
-    return {
-        (group, f"{resource}/{name}" if name else resource, verb)
-        for rule in answer["status"]["resourceRules"]
-        for group in rule.get("apiGroups") or ()
-        for resource in rule.get("resources") or ()
-        for name in rule.get("resourceNames") or ("",)
-        for verb in rule["verbs"]
-    }
 
 
 def test_the_controller_may_do_this_and_nothing_more(kubectl: Kubectl, namespace: str) -> None:
@@ -236,50 +177,6 @@ def test_who_may_edit_or_view_a_namespace_may_do_so_with_its_jobs(kubectl: Kubec
 
 
 # A job's whole life, with nothing but the role
-
-
-class Life:
-    """Drives one job with a driver in the hands of an account, while somebody plays the kubelet."""
-
-    def __init__(
-        self, admin: RestCluster, driver: Driver, kubelet: Kubelet, resource: Resource, stored: Object
-    ) -> None:
-        self._admin = admin
-        self._driver = driver
-        self._kubelet = kubelet
-        self._resource = resource
-        self._metadata = stored["metadata"]
-
-    @property
-    def _where(self) -> tuple[Resource, str, str]:
-        return self._resource, self._metadata["namespace"], self._metadata["name"]
-
-    def memory(self) -> Object:
-        return dict((self._admin.get(*self._where).get("status") or {}).get("tfDist") or {})
-
-    def holds(self, condition: str) -> bool:
-        """Whether a condition of the job's status is true."""
-        conditions = (self._admin.get(*self._where).get("status") or {}).get("conditions") or ()
-        return any(one["type"] == condition and one["status"] == "True" for one in conditions)
-
-    def until(self, condition: Callable[[], bool], **ends: int) -> None:
-        left = {name.replace("_", "-"): code for name, code in ends.items()}
-
-        def step() -> bool:
-            self._driver.step()
-            self._kubelet.step(left)
-            return not left and condition()
-
-        until(step, 60)
-
-    def gone(self) -> bool:
-        return not exists(self._admin, *self._where)
-
-
-def short(document: Object, **policy: Any) -> Object:
-    """The harness's job, in no namespace of its own."""
-    metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
-    return {**document, "metadata": metadata}
 
 
 def live(admin: RestCluster, driver: Driver, kubelet: Kubelet, submit: RestCluster, namespace: str) -> None:

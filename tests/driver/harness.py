@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from typing import Any, cast
 
-from tf_dist.cluster.api import EVENTS, NODES, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import (
+    EVENTS,
+    NODES,
+    PODS,
+    TFJOBS,
+    VOLCANO_JOBS,
+    Cluster,
+    Object,
+    Resource,
+)
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.cluster.memory.resources import BUILTIN
+from tf_dist.core import names
 from tf_dist.driver.loop import Driver
 from tf_dist.errors import TFDistError
 
@@ -179,4 +190,76 @@ def disturbed(inner: Cluster, before: Callable[..., object]) -> Cluster:
 
             return call
 
-    return cast(Cluster, Wire())
+    return cast("Cluster", Wire())
+
+
+ME, OTHER = "default/me", "default/other"
+
+
+class Hands:
+    """A mandate that a test holds in its hands. It ends after ``left`` questions (None: never)."""
+
+    def __init__(self, ref: str = ME, *, takes_over: bool = True) -> None:
+        self.ref = ref
+        self.takes_over = takes_over
+        self.epoch = 0
+        self.left: int | None = None
+        self.dead: frozenset[str] = frozenset()
+        self.watched: frozenset[str] = frozenset()
+
+    def valid(self) -> bool:
+        if self.left is None:
+            return True
+        self.left -= 1
+        return self.left >= 0
+
+    def remaining(self) -> float:
+        return math.inf if self.left is None or self.left >= 0 else 0.0
+
+    def stale(self) -> Collection[str]:
+        return self.dead & self.watched
+
+    def watch_refs(self, refs: Collection[str]) -> None:
+        self.watched = frozenset(refs)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self.changed = listener
+
+
+class Counting:
+    """Passes every call on and keeps their names."""
+
+    def __init__(self, inner: Cluster) -> None:
+        self.inner = inner
+        self.calls: list[str] = []
+
+    def __getattr__(self, verb: str) -> Any:
+        call = getattr(self.inner, verb)
+
+        def counted(resource: Any, *args: Any, **kwargs: Any) -> Any:
+            self.calls.append(f"{verb} {resource.plural if isinstance(resource, Resource) else ''}".strip())
+            return call(resource, *args, **kwargs)
+
+        return counted
+
+
+def claimed_by(driver: str, **fields: Any) -> Object:
+    document = tfjob(**fields)
+    document["metadata"]["annotations"] = {names.DRIVER: driver}
+    return document
+
+
+def queue(name: str, cpu: str, **spec: Any) -> Object:
+    return {
+        "apiVersion": "tf-dist.dev/v1alpha1",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": {"quotas": {"cpu": {"nominal": cpu}}, **spec},
+    }
+
+
+def queued(name: str, queue: str = "", priority_class: str = "", **fields: Any) -> Object:
+    job = tfjob(name, **fields)
+    policy = {"queue": queue, "priorityClass": priority_class}
+    job["spec"]["runPolicy"]["schedulingPolicy"] = {key: value for key, value in policy.items() if value}
+    return job

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from tests.driver.harness import Clock, World, tfjob
-from tests.driver.test_driving import Hands
-from tests.driver.test_intents import TURNS, Process, Turn, admitted, leave, play
+from tests.driver.harness import Clock, Hands, World, tfjob
+from tests.driver.turns import TURNS, Process, Turn, admitted, leave, play
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, TFJOBS, Cluster, Resource
 from tf_dist.core import names

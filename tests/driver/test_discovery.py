@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.driver.controllers import ask, settings
 from tests.driver.gang_apis import definition
-from tests.driver.harness import World, disturbed, tfjob
-from tests.driver.test_controller import ask, settings
-from tests.driver.test_queues import queue, queued
+from tests.driver.harness import World, disturbed, queue, queued, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import (
     LEASES,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from itertools import count as counter
 from typing import Any
 
 import pytest
 
-from tests.driver.harness import START, World, disturbed, tfjob
+from tests.driver.harness import ME, OTHER, START, Counting, Hands, World, claimed_by, disturbed, tfjob
 from tests.waiting import until
-from tf_dist.cluster.api import NODES, PODS, TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import NODES, PODS, TFJOBS, Resource
 from tf_dist.core import names
 from tf_dist.core.claims import driver_of
 from tf_dist.driver.loop import Driver
@@ -21,54 +20,6 @@ from tf_dist.driver.settings import DriverSettings
 from tf_dist.errors import Conflict, Forbidden, Unavailable
 
 SECONDS = 60
-ME, OTHER = "default/me", "default/other"
-
-
-class Hands:
-    """A mandate that a test holds in its hands. It ends after ``left`` questions (None: never)."""
-
-    def __init__(self, ref: str = ME, *, takes_over: bool = True) -> None:
-        self.ref = ref
-        self.takes_over = takes_over
-        self.epoch = 0
-        self.left: int | None = None
-        self.dead: frozenset[str] = frozenset()
-        self.watched: frozenset[str] = frozenset()
-
-    def valid(self) -> bool:
-        if self.left is None:
-            return True
-        self.left -= 1
-        return self.left >= 0
-
-    def remaining(self) -> float:
-        return math.inf if self.left is None or self.left >= 0 else 0.0
-
-    def stale(self) -> Collection[str]:
-        return self.dead & self.watched
-
-    def watch_refs(self, refs: Collection[str]) -> None:
-        self.watched = frozenset(refs)
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        self.changed = listener
-
-
-class Counting:
-    """Passes every call on and keeps their names."""
-
-    def __init__(self, inner: Cluster) -> None:
-        self.inner = inner
-        self.calls: list[str] = []
-
-    def __getattr__(self, verb: str) -> Any:
-        call = getattr(self.inner, verb)
-
-        def counted(resource: Any, *args: Any, **kwargs: Any) -> Any:
-            self.calls.append(f"{verb} {resource.plural if isinstance(resource, Resource) else ''}".strip())
-            return call(resource, *args, **kwargs)
-
-        return counted
 
 
 def driven(world: World, mandate: Hands, **settings: Any) -> Driver:
@@ -87,12 +38,6 @@ def settle(driver: Driver, most: int = 30) -> None:
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-def claimed_by(driver: str, **fields: Any) -> Object:
-    document = tfjob(**fields)
-    document["metadata"]["annotations"] = {names.DRIVER: driver}
-    return document
 
 
 def test_a_job_names_its_driver_with_its_first_status(world: World) -> None:

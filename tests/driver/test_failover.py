@@ -12,8 +12,8 @@ import pytest
 
 from tests.cluster.conftest import SERVICE_ACCOUNTS, kubeconfig
 from tests.cluster.support import cluster_of_kubeconfig, tf_job_definition, wait_for
+from tests.driver.controllers import Process
 from tests.driver.harness import tfjob
-from tests.driver.test_controller import Process
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, TFJOBS
 from tf_dist.cluster.memory.resources import CRDS

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.driver.harness import World, tfjob
-from tests.driver.test_driving import Hands
+from tests.driver.harness import Hands, World, tfjob
 from tests.faults.proxy import Fault, Kind, Passed, Proxy
 from tf_dist.cluster.api import PODS
 from tf_dist.cluster.http import ApiServer

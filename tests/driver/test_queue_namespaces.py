@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.driver.harness import World, disturbed
-from tests.driver.test_queues import queue, queued
+from tests.driver.harness import World, disturbed, queue, queued
 from tests.waiting import until
 from tf_dist.cluster.api import NAMESPACES, QUEUES, Resource
 from tf_dist.cluster.memory import MemoryCluster

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.driver.harness import World, tfjob
-from tests.driver.test_driving import claimed_by
+from tests.driver.harness import World, claimed_by, queue, queued
 from tf_dist.cluster.api import PRIORITY_CLASSES, QUEUES, TFJOBS, Object, Resource
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.mandate import Always
 from tf_dist.errors import Unavailable
-
-
-def queue(name: str, cpu: str, **spec: Any) -> Object:
-    return {
-        "apiVersion": "tf-dist.dev/v1alpha1",
-        "kind": "Queue",
-        "metadata": {"name": name},
-        "spec": {"quotas": {"cpu": {"nominal": cpu}}, **spec},
-    }
 
 
 def priority(name: str, value: int, **fields: Any) -> Object:
@@ -29,13 +19,6 @@ def priority(name: str, value: int, **fields: Any) -> Object:
         "value": value,
         **fields,
     }
-
-
-def queued(name: str, queue: str = "", priority_class: str = "", **fields: Any) -> Object:
-    job = tfjob(name, **fields)
-    policy = {"queue": queue, "priorityClass": priority_class}
-    job["spec"]["runPolicy"]["schedulingPolicy"] = {key: value for key, value in policy.items() if value}
-    return job
 
 
 def test_a_job_waits_for_the_quota_of_its_queue_and_the_queue_says_so() -> None:

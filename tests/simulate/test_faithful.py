@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from tests.simulate.test_policies import RIGID, gang
+from tests.simulate.gangs import RIGID, gang
 from tf_dist.core.gang.model import Queue, Quota
 from tf_dist.simulate.engine import Policy, simulate
 from tf_dist.simulate.model import Cluster, Scenario, Speed

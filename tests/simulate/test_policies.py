@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulate.gangs import LONG, RIGID, gang
 from tf_dist.simulate.engine import simulate
 from tf_dist.simulate.model import Cluster, Scenario, SimJob, Speed
 from tf_dist.simulate.policies import POLICIES
 from tf_dist.simulate.world import Piece, World
-
-RIGID = Speed(remote=1.0, overhead=0.0, restart=15.0)
-LONG = 10_000.0
-
-
-def gang(name: str, submit: float, workers: int, duration: float = LONG, **fields: object) -> SimJob:
-    """A gang of ``workers`` with a parameter server, of one size if nothing else is said."""
-    given = {"least": workers, "most": workers, "ps": 1, "estimate": duration} | fields
-    return SimJob(name=name, submit=submit, workers=workers, duration=duration, **given)  # type: ignore[arg-type]
 
 
 def run(policy: str, *jobs: SimJob, nodes: int = 2, speed: Speed = RIGID) -> World:

@@ -1,0 +1,62 @@
+"""Programs that run while a test looks on: their output up to a line or to its end, plain or on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import uuid
+from collections.abc import Callable
+
+from tests.cli.conftest import PROGRAM, Program
+
+FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
+"""A script of a job that goes on until it is asked to end."""
+
+
+def until(process: subprocess.Popen[str], *texts: str) -> str:
+    """The output up to the first line with all of these texts."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if all(text in line for text in texts):
+            return seen
+    raise AssertionError(f"{texts} not in the output:\n{seen}")
+
+
+def rest(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    with process.stdout as stream:
+        text = stream.read()
+    process.wait(120)
+    return text
+
+
+def on_terminal(
+    tf_dist: Program, *arguments: str, seen: Callable[[bytes], None] = lambda _: None, **env: str
+) -> tuple[int, str]:
+    """Exit code and output of a command on a terminal of 100 columns; ``seen`` hears of all there is so far."""
+    ours, theirs = pty.openpty()
+    settings = {**tf_dist.env, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", **env}
+    process = subprocess.Popen(
+        [*PROGRAM, *arguments], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, cwd=tf_dist.folder, env=settings
+    )
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            data = os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not data:
+            break
+        text += data
+        seen(text)
+    os.close(ours)
+    return process.wait(120), text.decode()
+
+
+def name() -> str:
+    """A name that no other job has."""
+    return f"job-{uuid.uuid4().hex[:6]}"

@@ -1,0 +1,50 @@
+"""A server that answers requests for some kinds as a test says, and all others that there is nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@contextmanager
+def refusing(answers: dict[str, tuple[int, Any]]) -> Iterator[str]:
+    """The URL of a server that answers requests for these plurals so, and all others that there is nothing."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            parts = self.path.partition("?")[0].split("/")
+            code, body = next((answers[part] for part in parts if part in answers), (404, "404 page not found\n"))
+            data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_DELETE = answer
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def forbidden(what: str) -> tuple[int, Any]:
+    text = f'{what} is forbidden: User "jane" cannot do that with resource "{what}"'
+    return 403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": text}
