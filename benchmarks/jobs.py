@@ -5,15 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 
-def tfjob(name: str, *, ps: int = 1, workers: int = 2, command: list[str] | None = None) -> dict[str, Any]:
-    """A v1 TFJob whose containers run ``command``."""
-    container = {
-        "name": "tensorflow",
-        "image": "tf",
-        "command": command or ["python", "train.py"],
-        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
+def tfjob(
+    name: str, *, ps: int = 1, workers: int = 2, gpus: int = 0, command: list[str] | None = None
+) -> dict[str, Any]:
+    """A v1 TFJob whose containers run ``command``; each worker asks for ``gpus``."""
+
+    def template(gpus: int = 0) -> dict[str, Any]:
+        requests = {"cpu": "100m", "memory": "64Mi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+        container = {
+            "name": "tensorflow",
+            "image": "tf",
+            "command": command or ["python", "train.py"],
+            "resources": {"requests": requests} | ({"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {}),
+        }
+        return {"spec": {"containers": [container]}}
+
+    replicas = {
+        "PS": {"replicas": ps, "restartPolicy": "OnFailure", "template": template()},
+        "Worker": {"replicas": workers, "restartPolicy": "ExitCode", "template": template(gpus)},
     }
-    template = {"spec": {"containers": [container]}}
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "TFJob",
@@ -21,9 +31,6 @@ def tfjob(name: str, *, ps: int = 1, workers: int = 2, command: list[str] | None
         "spec": {
             "runPolicy": {"cleanPodPolicy": "Running"},
             "successPolicy": "AllWorkers",
-            "tfReplicaSpecs": {
-                "PS": {"replicas": ps, "restartPolicy": "OnFailure", "template": template},
-                "Worker": {"replicas": workers, "restartPolicy": "ExitCode", "template": template},
-            },
+            "tfReplicaSpecs": {type_: replica for type_, replica in replicas.items() if replica["replicas"]},
         },
     }

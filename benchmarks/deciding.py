@@ -1,0 +1,223 @@
+"""The decision of a whole driver, as its jobs see it: from one change in the cluster to the admission it leads to.
+
+The cluster: 200 nodes of 8 GPUs, each held by a running gang of 8 workers. So many gangs of 8 wait for GPUs. A driver
+with a controller's settings follows all of it in its threads. ``python -m benchmarks.deciding 2000 8000`` prints what
+an answer takes with so many waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from benchmarks.jobs import tfjob
+from tf_dist.cluster.api import LEASES, NODES, PODS, TFJOBS, Object
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.cluster.memory.store import Key
+from tf_dist.core import names
+from tf_dist.driver.controller import collect_rarely
+from tf_dist.driver.lease import LeaseRef
+from tf_dist.driver.loop import Driver
+from tf_dist.driver.settings import DriverSettings
+
+GANGS, WORKERS = 200, 8
+_READY = [{"type": "Ready", "status": "True"}]
+
+
+@dataclass
+class Answers:
+    """Seconds from a change to the admission in a job's status, and seconds of CPU time until the driver rests."""
+
+    waiting: int
+    arrivals: list[float] = field(default_factory=list)
+    releases: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+class Scene:
+    """The cluster, and a driver that has seen all of it."""
+
+    def __init__(self, cluster: MemoryCluster, driver: Driver) -> None:
+        self._cluster = cluster
+        self.driver = driver
+        self._arrived = 0
+        self._admitted = {f"running-{gang:03}" for gang in range(GANGS)}
+
+    def arrive(self) -> float:
+        """Seconds from the creation of a job that fits (it wants no GPU) to its admission."""
+        self._arrived += 1
+        name = f"small-{self._arrived}"
+        change = lambda: self._cluster.create(TFJOBS, "default", tfjob(name, ps=0, workers=1))  # noqa: E731
+        seconds, admitted = self._answer(change)
+        assert admitted == name, f"{admitted} was admitted, not {name}"
+        return seconds
+
+    def release(self, gang: int) -> float:
+        """Seconds from the end of the last pod of a running gang to the admission of one that waits."""
+        pods = self._cluster.list(PODS, "default", labels=f"{names.JOB_NAME}=running-{gang:03}").items
+        assert len(pods) == WORKERS, f"{len(pods)} pods are left of running-{gang:03}"
+        for pod in pods[1:]:
+            self._succeed(pod)
+        self.rest()
+        seconds, admitted = self._answer(lambda: self._succeed(pods[0]))
+        assert admitted.startswith("waiting-"), f"{admitted} was admitted, and it did not wait for GPUs"
+        return seconds
+
+    def _succeed(self, pod: Object) -> None:
+        state = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+        status = {"phase": "Succeeded", "containerStatuses": [{"name": "tensorflow", "state": state}]}
+        body = {**pod, "status": status}
+        self._cluster.replace(PODS, "default", pod["metadata"]["name"], body, subresource="status")
+
+    def _answer(self, change: Callable[[], object]) -> tuple[float, str]:
+        """Seconds from a change to the next admission in a job's status, and that job's name; then rest."""
+        since = self._cluster.list(LEASES, "default").resource_version
+        with self._cluster.watch(TFJOBS, "default", since=since, timeout=600) as stream:
+            begun = time.perf_counter()
+            change()
+            for event in stream:
+                name = event.object["metadata"].get("name", "")  # a bookmark has none
+                if name not in self._admitted and _admitted(event.object):
+                    break
+            else:
+                raise TimeoutError("nothing was admitted within 600 s")
+            seconds = time.perf_counter() - begun
+        self.rest(seconds)
+        self._admitted.add(name)
+        return seconds, name
+
+    def rest(self, seconds: float = 0.0) -> None:
+        """Return when nothing has been written for as long as a driver rests after a decision of ``seconds``."""
+        quiet, seen, since = min(20.0, max(1.0, 6 * seconds)), "", time.monotonic()
+        while time.monotonic() - since < quiet:
+            if (now := self._cluster.list(LEASES, "default").resource_version) != seen:
+                seen, since = now, time.monotonic()
+            time.sleep(0.05)
+
+
+def _admitted(job: Object) -> bool:
+    return bool(((job.get("status") or {}).get("tfDist") or {}).get("admission"))
+
+
+class _Copies:
+    """A journal that keeps what one cluster holds, and gives it to the next with one of its jobs many times over."""
+
+    def __init__(self, job: str, copies: int) -> None:
+        self._job, self._copies = job, copies
+        self._kept: dict[Key, tuple[int, Object]] = {}
+        self._version = 0
+
+    def write(self, key: Key, version: int, obj: Object | None) -> None:
+        """Keep it."""
+        self._version = version
+        self._kept.pop(key, None)
+        if obj is not None:
+            self._kept[key] = version, obj
+
+    def load(self) -> tuple[int, Iterator[tuple[Key, Object]]]:
+        """All of it, with the copies."""
+        found = sorted(self._kept.items(), key=lambda entry: entry[1][0])
+        return self._version + self._copies * bool(found), self._objects(found)
+
+    def _objects(self, found: list[tuple[Key, tuple[int, Object]]]) -> Iterator[tuple[Key, Object]]:
+        for key, (_, obj) in found:
+            if key.name != self._job:
+                yield key, obj
+                continue
+            text = json.dumps(obj)
+            version, uid = f'"resourceVersion": "{obj["metadata"]["resourceVersion"]}"', obj["metadata"]["uid"]
+            for number in range(self._copies):
+                named = text.replace(self._job, name := f"waiting-{number:06}").replace(uid, f"{number:08x}{uid[8:]}")
+                copy = json.loads(named.replace(version, f'"resourceVersion": "{self._version + number + 1}"'))
+                yield key._replace(name=name), copy
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@contextmanager
+def scene(waiting: int) -> Iterator[Scene]:
+    """So many gangs wait, and a driver follows them."""
+    collect_rarely()
+    settings = DriverSettings(volcano_jobs=False, workers=16, admissions=LeaseRef("default", "admissions"))
+    journal = _Copies("waiting-template", waiting)
+    with MemoryCluster(journal=journal) as small:
+        _fill(small, Driver(small, settings=settings))
+    with MemoryCluster(journal=journal) as cluster:
+        driver = Driver(cluster, settings=settings)
+        found = Scene(cluster, driver)
+        driver.start()
+        try:
+            while not driver.synced():
+                time.sleep(0.05)
+            found.rest()
+            found.arrive()
+            yield found
+        finally:
+            driver.stop()
+
+
+def _fill(cluster: MemoryCluster, driver: Driver) -> None:
+    """Every GPU is held by a gang that runs, and one gang waits."""
+    room = {"cpu": "96", "memory": "384Gi", "pods": "110", "nvidia.com/gpu": "8"}
+    for number in range(GANGS):
+        node = {"metadata": {"name": f"n{number:03}"}, "status": {"allocatable": room, "conditions": _READY}}
+        cluster.create(NODES, None, node)
+        cluster.create(TFJOBS, "default", tfjob(f"running-{number:03}", ps=0, workers=WORKERS, gpus=1))
+    while driver.step():
+        pass
+    _run_pods(cluster)
+    cluster.create(TFJOBS, "default", tfjob("waiting-template", ps=0, workers=WORKERS, gpus=1))
+    while driver.step():
+        pass
+
+
+def _run_pods(cluster: MemoryCluster) -> None:
+    """Bind every pod to the node that its job was given, and run it."""
+    place = {
+        job["metadata"]["name"]: next(iter(job["status"]["tfDist"]["admission"]["placement"]["worker"]))
+        for job in cluster.list(TFJOBS).items
+    }
+    pods = cluster.list(PODS).items
+    assert len(pods) == GANGS * WORKERS, f"{len(pods)} pods, not {GANGS * WORKERS}"
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        cluster.bind("default", name, place[pod["metadata"]["labels"][names.JOB_NAME]])
+        bound = cluster.get(PODS, "default", name)
+        container = {"name": "tensorflow", "state": {"running": {}}, "restartCount": 0}
+        status = {"phase": "Running", "conditions": _READY, "containerStatuses": [container]}
+        cluster.replace(PODS, "default", name, {**bound, "status": status}, subresource="status")
+
+
+def answers(waiting: int, rounds: int = 11) -> Answers:
+    """Arrivals and releases, one after the other, with so many gangs waiting."""
+    found = Answers(waiting)
+    with scene(waiting) as here:
+        for number in range(rounds):
+            before = time.process_time()
+            found.arrivals.append(here.arrive())
+            found.cpu.append(time.process_time() - before)
+            found.releases.append(here.release(number))
+    return found
+
+
+def main(counts: list[str]) -> int:
+    """Print a table."""
+    for count in counts:
+        found = answers(int(count), 5)
+        for what, seconds in (("arrival", found.arrivals), ("release", found.releases), ("CPU", found.cpu)):
+            print(
+                f"{count:>8} waiting  {what:<8} median {statistics.median(seconds) * 1e3:9.2f} ms"
+                f"  worst {max(seconds) * 1e3:9.2f} ms",
+                flush=True,
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
