@@ -219,7 +219,7 @@ MUTANTS: Final = (
         "status-without-version",
         "driver/apply.py",
         'body = {**stored, "status": status}',
-        'body = {**stored, "metadata": {**stored["metadata"], "resourceVersion": None}, "status": status}',
+        'body = {**self._cluster.get(ref.resource, ref.namespace, ref.name), "status": status}',
         "a driver writes over what another has written since",
     ),
     Mutant(

@@ -1,0 +1,277 @@
+"""What there is in a store, and what is true of it: kept from each write, of whoever it is.
+
+``Record`` is the store's journal, so that no write escapes it. What is true of pods (which failed by themselves, which
+were taken away, what succeeded) is derived from the writes of those who do not drive.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+from tf_dist.cluster.api import Object
+from tf_dist.cluster.memory.store import Key
+from tf_dist.core import names
+from tf_dist.core.accepted_spec import read_stored
+from tf_dist.core.model import Job, ReplicaSpec
+from tf_dist.core.quantity import parse_quantity
+from tf_dist.core.status import LIVE, Phase, Status
+from tf_dist.core.status_codec import load_status, stored_status
+from tf_dist.driver.intents import ADMITTING
+
+JOBS: Final = ("tfjobs.kubeflow.org", "jobs.batch.volcano.sh")
+LEASES: Final = "leases.coordination.k8s.io"
+OWNED: Final = ("pods", "services", "configmaps", "networkpolicies.networking.k8s.io")
+ENDED: Final = ("Succeeded", "Failed")
+TERMINAL: Final = (Phase.COMPLETED, Phase.FAILED, Phase.TERMINATED)
+
+
+class Author(NamedTuple):
+    """Whose write it is: ``driver``, as jobs name it (None: a user's, a kubelet's, or that of Kubernetes itself);
+    ``late``: it was sent long ago. ``shares``: it decides about places together with others, so that it has to write
+    down what it is about to give; ``sees_nodes``: it knows how much room there is."""
+
+    driver: str | None = None
+    late: bool = False
+    shares: bool = False
+    sees_nodes: bool = False
+
+
+HANDS: Final = Author()
+
+
+@dataclass
+class Truth:
+    """What became of a job's pods: ``failed`` by themselves, ``taken`` away; which replicas ``succeeded``, which were
+    ever ``ready``; how often kubelets restarted the containers of each pod."""
+
+    failed: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
+    succeeded: set[tuple[str, int]] = field(default_factory=set)
+    ready: set[tuple[str, int]] = field(default_factory=set)
+    containers: dict[str, int] = field(default_factory=dict)
+    ended: tuple[str, str] | None = None
+
+
+class Record:
+    """Follows one store. ``now``: true seconds since the epoch; ``author``: whose write is being made."""
+
+    def __init__(self, now: Callable[[], float], author: Callable[[], Author]) -> None:
+        self.objects: dict[Key, Object] = {}
+        self.truth: dict[str, Truth] = defaultdict(Truth)
+        self.now = now
+        self._author = author
+        self._read: dict[str, tuple[object, Job | None]] = {}
+
+    # A journal
+
+    def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
+        """What there is: nothing in the beginning, and what was saved after a restoration."""
+        version = max((int(obj["metadata"]["resourceVersion"]) for obj in self.objects.values()), default=0)
+        return version, list(self.objects.items())
+
+    def restore(self, objects: Mapping[Key, Object]) -> None:
+        """The store has been set back to this: what was written since never was."""
+        self.objects = dict(objects)
+        for truth in self.truth.values():
+            truth.ended = None
+
+    def write(self, key: Key, version: int, obj: Object | None) -> None:
+        """A write, just before anybody sees it."""
+        before, author = self.objects.get(key), self._author()
+        if key.kind == "pods":
+            self._happens(before, obj, author)
+        elif key.kind == "nodes" and (obj is None or not is_ready(obj)):
+            self._lost(key.name)
+        self.wrote(key, before, obj, author)
+        if obj is None:
+            self.objects.pop(key, None)
+        else:
+            self.objects[key] = obj
+
+    def wrote(self, key: Key, before: Object | None, after: Object | None, author: Author) -> None:
+        """For those who judge it; ``objects`` are as they were before."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    # What there is
+
+    def of(self, *kinds: str) -> Iterator[tuple[Key, Object]]:
+        """All objects of some kinds."""
+        return ((key, obj) for key, obj in list(self.objects.items()) if key.kind in kinds)
+
+    def pods_of(self, uid: str) -> list[Object]:
+        """The pods that a job controls."""
+        return [pod for _, pod in self.of("pods") if owner(pod) == uid]
+
+    def job(self, stored: Object) -> Job | None:
+        """What a stored job asks for; the last spec that could be read, if the present one cannot."""
+        status = self.memory(stored)
+        version = stored["metadata"].get("generation"), stored["metadata"].get("annotations"), status.accepted
+        known = self._read.get(uid(stored))
+        if known is None or known[0] != version:
+            known = self._read[uid(stored)] = version, read_stored(stored, status).job
+        return known[1]
+
+    def memory(self, stored: Object) -> Status:
+        """What a stored job remembers."""
+        return load_status(stored_status(stored))
+
+    # What is true of pods
+
+    def _happens(self, before: Object | None, after: Object | None, author: Author) -> None:
+        there = after or before
+        assert there is not None
+        if not owner(there):
+            return
+        truth, hands = self.truth[owner(there)], author.driver is None
+        if hands and before is not None and not deleting(before) and (after is None or deleting(after)):
+            truth.taken.add(uid(before))
+        if after is None:
+            return
+        status = after.get("status") or {}
+        was = phase(before) if before is not None else "Pending"
+        disrupted = _condition(after, "DisruptionTarget") or status.get("reason") in ("Evicted", "NodeLost", "Shutdown")
+        if disrupted or phase(after) == "Unknown":
+            truth.taken.add(uid(after))
+        elif phase(after) == "Failed" and was != "Failed" and not deleting(after):
+            truth.failed.add(uid(after))
+        if phase(after) == "Succeeded" and was != "Succeeded" and not deleting(after):
+            truth.succeeded.add(replica(after))
+        if _condition(after, "Ready"):
+            truth.ready.add(replica(after))
+        count = sum(one.get("restartCount") or 0 for one in status.get("containerStatuses") or ())
+        truth.containers[uid(after)] = max(count, truth.containers.get(uid(after), 0))
+
+    def _lost(self, node: str) -> None:
+        """Nobody hears of its pods any more."""
+        for _, pod in self.of("pods"):
+            if pod["spec"].get("nodeName") == node and owner(pod):
+                self.truth[owner(pod)].taken.add(uid(pod))
+
+    # What is taken, and what there may be
+
+    def holds(self, stored: Object) -> Decimal:
+        """The CPUs of the place that a job was given by tf-dist, without the replicas that are done."""
+        return sum((count * cpu for count, cpu in self.parts(stored)), Decimal(0))
+
+    def wanted(self, stored: Object) -> int:
+        return sum(count for count, _ in self.parts(stored))
+
+    def parts(self, stored: Object) -> Iterator[tuple[int, Decimal]]:
+        memory, job = self.memory(stored), self.job(stored)
+        place = memory.admission
+        if place is None or place.by or job is None or memory.phase not in LIVE:
+            return
+        for spec in job.replica_specs:
+            done = sum(1 for one in memory.succeeded if one.type == spec.type)
+            yield max(0, place.sizes.get(spec.type, spec.replicas) - done), pod_cpus(spec)
+
+    def others_pods(self) -> Decimal:
+        """What pods take that are no job's."""
+        return sum(
+            (requested(pod["spec"]) for _, pod in self.of("pods") if not owner(pod) and on_a_node(pod)), Decimal(0)
+        )
+
+    def queue_of(self, stored: Object) -> str:
+        """The queue that a job is in."""
+        job = self.job(stored)
+        return (job.scheduling.queue if job is not None else "") or "default"
+
+    def nominal(self, queue: str) -> Decimal | None:
+        """The CPUs of a queue that shares with no other; None: there is no limit that could be told so simply."""
+        found = next((obj for key, obj in self.of("queues.tf-dist.dev") if key.name == queue), None)
+        spec = (found or {}).get("spec") or {}
+        said = ((spec.get("quotas") or {}).get("cpu") or {}).get("nominal")
+        return None if said is None or spec.get("parent") else parse_quantity(str(said))
+
+    def most_pods(self, namespace: str) -> int | None:
+        """How many pods the ResourceQuotas of a namespace allow."""
+        hard = (
+            (obj.get("spec") or {}).get("hard") or {}
+            for key, obj in self.of("resourcequotas")
+            if key.namespace == namespace
+        )
+        said = [int(one["pods"]) for one in hard if "pods" in one]
+        return min(said, default=None)
+
+
+# Reading objects
+
+
+def name(obj: Object) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def uid(obj: Object) -> str:
+    return str(obj["metadata"]["uid"])
+
+
+def owner(obj: Object) -> str:
+    """The uid of the job that controls it; "": none does."""
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return next(
+        (str(one["uid"]) for one in owners if one.get("controller") and one.get("kind") in ("TFJob", "Job")), ""
+    )
+
+
+def deleting(obj: Object) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def phase(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def type_of(pod: Object) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(names.REPLICA_TYPE, ""))
+
+
+def replica(pod: Object) -> tuple[str, int]:
+    return type_of(pod), int((pod["metadata"].get("labels") or {}).get(names.REPLICA_INDEX, 0))
+
+
+def attempt(pod: Object) -> list[str]:
+    return str((pod["metadata"].get("labels") or {}).get(names.ATTEMPT, "")).split(".")
+
+
+def annotation(obj: Object, key: str) -> str:
+    return str((obj["metadata"].get("annotations") or {}).get(key, ""))
+
+
+def named_in(lease: Object) -> set[str]:
+    """The uids of the jobs that a list of intentions names."""
+    return {str(row[3]) for row in json.loads(annotation(lease, ADMITTING) or "[]")}
+
+
+def on_a_node(pod: Object) -> bool:
+    return bool(pod["spec"].get("nodeName")) and phase(pod) not in ENDED
+
+
+def is_ready(node: Object) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready = all(one["status"] == "True" for one in conditions if one["type"] == "Ready")
+    return ready and not (node.get("spec") or {}).get("unschedulable")
+
+
+def cpus(node: Object) -> Decimal:
+    return parse_quantity(str(((node.get("status") or {}).get("allocatable") or {}).get("cpu", "0")))
+
+
+def pod_cpus(spec: ReplicaSpec) -> Decimal:
+    return requested(spec.template.get("spec") or {})
+
+
+def requested(spec: Mapping[str, Any]) -> Decimal:
+    requests = (((one.get("resources") or {}).get("requests") or {}) for one in spec.get("containers") or ())
+    return sum((parse_quantity(str(one.get("cpu", "0"))) for one in requests), Decimal(0))
+
+
+def _condition(obj: Object, type_: str) -> bool:
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == type_ and one.get("status") == "True" for one in conditions)

@@ -1,0 +1,181 @@
+"""Why a cluster cannot be left as it is, where all drivers are well: what is to get on, and does not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Final
+
+from tests.faults.record import (
+    ENDED,
+    JOBS,
+    Record,
+    cpus,
+    deleting,
+    is_ready,
+    name,
+    on_a_node,
+    owner,
+    phase,
+    pod_cpus,
+    replica,
+    requested,
+    type_of,
+    uid,
+)
+from tf_dist.cluster.api import Object
+from tf_dist.core.model import CleanPodPolicy, Job, ServiceStyle
+from tf_dist.core.status import Phase, Status
+
+# Ends at which whatever still runs has to stop.
+CUT_SHORT: Final = ("DeadlineExceeded", "BackoffLimitExceeded", "MaxDisruptionsExceeded")
+# Seconds within which what is due by a clock is done, where all are well.
+GRACE: Final = 30.0
+
+
+class Rest:
+    """Looks at what a record holds."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def unrest(self, *, readable: Callable[[Object], bool] = lambda _: True) -> list[str]:
+        """Why it cannot be left at this, where all drivers are well: each job that is to get on, and does not."""
+        found = [f"{name(job)}: {why}" for _, job in self._record.of(*JOBS) for why in self._unrest(job, readable(job))]
+        jobs = {uid(job) for _, job in self._record.of(*JOBS)}
+        found += [f"{key.name} is on its way out" for key, pod in self._record.of("pods") if deleting(pod)]
+        found += [
+            f"{key.name} belongs to nobody"
+            for key, pod in self._record.of("pods")
+            if owner(pod) and owner(pod) not in jobs
+        ]
+        return found + list(self._first_in_line())
+
+    def _unrest(self, stored: Object, readable: bool) -> Iterator[str]:
+        memory, job = self._record.memory(stored), self._record.job(stored)
+        if deleting(stored):
+            yield "is being deleted"
+        if job is None or (memory.never_accepted and not readable):
+            if self._record.pods_of(uid(stored)):
+                yield "was never readable, and has pods"
+            return
+        if memory.obstacle:
+            yield f"calls itself stalled: {memory.obstacle}"
+        pods = self._record.pods_of(uid(stored))
+        living = [pod for pod in pods if phase(pod) not in ENDED]
+        if memory.finished:
+            yield from self._clean(stored, job, memory, living)
+        elif job.run_policy.suspend:
+            if memory.phase is not Phase.ABORTED or living:
+                yield f"is suspended, and {memory.phase} with {len(living)} pods"
+        elif memory.phase is Phase.ABORTED:
+            if memory.reason == "Suspended" or living:
+                yield "was resumed, and is not"
+        elif memory.phase not in (Phase.PENDING, Phase.RUNNING):
+            yield f"is {memory.phase}"
+        elif memory.admission is not None:
+            yield from self._runs(stored, job, memory)
+        elif living:
+            yield f"has no place, and {len(living)} pods"
+
+    def _clean(self, stored: Object, job: Job, memory: Status, living: list[Object]) -> Iterator[str]:
+        policy, ttl = job.run_policy.clean_pods, job.run_policy.ttl
+        keeps = policy is CleanPodPolicy.NONE and memory.reason not in CUT_SHORT
+        if living and not keeps:
+            yield f"is over ({memory.reason}), and {len(living)} pods run"
+        if policy is CleanPodPolicy.ALL:
+            left = [key.name for key, one in self._record.of("pods", "services") if owner(one) == uid(stored)]
+            if left and job.services is ServiceStyle.PER_REPLICA:
+                yield f"is over and cleaned up, but for {left}"
+        if ttl is not None and (memory.completion_time or 0.0) + ttl + GRACE < self._record.now():
+            yield f"was to be deleted {ttl:g} s after its end"
+
+    def _runs(self, stored: Object, job: Job, memory: Status) -> Iterator[str]:
+        place, limit = memory.admission, job.run_policy.active_deadline
+        assert place is not None
+        if (
+            limit is not None
+            and memory.start_time is not None
+            and memory.start_time + limit + GRACE < self._record.now()
+        ):
+            yield "is over its deadline"
+        if memory.phase is not Phase.RUNNING:
+            yield f"has a place, and is {memory.phase} ({memory.reason})"
+        for spec in job.replica_specs:
+            size = place.sizes.get(spec.type, spec.replicas)
+            if size > spec.most:
+                yield f"has a place for {size} {spec.type}, and asks for {spec.most} at most"
+            done = {one.index for one in memory.succeeded if one.type == spec.type}
+            there = {
+                replica(pod)[1]
+                for pod in self._record.pods_of(uid(stored))
+                if type_of(pod) == spec.type and not deleting(pod)
+            }
+            wanted = set(range(min(size, spec.most)))
+            if wanted - done - there or there - wanted:
+                yield f"has {spec.type} {sorted(there)} of {sorted(wanted)}"
+        limit = job.run_policy.max_restarts
+        truth = self._record.truth[uid(stored)]
+        if limit is not None and job.run_policy.container_restarts_count:
+            spent = memory.charged_restarts + sum(truth.containers.values())
+            if spent > limit:
+                yield f"was restarted {spent} times, and {limit} are allowed"
+        waiting = [name(pod) for pod in self._record.pods_of(uid(stored)) if phase(pod) == "Pending"]
+        if waiting:
+            yield f"{waiting} have not started"
+
+    def _first_in_line(self) -> Iterator[str]:
+        """Of those who wait, the one whose turn is next lacks room or quota, in truth."""
+        lines: dict[str, list[tuple[tuple[float, ...], Object]]] = defaultdict(list)
+        for _, stored in self._record.of(*JOBS):
+            memory, job = self._record.memory(stored), self._record.job(stored)
+            if job is None or memory.finished or memory.admission is not None or job.run_policy.suspend:
+                continue
+            if memory.phase is not Phase.PENDING or memory.not_before > self._record.now():
+                continue
+            if memory.unconfirmed or memory.refused_nodes:
+                continue
+            rank = (-self._priority(job), memory.created or 0.0)
+            lines[self._record.queue_of(stored)].append((rank, stored))
+        for line in lines.values():
+            _, first = min(line, key=lambda one: (one[0], name(one[1])))
+            if (why := self._fits(first)) and len(lines) == 1:
+                yield f"{name(first)} waits ({self._record.memory(first).told}) beside {why}"
+
+    def _priority(self, job: Job) -> float:
+        classes = {key.name: obj.get("value", 0) for key, obj in self._record.of("priorityclasses.scheduling.k8s.io")}
+        return float(classes.get(job.scheduling.priority_class, 0))
+
+    def _fits(self, stored: Object) -> str:
+        """In which room a job that waits could start ("": in none)."""
+        job = self._record.job(stored)
+        assert job is not None
+        need = sum((spec.replicas * pod_cpus(spec) for spec in job.replica_specs), Decimal(0))
+        jobs = [other for _, other in self._record.of(*JOBS)]
+        free = sum((self._free(node, key.name) for key, node in self._record.of("nodes") if is_ready(node)), Decimal(0))
+        to_come = sum((self._to_come(other) for other in jobs), Decimal(0))
+        queue = self._record.queue_of(stored)
+        limit = self._record.nominal(queue)
+        held = sum((self._record.holds(other) for other in jobs if self._record.queue_of(other) == queue), Decimal(0))
+        if limit is not None and held + need > limit:
+            return ""
+        namespace = stored["metadata"]["namespace"]
+        most = self._record.most_pods(namespace)
+        pods = sum(1 for key, pod in self._record.of("pods") if key.namespace == namespace and phase(pod) not in ENDED)
+        if most is not None and pods + sum(spec.replicas for spec in job.replica_specs) > most:
+            return ""
+        return f"{free - to_come} CPUs that are free, of which it needs {need}" if free - to_come >= need else ""
+
+    def _free(self, node: Object, called: str) -> Decimal:
+        """Whole CPUs of a node that no pod takes (pods ask for whole ones)."""
+        pods = (
+            pod
+            for _, pod in self._record.of("pods")
+            if pod["spec"].get("nodeName") == called and phase(pod) not in ENDED
+        )
+        return max(Decimal(0), cpus(node) - sum((requested(pod["spec"]) for pod in pods), Decimal(0)))
+
+    def _to_come(self, stored: Object) -> Decimal:
+        there = [pod for pod in self._record.pods_of(uid(stored)) if on_a_node(pod)]
+        return max(Decimal(0), self._record.holds(stored) - sum((requested(pod["spec"]) for pod in there), Decimal(0)))

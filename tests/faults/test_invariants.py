@@ -1,0 +1,293 @@
+"""Each invariant is broken by a write that breaks it, and by no pass of a driver: a rule that cannot fail is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.driver.harness import Clock, World, replica, running, tfjob
+from tests.faults.invariants import Invariants
+from tests.faults.record import HANDS, Author
+from tests.faults.rest import Rest
+from tf_dist.cluster.api import LEASES, NODES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object
+from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.core import names
+from tf_dist.driver.intents import ADMITTING, ARBITER
+from tf_dist.driver.loop import Driver
+
+ME = Author("", sees_nodes=True)
+OTHER = "default/other"
+
+
+class Judged(World):
+    """A world whose every write is judged: those under ``by`` are a driver's."""
+
+    def __init__(self, cpu: str = "8") -> None:
+        self.clock = Clock()
+        self._by = HANDS
+        self.invariants = Invariants(self.clock, lambda: self._by)
+        self.invariants.strict = True
+        self.memory = self.cluster = MemoryCluster(clock=self.clock, journal=self.invariants)
+        node = {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "110"}}}
+        self.memory.create(NODES, None, node)
+        self.memory.replace(NODES, None, "n1", {**self.memory.get(NODES, None, "n1"), **node}, subresource="status")
+        self.driver = Driver(self.cluster, clock=self.clock, monotonic=self.clock)
+
+    def settle(self, most: int = 50) -> int:
+        return self.by(ME, lambda: World.settle(self, most))
+
+    def by(self, author: Author, act: Callable[[], Any]) -> Any:
+        self._by = author
+        try:
+            return act()
+        finally:
+            self._by = HANDS
+
+    def begun(self, **fields: Any) -> Object:
+        """A job that runs."""
+        self.submit(tfjob("a", **fields))
+        self.settle()
+        self.run_pods()
+        self.settle()
+        return self.job("a")
+
+    def remember(self, author: Author = ME, called: str = "a", **memory: Any) -> None:
+        """A driver writes this into a job's memory."""
+        stored = self.job(called)
+        status = {**(stored.get("status") or {})}
+        status["tfDist"] = {**status.get("tfDist", {}), **memory}
+        body = {**stored, "status": status}
+        self.by(author, lambda: self.memory.replace(TFJOBS, "default", called, body, subresource="status"))
+
+    @property
+    def broken(self) -> str:
+        return " | ".join(self.invariants.broken)
+
+    @property
+    def unrest(self) -> str:
+        return " | ".join(Rest(self.invariants).unrest())
+
+
+@pytest.fixture
+def world() -> Judged:
+    return Judged()
+
+
+def copied(pod: Object, **labels: str) -> Object:
+    metadata = {key: pod["metadata"][key] for key in ("namespace", "ownerReferences")}
+    named = {**metadata, "name": "another", "labels": {**pod["metadata"]["labels"], **labels}}
+    return {"metadata": named, "spec": {"containers": pod["spec"]["containers"]}}
+
+
+def test_a_job_from_its_beginning_to_its_end_breaks_nothing(world: Judged) -> None:
+    world.begun(backoffLimit=3)
+    assert world.unrest == ""
+    world.end_pod("a-worker-1", 137)
+    world.settle()
+    world.bury()
+    world.settle()
+    world.run_pods()
+    world.end_pod("a-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    assert world.status("a")["phase"] == "Completed"
+    assert (world.broken, world.unrest) == ("", "")
+
+
+def test_an_old_and_a_new_attempt(world: Judged) -> None:
+    world.begun()
+    pod = copied(world.pods()["a-ps-0"], **{names.ATTEMPT: "2.0.0"})
+    world.by(ME, lambda: world.memory.create(PODS, "default", pod))
+    assert "comes while" in world.broken
+
+
+def test_a_driver_writes_what_is_nobodys(world: Judged) -> None:
+    service = {"metadata": {"name": "mine", "labels": {names.JOB_UID: "x"}}, "spec": {"ports": [{"port": 80}]}}
+    world.memory.create(SERVICES, "default", service)
+    world.by(ME, lambda: world.memory.delete(SERVICES, "default", "mine"))
+    assert "no job's" in world.broken
+
+
+def test_a_driver_acts_for_the_job_of_another(world: Judged) -> None:
+    world.begun()
+    world.remember(driver=OTHER)
+    world.by(ME, lambda: world.memory.delete(PODS, "default", "a-worker-1"))
+    assert f"which {OTHER} drives" in world.broken
+
+
+@pytest.mark.parametrize(("silent", "told"), [(3.0, True), (14.0, False)])
+def test_a_job_is_taken_from_a_driver(world: Judged, silent: float, told: bool) -> None:
+    lease: Object = {"metadata": {"name": "other", "labels": {names.DRIVER: "inline"}}, "spec": {"holderIdentity": "x"}}
+    world.memory.create(LEASES, "default", lease)
+    world.begun()
+    world.remember(driver=OTHER)
+    world.clock.now += silent
+    world.remember(Author("default/me"), driver="default/me")
+    assert ("took over from" in world.broken) is told
+
+
+def test_budgets(world: Judged) -> None:
+    world.begun(backoffLimit=0)
+    world.remember(restarts={"PodFailed": 1})
+    assert "1 restarts for 0 pods" in world.broken
+
+
+def test_disruptions_that_never_were(world: Judged) -> None:
+    world.begun()
+    world.remember(disruptions={"Deleted": 1})
+    assert "1 disruptions for 0" in world.broken
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason", "told"),
+    [
+        ("Completed", "JobSucceeded", "succeeded with []"),
+        ("Failed", "BackoffLimitExceeded", "within the limit"),
+        ("Failed", "PodFailed", "no pod of it has failed"),
+        ("Failed", "DeadlineExceeded", "no deadline"),
+    ],
+)
+def test_an_end_that_is_not_true(world: Judged, phase: str, reason: str, told: str) -> None:
+    world.begun(backoffLimit=2)
+    world.remember(phase=phase, reason=reason)
+    assert told in world.broken
+
+
+def test_an_end_that_is_taken_back(world: Judged) -> None:
+    world.begun()
+    world.end_pod("a-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    world.remember(phase="Running")
+    assert "was the end" in world.broken
+
+
+def test_an_attempt_goes_back(world: Judged) -> None:
+    world.begun()
+    world.remember(attempts={"job": 2})
+    assert world.broken == ""
+    world.remember(attempts={"job": 1})
+    assert "attempt 2 became 1" in world.broken
+
+
+def test_more_is_given_than_there_is(world: Judged) -> None:
+    place = world.begun(workers=5)["status"]["tfDist"]["admission"]
+    world.submit(tfjob("b", workers=2))
+    world.settle()
+    assert world.broken == ""
+    world.remember(called="b", admission=place)
+    assert "9 CPUs" not in world.broken
+    assert "places for" in world.broken
+
+
+def test_a_place_that_was_not_written_down(world: Judged) -> None:
+    world.submit(tfjob("b"))
+    sharing = Author("", shares=True, sees_nodes=True)
+    world.by(sharing, lambda: World.settle(world))
+    assert "not among the intended" in world.broken
+
+
+@pytest.mark.parametrize("touched", [True, False])
+def test_a_list_of_intentions_that_is_emptied(world: Judged, touched: bool) -> None:
+    job = world.begun()
+    row = ["tfjobs", "default", "a", job["metadata"]["uid"]]
+
+    def lease(arbiter: str, *rows: list[str]) -> Object:
+        return {"metadata": {"name": "l", "annotations": {ARBITER: arbiter, ADMITTING: json.dumps(rows)}}, "spec": {}}
+
+    def write(arbiter: str, *rows: list[str]) -> None:
+        before = world.memory.get(LEASES, "default", "l")
+        annotations = lease(arbiter, *rows)["metadata"]["annotations"]
+        metadata = {**before["metadata"], "annotations": annotations}
+        world.by(ME, lambda: world.memory.replace(LEASES, "default", "l", {**before, "metadata": metadata}))
+
+    world.memory.create(LEASES, "default", lease("one", row))
+    write("two", row)
+    if touched:
+        world.memory.patch(TFJOBS, "default", "a", {"metadata": {"annotations": {"x": "y"}}})
+    write("two")
+    assert ("no longer intended" in world.broken) is not touched
+
+
+def test_two_believe_to_hold_a_lease() -> None:
+    invariants = Invariants(Clock(), lambda: HANDS)
+    invariants.check_rights([("one", "l"), ("two", "m")], ["n"])
+    with pytest.raises(AssertionError, match="at once"):
+        invariants.check_rights([("one", "l"), ("two", "l")], [])
+    with pytest.raises(AssertionError, match="believe them dead"):
+        invariants.check_rights([("one", "l")], ["l"])
+
+
+def test_who_waits_beside_free_room(world: Judged) -> None:
+    world.submit(tfjob("a", workers=5))
+    world.submit(tfjob("b", workers=5))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    assert world.unrest == ""
+    world.memory.delete(TFJOBS, "default", "a")
+    world.bury()
+    assert "b waits" in world.unrest
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"suspend": True}, "is suspended, and Running"),
+        ({"activeDeadlineSeconds": 10}, "over its deadline"),
+    ],
+)
+def test_what_a_job_has_still_to_do(world: Judged, spec: Object, told: str) -> None:
+    world.begun()
+    world.memory.patch(TFJOBS, "default", "a", {"spec": {"runPolicy": spec}})
+    world.clock.now += 60
+    assert told in world.unrest
+
+
+def test_what_is_left_of_a_job_that_is_over(world: Judged) -> None:
+    world.begun(ttlSecondsAfterFinished=100)
+    world.end_pod("a-worker-0", 0)
+    world.by(ME, lambda: world.driver.step())
+    assert "is Completing" in world.unrest
+    world.settle()
+    world.bury()
+    world.settle()
+    assert world.unrest == ""
+    world.clock.now += 200
+    assert "to be deleted" in world.unrest
+
+
+def test_a_job_that_calls_itself_stalled_or_lacks_pods(world: Judged) -> None:
+    world.begun()
+    world.remember(obstacle="nothing")
+    world.evict("a-worker-1")
+    assert "stalled: nothing" in world.unrest
+    assert "has worker [0] of [0, 1]" in world.unrest
+
+
+def test_a_task_that_comes_before_what_it_depends_on(world: Judged) -> None:
+    def task(name: str, **fields: Any) -> Object:
+        return {"name": name, "replicas": 1, "template": replica(1)["template"], **fields}
+
+    tasks = [task("first"), task("second", dependsOn={"name": ["first"]})]
+    job = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "v", "namespace": "default"},
+        "spec": {"minAvailable": 2, "tasks": tasks},
+    }
+    world.submit(job, VOLCANO_JOBS)
+    world.settle()
+    (first,) = world.pods().values()
+    early = copied(first, **{names.REPLICA_TYPE: "second"})
+    world.by(ME, lambda: world.memory.create(PODS, "default", early))
+    assert "comes before" in world.broken
+    world.invariants.broken.clear()
+    world.set_status(first["metadata"]["name"], running())
+    world.settle()
+    assert world.broken == ""
