@@ -1,6 +1,6 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-job demo-argo test test-airflow lint check bench soak fault-mutants clean
+.PHONY: help install demo demo-job demo-argo test test-slow test-cluster test-all lint check bench soak fault-mutants clean
 
 # The first Python of the machine that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -27,12 +27,21 @@ demo-job: .venv/installed ## Only train it: 1 parameter server, 2 workers, on yo
 demo-argo: .venv/installed ## Retrain it in an Argo workflow, where no Argo is installed
 	$(BIN)/python -m tests.argo.demo
 
+# Tests start Python hundreds of times: let it keep what it has compiled, also where the machine says otherwise.
+test test-slow: export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait for processes most of the time, so that several files at a time take a third of it.
-test: .venv/installed ## Run the tests
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test-airflow: .venv/installed ## Run the tests of a whole Airflow whose parts are killed, stopped and continued
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m airflow_stack tests/airflow
+test: .venv/installed ## Run the tests; takes minutes
+	$(PYTEST)
+
+test-slow: .venv/installed ## Run those that take longer: trainings, a whole Airflow, long stories
+	$(PYTEST) -m '(slow or airflow_stack) and not cluster'
+
+test-cluster: .venv/installed ## Run those that need a real API server: TF_DIST_TEST_KUBECONFIG, else K3s in Docker
+	$(BIN)/pytest -m cluster
+
+test-all: test test-slow test-cluster ## Run all that can run here; takes half an hour
 
 lint: .venv/installed ## Style, types and import rules
 	$(BIN)/ruff check .

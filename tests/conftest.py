@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 
+pytest_plugins = ["tests.not_run"]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest go first: where several run at a time, none is left over at the end."""

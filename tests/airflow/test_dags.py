@@ -24,6 +24,7 @@ NAMES = sorted(path.stem for path in DAGS.glob("*.py"))
 
 trains = [
     pytest.mark.tensorflow,
+    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         importlib.util.find_spec("tensorflow") is None,

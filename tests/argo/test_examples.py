@@ -21,6 +21,7 @@ from tf_dist.cluster.api import PODS, TFJOBS  # noqa: E402
 
 pytestmark = [
     pytest.mark.tensorflow,
+    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         importlib.util.find_spec("tensorflow") is None,

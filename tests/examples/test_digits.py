@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ trains = [
         reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
     ),
 ]
+trains_long = [*trains, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -47,21 +49,40 @@ def test_every_example_is_accepted_without_a_warning(file: Path) -> None:
 class TestTraining:
     """Each example as a user runs it."""
 
-    pytestmark = trains
+    pytestmark = trains_long
 
     def test_it_trains(self, file: Path) -> None:
-        done = subprocess.run(
-            [Path(sys.executable).with_name("tf-dist"), "run", file, "-o", "json"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = _run(file)
         if "isolated mode" in done.stderr:
             pytest.skip("this example needs isolated pods, which this system does not allow")
         assert done.returncode == 0, done.stderr
         summary = json.loads(done.stdout)
         assert summary["metrics"]["accuracy"] >= 0.95
         assert Path(f"{summary['checkpoint']}.index").exists()
+
+
+class TestShortTraining:
+    """One training in a hurry: TensorFlow, a parameter server and two workers find each other and learn something."""
+
+    pytestmark = trains
+
+    def test_it_trains_a_little(self, tmp_path: Path) -> None:
+        shutil.copy(EXAMPLES / "digits" / "train.py", tmp_path)
+        job = yaml.safe_load((EXAMPLES / "digits" / "tfjob.yaml").read_text())
+        worker = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+        worker["args"] += ["--steps=600"]
+        (tmp_path / "tfjob.yaml").write_text(yaml.safe_dump(job))
+        done = _run(tmp_path / "tfjob.yaml")
+        assert done.returncode == 0, done.stderr
+        summary = json.loads(done.stdout)
+        assert summary["metrics"]["step"] >= 600
+        assert summary["metrics"]["accuracy"] > 0.2  # of guessing: 0.1
+        assert Path(f"{summary['checkpoint']}.index").exists()
+
+
+def _run(file: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("tf-dist")
+    return subprocess.run([program, "run", file, "-o", "json"], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -105,7 +126,7 @@ def _processes(replica: str) -> list[int]:
 class TestTrouble:
     """Training goes on after what clusters do to it."""
 
-    pytestmark = trains
+    pytestmark = trains_long
 
     def test_replicas_that_are_killed_come_back_and_training_ends_well(self, cluster: Cluster) -> None:
         _submit(cluster, steps="5000")
