@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.driver.harness import World, container, disturbed, tfjob
-from tf_dist.cluster.api import PODS, TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import CONFIG_MAPS, PODS, TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.permission import seconds_left
 from tf_dist.core import names
-from tf_dist.core.actions import Action, Create, Delete, DeleteJob, Plan, WriteStatus
+from tf_dist.core.actions import Action, Create, Delete, DeleteJob, Plan, Update, WriteStatus
 from tf_dist.core.status import Status
 from tf_dist.driver.apply import Applier, NameTaken
 from tf_dist.driver.caches import Caches
@@ -224,6 +225,14 @@ def test_what_was_written_is_known_before_any_watch_tells_of_it(bench: Bench) ->
     assert bench.results.acted_on == [("WriteStatus", "ok"), ("Create", "ok"), ("Delete", "ok")]
 
 
+def test_what_was_changed_is_known_too(bench: Bench) -> None:
+    body = bench.pod("hosts", bench.job)["metadata"]
+    bench.memory.create(CONFIG_MAPS, "default", {"metadata": body, "data": {"hosts": "a"}})
+    bench.look()
+    bench.apply(Update("ConfigMap", "hosts", {"data": {"hosts": "b"}}))
+    assert bench.caches.objects("default", bench.uid)["ConfigMap", "hosts"]["data"] == {"hosts": "b"}
+
+
 def test_a_status_is_only_written_over_the_version_that_was_decided_on(bench: Bench) -> None:
     bench.look()
     bench.memory.patch(TFJOBS, "default", "mnist", {"metadata": {"labels": {"edited": "yes"}}})
@@ -245,6 +254,22 @@ def test_it_is_asked_before_every_action_whether_that_may_be(bench: Bench) -> No
         bench.apply(Create(bench.pod("a", bench.job)), Create(bench.pod("b", bench.job)))
     assert bench.asked == [("create", "pods")]
     assert bench.results.acted_on == [("Create", "ok")]
+
+
+@pytest.mark.parametrize(("seconds", "granted"), [(0.0, False), (0.5, True), (math.inf, True)])
+def test_a_request_takes_no_longer_than_the_right_to_act(bench: Bench, seconds: float, granted: bool) -> None:
+    """It is asked for before every attempt, by the client that makes it."""
+    bench.look()
+    bench.left = lambda: seconds
+    allowed: list[float] = []
+    bench.before = lambda *_, **__: allowed.append(seconds_left())
+    if granted:
+        bench.apply(Create(bench.pod("a", bench.job)))
+        assert allowed == [seconds]
+    else:
+        with pytest.raises(NotDriving):
+            bench.apply(Create(bench.pod("a", bench.job)))
+        assert bench.memory.list(PODS, "default").items == []
 
 
 def test_what_is_refused_is_raised_and_counted(bench: Bench) -> None:

@@ -87,7 +87,7 @@ class Events:
 class Late:
     """An answer that is given when somebody allows it."""
 
-    answer: Listing | Refusal
+    answer: Listing | Refusal | Events
     when: threading.Event
 
     def send(self, connection: Connection) -> None:

@@ -248,7 +248,7 @@ class Reflector:
             wanted, self._wanted = self._wanted, False
         try:
             listed, version = self._newest()
-        except ClusterError:
+        except Exception:
             # A wish is granted by a list, not by the attempt to make one.
             with self._lock:
                 self._wanted = self._wanted or wanted
