@@ -12,8 +12,11 @@ from tests.driver.harness import START, World, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.core import names
-from tf_dist.core.gang.model import Admit, Snapshot
+from tf_dist.core.gang.model import Admit, Snapshot, Wait
+from tf_dist.core.times import format_time
 from tf_dist.driver.admission import Admission
+from tf_dist.driver.intents import LeaseIntents
+from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.ledger import Known, Ledger
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.recorder import Recorder
@@ -180,3 +183,88 @@ def test_a_job_that_comes_while_admission_rests_is_decided_about_afterwards() ->
         until(lambda: len(world.pods()) == 10, 60)
     finally:
         driver.stop()
+
+
+@pytest.fixture
+def narrow() -> tuple[World, Admission, LeaseIntents]:
+    """Room for three gangs, and for one job in the list of what is intended."""
+    world = World(cpu="9")
+    intents = LeaseIntents(world.memory, LeaseRef("default", "admissions"), lambda *_: None, room=1)
+    admission = Admission(world.driver.caches, world.clock)
+    assert admission.open(1, intents)
+    return world, admission, intents
+
+
+def decided(world: World, admission: Admission, ledger: Ledger) -> dict[str, Known]:
+    """Decide on what is stored; the jobs by name."""
+    world.driver.caches.refresh()
+    known = {ref.name: ledger.read(ref, stored) for ref, stored in world.driver.caches.jobs()}
+    admission.decide(known.values(), lambda *_: True)
+    return known
+
+
+def arrive(world: World, name: str) -> None:
+    """What a job was told is written into it."""
+    status = {"tfDist": {"phase": "Pending", "admission": {"at": format_time(world.clock.now)}}}
+    world.memory.patch(TFJOBS, "default", name, {"status": status}, subresource="status")
+
+
+def test_a_place_is_told_only_once_it_is_written_down_and_then_makes_room_for_the_next(
+    narrow: tuple[World, Admission, LeaseIntents],
+) -> None:
+    world, admission, intents = narrow
+    ledger = Ledger()
+    for name in ("a", "b"):
+        world.submit(tfjob(name))
+        world.clock.now += 1
+    known = decided(world, admission, ledger)
+    assert intents.declared() == {known["a"].uid}
+    assert isinstance(admission.verdict(known["a"]), Admit)
+    assert admission.verdict(known["b"]) is None, "it has its place, and nobody may know that yet"
+    assert admission.wanted, "the rest is to be written down soon"
+    arrive(world, "a")
+    known = decided(world, admission, ledger)
+    assert intents.declared() == {known["b"].uid}
+    assert isinstance(admission.verdict(known["b"]), Admit)
+    assert not admission.wanted
+
+
+def test_a_place_that_is_taken_back_makes_room_in_the_list(narrow: tuple[World, Admission, LeaseIntents]) -> None:
+    world, admission, intents = narrow
+    world.submit(tfjob("a"))
+    known = decided(world, admission, Ledger())
+    admission.withdraw(known["a"].uid)
+    assert intents.declared() == frozenset()
+    assert admission.wanted
+
+
+def test_after_the_right_to_decide_was_won_anew_nothing_of_before_is_told(
+    narrow: tuple[World, Admission, LeaseIntents],
+) -> None:
+    world, admission, intents = narrow
+    ledger = Ledger()
+    world.submit(tfjob("a"))
+    known = decided(world, admission, ledger)
+    assert isinstance(admission.verdict(known["a"]), Admit)
+    assert not admission.open(1, intents)
+    assert isinstance(admission.verdict(known["a"]), Admit)
+    assert admission.open(2, intents)
+    assert admission.verdict(known["a"]) is None
+    assert (admission.wanted, intents.declared()) == (True, frozenset())
+
+
+def test_what_another_driver_is_to_tell_is_reserved_and_not_written_down(
+    narrow: tuple[World, Admission, LeaseIntents],
+) -> None:
+    world, admission, intents = narrow
+    for name in ("a", "b", "c", "d"):
+        world.submit(tfjob(name))
+        world.clock.now += 1
+    world.driver.caches.refresh()
+    ledger = Ledger()
+    known = {ref.name: ledger.read(ref, stored) for ref, stored in world.driver.caches.jobs()}
+    heard = admission.decide(known.values(), lambda entry, _: entry.ref.name == "b")
+    assert intents.declared() == {known["b"].uid}
+    assert heard == {known["b"].uid, known["d"].uid}, "there is room for three"
+    assert admission.verdict(known["a"]) is None
+    assert isinstance(admission.verdict(known["d"]), Wait)

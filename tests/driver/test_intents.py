@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
-from tests.driver.harness import World, tfjob
+from tests.driver.harness import World, disturbed, tfjob
 from tests.driver.turns import PLACE, TURNS, Process, Sleepy, Turn, admitted, leave, play
-from tf_dist.cluster.api import LEASES, TFJOBS
+from tf_dist.cluster.api import LEASES, TFJOBS, Resource
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.driver.intents import ADMITTING, ROOM, LeaseIntents
 from tf_dist.driver.mandate import NotDriving
 from tf_dist.driver.refs import JobRef
-from tf_dist.errors import ClusterError, Conflict
+from tf_dist.errors import ClusterError, Conflict, Rejected, Unavailable
 
 
 @given(TURNS)
@@ -152,3 +153,68 @@ def test_after_a_write_without_an_answer_it_is_opened_again(memory: MemoryCluste
         intents.declare(refs("a"))
     assert intents.open(1)
     assert intents.declare(refs("a")) == {"uid-a"}
+
+
+@pytest.mark.parametrize("error", [Rejected("a webhook says no"), Conflict("once more"), Unavailable("no answer")])
+def test_while_a_listed_job_cannot_be_touched_nothing_is_given_away(memory: MemoryCluster, error: ClusterError) -> None:
+    """It is there, and its verdict may still arrive."""
+    stored = memory.create(TFJOBS, "default", tfjob("a"))
+    opened(memory).declare({stored["metadata"]["uid"]: JobRef(TFJOBS, "default", "a")})
+    refused = [True]
+
+    def refuse(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("patch", TFJOBS) and refused[0]:
+            raise error
+
+    touched: list[str] = []
+    second = LeaseIntents(disturbed(memory, refuse), PLACE, lambda ref, _: touched.append(ref.name))
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            second.open(1)
+        with pytest.raises(NotDriving):
+            second.declare(refs("b"))
+        assert listed(memory) == ["a"], "whoever opens it next has to see to it as well"
+    refused[0] = False
+    assert second.open(1)
+    assert (touched, listed(memory)) == (["a"], [])
+    assert second.declare(refs("b")) == {"uid-b"}
+
+
+def test_who_was_shut_out_while_it_opened_gives_nothing_away(memory: MemoryCluster) -> None:
+    """Between its two writes another one has opened the list, too, and may have decided since."""
+    stored = memory.create(TFJOBS, "default", tfjob("a"))
+    opened(memory).declare({stored["metadata"]["uid"]: JobRef(TFJOBS, "default", "a")})
+
+    def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("patch", TFJOBS):
+            opened(memory).declare(refs("b"))
+
+    late = LeaseIntents(disturbed(memory, before), PLACE, lambda *_: None)
+    with pytest.raises(NotDriving):
+        late.open(1)
+    with pytest.raises(NotDriving):
+        late.declare(refs("c"))
+    assert listed(memory) == ["b"]
+
+
+def test_what_is_given_again_is_not_settled_any_more(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    intents.declare(refs("a", "b"))
+    intents.settle(["uid-a", "uid-b"])
+    intents.declare(refs("a"))
+    assert intents.declared() == {"uid-a"}
+    intents.declare(refs("c"))
+    assert listed(memory) == ["a", "c"]
+
+
+def test_one_that_has_no_list_yet_makes_one(memory: MemoryCluster) -> None:
+    """Another one may have made it meanwhile."""
+
+    def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", LEASES):
+            opened(memory).declare(refs("a"))
+
+    late = LeaseIntents(disturbed(memory, before), PLACE, lambda *_: None)
+    assert late.open(1)
+    assert listed(memory) == []
+    assert late.declare(refs("b")) == {"uid-b"}

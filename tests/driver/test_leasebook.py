@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
+from tests.driver.harness import disturbed
 from tests.driver.lease_world import SHARED, Fault, Sim
 from tests.waiting import until
-from tf_dist.cluster.api import LEASES
+from tf_dist.cluster.api import LEASES, Cluster
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.core import names
 from tf_dist.core.times import format_micro_time
@@ -166,17 +168,134 @@ def test_what_is_not_asked_for_is_not_looked_at(sim: Sim) -> None:
     assert book.stale() == {str(TWO)}
 
 
+class Slow:
+    """A book of a cluster whose answers take a while, during which anything may happen."""
+
+    def __init__(self, *refs: LeaseRef) -> None:
+        self.now = 0.0
+        self.memory = MemoryCluster()
+        self.takes: dict[str, float] = {}
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.book = LeaseBook(cast(Cluster, self), "me", monotonic=lambda: self.now)
+        self.book.watch_refs([str(ref) for ref in refs])
+
+    def __getattr__(self, verb: str) -> Any:
+        def asked(*args: Any, **how: Any) -> Any:
+            if verb == "replace":
+                self.meanwhile()
+            try:
+                return getattr(self.memory, verb)(*args, **how)
+            finally:
+                self.now += self.takes.get(verb, 0.0)
+
+        return asked
+
+    def put(self, ref: LeaseRef, holder: str, driver: str = lease.CONTROLLER) -> None:
+        self.memory.create(LEASES, ref.namespace, lease.fresh(ref, holder, 15, 0, {names.DRIVER: driver}))
+
+    def at(self, now: float, **takes: float) -> frozenset[str]:
+        """Look at that time; who is dead when that is done. ``takes``: seconds of each answer to a verb."""
+        self.now, self.takes = now, takes
+        self.book.look()
+        return self.book.stale()
+
+
+def test_that_a_lease_is_absent_is_believed_for_as_long_as_that_was_known_when_it_was_asked_for() -> None:
+    slow = Slow(ONE)
+    for now in range(0, 14, 2):
+        assert slow.at(now) == frozenset()
+    assert slow.at(14.0, get=4.0) == frozenset(), "it may have come since it was asked for"
+    assert slow.at(20.0, get=2.0) == {str(ONE)}
+    slow.now = 20.0 + lease.VERDICT
+    assert slow.book.stale() == frozenset(), "counted from the question, not from the answer"
+
+
+def test_a_list_that_took_long_speaks_of_when_it_was_asked_for() -> None:
+    refs = [LeaseRef("default", f"run-{n}") for n in range(4)]
+    slow = Slow(*refs)
+    for ref in refs:
+        slow.put(ref, "somebody", lease.INLINE)
+    slow.at(0.0)
+    assert slow.at(12.0, list=4.0) == frozenset()
+    assert slow.at(20.0, list=3.0) == {str(ref) for ref in refs}
+    slow.now = 20.0 + lease.VERDICT
+    assert slow.book.stale() == frozenset()
+
+
+def test_how_long_a_lease_was_unchanged_counts_from_the_first_answer() -> None:
+    """It may have been renewed between the question and the answer."""
+    slow = Slow(ONE)
+    slow.put(ONE, "somebody", lease.INLINE)
+    slow.at(0.0, get=5.0)
+    assert slow.at(19.0) == frozenset()
+    assert slow.at(21.0) == {str(ONE)}
+
+
+def test_one_that_was_given_back_is_not_dead_before_its_time_is_over() -> None:
+    """Who takes it next needs a moment for that."""
+    slow = Slow(SHARED)
+    slow.put(SHARED, "")
+    for now in range(0, 14, 2):
+        assert slow.at(now) == frozenset()
+    assert slow.at(16.0) == {str(SHARED)}
+
+
+def test_one_that_is_renewed_while_it_is_broken_lives() -> None:
+    slow = Slow(SHARED)
+    slow.put(SHARED, "somebody")
+    slow.at(0.0)
+
+    def renew() -> None:
+        stored = slow.memory.get(LEASES, *SHARED)
+        slow.memory.replace(LEASES, *SHARED, lease.renewed(stored, 15, 1.0))
+
+    slow.meanwhile = renew
+    assert slow.at(16.0) == frozenset()
+    slow.meanwhile = lambda: None
+    assert slow.memory.get(LEASES, *SHARED)["spec"]["holderIdentity"] == "somebody"
+    assert slow.at(18.0) == frozenset()
+    assert slow.at(34.0) == {str(SHARED)}
+
+
+def test_one_that_was_broken_and_won_since_lives() -> None:
+    """Whatever its annotation still says."""
+    slow = Slow(SHARED)
+    slow.put(SHARED, "somebody")
+    patch = {"metadata": {"annotations": {lease.BROKEN_BY: "another"}}}
+    slow.memory.patch(LEASES, *SHARED, patch)
+    assert slow.at(0.0) == frozenset()
+
+
+def test_one_that_comes_back_is_not_thought_dead_after_the_next_look() -> None:
+    slow = Slow(ONE)
+    slow.put(ONE, "somebody", lease.INLINE)
+    slow.at(0.0)
+    assert slow.at(16.0) == {str(ONE)}
+    slow.memory.replace(LEASES, *ONE, lease.renewed(slow.memory.get(LEASES, *ONE), 15, 1.0))
+    assert slow.at(18.0) == frozenset()
+
+
+def test_what_is_known_of_one_is_kept_when_another_is_asked_for_too() -> None:
+    slow = Slow(ONE)
+    slow.put(ONE, "somebody", lease.INLINE)
+    slow.put(TWO, "another", lease.INLINE)
+    slow.at(0.0)
+    slow.now = 10.0
+    slow.book.watch_refs([str(ONE), str(TWO)])
+    assert slow.at(16.0) == {str(ONE)}
+
+
 class Granting:
     """Lets some verbs through and counts all."""
 
     def __init__(self, inner: MemoryCluster, *granted: str) -> None:
         self._inner = inner
-        self._granted = granted
+        self.granted = granted
         self.calls: Counter[str] = Counter()
 
     def __getattr__(self, verb: str) -> Any:
         self.calls[verb] += 1
-        if verb not in self._granted:
+        if verb not in self.granted:
             raise Forbidden(f"may not {verb} leases")
         return getattr(self._inner, verb)
 
@@ -188,12 +307,18 @@ def test_one_that_we_may_not_read_or_break_is_unknown(sim: Sim, granted: tuple[s
         LEASES, ONE.namespace, {"metadata": {"name": ONE.name, "labels": {names.DRIVER: "controller"}}, "spec": held}
     )
     clock = [0.0]
-    book = LeaseBook(Granting(sim.memory, *granted), "me", monotonic=lambda: clock[0])  # type: ignore[arg-type]
+    cluster = Granting(sim.memory, *granted)
+    book = LeaseBook(cluster, "me", monotonic=lambda: clock[0])  # type: ignore[arg-type]
     book.watch_refs([str(ONE)])
     for _ in range(100):
         clock[0] += book.look()
     assert book.stale() == frozenset()
     assert book.unknown() == {str(ONE)}
+    assert book.look() > 0, "it is not asked for again at once"
+    clock[0] += 2
+    cluster.granted = ("get", "list", "replace")
+    book.look()
+    assert book.unknown() == frozenset()
 
 
 def test_many_of_one_namespace_are_listed(sim: Sim) -> None:
@@ -227,6 +352,22 @@ def test_a_sweep_deletes_what_dead_programs_left_behind() -> None:
         assert sweep(memory, "default", clock=lambda: now) == 1
         left = [stored["metadata"]["name"] for stored in memory.list(LEASES).items]
         assert sorted(left) == ["blank", "other", "young"]
+
+
+def test_a_sweep_leaves_what_came_since_it_looked() -> None:
+    now = 1_800_000_000.0
+    with MemoryCluster() as memory:
+        metadata = {"name": "old", "labels": {names.DRIVER: lease.INLINE}}
+        body = {"metadata": metadata, "spec": {"renewTime": format_micro_time(now - 90_000)}}
+        memory.create(LEASES, "default", body)
+
+        def come(verb: str, *_: Any, **__: Any) -> None:
+            if verb == "delete":
+                memory.delete(LEASES, "default", "old")
+                memory.create(LEASES, "default", {**body, "spec": {"renewTime": format_micro_time(now)}})
+
+        assert sweep(disturbed(memory, come), "default", clock=lambda: now) == 0
+        assert [stored["metadata"]["name"] for stored in memory.list(LEASES).items] == ["old"]
 
 
 def test_a_mandate_is_a_tenure_and_the_state_of_the_others() -> None:

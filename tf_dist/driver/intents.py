@@ -33,7 +33,7 @@ ADMITTING: Final = names.ANNOTATION_PREFIX + "admitting"
 ARBITER: Final = names.ANNOTATION_PREFIX + "arbiter"
 FENCED: Final = names.ANNOTATION_PREFIX + "fenced"
 
-# So many jobs are named at a time: an object's annotations may take 256 KiB together.
+# An object's annotations may take 256 KiB together.
 ROOM: Final = 500
 
 
@@ -79,12 +79,18 @@ class Alone:
 
 
 class LeaseIntents:
-    """Kept in annotations of the Lease ``ref``, that nobody holds. ``touched`` is given each job that was touched."""
+    """Kept in annotations of the Lease ``ref``, that nobody holds. ``touched`` is given each job that was touched.
 
-    def __init__(self, cluster: Cluster, ref: LeaseRef, touched: Callable[[JobRef, Object], None]) -> None:
+    ``room``: so many jobs are named at a time.
+    """
+
+    def __init__(
+        self, cluster: Cluster, ref: LeaseRef, touched: Callable[[JobRef, Object], None], *, room: int = ROOM
+    ) -> None:
         self._cluster = cluster
         self._ref = ref
         self._touched = touched
+        self._room = room
         self._stored: Object | None = None
         self._epoch: object = None
         self._jobs: dict[str, JobRef] = {}
@@ -111,7 +117,7 @@ class LeaseIntents:
         """Write down what is about to be given; what has been settled since is left out."""
         with self._lock:
             kept = {uid: ref for uid, ref in self._jobs.items() if uid not in self._settled}
-        new = dict(list(jobs.items())[: max(0, ROOM - len(kept))])
+        new = dict(list(jobs.items())[: max(0, self._room - len(kept))])
         stored, self._stored = self._stored, None  # until the server has answered, nobody knows
         if stored is None:
             raise NotDriving("the list of intended admissions is not open")

@@ -209,9 +209,8 @@ class Observation:
         if stored is not None:
             version = (stored["metadata"].get("uid", ""), stored["metadata"].get("resourceVersion", ""))
             self.duration = Terms.of(stored).duration
-        same = self._since != math.inf and version == self._version
         closely = version is not None or received - self._last <= self._gap
-        if not (same and closely):
+        if version != self._version or not closely:
             self._version, self._since = version, received
         self._last = received
 

@@ -236,7 +236,6 @@ class Tenure:
         try:
             return self._cluster.replace(LEASES, *self.ref, body)
         except NotFound:
-            self._held = None
             raise Conflict(f"lease {self.ref} was deleted") from None
 
     def _extend(self, sent: float, received: float) -> None:
