@@ -8,6 +8,8 @@ from typing import Any
 
 from tf_dist.core import names, render
 from tf_dist.core.actions import Plan, WriteStatus
+from tf_dist.core.dialects.tfjob_v1 import RESTART_POLICIES
+from tf_dist.core.dialects.tfjob_v1alpha1 import REPLACE, chief_rules
 from tf_dist.core.gang.model import Admit
 from tf_dist.core.model import (
     CleanPodPolicy,
@@ -26,28 +28,16 @@ from tf_dist.core.model import (
     TFConfigStyle,
 )
 from tf_dist.core.observed import Observed, PodView, pod_view
-from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
+from tf_dist.core.policy_model import Action, Event, Rule
 
 START = 1_800_000_000.0
 EVICTED = frozenset({Event.POD_EVICTED, Event.NODE_LOST})
 FAILED = frozenset({Event.POD_FAILED})
-RETRYABLE = ExitCodes(ranges=((128, 255), (-(2**31), -1)), unknown=True)
 
-NEVER = (Rule(events=EVICTED, action=Action.RESTART_POD), Rule(events=FAILED, action=Action.FAIL_JOB))
-ON_FAILURE = (Rule(events=EVICTED | FAILED, action=Action.RESTART_POD),)
-EXIT_CODE = (
-    Rule(events=EVICTED, action=Action.RESTART_POD),
-    Rule(events=FAILED, action=Action.RESTART_POD, codes=RETRYABLE),
-    Rule(events=FAILED, action=Action.FAIL_JOB),
-)
-
-_SURVIVABLE = ExitCodes(ranges=RETRYABLE.ranges, unknown=True, oom=False)
-REPLACE = (Rule(events=FAILED | EVICTED, action=Action.RESTART_POD),)
-CHIEF = (
-    Rule(events=FAILED, action=Action.RESTART_POD, codes=_SURVIVABLE, index=0),
-    Rule(events=FAILED, action=Action.FAIL_JOB, index=0),
-    *REPLACE,
-)
+# The tables themselves, as documents come to them.
+NEVER, ON_FAILURE, EXIT_CODE = (RESTART_POLICIES[policy] for policy in ("Never", "OnFailure", "ExitCode"))
+REPLACED = (REPLACE,)
+CHIEF = chief_rules(0)
 
 
 def template(**spec: Any) -> dict[str, Any]:
@@ -143,8 +133,8 @@ def v1alpha1_job(*specs: ReplicaSpec, policy: RunPolicy | None = None, **fields:
     """The seed's README job: one master that decides, a worker, a parameter server."""
     specs = specs or (
         replicas("MASTER", 1, rules=CHIEF, last_exit_counts=True),
-        replicas("WORKER", 1, rules=REPLACE, last_exit_counts=True),
-        replicas("PS", 2, rules=REPLACE, last_exit_counts=True),
+        replicas("WORKER", 1, rules=REPLACED, last_exit_counts=True),
+        replicas("PS", 2, rules=REPLACED, last_exit_counts=True),
     )
     defaults: dict[str, Any] = {
         "key": JobKey("default", "example"),

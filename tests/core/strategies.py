@@ -12,7 +12,7 @@ from tests.core.builders import (
     FAILED,
     NEVER,
     ON_FAILURE,
-    REPLACE,
+    REPLACED,
     replicas,
     v1_job,
     v1alpha1_job,
@@ -55,8 +55,8 @@ def v1_jobs(draw: st.DrawFn) -> Job:
 def v1alpha1_jobs(draw: st.DrawFn) -> Job:
     specs = (
         replicas("MASTER", 1, rules=CHIEF, last_exit_counts=True),
-        replicas("WORKER", draw(st.integers(1, 2)), rules=REPLACE, last_exit_counts=True),
-        replicas("PS", 1, rules=REPLACE, last_exit_counts=True),
+        replicas("WORKER", draw(st.integers(1, 2)), rules=REPLACED, last_exit_counts=True),
+        replicas("PS", 1, rules=REPLACED, last_exit_counts=True),
     )
     return v1alpha1_job(*specs, policy=draw(run_policies()))
 

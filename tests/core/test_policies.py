@@ -10,7 +10,7 @@ from tests.core.builders import (
     FAILED,
     NEVER,
     ON_FAILURE,
-    REPLACE,
+    REPLACED,
     START,
     replicas,
     v1_job,
@@ -82,7 +82,7 @@ def test_a_v1alpha1_chief_is_judged_by_its_exit_code_and_out_of_memory_is_perman
 
 @pytest.mark.parametrize("exit_", EXITS)
 def test_v1alpha1_replicas_that_do_not_lead_are_always_replaced(exit_: str) -> None:
-    job = v1alpha1_job(replicas("WORKER", 1, rules=REPLACE))
+    job = v1alpha1_job(replicas("WORKER", 1, rules=REPLACED))
     assert action(job, Event.POD_FAILED, EXITS[exit_]) is R
     beside = v1alpha1_job(replicas("MASTER", 2, rules=CHIEF))
     assert action(beside, Event.POD_FAILED, EXITS[exit_], replica=ReplicaId("master", 1)) is R

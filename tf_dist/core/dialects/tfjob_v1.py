@@ -42,7 +42,7 @@ RETRYABLE: Final = ExitCodes(ranges=((-INT32_MAX - 1, -1), (128, 255)), unknown=
 _LOST: Final = frozenset({Event.POD_EVICTED, Event.NODE_LOST})
 _FAILED: Final = frozenset({Event.POD_FAILED})
 _REPLACE_LOST: Final = Rule(events=_LOST, action=Action.RESTART_POD)
-_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
+RESTART_POLICIES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "Never": (Rule(events=_FAILED, action=Action.FAIL_JOB), _REPLACE_LOST),
     "OnFailure": (Rule(events=_FAILED | _LOST, action=Action.RESTART_POD),),
     "Always": (Rule(events=_FAILED | _LOST, action=Action.RESTART_POD),),
@@ -52,7 +52,9 @@ _RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         _REPLACE_LOST,
     ),
 }
-_TOLERANT: Final = (Rule(events=_FAILED, action=Action.IGNORE), _REPLACE_LOST)
+"""What each restart policy answers."""
+TOLERANT: Final = (Rule(events=_FAILED, action=Action.IGNORE), _REPLACE_LOST)
+"""Of dynamic workers that are not to be restarted: the others go on without one that has failed."""
 
 
 def templates(document: Document) -> Iterator[RawTemplate]:
@@ -164,7 +166,7 @@ def _replica_spec(key: str, replicas: Replicas, annotations: Mapping[str, str], 
         container=TF_CONTAINER if TF_CONTAINER in container_names(replicas.template) else "",
         port=named_port(replicas.template, TF_CONTAINER, TF_PORT),
         pod_restart_policy="Never" if policy == "ExitCode" else policy,
-        rules=_TOLERANT if tolerant else _RULES[policy],
+        rules=TOLERANT if tolerant else RESTART_POLICIES[policy],
     )
 
 

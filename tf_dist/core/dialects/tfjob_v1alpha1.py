@@ -25,9 +25,10 @@ from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
 from tf_dist.core.untyped import at, items
 
 _FAILED: Final = frozenset({Event.POD_FAILED})
-_REPLACE: Final = Rule(
+REPLACE: Final = Rule(
     events=frozenset({Event.POD_FAILED, Event.POD_EVICTED, Event.NODE_LOST}), action=Action.RESTART_POD
 )
+"""The answer for replicas that do not lead."""
 _SURVIVABLE: Final = ExitCodes(ranges=RETRYABLE.ranges, unknown=RETRYABLE.unknown, oom=False)
 """Retryable, unless it was killed for memory: it would be killed again."""
 
@@ -121,16 +122,16 @@ def _replica_spec(replicas: Replicas, spec: Spec, chief: Chief) -> ReplicaSpec:
         container=TF_CONTAINER,
         port=replicas.tf_port or TF_PORT,
         pod_restart_policy=policy if isinstance(policy, str) else "Always",
-        rules=_chief_rules(chief.replica_index) if kind == chief.replica_name else (_REPLACE,),
+        rules=chief_rules(chief.replica_index) if kind == chief.replica_name else (REPLACE,),
         server_image=(spec.tf_image or IMAGE) if replicas.default_server else "",
         last_exit_counts=True,
     )
 
 
-def _chief_rules(index: int) -> tuple[Rule, ...]:
+def chief_rules(index: int) -> tuple[Rule, ...]:
     """The chief's own failures decide; those of its siblings do not."""
     return (
         Rule(events=_FAILED, action=Action.RESTART_POD, codes=_SURVIVABLE, index=index),
         Rule(events=_FAILED, action=Action.FAIL_JOB, index=index),
-        _REPLACE,
+        REPLACE,
     )

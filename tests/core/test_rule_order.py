@@ -1,0 +1,162 @@
+"""Where two rules would speak at one moment: the one that comes first in ``advance`` has the word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.core.builders import FAILED, ON_FAILURE, replicas, v1_job, volcano_job
+from tests.core.world import World
+from tf_dist.core.dialects.tfjob_v1 import TOLERANT
+from tf_dist.core.gang.model import Preempt
+from tf_dist.core.model import Job, JobKey, RunPolicy, Scheduling
+from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
+from tf_dist.core.requeue import TIMEOUT
+from tf_dist.core.status import Phase
+
+LIMIT = 100.0
+Happens = Callable[[World], None]
+
+
+def run(world: World) -> None:
+    for pod in world.pods.values():
+        world.run(pod)
+    world.settle()
+
+
+def started(job: Job) -> World:
+    world = World(job)
+    world.settle()
+    run(world)
+    return world
+
+
+def past_the_deadline(world: World) -> None:
+    world.now += LIMIT
+
+
+def suspended(world: World) -> None:
+    world.suspend(True)
+
+
+def chief_done(world: World) -> None:
+    world.end(world.pods["mnist-chief-0"], 0)
+
+
+def worker_failed(world: World) -> None:
+    world.end(world.pods["mnist-worker-0"], 1)
+
+
+def container_restarted(world: World) -> None:
+    world.restart_container(world.pods["mnist-chief-0"], 1)
+
+
+def preempted(world: World) -> None:
+    world.verdict = Preempt(by=JobKey("ml", "other"), message="")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "phase", "reason"),
+    [
+        (suspended, past_the_deadline, Phase.ABORTED, "Suspended"),
+        (suspended, chief_done, Phase.ABORTED, "Suspended"),
+        (suspended, worker_failed, Phase.ABORTED, "Suspended"),
+        (past_the_deadline, chief_done, Phase.FAILED, "DeadlineExceeded"),
+        (past_the_deadline, worker_failed, Phase.FAILED, "DeadlineExceeded"),
+        (past_the_deadline, container_restarted, Phase.FAILED, "DeadlineExceeded"),
+        (past_the_deadline, preempted, Phase.FAILED, "DeadlineExceeded"),
+        (chief_done, worker_failed, Phase.COMPLETED, "JobSucceeded"),
+        (chief_done, container_restarted, Phase.COMPLETED, "JobSucceeded"),
+        (chief_done, preempted, Phase.COMPLETED, "JobSucceeded"),
+        (worker_failed, container_restarted, Phase.FAILED, "PodFailed"),
+        (worker_failed, preempted, Phase.FAILED, "PodFailed"),
+        (container_restarted, preempted, Phase.FAILED, "BackoffLimitExceeded"),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_of_two_things_at_one_moment_the_one_that_weighs_more_decides(
+    first: Happens, then: Happens, phase: Phase, reason: str, swapped: bool
+) -> None:
+    """The order in which they are seen does not matter: each pass looks at what is there."""
+    policy = RunPolicy(active_deadline=LIMIT, max_restarts=0)
+    world = started(v1_job(replicas("Chief", 1, rules=ON_FAILURE), replicas("Worker", 1), policy=policy))
+    assert world.memory.phase is Phase.RUNNING
+    for happens in (then, first) if swapped else (first, then):
+        happens(world)
+    world.settle()
+    assert (world.memory.phase, world.memory.reason) == (phase, reason)
+
+
+def test_a_job_that_cannot_succeed_any_more_says_so_rather_than_that_its_budget_is_spent() -> None:
+    ps, worker = replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 1, rules=TOLERANT)
+    world = started(v1_job(ps, worker, policy=RunPolicy(max_restarts=0)))
+    world.restart_container(world.pods["mnist-ps-0"], 1)
+    world.end(world.pods["mnist-worker-0"], 1)
+    world.settle()
+    assert (world.memory.phase, world.memory.reason) == (Phase.FAILED, "PodFailed")
+
+
+def test_a_gang_that_gives_way_when_its_pods_are_overdue_is_not_made_to_pause() -> None:
+    world = World(v1_job(scheduling=Scheduling(min_available=3)))
+    world.schedules = False
+    world.settle()
+    world.now += TIMEOUT
+    preempted(world)
+    world.step()
+    memory = world.memory
+    assert (memory.admission, memory.reason, memory.requeues, memory.not_before) == (None, "Preempted", 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("graver", "milder", "phase", "restarts", "attempts"),
+    [
+        (Action.FAIL_JOB, Action.TERMINATE_JOB, Phase.FAILED, 0, None),
+        (Action.TERMINATE_JOB, Action.ABORT_JOB, Phase.TERMINATED, 0, None),
+        (Action.ABORT_JOB, Action.COMPLETE_JOB, Phase.ABORTED, 0, None),
+        (Action.COMPLETE_JOB, Action.RESTART_JOB, Phase.COMPLETED, 0, None),
+        (Action.RESTART_JOB, Action.RESTART_TASK, Phase.PENDING, 1, ["2.0.0", "2.0.0"]),
+        (Action.RESTART_TASK, Action.RESTART_POD, Phase.PENDING, 1, ["1.1.0", "1.1.0"]),
+    ],
+)
+@pytest.mark.parametrize("codes", [(3, 4), (4, 3)])
+def test_where_two_pods_ask_for_different_things_the_gravest_is_done_and_nothing_else(
+    graver: Action,
+    milder: Action,
+    phase: Phase,
+    restarts: int,
+    attempts: list[str] | None,
+    codes: tuple[int, int],
+) -> None:
+    table = tuple(
+        Rule(events=FAILED, action=action, codes=ExitCodes(ranges=((code, code),)))
+        for code, action in ((3, graver), (4, milder))
+    )
+    job = volcano_job(replicas("worker", 2, rules=table), run_policy=RunPolicy(max_restarts=5))
+    world = started(job)
+    for pod, code in zip(world.pods.values(), codes, strict=True):
+        world.end(pod, code)
+    world.settle()
+    memory = world.memory
+    assert (memory.phase, memory.total_restarts) == (phase, restarts)
+    if attempts is not None:
+        assert [memory.attempts.label(replica) for replica in job.replicas] == attempts
+
+
+@pytest.mark.parametrize("graver", [Action.TERMINATE_JOB, Action.ABORT_JOB, Action.COMPLETE_JOB, Action.RESTART_JOB])
+def test_of_what_a_table_says_of_evictions_the_gravest_is_the_answer_to_giving_way(graver: Action) -> None:
+    evicted = frozenset({Event.POD_EVICTED})
+    tasks = [
+        replicas(name, 1, rules=(Rule(events=evicted, action=action),))
+        for name, action in (("one", Action.RESTART_TASK), ("other", graver), ("third", Action.RESTART_POD))
+    ]
+    world = started(volcano_job(*tasks))
+    preempted(world)
+    world.step()
+    phases = {
+        Action.TERMINATE_JOB: Phase.TERMINATING,
+        Action.ABORT_JOB: Phase.ABORTING,
+        Action.COMPLETE_JOB: Phase.COMPLETING,
+        Action.RESTART_JOB: Phase.PENDING,
+    }
+    assert world.memory.phase is phases[graver]
