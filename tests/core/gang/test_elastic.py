@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.core.gang.gangs import World, bound, gang, member, message, node, placed, queue, reason, running, workers
 from tf_dist.core.gang.model import Admit, Gang, Policy, Resize
 
@@ -137,6 +139,59 @@ def test_below_what_it_wanted_only_for_who_has_waited_long_and_never_below_its_l
     found.settle(180)
     assert sizes(found) == {"a": 5, "b": 3}
     assert world(running("a", {"n0": 4, "n1": 4}, least=6), gang("b", workers(3), at=0)).settle(10**6) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "gives"),
+    [
+        # The lower priority first, however little it has to give; then who has most, then who came last, then by name.
+        ({"on": 3, "priority": 1, "at": 5}, {"on": 2, "priority": 2, "at": 9}, "one"),
+        ({"on": 2, "priority": 1, "at": 5}, {"on": 3, "priority": 2, "at": 9}, "one"),
+        ({"on": 2, "priority": 2, "at": 9}, {"on": 3, "priority": 1, "at": 5}, "other"),
+        ({"on": 2, "at": 9}, {"on": 3, "at": 5}, "other"),
+        ({"on": 3, "at": 5}, {"on": 2, "at": 9}, "one"),
+        ({"on": 3, "at": 5}, {"on": 3, "at": 9}, "other"),
+        ({"on": 3, "at": 9}, {"on": 3, "at": 5}, "one"),
+        ({"on": 3, "at": 5}, {"on": 3, "at": 5}, "one"),
+    ],
+)
+@pytest.mark.parametrize("now", [30, 180])
+def test_who_becomes_smaller_first(one: dict[str, int], other: dict[str, int], gives: str, now: int) -> None:
+    """One pod is enough; what is given back is what was not wanted (now 30) or what is beyond the least (180)."""
+    wanted = {30: {"wanted": 1, "most": 8}, 180: {"least": 1}}[now]
+    gangs = []
+    for name, node_, said in (("one", "n0", one), ("other", "n1", other)):
+        rest = {key: value for key, value in said.items() if key != "on"}
+        gangs.append(running(name, {node_: said["on"]}, **rest, **wanted))
+    made = World([node("n0", gpu=one["on"]), node("n1", gpu=other["on"])], policy=POLICY)
+    made.put(*gangs, gang("waits", workers(1), at=0, priority=2))
+    found = made.decide(now)
+    assert [uid for uid, verdict in found.items() if isinstance(verdict, Resize)] == [gives]
+
+
+@pytest.mark.parametrize(
+    ("waited", "priority", "preempts", "gives"),
+    [
+        # What a gang has beyond what it wanted: to anybody after a while, at once to a higher priority.
+        (29, 0, True, 0),
+        (30, 0, True, 1),
+        (30, 0, False, 1),
+        (0, 1, True, 2),
+        (0, 1, False, 0),
+        # Down to its least: to its equals after long, never to a lower priority.
+        (179, 0, True, 1),
+        (180, 0, True, 2),
+        (180, -1, True, 1),
+        (29, -1, True, 0),
+    ],
+)
+def test_how_much_is_given_to_whom_and_when(waited: float, priority: int, preempts: bool, gives: int) -> None:
+    """A gang of 4, which wanted 3 and can do with 2; another asks for one pod, and a third for one more."""
+    made = World([node("n0", gpu=4)], policy=POLICY)
+    made.put(running("a", {"n0": 4}, at=-1000, wanted=3, least=2, most=4))
+    made.put(*(gang(f"w{at}", workers(1), at=0, priority=priority, preempts=preempts) for at in range(2)))
+    made.settle(waited)
+    assert sizes(made)["a"] == 4 - gives
 
 
 def test_the_highest_indexes_go() -> None:

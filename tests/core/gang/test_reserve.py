@@ -138,3 +138,55 @@ def test_members_that_differ_reserve_together() -> None:
     # All of the large one will be on n0.
     assert found.gangs["small"].place is not None
     assert found.gangs["small"].place.placement == {"w": {"n1": 1}}
+
+
+# -- two reservations at a time: those of two queues --
+
+
+def two_owners() -> World:
+    """The first of one queue waits for n0 (until 200), the first of the other for n1 (until 300); 2 GPUs are free on
+    either."""
+    found = World([node("n0", gpu=4), node("n1", gpu=4)], [queue("a"), queue("b")], POLICY)
+    found.put(
+        running("r0", {"n0": 2}, at=0, estimate=200, queue="a"),
+        running("r1", {"n1": 2}, at=0, estimate=300, queue="b"),
+        gang("first", workers(1, gpu=4), at=1, estimate=10, queue="a"),
+        gang("second", workers(1, gpu=4), at=2, estimate=10, queue="b"),
+    )
+    return found
+
+
+@pytest.mark.parametrize("queued", ["a", "b"])
+@pytest.mark.parametrize(("estimate", "passes"), [(40, True), (41, False), (140, False), (141, False), (None, False)])
+def test_who_passes_several_ends_before_the_first_of_them_starts(
+    estimate: float | None, passes: bool, queued: str
+) -> None:
+    found = two_owners()
+    found.put(gang("endless", workers(1), at=149, queue=queued))
+    found.put(gang("small", workers(1), at=150, estimate=estimate, queue=queued))
+    assert starts(found, 160) == (["small"] if passes else [])
+
+
+@pytest.mark.parametrize("gone", ["first", "second"])
+def test_what_was_kept_for_one_of_two_is_free_when_it_wants_it_no_more(gone: str) -> None:
+    """Who is left waits for n0, which is free earlier."""
+    found = two_owners()
+    found.put(gang("small", workers(1), at=150, queue="b" if gone == "first" else "a"))
+    assert starts(found, 160) == []
+    found.remove(gone)
+    assert starts(found, 161) == ["small"]
+    place = found.gangs["small"].place
+    assert place is not None
+    assert place.placement == {"worker": {"n1": 1}}
+
+
+@pytest.mark.parametrize(("waited", "reserves"), [(99, False), (100, True)])
+def test_a_gang_has_a_reservation_once_it_has_waited_for_its_patience(waited: float, reserves: bool) -> None:
+    found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("small", workers(1), at=0.5))
+    assert starts(found, waited) == ([] if reserves else ["small"])
+
+
+def test_it_is_decided_anew_when_somebody_s_patience_ends() -> None:
+    found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0))
+    found.decide(10)
+    assert found.admitter.wake_at(10) == 100
