@@ -40,6 +40,8 @@ from tf_dist.driver.lease import BROKEN_BY
 
 # Of a Lease's duration, as a clock that is as fast as may be measures it.
 FAST: Final = 0.8
+# Seconds within which drivers that are well have heard of something.
+LONG: Final = 60.0
 
 
 class Invariants(Record):
@@ -49,7 +51,8 @@ class Invariants(Record):
         super().__init__(now, author)
         self.broken: list[str] = []
         self.strict = False
-        self._written: dict[Key, float] = {}
+        self._placed: dict[str, float] = {}
+        self._decides: tuple[str, float] = ("", 0.0)
         self._room: dict[str, Decimal] = {}
         self._opened: dict[Key, tuple[str, dict[str, str]]] = {}
 
@@ -62,7 +65,6 @@ class Invariants(Record):
             self._judge(key, before, after, author)
         except AssertionError as error:
             self.broken.append(f"{error} ({author.driver or 'hands'} at {self.now():.1f}: {key.kind} {key.name})")
-        self._written[key] = self.now()
 
     # Every write
 
@@ -76,17 +78,27 @@ class Invariants(Record):
                 self._job(key, before, after, author)
             case kind if kind == LEASES and after is not None:
                 self._intentions(key, before, after)
-        if key.kind in OWNED and author.driver is not None:
-            self._own(key, before, after, author)
+        if author.driver is None or author.late:
+            return
+        if key.kind in (*OWNED, *JOBS):
+            self._holder(author)
+        if key.kind in OWNED:
+            self._own(before, after, author)
 
-    def _own(self, key: Key, before: Object | None, after: Object | None, author: Author) -> None:
+    def _holder(self, author: Author) -> None:
+        """A driver writes only while its Lease is its own."""
+        lease = self.lease(author.driver)[0] if author.process and author.driver and "/" in author.driver else None
+        holder = ((lease or {}).get("spec") or {}).get("holderIdentity", author.process)
+        assert lease is None or holder == author.process, f"{author.process} wrote, and {holder} holds its lease"
+
+    def _own(self, before: Object | None, after: Object | None, author: Author) -> None:
         """A driver writes only what belongs to a job that it drives."""
         there = before or after
         assert there is not None
         whose = owner(there)
         assert whose, "a driver wrote what is no job's"
         job = self._by_uid(whose)
-        if job is None or author.late:
+        if job is None:
             return
         memory = self.memory(job)
         named = memory.finished or memory.driver in ("", author.driver)
@@ -137,6 +149,7 @@ class Invariants(Record):
         if place is not None and not place.by and job is not None:
             given = old.admission is None or sum(place.sizes.values()) > sum(old.admission.sizes.values())
             if given:
+                self._placed[uid(after)] = self.now()
                 self._given(key, after, author)
 
     def _driver(self, old: Status, new: Status) -> None:
@@ -144,8 +157,7 @@ class Invariants(Record):
         if old.driver in ("", new.driver) or old.finished:
             return
         assert "/" in old.driver, f"{new.driver} took over from {old.driver}, which cannot die"
-        key = Key(LEASES, *old.driver.split("/"))
-        lease, silent = self.objects.get(key), self.now() - self._written.get(key, float("-inf"))
+        lease, silent = self.lease(old.driver)
         spec = (lease or {}).get("spec") or {}
         duration = float(spec.get("leaseDurationSeconds") or 15)
         is_broken = lease is not None and BROKEN_BY in (lease["metadata"].get("annotations") or {})
@@ -221,6 +233,8 @@ class Invariants(Record):
 
     def _given(self, key: Key, stored: Object, author: Author) -> None:
         """A job gets a place, or a larger one: that was written down before, and there is room for it."""
+        if self.strict and not author.late:
+            self._may_give(stored, author)
         if author.shares:
             assert uid(stored) in self._named(), f"{name(stored)} has a place that is not among the intended"
         if not author.sees_nodes:
@@ -231,6 +245,17 @@ class Invariants(Record):
         assert promised <= room, f"places for {promised} CPUs were given away, and there are {room}"
         if self.strict:
             self._given_strictly([*others, stored], stored)
+
+    def _may_give(self, stored: Object, author: Author) -> None:
+        """Where one decides for all, no other does; and a place is for a job that somebody drives."""
+        process, since = self._decides
+        lone = process in ("", author.process) or self.now() - since < LONG
+        assert lone, f"{author.driver} gave a place away, and {process} decides for all"
+        driver = self.memory(stored).driver
+        if author.process and "/" in driver:
+            lease, silent = self.lease(driver)
+            dead = lease is None or silent >= LONG
+            assert not dead, f"{name(stored)} got a place, and its driver {driver} is dead"
 
     def _given_strictly(self, jobs: list[Object], stored: Object) -> None:
         taken = sum((self.holds(job) for job in jobs), Decimal(0)) + self.others_pods() + self._leaving(jobs)
@@ -258,6 +283,11 @@ class Invariants(Record):
 
     def _intentions(self, key: Key, before: Object | None, after: Object) -> None:
         """Who opens the list of intentions empties it only once nothing of it is in the air any more."""
+        if key.name == "tf-dist-arbiter":
+            holder = str((after.get("spec") or {}).get("holderIdentity") or "")
+            lapsed = self.now() - self.written.get(key, float("-inf")) > FAST * 15
+            if holder != self._decides[0] or lapsed:
+                self._decides = holder, self.now()
         if before is None:
             return
         was, now = annotation(before, ARBITER), annotation(after, ARBITER)
@@ -265,6 +295,8 @@ class Invariants(Record):
             versions = {uid(job): str(job["metadata"]["resourceVersion"]) for _, job in self.of(*JOBS)}
             self._opened[key] = now, {one: versions[one] for one in named_in(after) if one in versions}
             return
+        old = sorted(one for one in named_in(after) if self.now() - self._placed.get(one, self.now()) > LONG)
+        assert not (self.strict and old), f"{old} are still intended, long after they have their places"
         arbiter, versions = self._opened.get(key, ("", {}))
         if arbiter != now or not versions:
             return

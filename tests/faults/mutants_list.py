@@ -95,13 +95,6 @@ MUTANTS: Final = (
         "a driver that has lost its Lease goes on beside its successor",
     ),
     Mutant(
-        "right-is-not-asked-before-a-write",
-        "driver/loop.py",
-        "return self._mandate.valid() and not self._stopped.is_set()",
-        "return not self._stopped.is_set()",
-        "a pass goes on after the Lease was lost in the middle of it",
-    ),
-    Mutant(
         "right-is-not-asked-before-an-attempt",
         "driver/loop.py",
         "return 0.0 if self._stopped.is_set() else self._mandate.remaining()",
@@ -329,13 +322,6 @@ MUTANTS: Final = (
         "a gang that was preempted keeps its place",
     ),
     Mutant(
-        "told-again-and-again",
-        "core/gang/telling.py",
-        "        books.tell(victim, victim.held.staying, victim.held.staying_quota)\n",
-        "",
-        "more gangs are preempted than have to be",
-    ),
-    Mutant(
         "larger-than-asked-for",
         "core/resizing.py",
         "{spec.type: min(wanted.get(spec.type, spec.replicas), spec.most) for spec in s.asked.replica_specs}",
@@ -414,11 +400,11 @@ MUTANTS: Final = (
         "pods of a job that is over its deadline run on",
     ),
     Mutant(
-        "no-suspension-while-restarting",
+        "no-suspension-while-waiting",
         "core/living.py",
         "if not (s.job.run_policy.suspend and s.live):",
-        "if not (s.job.run_policy.suspend and s.live) or s.status.phase is Phase.RESTARTING:",
-        "a job that restarts cannot be suspended",
+        "if not (s.job.run_policy.suspend and s.live and s.status.admission is not None):",
+        "a job that waits for its place cannot be suspended",
     ),
     Mutant(
         "dependency-too-early",

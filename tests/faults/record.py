@@ -32,10 +32,11 @@ TERMINAL: Final = (Phase.COMPLETED, Phase.FAILED, Phase.TERMINATED)
 
 class Author(NamedTuple):
     """Whose write it is: ``driver``, as jobs name it (None: a user's, a kubelet's, or that of Kubernetes itself);
-    ``late``: it was sent long ago. ``shares``: it decides about places together with others, so that it has to write
-    down what it is about to give; ``sees_nodes``: it knows how much room there is."""
+    ``process``, as it holds Leases; ``late``: it was sent long ago. ``shares``: it decides about places together with
+    others, so that it has to write down what it is about to give; ``sees_nodes``: it knows how much room there is."""
 
     driver: str | None = None
+    process: str = ""
     late: bool = False
     shares: bool = False
     sees_nodes: bool = False
@@ -64,6 +65,7 @@ class Record:
         self.objects: dict[Key, Object] = {}
         self.truth: dict[str, Truth] = defaultdict(Truth)
         self.now = now
+        self.written: dict[Key, float] = {}
         self._author = author
         self._read: dict[str, tuple[object, Job | None]] = {}
 
@@ -88,6 +90,7 @@ class Record:
         elif key.kind == "nodes" and (obj is None or not is_ready(obj)):
             self._lost(key.name)
         self.wrote(key, before, obj, author)
+        self.written[key] = self.now()
         if obj is None:
             self.objects.pop(key, None)
         else:
@@ -121,6 +124,11 @@ class Record:
     def memory(self, stored: Object) -> Status:
         """What a stored job remembers."""
         return load_status(stored_status(stored))
+
+    def lease(self, driver: str) -> tuple[Object | None, float]:
+        """The Lease that a driver's name is, and for how many seconds nobody has written it."""
+        key = Key(LEASES, *driver.split("/"))
+        return self.objects.get(key), self.now() - self.written.get(key, float("-inf"))
 
     # What is true of pods
 

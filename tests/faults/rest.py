@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from decimal import Decimal
 from typing import Final
 
@@ -60,6 +60,10 @@ class Rest:
             if self._record.pods_of(uid(stored)):
                 yield "was never readable, and has pods"
             return
+        if not memory.finished and "/" in memory.driver:
+            lease, silent = self._record.lease(memory.driver)
+            if lease is None or silent > GRACE:
+                yield f"its driver {memory.driver} is dead"
         if memory.obstacle:
             yield f"calls itself stalled: {memory.obstacle}"
         pods = self._record.pods_of(uid(stored))
@@ -136,45 +140,60 @@ class Rest:
                 continue
             if memory.unconfirmed or memory.refused_nodes:
                 continue
-            rank = (-self._priority(job), memory.created or 0.0)
+            rank = (-self._priority(job), max(memory.created or 0.0, memory.not_before))
             lines[self._record.queue_of(stored)].append((rank, stored))
         for line in lines.values():
             _, first = min(line, key=lambda one: (one[0], name(one[1])))
-            if (why := self._fits(first)) and len(lines) == 1:
+            why = self._fits(first) or self._in_the_way(first)
+            if why and len(lines) == 1:
                 yield f"{name(first)} waits ({self._record.memory(first).told}) beside {why}"
 
     def _priority(self, job: Job) -> float:
         classes = {key.name: obj.get("value", 0) for key, obj in self._record.of("priorityclasses.scheduling.k8s.io")}
         return float(classes.get(job.scheduling.priority_class, 0))
 
-    def _fits(self, stored: Object) -> str:
-        """In which room a job that waits could start ("": in none)."""
-        job = self._record.job(stored)
+    def _fits(self, stored: Object, without: Collection[Object] = ()) -> str:
+        """In which room a job that waits could start ("": in none), if these jobs were not there."""
+        record, job, gone = self._record, self._record.job(stored), {uid(one) for one in without}
         assert job is not None
         need = sum((spec.replicas * pod_cpus(spec) for spec in job.replica_specs), Decimal(0))
-        jobs = [other for _, other in self._record.of(*JOBS)]
-        free = sum((self._free(node, key.name) for key, node in self._record.of("nodes") if is_ready(node)), Decimal(0))
-        to_come = sum((self._to_come(other) for other in jobs), Decimal(0))
-        queue = self._record.queue_of(stored)
-        limit = self._record.nominal(queue)
-        held = sum((self._record.holds(other) for other in jobs if self._record.queue_of(other) == queue), Decimal(0))
+        jobs = [other for _, other in record.of(*JOBS) if uid(other) not in gone]
+        pods = [pod for _, pod in record.of("pods") if phase(pod) not in ENDED and owner(pod) not in gone]
+        free = sum((self._free(node, pods) for _, node in record.of("nodes") if is_ready(node)), Decimal(0))
+        free -= sum((self._to_come(other) for other in jobs), Decimal(0))
+        queue = record.queue_of(stored)
+        limit = record.nominal(queue)
+        held = sum((record.holds(other) for other in jobs if record.queue_of(other) == queue), Decimal(0))
         if limit is not None and held + need > limit:
             return ""
         namespace = stored["metadata"]["namespace"]
-        most = self._record.most_pods(namespace)
-        pods = sum(1 for key, pod in self._record.of("pods") if key.namespace == namespace and phase(pod) not in ENDED)
-        if most is not None and pods + sum(spec.replicas for spec in job.replica_specs) > most:
+        most = record.most_pods(namespace)
+        there = sum(pod["metadata"]["namespace"] == namespace for pod in pods)
+        if most is not None and there + sum(spec.replicas for spec in job.replica_specs) > most:
             return ""
-        return f"{free - to_come} CPUs that are free, of which it needs {need}" if free - to_come >= need else ""
+        return f"{free} CPUs that are free, of which it needs {need}" if free >= need else ""
 
-    def _free(self, node: Object, called: str) -> Decimal:
-        """Whole CPUs of a node that no pod takes (pods ask for whole ones)."""
-        pods = (
-            pod
-            for _, pod in self._record.of("pods")
-            if pod["spec"].get("nodeName") == called and phase(pod) not in ENDED
-        )
-        return max(Decimal(0), cpus(node) - sum((requested(pod["spec"]) for pod in pods), Decimal(0)))
+    def _in_the_way(self, first: Object) -> str:
+        """Whom a job that waits could have stopped, because they are of lower priority in its queue."""
+        record, queue = self._record, self._record.queue_of(first)
+        document = next((obj for key, obj in record.of("queues.tf-dist.dev") if key.name == queue), {})
+        job = record.job(first)
+        if job is None or (document.get("spec") or {}).get("preemption") == "Never":
+            return ""
+        lower = [
+            other
+            for _, other in record.of(*JOBS)
+            if record.queue_of(other) == queue
+            and (its := record.job(other)) is not None
+            and self._priority(its) < self._priority(job)
+            and record.holds(other)
+        ]
+        return f"{', '.join(map(name, lower))} of lower priority" if lower and self._fits(first, without=lower) else ""
+
+    def _free(self, node: Object, pods: list[Object]) -> Decimal:
+        """Whole CPUs of a node that none of these pods takes (pods ask for whole ones)."""
+        taken = (requested(pod["spec"]) for pod in pods if pod["spec"].get("nodeName") == name(node))
+        return max(Decimal(0), cpus(node) - sum(taken, Decimal(0)))
 
     def _to_come(self, stored: Object) -> Decimal:
         there = [pod for pod in self._record.pods_of(uid(stored)) if on_a_node(pod)]

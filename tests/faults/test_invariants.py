@@ -12,7 +12,7 @@ from tests.driver.harness import Clock, World, replica, running, tfjob
 from tests.faults.invariants import Invariants
 from tests.faults.record import HANDS, Author
 from tests.faults.rest import Rest
-from tf_dist.cluster.api import LEASES, NODES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object
+from tf_dist.cluster.api import LEASES, NODES, PODS, PRIORITY_CLASSES, SERVICES, TFJOBS, VOLCANO_JOBS, Object
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.core import names
 from tf_dist.driver.intents import ADMITTING, ARBITER
@@ -212,6 +212,51 @@ def test_a_list_of_intentions_that_is_emptied(world: Judged, touched: bool) -> N
         world.memory.patch(TFJOBS, "default", "a", {"metadata": {"annotations": {"x": "y"}}})
     write("two")
     assert ("no longer intended" in world.broken) is not touched
+
+
+def test_a_driver_writes_while_another_process_holds_its_lease(world: Judged) -> None:
+    lease: Object = {"metadata": {"name": "both"}, "spec": {"holderIdentity": "one"}}
+    world.memory.create(LEASES, "default", lease)
+    world.begun()
+    world.remember(Author("default/both", process="one"), seen={})
+    assert world.broken == ""
+    world.remember(Author("default/both", process="two"), seen={"worker": "0"})
+    assert "two wrote, and one holds" in world.broken
+
+
+def test_a_driver_is_dead_and_its_job_is_left_to_it(world: Judged) -> None:
+    world.memory.create(LEASES, "default", {"metadata": {"name": "other"}, "spec": {"holderIdentity": "one"}})
+    world.begun()
+    world.remember(driver=OTHER)
+    assert world.unrest == ""
+    world.clock.now += 100
+    assert f"its driver {OTHER} is dead" in world.unrest
+
+
+def test_what_was_given_long_ago_is_still_intended(world: Judged) -> None:
+    job = world.begun()
+    row = ["tfjobs", "default", "a", job["metadata"]["uid"]]
+    annotations = {ADMITTING: json.dumps([row])}
+    world.memory.create(LEASES, "default", {"metadata": {"name": "l", "annotations": annotations}, "spec": {}})
+    world.clock.now += 100
+    world.memory.patch(LEASES, "default", "l", {"metadata": {"labels": {"x": "y"}}})
+    assert "still intended" in world.broken
+
+
+def test_who_waits_for_one_of_lower_priority(world: Judged) -> None:
+    high = {"metadata": {"name": "high"}, "value": 10}
+    world.memory.create(PRIORITY_CLASSES, None, high)
+    world.begun(workers=5)
+    urgent = tfjob("b", workers=5, schedulingPolicy={"priorityClass": "high"})
+    world.submit(urgent)
+    assert "b waits" in world.unrest
+    assert "a of lower priority" in world.unrest
+    world.settle()
+    world.bury()
+    world.settle()
+    world.run_pods()
+    world.settle()
+    assert world.unrest == ""
 
 
 def test_two_believe_to_hold_a_lease() -> None:
