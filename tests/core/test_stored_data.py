@@ -22,7 +22,7 @@ from tf_dist.core import names
 from tf_dist.core.claims import driver_of
 from tf_dist.core.dialects import read
 from tf_dist.core.gang.admit import admit
-from tf_dist.core.gang.snapshot import Claim, Snapshots, seconds
+from tf_dist.core.gang.snapshot import Claim, seconds, snapshot
 from tf_dist.core.observed import pod_view
 from tf_dist.core.pruned_status import CONDITION, RESOURCE, carried, restored
 from tf_dist.core.quantity import parse_quantity
@@ -279,10 +279,7 @@ def known(stored: Mapping[str, Any]) -> Status:
 
 
 def as_admission_sees(claims: list[Claim], nodes: list[Any], pods: list[Any]) -> object:
-    snapshots = Snapshots()
-    for pod in pods:
-        snapshots.change(None, pod)
-    return admit(snapshots.take(claims, nodes, now=START + 1000))
+    return admit(snapshot(claims, nodes, pods, now=START + 1000))
 
 
 def jobs_of(document: Any) -> list[Claim]:

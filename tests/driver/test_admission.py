@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +12,16 @@ from tests.driver.harness import START, World, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.core import names
-from tf_dist.core.gang.model import Admit, Snapshot, Wait
+from tf_dist.core.gang.model import Admit, Wait
+from tf_dist.core.gang.snapshot import Changes
 from tf_dist.core.times import format_time
 from tf_dist.driver.admission import Admission
-from tf_dist.driver.intents import LeaseIntents
+from tf_dist.driver.intents import Alone, LeaseIntents
 from tf_dist.driver.lease import LeaseRef
-from tf_dist.driver.ledger import Known, Ledger
+from tf_dist.driver.ledger import Delta, Known, Ledger
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.recorder import Recorder
+from tf_dist.driver.refs import JobRef
 
 
 class Counted(Recorder):
@@ -33,7 +35,7 @@ class Counted(Recorder):
 
 
 class Slow:
-    """A clock that goes on by a second with every job that is looked at."""
+    """A clock that goes on by so many seconds while admission reads what has changed."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -41,13 +43,18 @@ class Slow:
     def __call__(self) -> float:
         return self.now
 
-    def reading(self, known: list[Known]) -> Iterator[Known]:
-        for entry in known:
-            self.now += 1.0
-            yield entry
+    def reading(self, ledger: Ledger, seconds: float) -> Callable[[], Delta]:
+        def read() -> Delta:
+            self.now += seconds
+            return ledger.changes()
+
+        return read
 
 
-def test_it_rests_four_times_as_long_as_it_takes() -> None:
+@pytest.mark.parametrize(("seconds", "rests"), [(0.002, 0.008), (0.01, 0.04), (60.0, 0.1)])
+def test_it_rests_four_times_as_long_as_it_takes_and_never_so_long_that_people_notice(
+    seconds: float, rests: float
+) -> None:
     world, clock, ledger = World(), Slow(), Ledger()
     world.submit(tfjob("a"))
     world.submit(tfjob("b"))
@@ -56,12 +63,30 @@ def test_it_rests_four_times_as_long_as_it_takes() -> None:
     known = [ledger.read(ref, stored) for ref, stored in caches.jobs()]
     admission = Admission(caches, world.clock, clock)
     assert (admission.wanted, admission.pause()) == (True, 0.0)
-    assert admission.decide(clock.reading(known), lambda *_: True) == {entry.uid for entry in known}
-    assert (admission.wanted, admission.pause() >= 8.0) == (False, True)
-    clock.now += 5.0
+    assert admission.decide(clock.reading(ledger, seconds), lambda *_: True) == [entry.ref for entry in known]
+    assert (admission.wanted, admission.pause() > 3600) == (False, True)
     admission.want()
-    assert (admission.wanted, admission.pause()) == (True, 3.0)
-    clock.now += 5.0
+    assert (admission.wanted, admission.pause()) == (True, pytest.approx(rests))
+    clock.now += rests
+    assert admission.pause() == pytest.approx(0.0)
+
+
+def test_the_answer_of_the_server_to_intentions_is_not_rested_from() -> None:
+    world, clock, ledger = World(), Slow(), Ledger()
+    world.submit(tfjob())
+    caches = world.driver.caches
+    caches.refresh()
+    [known] = [ledger.read(ref, stored) for ref, stored in caches.jobs()]
+
+    class Far(Alone):
+        def declare(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
+            clock.now += 5.0
+            return super().declare(jobs)
+
+    admission = Admission(caches, world.clock, clock)
+    admission.open("epoch", Far())
+    assert admission.decide(ledger.changes, lambda *_: True) == [known.ref]
+    admission.want()
     assert admission.pause() == 0.0
 
 
@@ -69,14 +94,33 @@ def test_a_decision_that_fails_is_rested_from_too() -> None:
     clock = Slow()
     admission = Admission(World().driver.caches, lambda: START, clock)
 
-    def failing() -> Iterator[Known]:
-        clock.now += 2.0
+    def failing() -> Delta:
+        clock.now += 0.01
         raise ZeroDivisionError("a defect")
-        yield
 
     with pytest.raises(ZeroDivisionError):
-        admission.decide(failing(), lambda *_: True)
-    assert admission.pause() == 8.0
+        admission.decide(failing, lambda *_: True)
+    assert (admission.wanted, admission.pause()) == (True, pytest.approx(0.04))
+
+
+def test_a_change_that_comes_while_changes_are_read_is_not_forgotten() -> None:
+    """Whoever noted it only after that rings: the decision that is under way does not know of it."""
+    world, ledger = World(), Ledger()
+    world.submit(tfjob())
+    caches = world.driver.caches
+    caches.refresh()
+    admission = Admission(caches, world.clock)
+
+    def disturbed() -> Delta:
+        found = ledger.changes()
+        for ref, stored in caches.jobs():
+            ledger.read(ref, stored)
+        admission.want()
+        return found
+
+    assert admission.decide(disturbed, lambda *_: True) == []
+    assert admission.wanted
+    assert len(admission.decide(ledger.changes, lambda *_: True)) == 1
 
 
 def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
@@ -88,7 +132,7 @@ def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
     admission = Admission(caches, world.clock)
     [(ref, stored)] = caches.jobs()
     before = ledger.read(ref, stored)
-    assert admission.decide([before], lambda *_: True) == {before.uid}
+    assert admission.decide(ledger.changes, lambda *_: True) == [ref]
     assert isinstance(admission.verdict(before), Admit)
     assert not admission.outdated(before)
     body = {**world.job(), "status": {"tfDist": {"phase": "Pending", "message": "hello"}}}
@@ -98,7 +142,7 @@ def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
     assert after.stake == before.stake
     assert admission.outdated(after)
     assert admission.verdict(after) is None
-    assert admission.decide([after], lambda *_: True) == {after.uid}
+    assert admission.decide(ledger.changes, lambda *_: True) == [ref]
     assert isinstance(admission.verdict(after), Admit)
 
 
@@ -111,11 +155,11 @@ def test_a_place_that_is_not_written_down_as_intended_is_told_to_nobody() -> Non
     admission = Admission(caches, world.clock)
     [(ref, stored)] = caches.jobs()
     known = ledger.read(ref, stored)
-    admission.decide([known], lambda *_: True)
+    admission.decide(ledger.changes, lambda *_: True)
     assert isinstance(admission.verdict(known), Admit)
     admission.withdraw(known.uid)
     assert admission.verdict(known) is None
-    admission.decide([known], lambda *_: True)
+    admission.decide(ledger.changes, lambda *_: True)
     assert isinstance(admission.verdict(known), Admit)
 
 
@@ -124,19 +168,19 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
     world, counted = World(cpu="6"), Counted()
     caches, ledger = world.driver.caches, Ledger()
     admission = Admission(caches, world.clock, recorder=counted)
-    take = caches.snapshot
+    changes = caches.changes
 
-    def snapshot(*args: Any) -> Snapshot:
-        seen = take(*args)
-        nodes = tuple(replace(node, labels={"zone": ["a"]}) for node in seen.nodes or ())  # type: ignore[dict-item]
-        return replace(seen, nodes=nodes)
+    def changed(*args: Any, **kwargs: Any) -> Changes:
+        seen = changes(*args, **kwargs)
+        labels: Any = {"zone": ["a"]}
+        return replace(seen, nodes={name: node and replace(node, labels=labels) for name, node in seen.nodes.items()})
 
-    caches.snapshot = snapshot  # type: ignore[method-assign]
+    caches.changes = changed  # type: ignore[method-assign]
 
     def decide() -> dict[str, Any]:
         caches.refresh()
         known = {ref.name: ledger.read(ref, stored) for ref, stored in caches.jobs()}
-        admission.decide(known.values(), lambda *_: True)
+        admission.decide(ledger.changes, lambda *_: True)
         return {name: admission.verdict(entry) for name, entry in known.items()}
 
     world.submit(tfjob("first"))
@@ -199,7 +243,7 @@ def decided(world: World, admission: Admission, ledger: Ledger) -> dict[str, Kno
     """Decide on what is stored; the jobs by name."""
     world.driver.caches.refresh()
     known = {ref.name: ledger.read(ref, stored) for ref, stored in world.driver.caches.jobs()}
-    admission.decide(known.values(), lambda *_: True)
+    admission.decide(ledger.changes, lambda *_: True)
     return known
 
 
@@ -263,8 +307,8 @@ def test_what_another_driver_is_to_tell_is_reserved_and_not_written_down(
     world.driver.caches.refresh()
     ledger = Ledger()
     known = {ref.name: ledger.read(ref, stored) for ref, stored in world.driver.caches.jobs()}
-    heard = admission.decide(known.values(), lambda entry, _: entry.ref.name == "b")
+    heard = admission.decide(ledger.changes, lambda entry, _: entry.ref.name == "b")
     assert intents.declared() == {known["b"].uid}
-    assert heard == {known["b"].uid, known["d"].uid}, "there is room for three"
+    assert heard == [known["b"].ref, known["d"].ref], "there is room for three"
     assert admission.verdict(known["a"]) is None
     assert isinstance(admission.verdict(known["d"]), Wait)

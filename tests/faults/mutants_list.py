@@ -75,8 +75,8 @@ MUTANTS: Final = (
     Mutant(
         "deaths-go-unnoticed",
         "driver/others.py",
-        "return not self._stale <= before",
-        "return False",
+        "return self._stale - before, self._stale ^ before",
+        "return frozenset(), self._stale ^ before",
         "jobs of a driver that has died are taken over only when something else happens to them",
     ),
     Mutant(
@@ -261,8 +261,8 @@ MUTANTS: Final = (
     Mutant(
         "withdrawn-verdict-stands",
         "driver/admission.py",
-        "                self._feed.again(uid)\n        self._intents.settle((uid,))\n",
-        "                pass\n        self._intents.settle((uid,))\n",
+        "            self._drop(uid)\n        self._intents.settle((uid,))\n",
+        "            del self._given[uid]\n        self._intents.settle((uid,))\n",
         "a gang whose verdict could not be written waits for ever, and keeps its room from others",
     ),
     Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -13,19 +13,22 @@ from typing import Final
 from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core.gang.admit import Admitter
 from tf_dist.core.gang.feed import Feed
-from tf_dist.core.gang.model import UNREADABLE, Admit, Place, Snapshot, Undecidable, Verdict, Wait
+from tf_dist.core.gang.model import UNREADABLE, Admit, Place, Undecidable, Verdict, Wait
 from tf_dist.core.gang.queue_report import QueueFacts
+from tf_dist.core.gang.snapshot import Changes
 from tf_dist.core.model import Job
 from tf_dist.driver.caches import Caches
-from tf_dist.driver.intents import Alone, Intents
-from tf_dist.driver.ledger import Known
+from tf_dist.driver.intents import ROOM, Alone, Intents
+from tf_dist.driver.ledger import Delta, Known
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
 
 _LOG = logging.getLogger(__name__)
 
-# While jobs come faster than admission decides, it rests this many times as long as it takes: the others go on.
+# Changes that come while it rests are decided about together: so deciding takes no more than a fifth of the time of a
+# driver that is busy, and the first change after a while waits for nothing. However long it took, nobody waits longer.
 _REST: Final = 4.0
+_LONGEST_REST: Final = 0.1
 
 
 class Admission:
@@ -50,7 +53,11 @@ class Admission:
         self._opened = False
         self._epoch: object = None
         self._lock = runtime.lock()
+        # The jobs that have a part in it, and those of them that are not decided about as they are now.
+        self._known: dict[str, Known] = {}
+        self._changed: dict[str, None] = {}
         self._begin()
+        self._generation = caches.generation
         self._rested = float("-inf")
         self.wanted = True
 
@@ -61,7 +68,9 @@ class Admission:
         # somebody may have made sure that they never get there.
         self._given: dict[str, tuple[Verdict, str]] = {}
         # Those of them that are written down as intended: only these may be told.
-        self._intended: frozenset[str] = frozenset()
+        self._intended: set[str] = set()
+        # Those of them that are to be written down, in the order in which they were given.
+        self._unwritten: dict[str, None] = {}
         # Jobs that could not be decided about, and why: left out until they are edited.
         self._left_out: dict[str, tuple[Job | None, str]] = {}
 
@@ -124,74 +133,99 @@ class Admission:
     def withdraw(self, uid: str) -> None:
         """The verdict did not reach the job, and will not: it is to be decided again."""
         with self._lock:
-            if self._given.pop(uid, None) is None:
+            if uid not in self._given:
                 return
             # Given again, it is written down again: somebody else may decide by now, and that shows there alone.
-            self._intended -= {uid}
-            if self._feed is not None:
-                self._feed.again(uid)
+            self._drop(uid)
         self._intents.settle((uid,))
         self.want()
 
     # How it decides
 
-    def decide(self, known: Iterable[Known], tells: Callable[[Known, Verdict], bool]) -> frozenset[str]:
-        """Decide about every job of ``known``; the uids of those about which something new is to be said.
+    def decide(self, changes: Callable[[], Delta], tells: Callable[[Known, Verdict], bool]) -> list[JobRef]:
+        """Decide; the jobs about which something new is to be said.
 
-        ``tells``: whether this driver is the one to tell a job its verdict. What others are to tell is reserved.
+        ``changes``: gives the jobs that have a part in it and have changed. ``tells``: whether this driver is the one
+        to tell a job its verdict. What others are to tell is reserved.
         """
         begun, self.wanted = self._monotonic(), False
         try:
             with self._lock:
-                return self._decide({entry.uid: entry for entry in known}, tells)
+                self._take(changes())
+                new = self._decide()
+            self._rest_from(begun)
+            return sorted({*new, *self._intend(tells)}, key=str)
         except BaseException:
             self.want()
+            self._rest_from(begun)
             raise
-        finally:
-            end = self._monotonic()
-            self._rested = end + _REST * (end - begun)
 
-    def _decide(self, known: Mapping[str, Known], tells: Callable[[Known, Verdict], bool]) -> frozenset[str]:
-        _, feed = self._ready()
-        self._settle(known, feed)
-        self._left_out = {uid: why for uid, why in self._left_out.items() if uid in known and known[uid].job is why[0]}
-        claims = [claim for entry in known.values() if (claim := entry.claim()) is not None]
-        seen = self._caches.snapshot(claims, self._clock())
-        verdicts = self._verdicts(seen, known)
+    def _rest_from(self, begun: float) -> None:
+        end = self._monotonic()
+        self._rested = end + min(_LONGEST_REST, _REST * (end - begun))
+
+    def _take(self, changes: Delta) -> None:
+        gone = dict.fromkeys(self._known.keys() - changes.jobs.keys()) if changes.whole else {}
+        for uid, known in {**gone, **changes.jobs}.items():
+            if known is not None:
+                self._known[uid] = known
+            elif self._known.pop(uid, None) is None:
+                continue
+            self._changed[uid] = None
+
+    def _decide(self) -> list[JobRef]:
+        self._settle()
+        verdicts = self._verdicts()
         self._recorder.undecidable(sum(_is_unreadable(verdict) for verdict in verdicts.values()))
-        new = {uid for uid, verdict in verdicts.items() if isinstance(verdict, Wait)}
-        self._given |= {uid: (verdicts[uid], known[uid].version) for uid in verdicts.keys() - new}
-        ours = (known[uid] for uid, (verdict, _) in self._given.items() if tells(known[uid], verdict))
-        return frozenset(new) | self._intend({entry.uid: entry.ref for entry in ours})
+        given = {uid: verdict for uid, verdict in verdicts.items() if not isinstance(verdict, Wait)}
+        self._given |= {uid: (verdict, self._known[uid].version) for uid, verdict in given.items()}
+        self._unwritten |= dict.fromkeys(given)
+        return [self._known[uid].ref for uid in verdicts if uid not in given]
 
-    def _verdicts(self, seen: Snapshot, known: Mapping[str, Known]) -> dict[str, Verdict]:
+    def _verdicts(self) -> dict[str, Verdict]:
         """What is new. A gang that cannot be decided about is left out, and the others are decided about all the same.
 
         Half a decision is none: the admitter is made anew then, with what was given before and is not written yet.
         """
         while True:
-            anew = self._admitter is None
-            admitter, feed = self._ready()
-            feed.take(self._without_left_out(seen))
-            for uid, (verdict, _) in self._given.items() if anew else ():
-                if isinstance(verdict, Admit):
-                    feed.assume(uid, Place(at=seen.now, sizes=verdict.sizes, placement=verdict.placement))
             try:
-                return admitter.decide(seen.now)
+                admitter, now = self._fed(), self._clock()
+                verdicts = admitter.decide(now)
             except Undecidable as error:
                 self._admitter = self._feed = None
                 if error.uid in self._left_out:
                     raise
-                entry = known[error.uid]
+                entry = self._known[error.uid]
                 _LOG.exception("%s cannot be decided about, and is left out", entry.ref)
                 self._left_out[error.uid] = entry.job, f"it cannot be decided about: {error}"
+            except BaseException:
+                self._admitter = self._feed = None
+                raise
+            else:
+                self._changed.clear()
+                return verdicts
 
-    def _without_left_out(self, seen: Snapshot) -> Snapshot:
-        if not self._left_out:
-            return seen
-        problems = {uid: why for uid, (_, why) in self._left_out.items()}
-        gangs = (replace(g, members=(), problem=problems[g.uid]) if g.uid in problems else g for g in seen.gangs)
-        return replace(seen, gangs=tuple(gangs))
+    def _fed(self) -> Admitter:
+        """An admitter that knows everything there is."""
+        if self._caches.generation != self._generation:
+            self._admitter, self._generation = None, self._caches.generation
+        whole = self._admitter is None
+        admitter, feed = self._ready()
+        uids = self._known if whole else self._changed
+        claims = {uid: known.claim() if (known := self._known.get(uid)) is not None else None for uid in uids}
+        feed.take(self._without_left_out(self._caches.changes(claims, whole=whole)))
+        for uid, (verdict, _) in self._given.items() if whole else ():
+            if isinstance(verdict, Admit):
+                feed.assume(uid, Place(at=self._clock(), sizes=verdict.sizes, placement=verdict.placement))
+        return admitter
+
+    def _without_left_out(self, seen: Changes) -> Changes:
+        found = {
+            uid: replace(gang, members=(), problem=self._left_out[uid][1])
+            for uid in self._left_out
+            if (gang := seen.gangs.get(uid)) is not None
+        }
+        return replace(seen, gangs={**seen.gangs, **found}) if found else seen
 
     def _ready(self) -> tuple[Admitter, Feed]:
         if self._admitter is None or self._feed is None:
@@ -199,25 +233,54 @@ class Admission:
             self._feed = Feed(self._admitter)
         return self._admitter, self._feed
 
-    def _settle(self, known: Mapping[str, Known], feed: Feed) -> None:
+    def _settle(self) -> None:
         """What was given to a job that has changed since is in it by now, or will never be."""
-        over = {uid for uid, (_, version) in self._given.items() if uid not in known or known[uid].version != version}
-        for uid in over:
-            del self._given[uid]
-            feed.again(uid)
-        self._intended -= over
+        for uid in self._changed:
+            known, given = self._known.get(uid), self._given.get(uid)
+            if given is not None and (known is None or known.version != given[1]):
+                self._drop(uid)
+            elif given is not None and uid not in self._intended:
+                self._unwritten[uid] = None  # it may be ours to tell by now
+            if uid in self._left_out and (known is None or known.job is not self._left_out[uid][0]):
+                del self._left_out[uid]
+                self._again(uid)
         self._intents.settle(self._intents.declared() - self._given.keys())
 
-    def _intend(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
+    def _drop(self, uid: str) -> None:
+        del self._given[uid]
+        self._intended.discard(uid)
+        self._unwritten.pop(uid, None)
+        self._again(uid)
+
+    def _again(self, uid: str) -> None:
+        if self._feed is not None:
+            self._feed.again(uid)
+
+    def _intend(self, tells: Callable[[Known, Verdict], bool]) -> list[JobRef]:
         """Write down what is given next; the jobs that may be told now."""
-        waiting = {uid: jobs[uid] for uid in sorted(jobs.keys() - self._intended)}
-        if not waiting:
-            return frozenset()
-        written = self._intents.declare(waiting)
-        self._intended |= written
-        if len(written) < len(waiting):
-            self.want()
-        return written
+        with self._lock:
+            offered: dict[str, tuple[Verdict, str]] = {}
+            jobs: dict[str, JobRef] = {}
+            for uid in tuple(self._unwritten):
+                known, given = self._known[uid], self._given[uid]
+                if not tells(known, given[0]):
+                    del self._unwritten[uid]
+                    continue
+                offered[uid], jobs[uid] = given, known.ref
+                if len(jobs) >= ROOM:
+                    break
+        if not jobs:
+            return []
+        written = self._intents.declare(jobs)
+        with self._lock:
+            # What was taken back meanwhile must be written down again before it is told.
+            told = [uid for uid in jobs if uid in written and self._given.get(uid) is offered[uid]]
+            self._intended.update(told)
+            for uid in told:
+                del self._unwritten[uid]
+            if written and self._unwritten:
+                self.want()
+        return [jobs[uid] for uid in told]
 
 
 def _is_unreadable(verdict: Verdict) -> bool:

@@ -11,9 +11,8 @@ from tf_dist.cluster.api import NODES, PODS, PRIORITY_CLASSES, QUEUES, Cluster, 
 from tf_dist.cluster.reflector import Reflector
 from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core import names
-from tf_dist.core.gang.model import Snapshot
 from tf_dist.core.gang.queue_tree import DEFAULT
-from tf_dist.core.gang.snapshot import Claim
+from tf_dist.core.gang.snapshot import Changes, Claim
 from tf_dist.core.observed import NodeView, unready
 from tf_dist.core.rules import rules_of
 from tf_dist.core.schedulers.model import Scheduler
@@ -242,9 +241,12 @@ class Caches:
         """The pods of a job."""
         return self._reflectors[PODS].cache.group(names.owned_key(namespace, uid))
 
-    def snapshot(self, claims: Iterable[Claim], now: float) -> Snapshot:
-        """What admission decides on: these jobs, the nodes, the pods of everybody, and the rules."""
-        return self._now().snapshot(claims, now)
+    def changes(self, claims: Mapping[str, Claim | None], *, whole: bool) -> Changes:
+        """What is new for admission: of these jobs, the nodes, the pods of everybody, and the rules.
+
+        See ``Snapshots.update``.
+        """
+        return self._now().changes(claims, whole=whole)
 
     def rules(self, kind: Resource) -> list[Object]:
         """The queues, or the priority classes."""

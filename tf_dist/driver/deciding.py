@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from tf_dist.core.gang.model import Verdict
 from tf_dist.driver.admission import Admission
 from tf_dist.driver.arbiter import Arbiter
 from tf_dist.driver.intents import Intents
-from tf_dist.driver.ledger import Known
+from tf_dist.driver.ledger import Delta, Known
 from tf_dist.driver.mandate import NotDriving
 from tf_dist.driver.queue_reports import QueueReports
+from tf_dist.driver.refs import JobRef
 from tf_dist.errors import ClusterError
 
 _LOG = logging.getLogger(__name__)
@@ -97,9 +98,9 @@ class Deciding:
             return self._rest() or min(self._admission.pause(), self._reports.pause())
         return self._arbiter.pause() if waiting else float("inf")
 
-    def decide(self, known: Iterable[Known], tells: Callable[[Known, Verdict], bool]) -> frozenset[str]:
-        """Decide, and say how the queues stand; the uids of the jobs that have something to hear."""
-        heard = self._admission.decide(known, tells)
+    def decide(self, changes: Callable[[], Delta], tells: Callable[[Known, Verdict], bool]) -> list[JobRef]:
+        """Decide, and say how the queues stand; the jobs that have something to hear. See ``Admission.decide``."""
+        heard = self._admission.decide(changes, tells)
         self._reports.want()
         return heard
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tf_dist.cluster.api import Object
@@ -98,6 +97,14 @@ class Known:
         return Claim(job, self.status, created)
 
 
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The jobs that have changed, by uid; None: gone. ``whole``: they are all there are."""
+
+    jobs: Mapping[str, Known | None]
+    whole: bool = False
+
+
 class Ledger:
     """Reads what is stored, each version once. Thread-safe for different jobs.
 
@@ -112,7 +119,9 @@ class Ledger:
         self._views: dict[str, dict[str, tuple[str, PodView | None]]] = {}
         self._lock = threading.Lock()
         self._waiting: set[JobRef] = set()
-        self._drivers: Counter[str] = Counter()
+        self._drivers: dict[str, set[JobRef]] = {}
+        self._changed: dict[str, JobRef] = {}
+        self._whole = True  # all of them are to be seen as changed
 
     def __iter__(self) -> Iterator[JobRef]:
         return iter(tuple(self._known))
@@ -131,15 +140,39 @@ class Ledger:
         """Everything that is known."""
         return list(self._known.values())
 
-    def waiting(self) -> frozenset[JobRef]:
-        """The jobs without a place."""
-        with self._lock:
-            return frozenset(self._waiting)
+    @property
+    def any_waits(self) -> bool:
+        """Whether any job has no place yet."""
+        return bool(self._waiting)
 
     def drivers(self) -> frozenset[str]:
         """The drivers that unfinished jobs name."""
         with self._lock:
             return frozenset(self._drivers)
+
+    def changes(self) -> Delta:
+        """The jobs that are others than when this was asked last."""
+        with self._lock:
+            changed, self._changed = self._changed, {}
+            whole, self._whole = self._whole, False
+            if whole:
+                return Delta({known.uid: known for known in self._known.values()}, whole=True)
+            return Delta({uid: self._of(uid, ref) for uid, ref in changed.items()})
+
+    def _of(self, uid: str, ref: JobRef) -> Known | None:
+        known = self._known.get(ref)
+        return known if known is not None and known.uid == uid else None
+
+    def touch(self, drivers: Iterable[str]) -> None:
+        """The unfinished jobs of these drivers are to be seen as changed."""
+        with self._lock:
+            for driver in drivers:
+                self._changed.update((self._known[ref].uid, ref) for ref in self._drivers.get(driver, ()))
+
+    def touch_all(self) -> None:
+        """All jobs are; until ``changes`` is asked, nothing is noted job by job."""
+        with self._lock:
+            self._changed, self._whole = {}, True
 
     def read(self, ref: JobRef, stored: Object) -> Known:
         """What is stored, as it is now."""
@@ -175,11 +208,15 @@ class Ledger:
             else:
                 self._known.pop(ref, None)
             (self._waiting.add if after is not None and after.waits else self._waiting.discard)(ref)
-            for known, step in ((before, -1), (after, 1)):
-                if known is not None and known.driver and not known.status.finished:
-                    self._drivers[known.driver] += step
-                    if self._drivers[known.driver] <= 0:
-                        del self._drivers[known.driver]
+            for known in (before, after):
+                if known is not None and not self._whole:
+                    self._changed[known.uid] = ref
+            if before is not None and before.driver and not before.status.finished:
+                self._drivers[before.driver].discard(ref)
+                if not self._drivers[before.driver]:
+                    del self._drivers[before.driver]
+            if after is not None and after.driver and not after.status.finished:
+                self._drivers.setdefault(after.driver, set()).add(ref)
 
     def pod_views(self, job: Job, pods: Iterable[Object]) -> tuple[PodView, ...]:
         """The pods of a job as decisions see them."""

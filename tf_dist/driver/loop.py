@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from tf_dist.cluster.api import QUEUES, Cluster
@@ -28,7 +29,7 @@ from tf_dist.driver.deciding import Deciding
 from tf_dist.driver.events import EventWriter
 from tf_dist.driver.intents import Alone, Intents, LeaseIntents
 from tf_dist.driver.lease import LeaseRef
-from tf_dist.driver.ledger import Known, Ledger
+from tf_dist.driver.ledger import Delta, Known, Ledger
 from tf_dist.driver.mandate import Always, Mandate
 from tf_dist.driver.others import Others
 from tf_dist.driver.pulse import Pulse
@@ -226,6 +227,7 @@ class Driver:
         right = self._right()
         if self._deciding.open(right, sees_all=self.caches.sees_all) or self._taken_up != right:
             self._taken_up, self._everything = right, True
+            self._ledger.touch_all()
             self.caches.relist()
             return True
         return False
@@ -237,7 +239,7 @@ class Driver:
     def _longest_wait(self) -> float:
         # How other drivers fare nobody rings about.
         longest = _BLIND if self._others.any(self._ledger.drivers()) else _BEAT
-        return min(longest, self._deciding.pause(waiting=bool(self._ledger.waiting())))
+        return min(longest, self._deciding.pause(waiting=self._ledger.any_waits))
 
     def _may_act(self) -> bool:
         """Asked before every write: a job of a thousand pods must not hold back who wants to stop."""
@@ -279,7 +281,11 @@ class Driver:
         everything = due is None or self._everything or stepped or now >= self._all_due
         self._everything = False
         self._read(everything, due or ())
-        if self._others.look(self._ledger.drivers()) or everything:
+        died, turned = self._others.look(self._ledger.drivers())
+        if turned:
+            self._ledger.touch(turned)
+            self._admission.want()
+        if died or everything:
             self._all_due = now + self._settings.resync
             due, everything = self._ledger, True
         chosen = {ref for ref in due or () if self._concerns(self._ledger.get(ref))}
@@ -332,13 +338,19 @@ class Driver:
     def _admit(self) -> list[JobRef]:
         """Have admission decide if it may come to another verdict; the jobs that have one to hear."""
         if not self._deciding.ours(self._right()):
+            self._ledger.touch_all()
             return []
-        heard: frozenset[str] = frozenset()
+        heard: list[JobRef] = []
         if self._admission.pause() <= 0 or (self._admission.wanted and not self._crew.started):
-            known = [known for known in self._ledger.values() if self._others.counts(known)]
-            heard = self._deciding.decide(known, self._tells)
+            heard = self._deciding.decide(self._changes, self._tells)
         self._deciding.report()
-        return sorted((known.ref for known in self._ledger.values() if known.uid in heard), key=str) if heard else []
+        return heard
+
+    def _changes(self) -> Delta:
+        """The jobs that have changed since the last decision; those without a part in it are as if they were gone."""
+        found = self._ledger.changes()
+        counts = self._others.counts
+        return replace(found, jobs={uid: one if one and counts(one) else None for uid, one in found.jobs.items()})
 
     def _tells(self, known: Known, verdict: Verdict) -> bool:
         """Who decides for all tells all. Else each driver its jobs, and one of many also who gives something up."""

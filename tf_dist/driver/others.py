@@ -71,8 +71,8 @@ class Others:
         """Whether there are other drivers that matter; ``drivers``: those of unfinished jobs."""
         return bool(self._undone) or any(driver != self._mandate.ref for driver in drivers)
 
-    def look(self, drivers: Collection[str]) -> bool:
-        """Ask how they are; whether one has died since the last time."""
+    def look(self, drivers: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Ask how they are; which have died since the last time, and which have died or live again."""
         self._mandate.watch_refs({*drivers, *self._undone.values()} - {self._mandate.ref})
         before, self._stale = self._stale, frozenset(self._mandate.stale())
-        return not self._stale <= before
+        return self._stale - before, self._stale ^ before

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from tf_dist.cluster.api import (
     CONFIG_MAPS,
@@ -26,8 +27,7 @@ from tf_dist.cluster.api import (
 from tf_dist.cluster.reflector import Reflector
 from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core import names
-from tf_dist.core.gang.model import Snapshot
-from tf_dist.core.gang.snapshot import Claim, Snapshots
+from tf_dist.core.gang.snapshot import Changes, Claim, Snapshots
 from tf_dist.core.observed import unready
 from tf_dist.core.rules import bounds_of, rules_of
 from tf_dist.driver import slim
@@ -36,6 +36,7 @@ from tf_dist.driver.refs import JOB_KINDS, OWNED_KINDS, JobRef
 from tf_dist.driver.settings import DriverSettings
 from tf_dist.errors import Forbidden, NotFound
 
+T = TypeVar("T")
 _OVER: Final = frozenset({"Succeeded", "Failed"})
 # What makes rules for admission. Any of them may be missing: then there is no such rule.
 RULE_KINDS: Final = (QUEUES, PRIORITY_CLASSES)
@@ -102,6 +103,8 @@ class View:
         self._runtime = runtime
         self._snapshots = Snapshots()
         self._seeing = threading.Lock()
+        self._rules = _Unchanged(rules_of)
+        self._bounds = _Unchanged(bounds_of)
         self.job_kinds = JOB_KINDS if settings.volcano_jobs else (TFJOBS,)
         # Only Volcano's plugins make more than services.
         self.owned_kinds = OWNED_KINDS if settings.volcano_jobs else (SERVICES,)
@@ -210,13 +213,12 @@ class View:
 
     # What admission decides on
 
-    def snapshot(self, claims: Iterable[Claim], now: float) -> Snapshot:
-        """These jobs, the nodes, the pods of everybody, and the rules."""
-        nodes = self.reflectors[NODES].items() if self.scope.nodes else None
-        rules = rules_of(*(self.reflectors[kind].items() for kind in (*RULE_KINDS, RUNTIME_CLASSES)))
-        bounds = bounds_of(self.reflectors[RESOURCE_QUOTAS].items())
+    def changes(self, claims: Mapping[str, Claim | None], *, whole: bool) -> Changes:
+        """What is new for admission; see ``Snapshots.update``."""
+        rules = self._rules(*(self.reflectors[kind].items() for kind in (*RULE_KINDS, RUNTIME_CLASSES)))
+        bounds = self._bounds(self.reflectors[RESOURCE_QUOTAS].items())
         with self._seeing:
-            return self._snapshots.take(claims, nodes, now=now, rules=rules, bounds=bounds, namespaces=self._labels_of)
+            return self._snapshots.update(claims, rules=rules, bounds=bounds, namespaces=self._labels_of, whole=whole)
 
     def _labels_of(self, namespace: str) -> Mapping[str, str] | None:
         stored = self.reflectors[NAMESPACES].get(None, namespace)
@@ -260,6 +262,10 @@ class View:
             self._room()
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        there = new or old
+        if there is not None:
+            with self._seeing:
+                self._snapshots.put_node(there["metadata"]["name"], new)
         if not slim.same_room(old, new):
             self._room()
         if old is not None and unready(old) != unready(new):
@@ -267,6 +273,24 @@ class View:
             for pod in self.reflectors[PODS].items():
                 if pod["spec"].get("nodeName") == name:
                     self._ring_owner(pod)
+
+
+class _Unchanged(Generic[T]):
+    """What ``read`` makes of lists of stored objects, which are never changed: the same for the very same objects."""
+
+    def __init__(self, read: Callable[..., T]) -> None:
+        self._read = read
+        self._of: tuple[list[Object], ...] | None = None
+        self._found: T
+
+    def __call__(self, *listed: list[Object]) -> T:
+        if self._of is None or not all(map(_are_the_same, self._of, listed)):
+            self._of, self._found = listed, self._read(*listed)
+        return self._found
+
+
+def _are_the_same(before: list[Object], now: list[Object]) -> bool:
+    return len(before) == len(now) and all(map(operator.is_, before, now))
 
 
 def _holds_room(pod: Object | None) -> bool:

@@ -24,6 +24,7 @@ from tf_dist.core.gang.model import (
     Verdict,
     Wait,
 )
+from tf_dist.core.gang.snapshot import Claim, Snapshots
 from tf_dist.core.model import JobKey
 
 GPU = "nvidia.com/gpu"
@@ -101,6 +102,30 @@ def reason(verdict: Verdict | None) -> str:
 def message(verdict: Verdict) -> str:
     assert isinstance(verdict, Wait | Resize | Preempt)
     return verdict.message
+
+
+class Follower:
+    """All that is kept up to date, put together from the changes alone."""
+
+    def __init__(self) -> None:
+        self.seen = Snapshots()
+        self.gangs: dict[str, Gang | None] = {}
+        self.nodes: dict[str, Node | None] = {}
+        self._uids: set[str] = set()
+
+    def snapshot(self, claims: Iterable[Claim], nodes: Iterable[Any]) -> Snapshot:
+        """The whole, now that these are the claims and the nodes."""
+        for one in nodes:
+            self.seen.put_node(one["metadata"]["name"], one)
+        listed = {claim.job.uid: claim for claim in claims}
+        found = self.seen.update(dict.fromkeys(self._uids) | listed)
+        self._uids = set(listed)
+        self.gangs |= found.gangs
+        self.nodes |= found.nodes
+        return Snapshot(
+            gangs=tuple(gang for gang in self.gangs.values() if gang is not None),
+            nodes=tuple(node for _, node in sorted(self.nodes.items()) if node is not None),
+        )
 
 
 class World:

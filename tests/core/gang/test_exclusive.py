@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.builders import START, replicas, template, v1_job
+from tests.core.gang.gangs import Follower
 from tests.core.gang.rooms import PATIENT
 from tests.core.gang.test_demand import node
 from tf_dist.core.gang.exclusive import (
@@ -23,7 +24,7 @@ from tf_dist.core.gang.exclusive import (
     host_ports,
 )
 from tf_dist.core.gang.model import FULL
-from tf_dist.core.gang.snapshot import Claim, Snapshots, snapshot
+from tf_dist.core.gang.snapshot import Claim, snapshot
 from tf_dist.core.model import Job
 from tf_dist.core.status import Status
 
@@ -221,19 +222,19 @@ PODS = st.none() | st.builds(
 )
 @settings(PATIENT)
 def test_it_is_the_same_as_from_scratch(steps: list[tuple[int, Any, bool]], dice: Any, often: int) -> None:
-    seen, pods, untold = Snapshots(), {}, []
+    seen, pods, untold = Follower(), {}, []
     for number, (name, new, wanted) in enumerate(steps):
         untold.append((pods.get(name), new))
         pods[name] = new
         if number % often == 0:
             dice.shuffle(untold)
             for old, now in untold:
-                seen.change(old, now)
+                seen.seen.change(old, now)
             untold.clear()
             there = [one for one in pods.values() if one is not None]
             claims = CLAIMS if wanted else []
             nodes = [node("n"), node("m")]
-            assert seen.take(claims, nodes, now=START) == snapshot(claims, nodes, there, now=START)
+            assert seen.snapshot(claims, nodes) == snapshot(claims, nodes, there)
 
 
 def test_columns_are_used_again_and_are_never_many() -> None:
@@ -247,5 +248,13 @@ def test_columns_are_used_again_and_are_never_many() -> None:
     assert len(set(names)) == 128
     assert of(1) == ([names[0]], True)
     assert of(4711) == ([], False)
-    columns.keep(names[1:])
+    columns.hold("first", frozenset(names[:1]))
+    columns.hold("others", frozenset(names))
+    columns.settle()
+    assert of(4711) == ([], False)
+    columns.hold("others", frozenset(names[1:]))
+    columns.settle()
+    assert of(4711) == ([], False), "the first gang has it still"
+    columns.hold("first", frozenset())
+    columns.settle()
     assert of(4711) == ([names[0]], True)

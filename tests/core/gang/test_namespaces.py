@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.core.builders import v1_job
 from tests.core.gang.gangs import World, gang, message, node, placed, queue, reason, workers
 from tf_dist.core.gang.model import Order, Queue, Wait
 from tf_dist.core.gang.namespaces import Doors, shut
-from tf_dist.core.gang.snapshot import Claim, Rules, Snapshots
+from tf_dist.core.gang.snapshot import Claim, Rules, Snapshots, snapshot
 from tf_dist.core.labels import requirements
 from tf_dist.core.model import JobKey
 from tf_dist.core.status import Status
@@ -153,7 +154,7 @@ def test_each_job_by_its_namespace_and_its_queue_alone() -> None:
     )
     claims = [claim("vision"), claim("speech"), claim("speech", "open"), claim("speech", "")]
     labels = {"vision": {"team": "vision"}, "speech": {"team": "speech"}}
-    found = Snapshots().take(claims, None, rules=rules, namespaces=labels.get).gangs
+    found = snapshot(claims, None, (), rules=rules, namespaces=labels.get).gangs
     assert [gang.inadmissible != "" for gang in found] == [False, True, False, False]
     assert found[1].inadmissible.startswith('queue "vision" is not open to namespace "speech": ')
 
@@ -161,7 +162,7 @@ def test_each_job_by_its_namespace_and_its_queue_alone() -> None:
 def test_the_queue_default_may_be_closed_once_it_is_defined() -> None:
     of = replace(only(matchLabels={"team": "vision"}), name="default")
     for queues, closed in (((of,), True), ((), False), (None, False)):
-        found = Snapshots().take([claim("speech", "")], None, rules=Rules(queues=queues), namespaces=lambda _: {})
+        found = snapshot([claim("speech", "")], None, (), rules=Rules(queues=queues), namespaces=lambda _: {})
         assert (found.gangs[0].inadmissible != "") is closed
 
 
@@ -170,11 +171,13 @@ def test_a_label_that_changes_reaches_the_jobs_of_that_namespace_and_no_others()
     claims = [claim("speech"), claim("sound")]
     labels: dict[str, dict[str, str]] = {"speech": {}, "sound": {}}
     snapshots = Snapshots()
-    before = snapshots.take(claims, None, rules=rules, namespaces=labels.get).gangs
+    update = partial(snapshots.update, rules=rules, namespaces=labels.get)
+    before = update({claim.job.uid: claim for claim in claims}).gangs
+    assert [gang.inadmissible != "" for gang in before.values() if gang] == [True, True]
+    assert not update({}).gangs
     labels["speech"] = {"team": "vision"}
-    after = snapshots.take(claims, None, rules=rules, namespaces=labels.get).gangs
-    assert [gang.inadmissible != "" for gang in before + after] == [True, True, False, True]
-    assert after[1] is before[1]
+    after = update({}).gangs
+    assert {uid: gang and gang.inadmissible for uid, gang in after.items()} == {"speech-vision": ""}
 
 
 def test_a_pair_is_judged_once_until_the_queue_or_the_labels_change() -> None:
@@ -188,14 +191,15 @@ def test_a_pair_is_judged_once_until_the_queue_or_the_labels_change() -> None:
     of = only(matchLabels={"team": "vision"})
     doors, labels = Doors(), Counted(team="speech")
     for _ in range(3):
-        doors.turn((of,))
+        doors.turn((of,), lambda _: labels)
         for _ in range(100):
             assert doors.shut("vision", "speech", lambda _: labels)
     assert Counted.looks == 1
     assert not doors.shut("default", "speech", lambda _: labels)
-    doors.turn((only(matchLabels={"team": "speech"}),))
+    assert doors.turn((only(matchLabels={"team": "speech"}),), lambda _: labels)
     assert not doors.shut("vision", "speech", lambda _: labels)
     assert Counted.looks == 2
-    doors.turn((only(matchLabels={"team": "speech"}),))
+    assert not doors.turn((only(matchLabels={"team": "speech"}),), lambda _: labels)
+    assert doors.turn((only(matchLabels={"team": "speech"}),), lambda _: {})
     assert doors.shut("vision", "speech", lambda _: {})
     assert Counted.looks == 2

@@ -6,7 +6,6 @@ and comes to the same. Nothing here knows a clock: time is an argument, and must
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
@@ -151,15 +150,11 @@ class Admitter:
 
     def queue_facts(self) -> dict[str, QueueFacts]:
         """How each queue stands that has a document."""
-        pending: Counter[str] = Counter()
-        admitted: Counter[str] = Counter()
-        for entry in self._books.entries.values():
-            (admitted if entry.runs else pending)[entry.queue] += 1
-        quotas = self._books.quotas
+        books = self._books
         return {
-            name: facts(quotas, name, pending=pending[name], admitted=admitted[name])
-            for name in self._books.queues
-            if name in quotas
+            name: facts(books.quotas, name, pending=books.pending[name], admitted=books.admitted[name])
+            for name in books.queues
+            if name in books.quotas
         }
 
     @property

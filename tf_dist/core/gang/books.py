@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -89,6 +90,7 @@ class Books:
     that could be smaller or larger; ``changes`` grows with every change, ``state`` with those of what anybody holds or
     may hold. ``youngest`` and ``largest``: per queue those with a place, the one first that is to give way first;
     ``ends``: the one first that ends first; ``moves``: when each of them got or gave up room last, in order.
+    ``pending`` and ``admitted``: how many gangs of each queue have no place, and have one.
     """
 
     def __init__(self) -> None:
@@ -104,6 +106,8 @@ class Books:
         self.largest: dict[str, list[Turn]] = {}
         self.ends = Ends()
         self.moves: list[tuple[float, str]] = []
+        self.pending: Counter[str] = Counter()
+        self.admitted: Counter[str] = Counter()
         self.changes = 0
         self.state = 0
         self._asks = Asks()
@@ -144,7 +148,8 @@ class Books:
         self.quotas = Quotas(queues, self.grants.capacity if self.grants else {})
         self.queues = {DEFAULT: Queue(name=DEFAULT)} | listed
         for entry in self.entries.values():
-            self.quotas.take(entry.queue, entry.held.quota)
+            if entry.held.quota:
+                self.quotas.take(entry.queue, entry.held.quota)
         self._changed()
 
     def put_bounds(self, quotas: ByNamespace) -> None:
@@ -162,9 +167,11 @@ class Books:
         if entry is None:
             ask, problem, held = self._counted(gang)
             entry = self.entries[gang.uid] = Entry(gang, ask, problem)
+            self._tally(entry, 1)
             self._enter(entry, held)
             return entry
         before = entry.gang
+        self._tally(entry, -1)
         same = (gang.members, gang.locality, gang.problem) == (before.members, before.locality, before.problem)
         ask, problem, held = self._counted(gang, entry if same else None)
         if held != entry.held or _stands(gang) != _stands(before) or ask is not entry.ask or entry.told:
@@ -173,12 +180,20 @@ class Books:
             self._enter(entry, held)
         else:
             entry.become(gang, ask, problem)
+        self._tally(entry, 1)
         return entry
+
+    def _tally(self, entry: Entry, step: int) -> None:
+        counts = self.admitted if entry.runs else self.pending
+        counts[entry.queue] += step
+        if not counts[entry.queue]:
+            del counts[entry.queue]
 
     def remove(self, uid: str) -> None:
         """A gang is gone, with all it held. One that is not known is no error."""
         entry = self.entries.pop(uid, None)
         if entry is not None:
+            self._tally(entry, -1)
             self._leave(entry)
             self.bounds.drop(entry.gang)
             self.changes += 1

@@ -7,7 +7,8 @@ like a resource. What cannot be expressed in this way makes a gang's pods unpred
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -235,6 +236,8 @@ class Columns:
 
     def __init__(self) -> None:
         self._of: dict[Key, int] = {}
+        self._gangs: dict[str, frozenset[str]] = {}  # those that have any, with the names of their columns
+        self._count: Counter[str] = Counter()
 
     def exclusives(self, found: Exclusions) -> tuple[tuple[tuple[Exclusive, ...], ...], bool]:
         """What each member takes of which column, and whether that is all there is to know about a gang."""
@@ -258,9 +261,19 @@ class Columns:
             number = self._of[key] = next(at for at in range(_COLUMNS) if at not in taken)
         return exclusive(number)
 
-    def keep(self, names: Container[str]) -> None:
-        """Free the columns of other names."""
-        self._of = {key: number for key, number in self._of.items() if exclusive(number) in names}
+    def hold(self, gang: str, names: frozenset[str]) -> None:
+        """A gang (its uid) has these columns from now on, and no others."""
+        before = self._gangs.pop(gang, frozenset())
+        if names:
+            self._gangs[gang] = names
+        self._count.update(names)
+        self._count.subtract(before)
+
+    def settle(self) -> None:
+        """Free the columns that no gang has (any more)."""
+        if len(self._of) != len(self._count) or not all(self._count.values()):
+            self._count = +self._count
+            self._of = {key: number for key, number in self._of.items() if exclusive(number) in self._count}
 
     @property
     def keys(self) -> dict[str, Key]:

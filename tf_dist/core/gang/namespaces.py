@@ -45,26 +45,31 @@ class Doors:
 
     def __init__(self) -> None:
         self._guarded: dict[str, Queue] = {}
-        self._before: dict[tuple[str, str], _Judged] = {}
-        self._now: dict[tuple[str, str], _Judged] = {}
+        self._judged: dict[tuple[str, str], _Judged] = {}
 
-    def turn(self, queues: Iterable[Queue]) -> bool:
-        """Begin a pass over all jobs; whether any of these queues has a selector."""
-        self._guarded = {queue.name: queue for queue in queues if queue.namespace_selector is not None}
-        self._before, self._now = self._now, {}
-        return bool(self._guarded)
+    def turn(self, queues: Iterable[Queue], labels_of: LabelsOf) -> bool:
+        """Look at these queues, and at the namespaces that were asked about; whether any answer may be another now."""
+        guarded = {queue.name: queue for queue in queues if queue.namespace_selector is not None}
+        selectors = {name: queue.namespace_selector for name, queue in guarded.items()}
+        turned = selectors != {name: queue.namespace_selector for name, queue in self._guarded.items()}
+        self._guarded = guarded
+        before, self._judged = self._judged, {}
+        for (queue, namespace), (seen, said) in before.items():
+            if queue in guarded:
+                seen_now = guarded[queue].namespace_selector, labels_of(namespace)
+                now = (seen, said) if seen == seen_now else (seen_now, shut(guarded[queue], namespace, seen_now[1]))
+                self._judged[queue, namespace] = now
+                turned = turned or now[1] != said
+        return turned
 
     def shut(self, queue: str, namespace: str, labels_of: LabelsOf) -> str:
         """Why the queue takes no jobs from the namespace, "" if it does."""
         guarded = self._guarded.get(queue)
         if guarded is None:
             return ""
-        key = queue, namespace
-        found = self._now.get(key)
+        found = self._judged.get((queue, namespace))
         if found is None:
-            seen = guarded.namespace_selector, labels_of(namespace)
-            found = self._before.get(key)
-            if found is None or found[0] != seen:
-                found = seen, shut(guarded, namespace, seen[1])
-            self._now[key] = found
+            labels = labels_of(namespace)
+            found = (guarded.namespace_selector, labels), shut(guarded, namespace, labels)
+            self._judged[queue, namespace] = found
         return found[1]

@@ -78,11 +78,12 @@ class Sight:
         self._kinds = _Kinds()
         self._keys: Mapping[str, Key] = {}
         self._bound: dict[str, Bound] = {}
-        self._fuller: set[str] = set()
+        self._touched: set[str] = set()  # nodes that may be others since they were read
         self._moved: set[str] = set()
         self._created: dict[str, dict[str, int]] = {}
         self._came: set[str] = set()
-        self._nodes: dict[str, tuple[Mapping[str, Any], Node | None]] = {}
+        self._raw: dict[str, Mapping[str, Any]] = {}
+        self._nodes: dict[str, Node] = {}
         # What pods of one list of containers request; the list is kept, so that its id stays its own.
         self._shapes: dict[int, tuple[object, Resources]] = {}
 
@@ -103,6 +104,14 @@ class Sight:
         if new and after:
             self._take(new, after, 1)
 
+    def put_node(self, name: str, raw: Mapping[str, Any] | None) -> None:
+        """A node has come or changed, or is gone (``raw`` None)."""
+        if raw is not None:
+            self._raw[name] = raw
+        else:
+            self._raw.pop(name, None)
+        self._touched.add(name)
+
     def _create(self, pod: Mapping[str, Any], sign: int) -> None:
         if key := names.owner_key(pod):
             types = self._created.setdefault(key, {})
@@ -119,7 +128,7 @@ class Sight:
                 del used[resource]
         if not used:
             del self._used[node]
-        self._fuller.add(node)
+        self._touched.add(node)
         kind = kind_of(pod)
         if kind is not None:
             self._kinds.count(node, kind, sign)
@@ -167,29 +176,34 @@ class Sight:
         moved, self._moved = self._moved, set()
         return frozenset(moved)
 
-    def nodes(self, raw: Iterable[Mapping[str, Any]], keys: Mapping[str, Key] | None = None) -> tuple[Node, ...]:
-        """The nodes that take pods; ``raw``: all there are, ``keys``: what else they say is free, by name."""
-        self._read(keys or {})
-        fuller, self._fuller = self._fuller, set()
-        before, self._nodes = self._nodes, {}
-        for node in raw:
-            name = node["metadata"]["name"]
-            known = before.get(name)
-            if known is None or known[0] is not node or name in fuller:
-                known = node, self._node(node) if takes_pods(node) else None
-            self._nodes[name] = known
-        return tuple(node for _, node in self._nodes.values() if node is not None)
+    def nodes(self, keys: Mapping[str, Key], *, whole: bool = False) -> dict[str, Node | None]:
+        """The nodes that have changed since this was asked last, by name; None: it takes no pods (any more).
+
+        ``keys``: what else they say is free, by name. ``whole``: all of them that take pods.
+        """
+        self._read(keys)
+        touched, self._touched = self._touched, set()
+        found: dict[str, Node | None] = {}
+        for name in sorted(touched):
+            raw, before = self._raw.get(name), self._nodes.get(name)
+            node = self._node(raw) if raw is not None and takes_pods(raw) else None
+            if node == before:
+                continue
+            found[name] = node
+            if node is not None:
+                self._nodes[name] = node
+            else:
+                del self._nodes[name]
+        return {name: self._nodes[name] for name in sorted(self._nodes)} if whole else found
 
     def _read(self, keys: Mapping[str, Key]) -> None:
         if keys == self._keys:
             return
         changed = {name for name in {*keys, *self._keys} if keys.get(name) != self._keys.get(name)}
         meant = {one[name] for one in (keys, self._keys) for name in changed if name in one}
-        self._fuller.update(self._kinds.concerned(meant))
-        emulated = (
-            name for name, (raw, _) in self._nodes.items() if not excludes(texts(raw["metadata"].get("labels")))
-        )
-        self._fuller.update(emulated)
+        self._touched.update(self._kinds.concerned(meant))
+        emulated = (name for name, raw in self._raw.items() if not excludes(texts(raw["metadata"].get("labels"))))
+        self._touched.update(emulated)
         self._keys = dict(keys)
 
     def _node(self, raw: Mapping[str, Any]) -> Node:

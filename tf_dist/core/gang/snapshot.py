@@ -15,7 +15,7 @@ from tf_dist.core.gang.charges import charges
 from tf_dist.core.gang.demand import Overheads, excluded, members
 from tf_dist.core.gang.exclusive import Columns
 from tf_dist.core.gang.fit import REFUSED
-from tf_dist.core.gang.model import PREEMPTING, Gang, Locality, Place, Policy, Queue, Snapshot
+from tf_dist.core.gang.model import PREEMPTING, Gang, Locality, Node, Place, Policy, Queue, Snapshot
 from tf_dist.core.gang.namespaces import Doors, LabelsOf
 from tf_dist.core.gang.queue_tree import DEFAULT
 from tf_dist.core.gang.sight import Bound, Sight
@@ -62,16 +62,36 @@ class Rules:
     default_class: str = ""
     overheads: Overheads = field(default_factory=dict)
 
+    @property
+    def counted(self) -> tuple[object, ...]:
+        """What of it decides how jobs are counted, as a value to compare: quotas do not."""
+        queues = None if self.queues is None else {one.name: one.default_priority for one in self.queues}
+        return queues, self.priorities, self.default_class, self.overheads
+
 
 NO_RULES: Final = Rules()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is new for admission. ``gangs`` by uid, ``nodes`` by name; None: it is gone, or takes no more pods."""
+
+    gangs: Mapping[str, Gang | None]
+    nodes: Mapping[str, Node | None]
+    queues: tuple[Queue, ...]
+    bounds: Quotas
+
+
 class Snapshots:
-    """Takes one snapshot after another. What has not changed since the last is in the next as the very same value."""
+    """Keeps what admission decides on: what has not changed stays the very same value.
+
+    It is told of every pod and every node that changes; an ``update`` costs what there is new. Not thread-safe.
+    """
 
     def __init__(self) -> None:
         self._sight = Sight()
         self._rules = NO_RULES
+        self._bounds: Quotas = _NO_QUOTAS
         self._gangs: dict[str, tuple[Claim, Gang]] = {}
         self._columns = Columns()
         self._doors = Doors()
@@ -80,58 +100,74 @@ class Snapshots:
         """A pod has come (``old`` None), has changed, or is gone (``new`` None)."""
         self._sight.change(old, new)
 
-    def take(
+    def put_node(self, name: str, raw: Mapping[str, Any] | None) -> None:
+        """A node has come or changed, or is gone (``raw`` None)."""
+        self._sight.put_node(name, raw)
+
+    def update(
         self,
-        claims: Iterable[Claim],
-        nodes: Iterable[Mapping[str, Any]] | None,
+        claims: Mapping[str, Claim | None],
         *,
-        now: float = 0.0,
         rules: Rules = NO_RULES,
-        policy: Policy | None = None,
         bounds: Quotas = _NO_QUOTAS,
         namespaces: LabelsOf = lambda _: None,
-    ) -> Snapshot:
-        """What admission decides on. ``nodes`` None: they may not be seen. ``namespaces``: their labels."""
-        return Snapshot(
-            gangs=self._take_gangs(claims, rules, bounds, namespaces),
-            nodes=self._sight.nodes(nodes, self._columns.keys) if nodes is not None else None,
-            now=now,
-            queues=rules.queues or (),
-            policy=policy or Policy(),
-            bounds=bounds,
-        )
+        whole: bool = False,
+    ) -> Changes:
+        """What is new since the last time. ``claims``: by uid those that have changed (None: there is none any more).
 
-    def _take_gangs(
-        self, claims: Iterable[Claim], rules: Rules, bounds: Quotas, namespaces: LabelsOf
-    ) -> tuple[Gang, ...]:
-        came = self._sight.came()
-        moved, before = self._sight.moved(), self._gangs if rules == self._rules else {}
-        self._rules, self._gangs = rules, {}
-        guarded = self._doors.turn(rules.queues or ())
-        for claim in claims:
-            if claim.status.phase not in LIVE:
-                continue
-            uid = claim.job.uid
-            known = before.get(uid)
-            key = names.owned_key(claim.job.key.namespace, uid)
-            bounded = claim.job.key.namespace in bounds
-            if known is None or key in moved or not _same(known[0], claim):
-                known = claim, _counted(claim, self._sight.bound(key), rules, self._columns)
-                known = claim, self._charged(*known, rules, key, bounded=bounded)
-            elif (known[1].charges is not None) != bounded or (bounded and key in came):
-                known = claim, self._charged(*known, rules, key, bounded=bounded)
-            if guarded:
-                known = self._judged(known, namespaces)
-            self._gangs[uid] = known
-        gangs = tuple(gang for _, gang in self._gangs.values())
-        self._columns.keep({one.name for gang in gangs for member in gang.members for one in member.exclusives})
-        return gangs
+        ``whole``: they are all there are, and all is given, for a reader that knows nothing yet. ``namespaces``: their
+        labels.
+        """
+        if whole:
+            claims = {**dict.fromkeys(self._gangs), **claims}
+        moved, came = self._sight.moved(), self._sight.came()
+        anew = rules.counted != self._rules.counted
+        judged = self._doors.turn(rules.queues or (), namespaces)
+        wide = anew or judged or bounds.keys() != self._bounds.keys()
+        self._rules, self._bounds = rules, bounds
+        found: dict[str, Gang | None] = {}
+        for uid in {**claims, **self._gangs} if wide else dict.fromkeys([*claims, *self._uids(moved | came)]):
+            before = self._gangs.get(uid)
+            claim = claims[uid] if uid in claims else before and before[0]
+            if claim is None or claim.status.phase not in LIVE:
+                gang = None
+                self._gangs.pop(uid, None)
+            else:
+                key = names.owned_key(claim.job.key.namespace, uid)
+                same = before is not None and not anew and key not in moved and _same(before[0], claim)
+                gang = self._gang(claim, before[1] if before and same else None, key, came=key in came)
+                gang = self._judged(gang, namespaces)
+                if before is not None and gang == before[1]:
+                    gang = before[1]
+                self._gangs[uid] = claim, gang
+            if gang is not (before and before[1]):
+                found[uid] = gang
+                self._columns.hold(uid, _columns(gang))
+        self._columns.settle()
+        if whole:
+            found = {uid: gang for uid, (_, gang) in self._gangs.items()}
+        nodes = self._sight.nodes(self._columns.keys, whole=whole)
+        return Changes(gangs=found, nodes=nodes, queues=rules.queues or (), bounds=bounds)
 
-    def _judged(self, known: tuple[Claim, Gang], namespaces: LabelsOf) -> tuple[Claim, Gang]:
+    def _uids(self, keys: Iterable[str]) -> list[str]:
+        """The jobs with these ``names.owned_key`` that are known."""
+        uids = (key.rpartition("/")[2] for key in sorted(keys))
+        return [uid for uid in uids if uid in self._gangs]
+
+    def _gang(self, claim: Claim, known: Gang | None, key: str, *, came: bool) -> Gang:
+        """A job as admission sees it. ``known``: as it was, where nothing but its quotas can have changed since."""
+        bounded = claim.job.key.namespace in self._bounds
+        if known is None:
+            counted = _counted(claim, self._sight.bound(key), self._rules, self._columns)
+            return self._charged(claim, counted, self._rules, key, bounded=bounded)
+        if (known.charges is not None) != bounded or (bounded and came):
+            return self._charged(claim, known, self._rules, key, bounded=bounded)
+        return known
+
+    def _judged(self, gang: Gang, namespaces: LabelsOf) -> Gang:
         """The gang with what its queue says of its namespace."""
-        claim, gang = known
         found = self._doors.shut(gang.queue or DEFAULT, gang.key.namespace, namespaces)
-        return (claim, replace(gang, inadmissible=found)) if found != gang.inadmissible else known
+        return replace(gang, inadmissible=found) if found != gang.inadmissible else gang
 
     def _charged(self, claim: Claim, gang: Gang, rules: Rules, key: str, *, bounded: bool) -> Gang:
         """The gang with what it counts as in the quotas of its namespace, if there are any."""
@@ -156,12 +192,29 @@ def snapshot(
     rules: Rules = NO_RULES,
     policy: Policy | None = None,
     bounds: Quotas = _NO_QUOTAS,
+    namespaces: LabelsOf = lambda _: None,
 ) -> Snapshot:
     """What admission decides on, from everything there is. ``nodes`` None: they may not be seen."""
     snapshots = Snapshots()
     for pod in pods:
         snapshots.change(None, pod)
-    return snapshots.take(claims, nodes, now=now, rules=rules, policy=policy, bounds=bounds)
+    for node in nodes or ():
+        snapshots.put_node(node["metadata"]["name"], node)
+    listed = {claim.job.uid: claim for claim in claims}
+    seen = snapshots.update(listed, rules=rules, bounds=bounds, namespaces=namespaces, whole=True)
+    return Snapshot(
+        gangs=tuple(gang for gang in seen.gangs.values() if gang is not None),
+        nodes=tuple(node for node in seen.nodes.values() if node is not None) if nodes is not None else None,
+        now=now,
+        queues=seen.queues,
+        policy=policy or Policy(),
+        bounds=bounds,
+    )
+
+
+def _columns(gang: Gang | None) -> frozenset[str]:
+    """The columns that a gang has of what a node has once."""
+    return frozenset(one.name for member in gang.members for one in member.exclusives) if gang else frozenset()
 
 
 def gang(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:

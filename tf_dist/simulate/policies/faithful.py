@@ -135,8 +135,10 @@ class Faithful:
         priorities = {priority_class(job.priority): Priority(job.priority) for job in scenario.jobs}
         self._rules = Rules(queues=scenario.queues, priorities=priorities)
         self._numbers = {f"node-{number:05}": number for number in range(scenario.cluster.nodes)}
-        self._nodes = [node_document(name, scenario.cluster) for name in self._numbers]
+        for name in self._numbers:
+            self._snapshots.put_node(name, node_document(name, scenario.cluster))
         self._driven: dict[str, _Driven] = {}
+        self._gone: list[str] = []
 
     def arrived(self, run: Run, world: World) -> None:
         """A job is submitted."""
@@ -148,6 +150,7 @@ class Faithful:
     def ended(self, run: Run, world: World) -> None:
         """Its processes end; what is left of it is reconciled away."""
         driven = self._driven.pop(str(run.number))
+        self._gone.append(driven.job.uid)
         driven.succeed(_START + world.now)
         if not driven.memory.finished or any(map(sum, (nodes.values() for nodes in driven.placement().values()))):
             raise AssertionError(f"{driven.job.key} is done, but {driven.memory.phase} with pods: {driven.views}")
@@ -169,8 +172,9 @@ class Faithful:
         return world.now + _TICK
 
     def _decide(self, now: float) -> dict[str, Verdict]:
-        claims = [Claim(driven.job, driven.memory, driven.created_at) for driven in self._driven.values()]
-        self._feed.take(self._snapshots.take(claims, self._nodes, now=now, rules=self._rules))
+        claims = {uid: Claim(one.job, one.memory, one.created_at) for uid, one in self._driven.items()}
+        self._feed.take(self._snapshots.update(dict.fromkeys(self._gone) | claims, rules=self._rules))
+        self._gone.clear()
         verdicts = self._admitter.decide(now)
         for uid in verdicts:
             self._feed.again(uid)
