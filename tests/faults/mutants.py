@@ -76,9 +76,11 @@ def told(mutant: Mutant, stories: Iterable[int], limit: float) -> Found:
     with package_with(mutant) as folder:
         command = [sys.executable, "-m", "tests.faults.mutants", "--tell", json.dumps(list(stories))]
         path = os.pathsep.join((str(folder), str(ROOT)))
+        # The order of sets is part of a story.
+        environ = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
         try:
             done = subprocess.run(
-                command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+                command, cwd=folder, env=environ, capture_output=True, text=True,
                 timeout=limit, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
@@ -103,7 +105,7 @@ def looked_at(mutant: Mutant, stories: int, limit: float) -> Found:
 
 def tell(stories: Iterable[int]) -> dict[str, object]:
     """In the process of the mutant: tell stories up to the first that breaks a rule."""
-    from tests.faults.test_machine import tell  # only here: the package that it imports is the mutant's
+    from tests.faults.teller import tell  # only here: the package that it imports is the mutant's
 
     for story in stories:
         try:

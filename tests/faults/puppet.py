@@ -1,217 +1,168 @@
-"""A driver process on strings: a client behind a proxy of its own, clocks of its own, a mandate, and a sudden end."""
+"""Driver processes: the production driver with all its threads, under a mandate, behind a network of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
 from enum import Enum
-from typing import Any
 
-from tests.driver.harness import START, Crash, CrashingCluster
-from tests.faults.proxy import Passed, Proxy
+from tests.faults.documents import TEAM, Shape
+from tests.faults.simulation import Process, SimulatedRuntime
 from tests.faults.site import Site
-from tf_dist.cluster.api import NODES, PODS, QUEUES, RESOURCE_QUOTAS, TFJOBS, Object
-from tf_dist.cluster.http import ApiServer
-from tf_dist.cluster.rest import RestCluster
+from tests.faults.wire import Network, Server, Wire
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.driver.arbiter import LeaseArbiter
-from tf_dist.driver.lease import LeaseRef
+from tf_dist.driver.lease import TIMEOUT, LeaseRef, admissions_name, controller_name
 from tf_dist.driver.lease_mandate import LeaseMandate
 from tf_dist.driver.leasebook import LeaseBook
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.mandate import Always, Mandate
+from tf_dist.driver.refs import JobRef
 from tf_dist.driver.settings import DriverSettings
 from tf_dist.driver.tenure import Tenure
-from tf_dist.errors import ClusterError
-
-SHARED = LeaseRef("default", "tf-dist-controller")
-ADMISSIONS = LeaseRef("default", "tf-dist-controller-admissions")
-Told = Callable[["Puppet", Passed], None]
 
 
-class Company(Enum):
-    """Which drivers there are."""
+class Reach(Enum):
+    """Whose jobs a driver drives."""
 
-    ALONE = "one, without a Lease"
-    REPLICAS = "two that take turns in one Lease"
-    PEERS = "two with a Lease each"
-
-
-class Wire(CrashingCluster):
-    """Passes every call on. Right after one of the writes the process may die, or be stopped while others go on."""
-
-    nap: tuple[int, Callable[[], None]] | None = None
-
-    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        counted = super()._counted(call)
-
-        def slept(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return counted(*args, **kwargs)
-            finally:
-                if self.nap is not None and self.writes >= self.nap[0]:
-                    (_, sleep), self.nap = self.nap, None
-                    sleep()
-
-        return slept
-
-
-class HandArbiter(LeaseArbiter):
-    """Keeps its Lease only when ``beat`` is called."""
-
-    due = 0.0
-
-    def start(self, *, sees_all: bool) -> None:
-        self._sees_all = sees_all
-
-    def beat(self, now: float) -> None:
-        """Whatever is due by now."""
-        if self._sees_all and now >= self.due:
-            self.due = now + self._tenure.step()
+    ALONE = "all, and no Lease"
+    CLUSTER = "all, in turns with others"
+    NAMESPACE = "those of a namespace, in turns with others"
+    JOB = "one"
 
 
 class Puppet:
-    """One driver process. It looks and acts only when ``work`` is called; its reflectors follow the cluster by threads.
+    """One driver process, composed as the controller and ``tf-dist run`` do it. It lives as soon as time goes on.
 
-    ``skew`` is how far its wall clock is off, ``offset`` where its monotonic clock began.
+    ``job``: the name and shape of the one that it submits and drives.
     """
 
     def __init__(
-        self, site: Site, server: ApiServer, company: Company, number: int, *, retries: int, told: Told
+        self,
+        site: Site,
+        server: Server,
+        reach: Reach,
+        number: int,
+        *,
+        skew: float = 0.0,
+        rate: float = 1.0,
+        retries: int = 3,
+        workers: int = 4,
+        volcano: bool = False,
+        job: tuple[str, Shape] | None = None,
     ) -> None:
-        host, _, port = server.app.url.removeprefix("http://").partition(":")
         self.site = site
         self.number = number
-        self.skew = 0.0
-        self._offset = 1000.0 * number
-        self.proxy = Proxy((host, int(port)), lambda passed: told(self, passed))
-        self.proxy.__enter__()
-        self.client = RestCluster(self.proxy.url, token=server.token, retries=retries, sleep=lambda _: None, stall=20.0)
-        self.wire = Wire(self.client)
+        self.reach = reach
+        self.process = Process(site.simulation, f"driver {number}", skew=skew, rate=rate)
+        self.runtime = SimulatedRuntime(self.process)
+        self.network = Network(server, self.process)
+        self.left = False
+        self._job = job
+        self._leases = Wire(self.network, retries=0, timeout=TIMEOUT)
         self.tenure: Tenure | None = None
-        self.book: LeaseBook | None = None
-        self._tenure_due = self._book_due = 0.0
-        self.mandate = self._mandate(company)
-        admissions = ADMISSIONS if company is Company.REPLICAS else None
-        self.arbiter = None if company is Company.ALONE else self._arbiter()
+        self.arbiter: LeaseArbiter | None = None
+        self.mandate: Mandate = Always("")
+        settings = self._settings(workers, volcano)
+        if reach is not Reach.ALONE:
+            self.mandate = self._lease_mandate()
+            self.arbiter = LeaseArbiter(
+                self._leases,
+                stands=self.mandate.valid,
+                monotonic=self.process.monotonic,
+                runtime=self.runtime,
+            )
         self.driver = Driver(
-            self.wire,
-            clock=self.wall,
-            monotonic=self.monotonic,
+            Wire(self.network, retries=retries),
+            clock=self.process.wall,
+            monotonic=self.process.monotonic,
+            settings=settings,
             mandate=self.mandate,
-            settings=DriverSettings(volcano_jobs=False, admissions=admissions, arbitrates=self.arbiter is not None),
             arbiter=self.arbiter,
+            runtime=self.runtime,
         )
-        self.dead = False
+        self.process.spawn(self._live, "main")
 
-    def _mandate(self, company: Company) -> Mandate:
-        if company is Company.ALONE:
-            return Always("")
-        shared = company is Company.REPLICAS
-        ref = SHARED if shared else LeaseRef("default", f"driver-{self.number}")
-        who = f"process-{self.number}"
-        self.tenure = Tenure(self.client, ref, who, shared=shared, clock=self.wall, monotonic=self.monotonic)
-        self.book = LeaseBook(self.client, who, monotonic=self.monotonic)
-        return LeaseMandate(self.tenure, self.book)
+    @property
+    def identity(self) -> str:
+        """What it calls itself in Leases."""
+        return f"process-{self.number}"
 
-    def _arbiter(self) -> HandArbiter:
-        return HandArbiter(self.client, stands=self.mandate.valid, monotonic=self.monotonic)
+    @property
+    def dead(self) -> bool:
+        """Whether it drives no more, for whatever reason."""
+        return self.process.dead or self.left
 
-    # Its clocks
+    def _settings(self, workers: int, volcano: bool) -> DriverSettings:
+        namespace = None if self.reach in (Reach.ALONE, Reach.CLUSTER) else TEAM
+        only = admissions = None
+        if self._job is not None:
+            name, shape = self._job
+            kind = VOLCANO_JOBS if shape.dialect == "volcano" else TFJOBS
+            only = JobRef(kind, TEAM, name)
+        elif self.reach is not Reach.ALONE:
+            admissions = LeaseRef("default", admissions_name(self._lease_name(), namespace))
+        return DriverSettings(
+            namespace=namespace,
+            only=only,
+            volcano_jobs=volcano,
+            workers=workers,
+            admissions=admissions,
+            arbitrates=self.reach is not Reach.ALONE,
+        )
 
-    def wall(self) -> float:
-        return START + self.site.seconds + self.skew
+    def _lease_name(self) -> str:
+        return controller_name((TEAM,) if self.reach is Reach.NAMESPACE else ())
 
-    def monotonic(self) -> float:
-        return self._offset + self.site.seconds
+    def _lease_mandate(self) -> LeaseMandate:
+        shared = self.reach is not Reach.JOB
+        ref = LeaseRef("default", self._lease_name()) if shared else LeaseRef("default", f"inline-{self.number}")
+        self.tenure = Tenure(
+            self._leases,
+            ref,
+            self.identity,
+            shared=shared,
+            clock=self.process.wall,
+            monotonic=self.process.monotonic,
+            runtime=self.runtime,
+        )
+        book = LeaseBook(self._leases, self.identity, monotonic=self.process.monotonic)
+        return LeaseMandate(self.tenure, book, takes_over=shared, runtime=self.runtime)
 
     # Its life
 
-    def beat(self) -> None:
-        """Whatever it does about Leases that is due by now."""
-        if self.tenure is None or self.book is None or self.dead:
-            return
-        if self.monotonic() >= self._tenure_due:
-            self._tenure_due = self.monotonic() + self.tenure.step()
-        if self.monotonic() >= self._book_due:
-            self._book_due = self.monotonic() + self.book.look()
-        if self.arbiter is not None:
-            self.arbiter.beat(self.monotonic())
+    def _live(self) -> None:
+        if isinstance(self.mandate, LeaseMandate) and self.tenure is not None:
+            if self._job is not None:
+                self.tenure.start()
+                if not self.tenure.wait(30.0):
+                    self.tenure.stop()
+                    self.left = True
+                    return
+                self.site.submit(*self._job, driver=self.mandate.ref)
+                self.mandate.start()
+                self.driver.start()
+            else:
+                self.mandate.start()
+                self.driver.start()
+                self.tenure.start()
+        else:
+            self.driver.start()
 
-    def work(self) -> int:
-        """Once round its loop; how many actions it took. It may die of it."""
-        if self.dead:
-            return 0
-        self.beat()
-        try:
-            return self._round()
-        except Crash:
-            self.die()
-        except ClusterError:
-            self.driver._everything = True
-        return 0
+    def leave(self) -> None:
+        """A clean end: it finishes what it is at, and gives its Lease back."""
+        if not self.dead:
+            self.site.note(f"{self.process.name} leaves")
+            self.process.spawn(self._leave, "leave")
 
-    def _round(self) -> int:
-        """As the driver's own loop does it, but for waiting."""
-        driver = self.driver
-        if not driver.caches.followed:
-            driver.caches.prepare()
-            for reflector in driver.caches._reflectors.values():
-                reflector._pause = _short_pause
-            driver.caches.start()
-        if self.mandate.valid():
-            driver._take_up()
-        if not driver.caches.wait_synced(0.02):
-            return 0
-        if not self.mandate.valid():
-            driver._everything = True
-            return 0
-        return driver.step(driver._queue.take())
-
-    def doom(self, writes: int) -> None:
-        """Have it die right after so many more writes of the driver have reached the server."""
-        self.wire.after = self.wire.writes + writes
-
-    def stop_for_a_while(self, writes: int, meanwhile: Callable[[], None]) -> None:
-        """Have it stopped (as by SIGSTOP) in the middle of what it does, after so many more writes."""
-        self.wire.nap = (self.wire.writes + writes, meanwhile)
+    def _leave(self) -> None:
+        self.driver.stop()
+        if isinstance(self.mandate, LeaseMandate):
+            self.mandate.stop()
+        if self.tenure is not None:
+            self.tenure.stop()
+        self.left = True
 
     def die(self) -> None:
         """The process is gone: nothing is given back, and what it sent may still be under way."""
-        if not self.dead:
-            self.dead = True
-            self.proxy.disconnect()
-            self.driver.stop()
-            self.client.close()
-
-    def leave(self) -> None:
-        """A clean end: it gives its Lease back."""
-        if not self.dead:
-            self.dead = True
-            self.driver.stop()
-            if self.tenure is not None:
-                with suppress(ClusterError):
-                    self.tenure.stop()
-            self.client.close()
-
-    def close(self) -> None:
-        """After the story: nothing of it is left."""
-        self.die()
-        self.proxy.__exit__()
-
-    # What it sees
-
-    def sees_all(self) -> bool:
-        """Whether its caches hold what the cluster does."""
-        caches, memory = self.driver.caches, self.site.memory
-        if self.dead or not caches.followed:
-            return False
-        kinds = [kind for kind in (TFJOBS, PODS, NODES, RESOURCE_QUOTAS, QUEUES) if kind in caches._reflectors]
-        return all(_versions(memory.list(kind).items) == _versions(caches._reflectors[kind].items()) for kind in kinds)
-
-
-def _versions(objects: Iterable[Object]) -> set[Any]:
-    return {(obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]) for obj in objects}
-
-
-def _short_pause(failures: int) -> float:
-    return 0.002 * min(failures, 8)
+        if not self.process.dead:
+            self.site.note(f"{self.process.name} is killed")
+            self.process.kill()

@@ -1,133 +1,320 @@
-"""What must hold at every moment, whatever breaks: checked against the store and what the hands know to be true."""
+"""What must hold at every moment, whatever breaks: judged by the store, by true time, and by what the hands know.
+
+``told`` judges every write of a driver as the server carries it out; ``check`` looks at everything there is.
+"""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+from collections import Counter, defaultdict
 
-from tests.faults.proxy import Kind, Passed
-from tests.faults.puppet import Company, Puppet
-from tests.faults.site import Site, alive, deleting, label, memory_of, name, owner_uid, replica, uid
-from tf_dist.cluster.api import TFJOBS, Object
+from tests.faults.puppet import Puppet, Reach
+from tests.faults.site import (
+    Site,
+    alive,
+    cpu_of,
+    deleting,
+    label,
+    memory_of,
+    name,
+    node_of,
+    owner_uid,
+    uid,
+)
+from tests.faults.wire import Executed
+from tf_dist.cluster.api import QUEUES, RESOURCE_QUOTAS, Object
 from tf_dist.core import names
 from tf_dist.core.status import FREE
+from tf_dist.driver import lease
+from tf_dist.errors import AlreadyExists
 
 _TERMINAL = ("Completed", "Failed", "Terminated")
-_OWNED = frozenset({"pods", "services", "configmaps", "tfjobs/status"})
+_STATUSES = frozenset({"tfjobs/status", "jobs/status"})
+_OWNED = frozenset({"pods", "services", "configmaps", "networkpolicies"}) | _STATUSES
+
+
+class Broken(AssertionError):
+    """A rule does not hold."""
 
 
 class Rules:
-    """The rules over one site, and the record of its drivers' writes that some of them need."""
+    """The rules over one site and its drivers."""
 
-    def __init__(self, site: Site, company: Company) -> None:
-        self._site = site
-        self._company = company
-        self.broken: list[str] = []
+    def __init__(self, site: Site, puppets: list[Puppet]) -> None:
+        self.site = site
+        self._puppets = puppets
+        # Whether requests may arrive when their sender has given them up.
         self.late = False
+        # Since when nothing has been done to the cluster (None: something is going on).
+        self.calm_since: float | None = None
+        self._renewed: dict[str, tuple[str, float, float]] = {}
+        self._waits_since: dict[str, float] = {}
+        self._arbiter = ""
+        self._given: set[str] = set()
 
-    def check(self, puppets: list[Puppet]) -> None:
-        """All of them; an AssertionError tells the story so far."""
-        try:
-            self._check(puppets)
-        except AssertionError as error:
-            raise AssertionError("\n".join([str(error), *self._site.log])) from error
+    def _fail(self, text: str) -> None:
+        raise Broken("\n".join([text, *self.site.log[-120:]]))
 
-    def _check(self, puppets: list[Puppet]) -> None:
-        assert not self.broken, self.broken
-        self._one_pod_each()
-        self._every_pod_has_an_owner()
-        for job in self._site.jobs():
+    # Every write
+
+    def told(self, write: Executed) -> None:
+        """A driver's write has come to the server."""
+        call, site = write.call, self.site
+        site.note(_line(write))
+        ok = write.error is None
+        if call.resource == "leases":
+            self._lease(write, ok)
+            return
+        if call.resource == "pods" and call.verb == "create" and isinstance(write.error, AlreadyExists):
+            site.counts["pod there already"] += 1
+        if call.resource in _OWNED and not write.late:
+            self._right(write)
+        if call.resource in _STATUSES and ok and write.before is not None and write.after is not None:
+            self._status(write.process, write.before, write.after)
+
+    def _puppet(self, process: str) -> Puppet:
+        return next(puppet for puppet in self._puppets if puppet.process.name == process)
+
+    def _lease(self, write: Executed, ok: bool) -> None:
+        """Who holds which Lease, and since when it was not renewed, in true time."""
+        if not ok or write.after is None:
+            if ok and write.call.verb == "delete":
+                self._renewed.pop(write.call.name, None)
+            return
+        stored, now = write.after, self.site.simulation.now
+        spec = stored.get("spec") or {}
+        holder, called = str(spec.get("holderIdentity") or ""), name(stored)
+        before = self._renewed.get(called, ("", 0.0, 0.0))[0]
+        if holder and before != holder:
+            self.site.counts["lease won"] += 1
+            if before:
+                self.site.counts["lease taken over"] += 1
+        duration = float(spec.get("leaseDurationSeconds") or lease.DURATION)
+        self._renewed[called] = (holder, now, duration)
+
+    def holds(self, puppet: Puppet) -> bool:
+        """Whether the server would say that a driver's Lease is its own at this moment of true time."""
+        if puppet.tenure is None:
+            return True
+        holder, renewed, duration = self._renewed.get(puppet.tenure.ref.name, ("", 0.0, 0.0))
+        return holder == puppet.identity and self.site.simulation.now <= renewed + duration
+
+    def _right(self, write: Executed) -> None:
+        """No write without the right."""
+        puppet = self._puppet(write.process)
+        if not self.holds(puppet):
+            held = puppet.tenure and self._renewed.get(puppet.tenure.ref.name)
+            self._fail(f"{write.process} did {write.call} while its lease was {held}")
+        if write.error is not None or write.call.resource in _STATUSES:
+            return
+        owner = self._owner(write)
+        driver = memory_of(owner).get("driver", "") if owner is not None else ""
+        if owner is not None and driver != puppet.mandate.ref and memory_of(owner).get("phase") not in _TERMINAL:
+            self._fail(f"{write.process} did {write.call} for a job of {driver!r}")
+
+    def _owner(self, write: Executed) -> Object | None:
+        owned = write.after or write.before or {}
+        owners = {one["uid"] for one in owned.get("metadata", {}).get("ownerReferences") or ()}
+        return next((job for job in self.site.jobs() if uid(job) in owners), None)
+
+    def _status(self, process: str, before: Object, after: Object) -> None:
+        old, new, counts = memory_of(before), memory_of(after), self.site.counts
+        if old.get("driver") and new.get("driver") != old["driver"]:
+            counts["taken over"] += 1
+        if old.get("phase") != new.get("phase"):
+            counts[str(new.get("phase"))] += 1
+            if new.get("phase") in _TERMINAL:
+                counts[f"ended {new.get('reason')}"] += 1
+        for cause, number in (new.get("restarts") or {}).items():
+            more = number - (old.get("restarts") or {}).get(cause, 0)
+            if more > 0:
+                counts[f"restart {cause}"] += more
+        was, given = old.get("admission"), new.get("admission")
+        if was and given and was.get("sizes") != given.get("sizes"):
+            counts["resized"] += 1
+        if was and not given and new.get("phase") not in _TERMINAL:
+            counts["place given back"] += 1
+        if given and (
+            not was or was.get("sizes") != given.get("sizes") or was.get("placement") != given.get("placement")
+        ):
+            counts["admitted"] += 1
+            self._capacity(after)
+
+    # Places
+
+    def _capacity(self, job: Object) -> None:
+        """What is given on a node is there: admissions and other pods never exceed what it has."""
+        site = self.site
+        placed: Counter[str] = Counter()
+        counted: set[str] = set()
+        pods = list(alive(site.pods()))
+        for one in site.jobs():
+            memory = memory_of(one)
+            given = memory.get("admission")
+            if not given or memory.get("phase") in _TERMINAL or not given.get("placement"):
+                continue
+            counted.add(uid(one))
+            shape = site.shapes.get(uid(one))
+            done = Counter(part.rpartition("-")[0] for part in memory.get("succeeded") or ())
+            for nodes in given["placement"].values():
+                for node, count in nodes.items():
+                    placed[node] += count * (shape.cpu if shape else 1)
+            placed["done"] += done.total()
+        if placed["done"]:
+            return  # whose seats are empty again is not written down
+        for pod in pods:
+            if owner_uid(pod) not in counted and node_of(pod):
+                placed[node_of(pod)] += cpu_of(pod)
+        over = {node: (count, site.cpus[node]) for node, count in placed.items() if count > site.cpus.get(node, 10**6)}
+        if over:
+            self._fail(f"with {name(job)} more is given than there is: {over}")
+
+    # Everything
+
+    def check(self) -> None:
+        """All that can be seen at one moment."""
+        pods = self.site.pods()
+        jobs = self.site.jobs()
+        self._one_pod_each(pods)
+        self._every_pod_has_an_owner(pods, jobs)
+        for job in jobs:
             self._budget(job)
             self._truth(job)
-        held = [puppet.number for puppet in puppets if puppet.tenure is not None and puppet.tenure.valid()]
-        assert self._company is not Company.REPLICAS or len(held) <= 1, f"{held} hold one Lease at once"
+        self._waits(jobs)
+        shared: dict[str, list[str]] = defaultdict(list)
+        for puppet in self._puppets:
+            if (
+                puppet.tenure is not None
+                and puppet.reach is not Reach.JOB
+                and not puppet.dead
+                and puppet.tenure.valid()
+            ):
+                shared[puppet.tenure.ref.name].append(puppet.process.name)
+        if any(len(held) > 1 for held in shared.values()):
+            self._fail(f"one lease is held twice: {dict(shared)}")
 
-    def _one_pod_each(self) -> None:
-        pods = list(alive(self._site.pods()))
-        each = Counter((owner_uid(pod), replica(pod), label(pod, names.ATTEMPT)) for pod in pods)
-        assert all(count == 1 for count in each.values()), each
+    def _one_pod_each(self, pods: list[Object]) -> None:
         if self.late:
             return  # a request that arrives after its time may bring a pod of an old attempt, which then goes
-        each = Counter((owner_uid(pod), replica(pod)) for pod in pods)
-        assert all(count == 1 for count in each.values()), f"an old and a new attempt overlap: {each}"
+        attempts: dict[str, set[str]] = defaultdict(set)
+        for pod in alive(pods):
+            attempts[owner_uid(pod)].add(label(pod, names.ATTEMPT).partition(".")[0])
+        if any(len(found) > 1 for found in attempts.values()):
+            self._fail(f"attempts of one job overlap: {[(name(p), label(p, names.ATTEMPT)) for p in alive(pods)]}")
 
-    def _every_pod_has_an_owner(self) -> None:
-        jobs = {uid(job) for job in self._site.jobs()}
-        orphans = [name(pod) for pod in self._site.pods() if owner_uid(pod) not in jobs and not deleting(pod)]
-        assert not orphans, orphans
+    def _every_pod_has_an_owner(self, pods: list[Object], jobs: list[Object]) -> None:
+        known = {uid(job) for job in jobs}
+        orphans = [name(pod) for pod in pods if owner_uid(pod) not in known and not deleting(pod)]
+        if orphans:
+            self._fail(f"pods without a job: {orphans}")
 
     def _budget(self, job: Object) -> None:
-        memory, limit = memory_of(job), self._site.limits.get(uid(job))
+        memory, shape = memory_of(job), self.site.shapes.get(uid(job))
+        limit = shape.restarts if shape is not None else None
         spent = sum(count for cause, count in (memory.get("restarts") or {}).items() if cause not in FREE)
         disruptions = sum((memory.get("disruptions") or {}).values())
-        truth = self._site.truth[uid(job)]
-        assert limit is None or spent <= limit, f"{spent} restarts of {limit}"
-        assert spent <= len(truth.failed), f"{spent} restarts for {len(truth.failed)} pods that failed"
-        counted = f"{spent} restarts and {disruptions} disruptions"
-        assert spent + disruptions <= len(truth.bad), f"{counted} for {len(truth.bad)} pods that failed or were taken"
+        truth = self.site.truth[uid(job)]
+        if limit is not None and spent > limit:
+            self._fail(f"{name(job)}: {spent} restarts of {limit}")
+        if spent > len(truth.failed):
+            self._fail(f"{name(job)}: {spent} restarts for {len(truth.failed)} pods that failed")
+        if spent + disruptions > len(truth.bad):
+            counted = f"{spent} restarts and {disruptions} disruptions"
+            self._fail(f"{name(job)}: {counted} for {len(truth.bad)} pods that failed or were taken")
 
     def _truth(self, job: Object) -> None:
-        memory, truth = memory_of(job), self._site.truth[uid(job)]
-        true = {one["type"] for one in (job.get("status") or {}).get("conditions") or () if one["status"] == "True"}
-        assert not {"Succeeded", "Failed"} <= true
+        memory, truth = memory_of(job), self.site.truth[uid(job)]
+        conditions = (job.get("status") or {}).get("conditions") or ()
+        true = {one["type"] for one in conditions if one.get("status") == "True"}
+        if {"Succeeded", "Failed"} <= true:
+            self._fail(f"{name(job)} has succeeded and failed")
         phase, reason = memory.get("phase"), memory.get("reason", "")
-        assert not (phase in _TERMINAL and reason.startswith("Invalid")), f"an edit has ended {name(job)}: {memory}"
-        if truth.ended is not None:
-            assert truth.ended == (phase, reason), f"{truth.ended} was the end, and now it is {phase} {reason}"
-        if phase == "Completing":
-            assert "worker-0" in truth.succeeded, memory
+        if phase in _TERMINAL and reason.startswith("Invalid"):
+            self._fail(f"an edit has ended {name(job)}: {memory}")
+        if truth.ended is not None and truth.ended != (phase, reason):
+            self._fail(f"{name(job)}: {truth.ended} was the end, and now it is {phase} {reason}")
         if phase not in _TERMINAL:
             return
         truth.ended = (phase, reason)
+        self._explained(job, phase, reason)
+
+    def _explained(self, job: Object, phase: str, reason: str) -> None:
+        """The end is what the pods have done."""
+        truth, shape = self.site.truth[uid(job)], self.site.shapes.get(uid(job))
         match reason:
             case "JobSucceeded":
-                assert phase == "Completed"
-                assert "worker-0" in truth.succeeded, memory
-            case "BackoffLimitExceeded":
-                limit = self._site.limits.get(uid(job))
-                assert limit is not None
-                assert len(truth.bad) > limit, memory
+                chief = "master-0" if shape is not None and shape.dialect == "v1alpha1" else "worker-0"
+                good = phase == "Completed" and (
+                    chief in truth.succeeded or shape is None or shape.dialect == "volcano"
+                )
+            case "BackoffLimitExceeded" | "MaxRetryExceeded":
+                good = shape is not None and shape.restarts is not None and len(truth.bad) > shape.restarts
             case "PodFailed":
-                assert truth.failed, memory
+                good = bool(truth.failed)
+            case "TaskCompleted":
+                workers = {one for one in truth.succeeded if one.startswith("worker-")}
+                good = phase == "Completed" and bool(workers)
+            case "DeadlineExceeded":
+                good = shape is not None and shape.deadline is not None
             case _:
-                raise AssertionError(f"nothing that was done to it explains {phase} {reason}")
+                good = False
+        if not good:
+            self._fail(f"nothing that was done to {name(job)} explains {phase} {reason}: {memory_of(job)} {truth}")
 
-    # Who writes
+    # Waiting
 
-    def told(self, puppet: Puppet, passed: Passed) -> None:
-        """A request of a driver that the proxy has passed on; may be called from a thread of the proxy."""
-        call = passed.call
-        if call.writes:
-            self._site.note(_line(puppet, passed))
-        if call.resource not in _OWNED or not call.writes or passed.fault is Kind.LATE:
-            return  # what comes late was sent in time: the server's fences are for that
-        if not puppet.mandate.valid():
-            self.broken.append(f"driver {puppet.number} tried to {call} without a mandate")
-        if not 200 <= passed.code < 300:
+    def _waits(self, jobs: list[Object]) -> None:
+        """Who waits for long while nothing else happens lacks room or quota."""
+        now = self.site.simulation.now
+        waiting = [job for job in jobs if self._is_waiting(job)]
+        for uid_ in self._waits_since.keys() - {uid(job) for job in waiting}:
+            del self._waits_since[uid_]
+        if self.calm_since is None or now - self.calm_since < 45 or len(waiting) != 1:
+            self._waits_since.clear()
             return
-        if self._company is Company.PEERS and call.resource == "pods":
-            self._of_its_own(puppet, passed)
+        (job,) = waiting
+        if not self._has_room(job):
+            self._waits_since.pop(uid(job), None)
+            return
+        since = self._waits_since.setdefault(uid(job), now)
+        if now - since > 45:
+            memory = memory_of(job)
+            self._fail(f"{name(job)} waits though there is room: {memory.get('reason')} {memory.get('message')}")
 
-    def _of_its_own(self, puppet: Puppet, passed: Passed) -> None:
-        """A driver touches pods only of a job that names it."""
-        answer = json.loads(passed.answer)
-        owners = (answer.get("metadata") or {}).get("ownerReferences") or ()
-        for job in self._site.memory.list(TFJOBS).items:
-            if any(owner["uid"] == uid(job) for owner in owners):
-                driver = memory_of(job).get("driver")
-                finished = memory_of(job).get("phase") in _TERMINAL
-                if driver != puppet.mandate.ref and not finished:
-                    self.broken.append(f"driver {puppet.number} did {passed.call} for a job of {driver}")
+    def _is_waiting(self, job: Object) -> bool:
+        memory = memory_of(job)
+        if memory.get("admission") or memory.get("phase") in (*_TERMINAL, "Aborted", "Aborting", "Completing"):
+            return False
+        return not self.site.suspended(job) and name(job) not in self.site.spoiled and uid(job) in self.site.shapes
+
+    def _has_room(self, job: Object) -> bool:
+        """Whether the fewest pods of a job fit, by nodes, by its queue and by the namespace's quota."""
+        site, shape = self.site, self.site.shapes[uid(job)]
+        if shape.queue and not any(name(one) == shape.queue for one in site.memory.list(QUEUES).items):
+            return False
+        if shape.queue or site.memory.list(RESOURCE_QUOTAS, "team").items:
+            return False
+        kinds = shape.ps + shape.workers + (shape.dialect == "v1alpha1")
+        room = 0
+        held: Counter[str] = Counter()
+        for pod in alive(site.pods()):
+            held[node_of(pod)] += cpu_of(pod)
+        for one in site.jobs():
+            given = memory_of(one).get("admission")
+            if given and memory_of(one).get("phase") not in _TERMINAL:
+                return False  # what it has still to get is its own
+        for node in site.nodes():
+            if site.takes_pods(node):
+                room += (site.cpus[node] - held[node]) // shape.cpu
+        return room >= kinds
 
 
-def _line(puppet: Puppet, passed: Passed) -> str:
+def _line(write: Executed) -> str:
     """A write of a driver, and what a status says with it."""
-    call, memory = passed.call, {}
-    named = call.name
-    if call.resource == "tfjobs/status":
-        memory = json.loads(passed.body)["status"].get("tfDist", {})
-    elif passed.body:
-        named = named or json.loads(passed.body).get("metadata", {}).get("name", "")
-    told = {key: memory[key] for key in ("phase", "reason", "restarts", "attempts", "seen") if key in memory}
-    fault = f" {passed.fault.name}" if passed.fault else ""
-    return f"driver {puppet.number} {call.verb} {call.resource} {named} -> {passed.code}{fault} {told or ''}"
+    call, memory = write.call, {}
+    if call.resource in _STATUSES and isinstance(write.body, dict):
+        memory = memory_of(write.body)
+    keys = ("phase", "reason", "driver", "restarts", "attempts", "admission")
+    said = {key: memory[key] for key in keys if memory.get(key)}
+    outcome = "ok" if write.error is None else f"{type(write.error).__name__}"
+    late = " late" if write.late else ""
+    return f"{write.process} {call.verb} {call.resource} {call.name} -> {outcome}{late} {said or ''}"

@@ -1,24 +1,41 @@
-"""The cluster that drivers work on: its store, true time, the hands of kubelets and users, and what truly happened."""
+"""The cluster that drivers work on: its store, kubelets, scheduler and users, and what truly happened."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
+from random import Random
 from typing import Any
 
-from tests.driver.harness import START, running, tfjob
-from tf_dist.cluster.api import NAMESPACES, NODES, PODS, RESOURCE_QUOTAS, TFJOBS, Object
+from tests.driver.harness import START, running
+from tests.faults.documents import TEAM, Shape, queue
+from tests.faults.simulation import Simulation
+from tf_dist.cluster.api import (
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    RESOURCE_QUOTAS,
+    TFJOBS,
+    VOLCANO_JOBS,
+    Object,
+    Resource,
+)
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.cluster.memory.scheduler import Scheduler
 from tf_dist.core import names
-from tf_dist.core.dialects.shape import SERVICES_ANNOTATION
 from tf_dist.core.status_codec import FIELD
 from tf_dist.errors import AlreadyExists, ClusterError, NotFound
 
-TEAM = "team"
 OVER = ("Succeeded", "Failed")
+PRIORITIES = {"low": -10, "high": 100}
+# How often a replica of a job fails by itself: a program that always failed would never end.
+_MOST_FAILURES = 3
 
 
 @dataclass
@@ -29,24 +46,49 @@ class Truth:
     failed: set[str] = field(default_factory=set)
     succeeded: set[str] = field(default_factory=set)
     ended: tuple[str, str] | None = None
+    codes: Counter[int] = field(default_factory=Counter)
 
 
 class Site:
-    """One cluster with nodes of so many CPUs each. ``seconds`` is true time, which only goes forward."""
+    """One cluster with nodes of so many CPUs each. Its kubelets start and stop pods, whose programs end by themselves.
 
-    def __init__(self, cpus: tuple[str, ...] = ("16",)) -> None:
-        self.seconds = 0.0
-        self.memory = MemoryCluster(clock=lambda: START + self.seconds)
+    ``slow``: how many seconds a kubelet takes at most to start or to stop a pod; ``failing``: how likely a program
+    fails; ``longest``: for how many seconds it runs at most.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        cpus: tuple[int, ...],
+        *,
+        seed: int = 0,
+        slow: float = 2.0,
+        failing: float = 0.15,
+        longest: float = 60.0,
+    ) -> None:
+        self.simulation = simulation
+        uids = count(1)
+        self.memory = MemoryCluster(
+            clock=lambda: START + simulation.now, uids=lambda: f"{next(uids):08x}-0000-4000-8000-000000000000"
+        )
         self.truth: dict[str, Truth] = defaultdict(Truth)
-        self.disrupted: dict[str, set[str]] = defaultdict(set)
-        self.limits: dict[str, int | None] = {}
+        self.shapes: dict[str, Shape] = {}
         self.spoiled: dict[str, Object] = {}
         self.log: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self._seed = seed
+        self._slow = slow
+        self._failing = failing
+        self._longest = longest
+        self._due: dict[str, float] = {}
         self._scheduler = Scheduler(self.memory)
-        self._cpus = {f"n{number}": cpu for number, cpu in enumerate(cpus, start=1)}
-        for node in self._cpus:
+        self.cpus = {f"n{number}": cpu for number, cpu in enumerate(cpus, start=1)}
+        for node in self.cpus:
             self.restore_node(node)
-        self.memory.create(NAMESPACES, None, {"metadata": {"name": TEAM}})
+        self.make_namespace()
+        for called, value in PRIORITIES.items():
+            self.memory.create(PRIORITY_CLASSES, None, {"metadata": {"name": called}, "value": value})
+        simulation.every(1.0, self.tick)
 
     # What is there
 
@@ -54,11 +96,17 @@ class Site:
         return sorted(self.memory.list(PODS, TEAM).items, key=lambda pod: str(pod["metadata"]["name"]))
 
     def jobs(self) -> list[Object]:
-        return self.memory.list(TFJOBS, TEAM).items
+        return [*self.memory.list(TFJOBS, TEAM).items, *self.memory.list(VOLCANO_JOBS, TEAM).items]
+
+    def job(self, called: str) -> tuple[Resource, Object] | None:
+        for kind in (TFJOBS, VOLCANO_JOBS):
+            with suppress(NotFound):
+                return kind, self.memory.get(kind, TEAM, called)
+        return None
 
     def note(self, text: str) -> None:
         """Something happened: told when a rule is broken."""
-        self.log.append(f"{self.seconds:6.1f} {text}")
+        self.log.append(f"{self.simulation.now:8.2f} {text}")
 
     def pod(self, which: int) -> Object | None:
         pods = self.pods()
@@ -68,17 +116,29 @@ class Site:
         """The pod as it is now."""
         return self.memory.get(PODS, TEAM, name(pod))
 
+    def free(self) -> int:
+        """How many CPUs are free on nodes that take pods."""
+        held = sum(cpu_of(pod) for pod in alive(self.pods()) if self.takes_pods(node_of(pod)))
+        return sum(cpu for node, cpu in self.cpus.items() if self.takes_pods(node)) - held
+
     # Nodes
 
     def nodes(self) -> list[str]:
-        return sorted(self._cpus)
+        return sorted(self.cpus)
+
+    def takes_pods(self, node: str) -> bool:
+        """Whether it is there, ready and schedulable."""
+        with suppress(NotFound):
+            stored = self.memory.get(NODES, None, node)
+            return not stored["spec"].get("unschedulable") and not self._unready(stored)
+        return False
 
     def restore_node(self, node: str) -> None:
         """The node is there, ready and schedulable, whatever befell it before."""
         with suppress(AlreadyExists):
             self.memory.create(NODES, None, {"metadata": {"name": node}})
         self.memory.patch(NODES, None, node, {"spec": {"unschedulable": None, "taints": None}})
-        allocatable = {"cpu": self._cpus[node], "memory": "64Gi", "pods": "110"}
+        allocatable = {"cpu": str(self.cpus[node]), "memory": "64Gi", "pods": "110"}
         self._set_node(node, {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]})
 
     def drain(self, node: str) -> None:
@@ -87,22 +147,22 @@ class Site:
             self.memory.patch(NODES, None, node, {"spec": {"unschedulable": True}})
             self.note(f"{node} is drained")
         for pod in self.pods():
-            if node_of(pod) == node:
+            if node_of(pod) == node and phase(pod) not in OVER:
                 self._disrupt(pod, "EvictionByEvictionAPI")
 
-    def lose_node(self, node: str) -> None:
-        """Its kubelet is silent, and the taint manager deletes its pods: they stay, because no kubelet stops them."""
+    def lose_node(self, node: str, *, taint: bool = True) -> None:
+        """Its kubelet is silent, and (``taint``) its pods are deleted: they stay, because no kubelet stops them."""
         with suppress(NotFound):
             self._set_node(node, {"conditions": [{"type": "Ready", "status": "Unknown"}]})
             self.note(f"{node} is lost")
-        for pod in self.pods():
-            if node_of(pod) == node:
+        for pod in self.pods() if taint else ():
+            if node_of(pod) == node and phase(pod) not in OVER:
                 self._disrupt(pod, "DeletionByTaintManager")
 
     def remove_node(self, node: str, *, for_good: bool) -> None:
         """The Node is deleted, and the pod garbage collector takes the pods that were on it."""
         if for_good:
-            del self._cpus[node]
+            del self.cpus[node]
         with suppress(NotFound):
             self.memory.delete(NODES, None, node)
             self.note(f"{node} is removed")
@@ -121,26 +181,61 @@ class Site:
         status = {**(pod.get("status") or {})}
         status["conditions"] = [*(status.get("conditions") or ()), target]
         self.memory.replace(PODS, TEAM, name(pod), {**pod, "status": status}, subresource="status")
-        self.disrupted[owner_uid(pod)].add(uid(pod))
         self.delete_pod(pod)
+
+    def _unready(self, node: Object) -> bool:
+        conditions = (node.get("status") or {}).get("conditions") or ()
+        return any(one["type"] == "Ready" and one["status"] != "True" for one in conditions)
 
     def _silent(self, pod: Object) -> bool:
         """Whether no kubelet works for it."""
         with suppress(NotFound):
-            conditions = self.memory.get(NODES, None, node_of(pod))["status"].get("conditions") or ()
-            return any(one["type"] == "Ready" and one["status"] != "True" for one in conditions)
+            return self._unready(self.memory.get(NODES, None, node_of(pod)))
         return False
 
-    def free(self) -> int:
-        """How many more pods of one CPU have room. A job that goes on keeps the places of its failed pods."""
-        kept = [pod for pod in self.pods() if phase(pod) not in OVER or self._keeps_place(pod)]
-        return sum(int(cpu) for cpu in self._cpus.values()) - len(kept)
-
-    def _keeps_place(self, pod: Object) -> bool:
-        going_on = {uid(job) for job in self.jobs() if memory_of(job).get("phase") in ("Running", "Restarting")}
-        return phase(pod) == "Failed" and owner_uid(pod) in going_on
-
     # The kubelet and the scheduler
+
+    def tick(self) -> None:
+        """What kubelets and the cluster's scheduler do once a second."""
+        self._scheduler.step()
+        for pod in self.memory.list(PODS, TEAM).items:
+            if node_of(pod) and self._silent(pod):
+                continue
+            if deleting(pod):
+                self._when(pod, "stops", self._stopping, self._remove)
+            elif phase(pod) == "Pending" and node_of(pod):
+                self._when(pod, "starts", self._starting, self.run)
+            elif phase(pod) == "Running":
+                self._when(pod, "ends", self._running_for, self._end)
+
+    def _when(
+        self, pod: Object, what: str, seconds: Callable[[Object], float], act: Callable[[Object], object]
+    ) -> None:
+        key, now = f"{uid(pod)} {what}", self.simulation.now
+        if key not in self._due:
+            self._due[key] = now + seconds(pod)
+        if now >= self._due[key]:
+            act(pod)
+
+    def _dice(self, pod: Object, what: str) -> Random:
+        """What becomes of a pod does not depend on what becomes of others."""
+        return Random(f"{self._seed} {what} {name(pod)} {label(pod, names.ATTEMPT)}")
+
+    def _starting(self, pod: Object) -> float:
+        return self._dice(pod, "starts").uniform(0, self._slow)
+
+    def _stopping(self, pod: Object) -> float:
+        return self._dice(pod, "stops").uniform(0, self._slow)
+
+    def _running_for(self, pod: Object) -> float:
+        if label(pod, names.REPLICA_TYPE) == "ps":
+            return 1e9
+        return self._dice(pod, "runs").uniform(1.0, self._longest)
+
+    def _end(self, pod: Object) -> None:
+        dice, truth = self._dice(pod, "ends"), self.truth[owner_uid(pod)]
+        fails = dice.random() < self._failing and len(truth.failed) < _MOST_FAILURES
+        self.end(pod, dice.choice((1, 137, 137, 139)) if fails else 0)
 
     def run(self, pod: Object) -> None:
         """Start a pod that waits, if it has a node or there is one for it."""
@@ -149,10 +244,6 @@ class Site:
             pod = self.again(pod)
         if node_of(pod) and not self._silent(pod) and phase(pod) == "Pending" and not deleting(pod):
             self._set_status(pod, running())
-
-    def run_all(self) -> None:
-        for pod in self.pods():
-            self.run(pod)
 
     def end(self, pod: Object, code: int) -> None:
         """Its container exits."""
@@ -168,15 +259,9 @@ class Site:
         if code:
             truth.bad.add(uid(pod))
             truth.failed.add(uid(pod))
+            truth.codes[code] += 1
         else:
             truth.succeeded.add(replica(pod))
-
-    def bury(self) -> None:
-        """Every pod that was asked to go has stopped."""
-        for pod in self.pods():
-            if deleting(pod) and not self._silent(pod):
-                self.note(f"{name(pod)} {label(pod, names.ATTEMPT)} has stopped")
-                self._remove(pod)
 
     def evict(self, pod: Object) -> None:
         """The pod is gone from one moment to the next."""
@@ -203,41 +288,55 @@ class Site:
 
     # Users
 
-    def submit(self, called: str, *, policy: str, dynamic: bool, per_job: bool, **fields: Any) -> None:
+    def submit(self, called: str, shape: Shape, driver: str = "") -> None:
         """Submit a job, unless one of that name is there or there is no place for it."""
-        document = tfjob(called, **fields)
-        document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = policy
-        document["metadata"]["namespace"] = TEAM
-        document["spec"]["enableDynamicWorker"] = dynamic
-        if per_job:
-            document["metadata"]["annotations"] = {SERVICES_ANNOTATION: "per-job"}
+        if self.job(called) is not None:
+            return
+        document = shape.document(called)
+        if driver:
+            document["metadata"]["annotations"][names.DRIVER] = driver
         with suppress(ClusterError):
-            stored = self.memory.create(TFJOBS, TEAM, document)
-            self.limits[uid(stored)] = fields.get("backoffLimit")
+            stored = self.memory.create(shape.resource, TEAM, document)
+            self.shapes[uid(stored)] = shape
+            self.note(f"{called} is submitted: {shape}")
+            self.counts["jobs"] += 1
+            self.counts[shape.dialect] += 1
 
-    def patch_job(self, called: str, spec: Object) -> None:
-        with suppress(NotFound):
-            self.memory.patch(TFJOBS, TEAM, called, {"spec": spec})
-            self.note(f"{called} becomes {spec}")
+    def patch_job(self, called: str, patch: Object) -> None:
+        found = self.job(called)
+        if found is not None:
+            with suppress(ClusterError):
+                self.memory.patch(found[0], TEAM, called, patch)
+                self.note(f"{called} becomes {patch}")
+
+    def suspend(self, called: str, wish: bool) -> None:
+        """Stop a job, or let it go on."""
+        self.patch_job(called, {"metadata": {"annotations": {names.SUSPEND: "true" if wish else None}}})
+
+    def suspended(self, job: Object) -> bool:
+        return bool((job["metadata"].get("annotations") or {}).get(names.SUSPEND))
 
     def scale(self, called: str, workers: int) -> None:
-        """Only an elastic job may be scaled."""
-        with suppress(NotFound):
-            if self.memory.get(TFJOBS, TEAM, called)["spec"].get("enableDynamicWorker"):
-                self.patch_job(called, {"tfReplicaSpecs": {"Worker": {"replicas": workers}}})
+        """Only an elastic job of v1 may be scaled."""
+        found = self.job(called)
+        if found is not None and found[1]["spec"].get("enableDynamicWorker"):
+            self.patch_job(called, {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": workers}}}})
 
     def delete_job(self, called: str) -> None:
-        with suppress(NotFound):
-            self.memory.delete(TFJOBS, TEAM, called)
+        found = self.job(called)
+        if found is not None:
+            with suppress(NotFound):
+                self.memory.delete(found[0], TEAM, called)
+                self.note(f"{called} is deleted")
 
     def spoil(self, called: str, how: Object) -> None:
         """Edit it into something that cannot be read, unless it is so already."""
-        if called in self.spoiled:
+        found = self.job(called)
+        if called in self.spoiled or found is None or found[1]["apiVersion"] != TFJOBS.api_version:
             return
-        with suppress(NotFound):
-            self.memory.patch(TFJOBS, TEAM, called, how)
-            self.spoiled[called] = how
-            self.note(f"{called} is spoiled: {how}")
+        self.memory.patch(TFJOBS, TEAM, called, how)
+        self.spoiled[called] = how
+        self.note(f"{called} is spoiled: {how}")
 
     def mend(self, called: str) -> None:
         """Take that edit back."""
@@ -247,39 +346,45 @@ class Site:
                 self.memory.patch(TFJOBS, TEAM, called, without_values(how))
                 self.note(f"{called} is mended")
 
-    def submit_unreadable(self, called: str, how: Object) -> None:
-        """Submit a job that never was readable."""
-        document = tfjob(called, workers=1, ps=0)
-        document["metadata"]["namespace"] = TEAM
+    def limit(self, **hard: int) -> None:
+        """The namespace's ResourceQuota; nothing: there is none."""
         with suppress(ClusterError):
-            self.memory.create(TFJOBS, TEAM, merged(document, how))
-            self.spoiled[called] = how
-            self.note(f"{called} is submitted unreadable: {how}")
-
-    def limit_pods(self, count: int | None) -> None:
-        """A ResourceQuota of so many pods; None: there is none."""
-        with suppress(ClusterError):
-            self.memory.delete(RESOURCE_QUOTAS, TEAM, "pods")
-        if count is not None:
-            hard = {"pods": str(count)}
-            quota: Object = {"metadata": {"name": "pods"}, "spec": {"hard": hard}}
+            self.memory.delete(RESOURCE_QUOTAS, TEAM, "team")
+        if hard:
+            quota: Object = {
+                "metadata": {"name": "team"},
+                "spec": {"hard": {key: str(value) for key, value in hard.items()}},
+            }
             with suppress(ClusterError):
                 self.memory.create(RESOURCE_QUOTAS, TEAM, quota)
-        self.note(f"a quota of {count} pods")
+        self.note(f"a quota of {hard or 'nothing'}")
+
+    def set_queue(self, called: str, cpu: int, **fields: Any) -> None:
+        """Make a queue, or change its quota."""
+        document = queue(called, cpu, **fields)
+        try:
+            self.memory.create(QUEUES, None, document)
+        except AlreadyExists:
+            self.memory.patch(QUEUES, None, called, {"spec": document["spec"]})
+        self.note(f"queue {called} has {document['spec']}")
 
     def delete_namespace(self) -> None:
         with suppress(ClusterError):
             self.memory.delete(NAMESPACES, None, TEAM)
+            self.note("the namespace is deleted")
 
     def make_namespace(self) -> None:
         """Make it again, if it is gone."""
         with suppress(ClusterError):
             self.memory.create(NAMESPACES, None, {"metadata": {"name": TEAM}})
 
+    # Backups
 
-def merged(document: Object, patch: Object) -> Object:
-    """A document after a merge patch."""
-    return {**document, **{k: merged(document.get(k) or {}, v) if isinstance(v, dict) else v for k, v in patch.items()}}
+    def backup(self) -> Any:
+        """What etcd holds, and what was true then."""
+        store = self.memory._store
+        with store.lock:
+            return copy.deepcopy((store._objects, self.truth)), store.version
 
 
 def without_values(patch: Object) -> Object:
@@ -297,6 +402,10 @@ def uid(obj: Object) -> str:
 
 def node_of(pod: Object) -> str:
     return str(pod["spec"].get("nodeName") or "")
+
+
+def cpu_of(pod: Object) -> int:
+    return sum(int(one["resources"]["requests"]["cpu"]) for one in pod["spec"]["containers"])
 
 
 def deleting(obj: Object) -> bool:

@@ -8,7 +8,6 @@ style-and-libraries reference, section 3.1.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
@@ -101,7 +100,7 @@ class Reflector:
         self._stopped = runtime.event()
         self._stirred = runtime.event()
         self._stream: Stream[WatchEvent] | None = None
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._thread = runtime.thread(self._run, f"reflect-{resource.plural}")
 
     # What others ask

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import ssl
@@ -19,12 +18,12 @@ from tf_dist.cluster import rest_wire
 from tf_dist.cluster.asked import ADDRESSES_HEADER, Asked
 from tf_dist.cluster.credentials import Credentials
 from tf_dist.cluster.permission import seconds_left
-from tf_dist.cluster.refusals import BadRequest, PerhapsOurs, Unauthorized
+from tf_dist.cluster.refusals import BadRequest, Unauthorized
 from tf_dist.cluster.rest_connection import Connections, PlainPool, SecurePool
 from tf_dist.cluster.rest_streams import parsed, reason
-from tf_dist.cluster.retries import Retries
+from tf_dist.cluster.retries import Retries, repeated
 from tf_dist.cluster.status import error_of
-from tf_dist.errors import AlreadyExists, ClusterError, Throttled, Unavailable
+from tf_dist.errors import ClusterError, Unavailable
 
 CONNECT: Final = 5.0
 READ: Final = 30.0
@@ -115,25 +114,19 @@ class Caller:
 
     def whole(self, request: Request) -> bytes:
         """The body of the answer, after as many tries as it takes and is worth."""
-        started, doubtful = time.monotonic(), False
-        for tries in itertools.count(1):
-            try:
-                return self._known(request, self._whole, whole=True).data or b""
-            except AlreadyExists as error:
-                if not doubtful:
-                    raise
-                raise PerhapsOurs(str(error), hint=error.hint) from error
-            except ClusterError as error:
-                elapsed = time.monotonic() - started
-                pause = self._retries.pause(error.code, error, tries=tries, elapsed=elapsed, dice=random.random())
-                if pause is None or self._closed.is_set():
-                    raise
-                # Whatever went wrong but a refusal to begin may have gone wrong after the server had acted.
-                doubtful = doubtful or not isinstance(error, Throttled)
-                self._sleep(pause)
-                if self._closed.is_set():
-                    raise
-        raise AssertionError("unreachable")
+        started = time.monotonic()
+
+        def pause(error: ClusterError, tries: int) -> float | None:
+            elapsed = time.monotonic() - started
+            seconds = self._retries.pause(error.code, error, tries=tries, elapsed=elapsed, dice=random.random())
+            return None if self._closed.is_set() else seconds
+
+        return repeated(lambda: self._known(request, self._whole, whole=True).data or b"", pause, self._rest)
+
+    def _rest(self, seconds: float) -> bool:
+        """Wait before the next try; whether there is to be one."""
+        self._sleep(seconds)
+        return not self._closed.is_set()
 
     def stream(self, request: Request, read: float | None) -> urllib3.BaseHTTPResponse:
         """An answer to be read as it comes, each read within ``read`` seconds (None: no limit). Tried once."""

@@ -1,11 +1,16 @@
-"""Which failed requests are worth repeating, and after how long a pause: pure arithmetic, no clock and no dice."""
+"""Which failed requests are worth repeating, and after how long a pause: no clock and no dice of its own."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-from tf_dist.errors import ClusterError, Throttled
+from tf_dist.cluster.refusals import PerhapsOurs
+from tf_dist.errors import AlreadyExists, ClusterError, Throttled
+
+T = TypeVar("T")
 
 REPEATED: Final = frozenset({0, 429, 500, 502, 503, 504})
 """Codes (0: no answer) that another try may mend. Every other answer is the server's last word."""
@@ -37,3 +42,30 @@ class Retries:
         if asked is None:
             return own
         return None if asked > self.patience else max(own, asked * (1 + dice / 4))
+
+
+def repeated(
+    attempt: Callable[[], T],
+    pause: Callable[[ClusterError, int], float | None],
+    sleep: Callable[[float], bool],
+) -> T:
+    """What ``attempt`` returns, after as many tries as it takes and is worth; else the error of the last one.
+
+    ``pause`` gives the seconds before the next try after an error and so many tries (None: give up); ``sleep`` waits,
+    and says whether to go on. A creation that meets an object which an earlier try may have made is ``PerhapsOurs``.
+    """
+    doubtful = False
+    for tries in itertools.count(1):
+        try:
+            return attempt()
+        except AlreadyExists as error:
+            if not doubtful:
+                raise
+            raise PerhapsOurs(str(error), hint=error.hint) from error
+        except ClusterError as error:
+            seconds = pause(error, tries)
+            if seconds is None or not sleep(seconds):
+                raise
+            # Whatever went wrong but a refusal to begin may have gone wrong after the server had acted.
+            doubtful = doubtful or not isinstance(error, Throttled)
+    raise AssertionError("unreachable")

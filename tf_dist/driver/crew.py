@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -72,7 +71,7 @@ class Crew:
         self._tells = tells
         self._lost = lost
         self._runtime = runtime
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._waiting: dict[JobRef, float] = {}  # since when they wait for a worker, in seconds of ``monotonic``
         self._running: dict[JobRef, float] = {}
         self._workers = 0

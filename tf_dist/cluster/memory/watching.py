@@ -59,6 +59,22 @@ class WatchStream:
                 return event
         raise StopIteration
 
+    def poll(self) -> WatchEvent | None:
+        """What has happened and was not told yet, without waiting for it; None: nothing. No bookmarks. Gone.
+
+        StopIteration once the stream has ended.
+        """
+        while not self._closed:
+            if self._ready:
+                return self._ready.popleft()
+            try:
+                event = self._seen(self._feed.queue.get_nowait())
+            except Empty:
+                return None
+            if event is not None:
+                return event
+        raise StopIteration
+
     def _wait(self) -> WatchEvent | None:
         left = min(self._ends, self._bookmark_at) - time.monotonic()
         if left > 0:

@@ -1,0 +1,73 @@
+"""Tell stories: ``python -m tests.faults [--from SEED] [--count N] [--shorten]``; see ``tests/faults/teller.py``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.faults.story import drawn
+from tests.faults.teller import Teller, fails, shortened
+
+# Seconds of this machine that a story may take: one that takes longer goes round in circles without waiting.
+_PATIENCE = 120
+
+
+def _too_long(*_: object) -> None:
+    raise AssertionError(f"no end after {_PATIENCE} s")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Tell them one after the other; 1 at the first that fails."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--from", dest="first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--shorten", action="store_true")
+    parser.add_argument("--keep-going", action="store_true")
+    options = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a story
+        os.execve(
+            sys.executable, [sys.executable, "-m", "tests.faults", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"}
+        )
+    signal.signal(signal.SIGALRM, _too_long)
+    logging.disable(logging.CRITICAL)
+    counts: Counter[str] = Counter()
+    failed, began = 0, time.process_time()
+    for seed in range(options.first, options.first + options.count):
+        story = drawn(seed)
+        teller = Teller(story)
+        signal.alarm(_PATIENCE)
+        try:
+            counts += teller.tell()
+        except Exception:
+            failed += 1
+            problem = traceback.format_exc()
+            _say(f"story {seed} fails: python -m tests.faults --from {seed}")
+            if options.shorten:
+                story = shortened(story)
+                problem = str(fails(story))
+            if not options.keep_going or options.shorten:
+                _say(f"{story}\n{problem}")
+            else:
+                _say(problem.split("AssertionError: ")[-1].split("Broken: ")[-1][:300])
+            if not options.keep_going:
+                return 1
+    counts["stories"], counts["failed stories"] = options.count, failed
+    seconds = time.process_time() - began
+    _say(json.dumps({**dict(sorted(counts.items())), "seconds": round(seconds, 1)}))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

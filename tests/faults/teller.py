@@ -1,0 +1,411 @@
+"""Telling stories: on virtual time, with the production driver, under all rules; and making those that fail shorter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+from tests.faults.documents import TEAM, Shape
+from tests.faults.proxy import Fault, Kind
+from tests.faults.puppet import Puppet, Reach
+from tests.faults.rules import Rules
+from tests.faults.simulation import simulated
+from tests.faults.site import Site, alive, memory_of, name, owner_uid, uid
+from tests.faults.story import COMPANIES, JOBS, Story, drawn
+from tests.faults.wire import Server
+from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object
+
+# The most that the end of a story may take, in true seconds.
+_LONGEST = 2400.0
+
+
+class Teller:
+    """Tells one story."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.counts: Counter[str] = Counter()
+        self.ending = False
+
+    def tell(self) -> Counter[str]:
+        """Tell it to its end; what happened how often. Broken, Stuck, or whatever a thread did not bear."""
+        story = self.story
+        dice = Random(f"told {story.seed}")
+        with simulated(dice, restless=story.restless) as self.simulation:
+            self.site = Site(
+                self.simulation,
+                story.cpus,
+                seed=story.seed,
+                slow=story.slow,
+                failing=story.failing,
+                longest=story.longest,
+            )
+            self.server = Server(self.simulation, self.site.memory)
+            self.puppets: list[Puppet] = []
+            self.rules = Rules(self.site, self.puppets)
+            self.rules.late = story.late
+            self.server.told = self.rules.told
+            self.counts = self.site.counts
+            try:
+                self._tell()
+            finally:
+                self.site.memory.close()
+        return self.counts
+
+    def _tell(self) -> None:
+        story = self.story
+        for called, fields in story.queues.items():
+            self.site.set_queue(called, **fields)
+        jobs = dict(zip(JOBS, story.jobs, strict=False))
+        for reach in COMPANIES[story.company]:
+            own = None
+            if reach is Reach.JOB and jobs:
+                called = min(jobs)
+                own = called, jobs.pop(called)
+            if reach is not Reach.JOB or own is not None:
+                self._appear(reach, own)
+        for called, shape in jobs.items():
+            self.site.submit(called, shape)
+        for step in story.steps:
+            self._pass(step.pause)
+            self.site.note(f"--- {step}")
+            self.rules.calm_since = None
+            getattr(self, step.act)(**step.given)
+        self._end()
+
+    def _pass(self, seconds: float) -> None:
+        """Time goes on; all rules are looked at every second."""
+        end = self.simulation.now + seconds
+        while (rest := end - self.simulation.now) > 1e-9:
+            self.simulation.run(min(1.0, rest))
+            self.rules.check()
+            self._replace()
+
+    def _appear(self, reach: Reach, job: tuple[str, Shape] | None = None) -> None:
+        story, dice = self.story, self.simulation.dice
+        number = len(self.puppets) + 1
+        volcano = any(shape.dialect == "volcano" for shape in story.jobs) or any(
+            step.act == "submit" and step.given["shape"].dialect == "volcano" for step in story.steps
+        )
+        puppet = Puppet(
+            self.site,
+            self.server,
+            reach,
+            number,
+            skew=dice.choice((0.0, 0.0, -3.0, 40.0)) if story.skewed else 0.0,
+            rate=dice.choice((1.0, 0.97, 1.03)) if story.skewed else 1.0,
+            retries=story.retries,
+            workers=dice.choice((1, 4)),
+            volcano=volcano,
+            job=job,
+        )
+        puppet.network.latency, puppet.network.lag = story.latency, story.lag
+        self.puppets.append(puppet)
+        self.site.counts["processes"] += 1
+
+    def _replace(self) -> None:
+        """A Deployment brings back what died, after a while."""
+        for reach in (
+            () if self.ending else {reach: None for reach in COMPANIES[self.story.company] if reach is not Reach.JOB}
+        ):
+            if not any(puppet.reach is reach for puppet in self._living()) and self.simulation.dice.random() < 0.2:
+                self._appear(reach)
+
+    def _living(self) -> list[Puppet]:
+        return [puppet for puppet in self.puppets if not puppet.dead]
+
+    def _puppet(self, which: int) -> Puppet:
+        found = self._living() or self.puppets
+        return found[which % len(found)]
+
+    def _later(self, seconds: float, act: Callable[[], object]) -> None:
+        self.simulation.at(self.simulation.now + seconds, act)
+
+    # Drivers
+
+    def die(self, which: int) -> None:
+        self._puppet(which).die()
+        self.counts["killed"] += 1
+
+    def leave(self, which: int) -> None:
+        self._puppet(which).leave()
+        self.counts["left"] += 1
+
+    def doom(self, which: int, writes: int, kinds: frozenset[str]) -> None:
+        self._puppet(which).network.doom = writes, kinds
+
+    def nap(self, which: int, writes: int, kinds: frozenset[str], seconds: float) -> None:
+        self._puppet(which).network.nap = writes, kinds, seconds
+
+    def appear(self) -> None:
+        reaches = [reach for reach in COMPANIES[self.story.company] if reach not in (Reach.ALONE, Reach.JOB)]
+        if reaches and len(self._living()) < 4:
+            self._appear(self.simulation.dice.choice(reaches))
+
+    def quiet(self) -> None:
+        self._pass(60.0)
+
+    # Clocks
+
+    def jump(self, which: int, seconds: float) -> None:
+        self._puppet(which).process.skew += seconds
+
+    def step_clock(self) -> None:
+        for puppet in self.puppets:
+            puppet.process.skew += 3600.0
+
+    # Nodes
+
+    def _node(self, which: int) -> str:
+        nodes = self.site.nodes()
+        return nodes[which % len(nodes)]
+
+    def drain(self, which: int, seconds: float, taint: bool) -> None:
+        node = self._node(which)
+        self.site.drain(node)
+        self._later(seconds, partial(self._restore, node))
+        self.counts["drained"] += 1
+
+    def lose_node(self, which: int, seconds: float, taint: bool) -> None:
+        node = self._node(which)
+        self.site.lose_node(node, taint=taint)
+        self._later(seconds, partial(self._restore, node))
+        self.counts["nodes lost"] += 1
+
+    def remove_node(self) -> None:
+        nodes = self.site.nodes()
+        if len(nodes) > 1:
+            self.site.remove_node(nodes[-1], for_good=True)
+
+    def _restore(self, node: str) -> None:
+        if node in self.site.cpus:
+            self.site.restore_node(node)
+
+    # Faults
+
+    def write_breaks(
+        self,
+        which: int,
+        kind: Kind,
+        code: int,
+        skip: int,
+        times: int,
+        verbs: frozenset[str],
+        what: str,
+        seconds: float,
+    ) -> None:
+        if kind in (Kind.LATE, Kind.SLOW) and not self.story.late:
+            kind = Kind.LOSE
+        resources = frozenset({what} if what else ())
+        fault = Fault(kind, verbs, resources, skip=skip, times=times, code=code, seconds=seconds)
+        self._puppet(which).network.inject(fault)
+
+    def read_breaks(self, which: int, kind: Kind, code: int, times: int, what: str) -> None:
+        resources = frozenset({what} if what else ())
+        if kind is Kind.STALE and what in ("leases", ""):
+            resources = frozenset({"pods", "tfjobs", "jobs"})
+        network = self._puppet(which).network
+        network.inject(
+            Fault(Kind.REFUSE, frozenset({"watch"}), resources, code=410),
+            Fault(kind, frozenset({"list", "get"}), resources, times=times, code=code, seconds=3.0),
+        )
+        network.disconnect(resources)
+
+    def watch_breaks(self, which: int, kind: Kind, code: int, times: int, what: str, after: int) -> None:
+        resources = frozenset({what} if what else ())
+        network = self._puppet(which).network
+        network.inject(Fault(kind, frozenset({"watch"}), resources, times=times, code=code, after=after, seconds=3.0))
+        network.disconnect(resources)
+
+    def delay(self, which: int, seconds: float) -> None:
+        network = self._puppet(which).network
+        network.hold_events()
+        self._later(seconds, network.release_events)
+
+    def storm(self, which: int, times: int, what: str) -> None:
+        resources = frozenset({what} if what else ())
+        self._puppet(which).network.inject(
+            Fault(Kind.REFUSE, frozenset({"update", "patch", "delete"}), resources, times=times, code=409)
+        )
+
+    def forget_history(self) -> None:
+        for puppet in self.puppets:
+            puppet.network.disconnect()
+        self.site.memory.compact()
+
+    def withdraw(self, which: int, verbs: frozenset[str], what: str, seconds: float) -> None:
+        network = self._puppet(which).network
+        resources = frozenset({what} if what else ())
+        fault = Fault(Kind.REFUSE, verbs, resources, times=None, code=403)
+        network.inject(fault)
+        network.disconnect(resources)
+        self._later(seconds, partial(network.withdraw, fault))
+
+    def unserved(self, which: int, what: str, seconds: float) -> None:
+        network = self._puppet(which).network
+        fault = Fault(Kind.REFUSE, frozenset({"list", "watch"}), frozenset({what}), times=None, code=404)
+        network.inject(fault)
+        network.disconnect(frozenset({what}))
+        self._later(seconds, partial(network.withdraw, fault))
+
+    def calm(self, which: int) -> None:
+        for puppet in self.puppets:
+            puppet.network.calm()
+
+    # Hands
+
+    def submit(self, name: str, shape: Shape) -> None:
+        self.site.submit(name, shape)
+
+    def delete(self, name: str) -> None:
+        self.site.delete_job(name)
+
+    def suspend(self, name: str, wish: bool) -> None:
+        self.site.suspend(name, wish)
+
+    def scale(self, name: str, workers: int) -> None:
+        self.site.scale(name, workers)
+
+    def spoil(self, name: str, how: Object) -> None:
+        self.site.spoil(name, how)
+
+    def mend(self, name: str) -> None:
+        self.site.mend(name)
+
+    def end_pod(self, which: int, code: int) -> None:
+        if pod := self.site.pod(which):
+            self.site.end(pod, code)
+
+    def evict(self, which: int) -> None:
+        if pod := self.site.pod(which):
+            self.site.evict(pod)
+
+    def delete_pod(self, which: int) -> None:
+        if pod := self.site.pod(which):
+            self.site.delete_pod(pod)
+
+    def limit(self, hard: Mapping[str, int]) -> None:
+        self.site.limit(**hard)
+
+    def quota(self, name: str = "", cpu: int = 0) -> None:
+        if name:
+            self.site.set_queue(name, cpu, parent="research")
+
+    def namespace(self, seconds: float) -> None:
+        self.site.delete_namespace()
+        self._later(seconds, self.site.make_namespace)
+
+    # The end
+
+    def _end(self) -> None:
+        self._calm_down()
+        self._until(self._at_rest, "never comes to rest")
+        for job in self.site.jobs():
+            self.site.delete_job(name(job))
+        self._until(self._nothing_left, "something is left")
+        held = [puppet for puppet in self._living() if puppet.tenure is not None and puppet.tenure.valid()]
+        self.ending = True
+        for puppet in self._living():
+            puppet.leave()
+        self._until(lambda: not self._living(), "drivers do not end")
+        left = {name(lease) for lease in self.site.memory.list(LEASES, "default").items}
+        kept = {puppet.tenure.ref.name for puppet in held if puppet.reach is Reach.JOB and puppet.tenure is not None}
+        if left & kept:
+            self.rules._fail(f"leases are left behind: {left & kept}")
+
+    def _calm_down(self) -> None:
+        self.site.note("--- it is calm")
+        for puppet in self.puppets:
+            puppet.network.calm()
+            puppet.process.skew = 0.0
+        for node in self.site.nodes():
+            self.site.restore_node(node)
+        for called in JOBS:
+            self.site.mend(called)
+            self.site.suspend(called, False)
+        self.site.limit()
+        self.site.make_namespace()
+        if not any(puppet.reach in (Reach.ALONE, Reach.CLUSTER) for puppet in self._living()):
+            self._appear(Reach.ALONE if self.story.company == "alone" else Reach.CLUSTER)
+        self.rules.calm_since = self.simulation.now
+
+    def _until(self, done: Callable[[], bool], problem: str) -> None:
+        end = self.simulation.now + _LONGEST
+        while not done():
+            if self.simulation.now > end:
+                self.rules._fail(f"{problem}: {self._described()}")
+            self._pass(2.0)
+
+    def _at_rest(self) -> bool:
+        self.site.make_namespace()
+        return all(self._job_at_rest(job) for job in self.site.jobs())
+
+    def _job_at_rest(self, job: Object) -> bool:
+        memory = memory_of(job)
+        living = [pod for pod in alive(self.site.pods()) if owner_uid(pod) == uid(job)]
+        match memory.get("phase"):
+            case "Completed" | "Failed" | "Terminated":
+                shape = self.site.shapes[uid(job)]
+                return not living or (shape.dialect == "v1" and shape.clean == "None")
+            case "Pending":
+                return memory.get("reason", "").startswith("NeverFits") and not living and self._never_fits(job)
+        return False
+
+    def _never_fits(self, job: Object) -> bool:
+        shape = self.site.shapes[uid(job)]
+        workers = shape.fewest if shape.fewest is not None else shape.workers
+        size = shape.ps + workers + (shape.dialect == "v1alpha1")
+        return bool(shape.queue) or size > sum(cpu // shape.cpu for cpu in self.site.cpus.values())
+
+    def _nothing_left(self) -> bool:
+        kinds = (PODS, SERVICES, CONFIG_MAPS, TFJOBS, VOLCANO_JOBS)
+        return not any(self.site.memory.list(kind, TEAM).items for kind in kinds)
+
+    def _described(self) -> str:
+        jobs = [(name(job), memory_of(job)) for job in self.site.jobs()]
+        pods = [(name(pod), (pod.get("status") or {}).get("phase")) for pod in self.site.pods()]
+        drivers = [(p.process.name, p.reach, p.mandate.valid(), p.driver.caches.problems()) for p in self._living()]
+        return f"{jobs} {pods} {drivers}"
+
+
+def tell(seed: int) -> Counter[str]:
+    """Tell the story of a seed; what happened how often. AssertionError, or whatever a thread raised, when it fails."""
+    return Teller(drawn(seed)).tell()
+
+
+def fails(story: Story) -> BaseException | None:
+    """How a story fails; None: it does not."""
+    try:
+        Teller(story).tell()
+    except Exception as error:
+        return error
+    return None
+
+
+def shortened(story: Story, *, most: int = 200) -> Story:
+    """A story with fewer steps and jobs that fails, too."""
+    budget = most
+    size = max(1, len(story.steps) // 2)
+    while size and budget > 0:
+        begin = 0
+        while begin < len(story.steps) and budget > 0:
+            shorter = replace(story, steps=story.steps[:begin] + story.steps[begin + size :])
+            budget -= 1
+            if fails(shorter):
+                story = shorter
+            else:
+                begin += size
+        size //= 2
+    for index in reversed(range(len(story.jobs))):
+        shorter = replace(story, jobs=story.jobs[:index] + story.jobs[index + 1 :])
+        if fails(shorter):
+            story = shorter
+    calmer = [{"lag": 0.0}, {"latency": 0.0}, {"restless": 0.0}, {"skewed": False}, {"failing": 0.0}, {"late": False}]
+    for fields in calmer:
+        shorter = replace(story, **fields)
+        if fails(shorter):
+            story = shorter
+    return story
