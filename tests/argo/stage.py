@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from tests.cli.conftest import PROGRAM, surroundings
+from tests.client.launching import definition
 from tests.waiting import until
 from tf_dist.client.launch.contract import WORKFLOWS
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS, Cluster, Object
@@ -26,25 +27,6 @@ from tf_dist.errors import NotFound
 
 PATIENCE = 60.0
 FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
-
-
-def definition(kind: str, plural: str) -> Object:
-    """The definition of one of Argo's kinds, without its schema."""
-    version = {
-        "name": "v1alpha1",
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-    }
-    return {
-        "metadata": {"name": f"{plural}.argoproj.io"},
-        "spec": {
-            "group": "argoproj.io",
-            "scope": "Namespaced",
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-            "versions": [version],
-        },
-    }
 
 
 def job(script: str, *, workers: int = 1, name: str = "tiny", limits: Object | None = None) -> Object:
