@@ -162,7 +162,7 @@ def test_who_passes_several_ends_before_the_first_of_them_starts(
     estimate: float | None, passes: bool, queued: str
 ) -> None:
     found = two_owners()
-    found.put(gang("endless", workers(1), at=149, queue=queued))
+    found.put(gang("longer", workers(1), at=3, estimate=200, queue=queued))
     found.put(gang("small", workers(1), at=150, estimate=estimate, queue=queued))
     assert starts(found, 160) == (["small"] if passes else [])
 
