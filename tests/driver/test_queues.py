@@ -45,6 +45,26 @@ def test_more_quota_lets_it_start() -> None:
     assert world.status("second")["reason"] == "Admitted"
 
 
+def test_what_a_replica_held_that_failed_for_good_goes_to_who_waits() -> None:
+    """Dynamic workers that are never restarted: the job goes on with those that are left."""
+    world = World(cpu="16")
+    world.memory.create(QUEUES, None, queue("research", "5"))
+    first, second = queued("first", "research"), queued("second", "research")
+    first["spec"] |= {"enableDynamicWorker": True}
+    first["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Never"
+    world.submit(first)
+    world.submit(second)
+    world.settle()
+    assert world.status("second")["reason"] == "QuotaExceeded"
+    world.run_pods()
+    world.settle()
+    world.end_pod("first-worker-1", 1)
+    world.clock.now += 20
+    world.settle()
+    assert world.status("first")["reason"] == "JobRunning"
+    assert world.status("second")["reason"] == "Admitted"
+
+
 def test_a_job_waits_for_a_queue_that_is_not_there() -> None:
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("research", "4"))

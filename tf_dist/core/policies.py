@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tf_dist.core.facts import Facts, Occurrence, occurrences
-from tf_dist.core.model import Job
+from tf_dist.core.model import Job, ReplicaSpec
 from tf_dist.core.policy_model import Action, Event, Rule
 from tf_dist.core.status import Status
 from tf_dist.core.times import round_time
@@ -46,6 +46,8 @@ GRAVITY: Final = (
     Action.RESTART_POD,
 )
 
+_RESTARTS: Final = frozenset({Action.RESTART_JOB, Action.RESTART_TASK, Action.RESTART_POD})
+
 # An eviction that leaves the pod behind as Failed is an eviction first; rows for failures still see it.
 _ALSO: Final[Mapping[Event, tuple[Event, ...]]] = {
     Event.POD_EVICTED: (Event.POD_EVICTED, Event.POD_FAILED),
@@ -66,6 +68,12 @@ def decide(job: Job, occurrence: Occurrence, now: float) -> Decision:
 
 def _default(occurrence: Occurrence) -> Decision:
     return _DEFAULTS.get(occurrence.event, NOTHING)
+
+
+def may_restart(job: Job, spec: ReplicaSpec) -> bool:
+    """Whether a policy that waits for its timeout may yet restart a replica that has failed and was not restarted."""
+    waiting = (rule for rule in (*spec.rules, *job.rules) if rule.timeout > 0 and rule.action in _RESTARTS)
+    return any(not rule.events.isdisjoint(_ALSO[Event.POD_EVICTED]) for rule in waiting)
 
 
 def next_due(job: Job, status: Status, facts: Facts, now: float) -> float | None:

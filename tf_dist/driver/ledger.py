@@ -79,7 +79,8 @@ class Known:
         """All of it on which admission's decisions depend, as a value to compare."""
         status = self.status
         live = status.phase in LIVE
-        parts = self.uid, id(self.job), self.driver, live, status.admission, len(status.succeeded), status.not_before
+        done = len(status.succeeded), *(counts.failed for counts in status.counts.values())
+        parts = self.uid, id(self.job), self.driver, live, status.admission, done, status.not_before
         return *parts, status.gang, tuple(status.refused_nodes), bool(status.unconfirmed)
 
     def claim(self) -> Claim | None:

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.core.builders import START, replicas, template, v1_job
+from tests.core.builders import START, replicas, template, v1_job, volcano_job
+from tests.core.world import World as Small
+from tf_dist.core.gang.admit import Admitter
 from tf_dist.core.gang.demand import limits, members, requests
-from tf_dist.core.gang.model import Gang, Locality, Place, Queue
+from tf_dist.core.gang.model import Gang, Locality, Place, Queue, Quota
 from tf_dist.core.gang.snapshot import NO_RULES, Claim, Priority, Rules, seconds, snapshot
 from tf_dist.core.model import Job, ReplicaId, RunPolicy
-from tf_dist.core.status import Admission, Phase, Status
+from tf_dist.core.policy_model import Action, Event, Rule
+from tf_dist.core.status import Admission, Counts, Phase, Status
 
 
 def container(restart: str = "", **values: str) -> dict[str, Any]:
@@ -174,6 +177,69 @@ def test_pods_of_a_gang_without_a_place_are_known_too() -> None:
 def test_replicas_that_are_done_are_counted() -> None:
     done = Status(phase=Phase.RUNNING, admission=Admission(START), succeeded=frozenset({ReplicaId("worker", 1)}))
     assert one(done).done == {"worker": 1}
+
+
+WAITING_POLICY = Rule(events=frozenset({Event.POD_FAILED}), action=Action.RESTART_TASK, timeout=60.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "done"),
+    [
+        (None, 2),  # nothing answers the failure: the pod has ended for good, as the one that has succeeded
+        (WAITING_POLICY, 1),  # it may yet come back
+        (replace(WAITING_POLICY, events=frozenset({Event.POD_EVICTED})), 1),
+        (replace(WAITING_POLICY, events=frozenset({Event.TASK_FAILED})), 2),
+        (replace(WAITING_POLICY, timeout=0.0), 2),  # it would have been answered
+        (replace(WAITING_POLICY, action=Action.ABORT_JOB), 2),  # the job will end, the pod not come back
+    ],
+)
+@pytest.mark.parametrize("of_job", [True, False])
+def test_replicas_that_have_failed_for_good_need_no_room(policy: Rule | None, done: int, of_job: bool) -> None:
+    rules = (policy,) if policy else ()
+    changed = job()
+    specs = tuple(replace(spec, rules=() if of_job else rules) for spec in changed.replica_specs)
+    status = Status(
+        phase=Phase.RUNNING,
+        admission=Admission(START),
+        succeeded=frozenset({ReplicaId("worker", 1)}),
+        counts={"worker": Counts(running=1, succeeded=1, failed=1), "ps": Counts(running=1)},
+    )
+    found = one(status, changed=replace(changed, replica_specs=specs, rules=rules if of_job else ()))
+    assert found.done == {"worker": done}
+    assert found.place is not None
+
+
+def test_the_room_of_a_pod_that_failed_for_good_is_others_and_its_own_again_when_all_starts_again() -> None:
+    """Told with a job that goes on without its second worker, until a parameter server is lost."""
+    lost = Rule(events=frozenset({Event.POD_EVICTED}), action=Action.RESTART_JOB)
+    cpu = template(containers=[{"name": "tensorflow", "image": "tf", **container(cpu="1")}])
+    specs = (replicas("ps", 1, rules=(lost,), template=cpu), replicas("worker", 2, rules=(), template=cpu))
+    world = Small(volcano_job(*specs))
+    world.settle()
+    for body in world.pods.values():
+        world.run(body)
+    world.settle()
+
+    def cores() -> tuple[Decimal, Decimal]:
+        """What a queue counts of it, and what it leaves of a node that all its pods are on."""
+        found = snapshot([Claim(world.job, world.memory, START)], [node("n1")], world.pods.values(), now=START)
+        admitter = Admitter()
+        [there] = found.nodes or ()
+        admitter.put_node(there)
+        admitter.put_queues([Queue(name="default", quotas={"cpu": Quota(nominal=Decimal(8))})])
+        for gang in found.gangs:
+            admitter.put_gang(gang)
+        admitter.decide(START)
+        return admitter.queue_facts()["default"].used["cpu"], there.free["cpu"]
+
+    assert cores() == (3, 5)
+    world.end(world.pods["tf-dist-mnist-worker-1"], 1)
+    world.settle()
+    assert (world.memory.phase, world.memory.counts["worker"].failed) == (Phase.RUNNING, 1)
+    assert cores() == (2, 6)
+    world.remove(world.pods["tf-dist-mnist-ps-0"])
+    world.settle()
+    assert cores() == (3, 5)
 
 
 @pytest.mark.parametrize("phase", [Phase.COMPLETED, Phase.FAILED, Phase.ABORTED, Phase.COMPLETING])

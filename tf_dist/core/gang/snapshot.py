@@ -20,9 +20,10 @@ from tf_dist.core.gang.namespaces import Doors, LabelsOf
 from tf_dist.core.gang.queue_tree import DEFAULT
 from tf_dist.core.gang.sight import Bound, Sight
 from tf_dist.core.model import Document, Job, ReplicaSpec
+from tf_dist.core.policies import may_restart
 from tf_dist.core.seats import seats
 from tf_dist.core.sizes import grows_live
-from tf_dist.core.status import LIVE, Status
+from tf_dist.core.status import LIVE, NO_PODS, Status
 
 _DURATION: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+", re.ASCII)
 _PART: Final = re.compile(r"([0-9.]+)(h|ms|m|s)", re.ASCII)
@@ -225,7 +226,7 @@ def gang(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
     place = None
     if admission is not None:
         place = Place(at=admission.at, sizes=admission.sizes, placement=admission.placement, resized=admission.resized)
-    done = Counter(replica.type for replica in status.succeeded) if admission is not None else {}
+    done = _done(job, status) if admission is not None else {}
     priority = _priority(job, rules)
     return Gang(
         key=job.key,
@@ -260,6 +261,19 @@ def _counted(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang
         return gang(claim, bound, rules, columns)
     except Exception as error:
         return _uncounted(claim, f"it cannot be counted: {type(error).__name__}: {error}")
+
+
+def _done(job: Job, status: Status) -> Counter[str]:
+    """By type, the replicas that have ended for good: those that succeeded, and those that nothing restarts.
+
+    Should the job start again as a whole, they need room again; they wait for it where others have it by then.
+    """
+    done = Counter(replica.type for replica in status.succeeded)
+    for spec in job.replica_specs:
+        failed = status.counts.get(spec.type, NO_PODS).failed
+        if failed and not may_restart(job, spec):
+            done[spec.type] += failed
+    return done
 
 
 def _uncounted(claim: Claim, problem: str) -> Gang:
