@@ -1,6 +1,6 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-job demo-argo test test-slow test-cluster test-all lint check bench soak fault-mutants clean
+.PHONY: help install demo demo-job demo-argo test test-slow test-cluster test-all mutants lint check bench soak fault-mutants clean
 
 # The first Python of the machine that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -54,6 +54,10 @@ check: lint test ## All that has to pass
 bench: .venv/installed ## Measure; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks
 
+mutants: .venv/installed ## Change the code in 400 places, one at a time: do the tests near it notice? An hour
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'mutmut>=3.8'
+	$(BIN)/python -m tests.mutation --write
+
 soak: .venv/installed ## Tell 50,000 stories of faults; takes hours
 	TF_DIST_FAULT_RUNS=50000 $(BIN)/pytest -q tests/faults/test_machine.py
 
@@ -61,4 +65,4 @@ fault-mutants: .venv/installed ## Put 40 defects and more into the code, one at 
 	$(BIN)/python -m tests.faults.mutants
 
 clean: ## Remove what was made
-	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .mutants

@@ -1,0 +1,212 @@
+"""``make mutants``: of some hundred small changes of the code, how many do the tests near them notice?
+
+python -m tests.mutation [--sample 400] [--seed 1] [--only core/gang] [--again] [--list] [--jobs 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation import inside
+from tests.mutation.mutating import PACKAGES, Mutant, sample
+from tests.mutation.recording import Recording, recorded
+from tests.mutation.running import Copies, Ended, Job, run
+
+TREE = Path(__file__).resolve().parents[2]
+FOLDER = TREE / ".mutants"
+EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
+TABLE = Path(__file__).with_name("results.md")
+
+NOTICED, SURVIVED, TOO_LONG, NOT_RUN = "noticed", "survived", "took too long", "no test"
+EQUIVALENT, NOT_TRIED = "equivalent", "not tried"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a mutant; ``by``: the test that noticed it, or the reason why none can."""
+
+    mutant: Mutant
+    outcome: str
+    by: str = ""
+
+    @property
+    def noticed(self) -> bool:
+        return self.outcome in {NOTICED, TOO_LONG}
+
+    def lines(self) -> str:
+        mutant = self.mutant
+        where = f"{mutant.line.file}:{mutant.number}"
+        return "\n".join([f"{self.outcome}: {where} {self.by}", *_marked("-", mutant.old), *_marked("+", mutant.new)])
+
+
+def _marked(mark: str, text: str) -> list[str]:
+    return [f"    {mark} {line}" for line in text.splitlines()]
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """(file, line, what it becomes) of the mutants that no test can notice, and why."""
+    listed = tomllib.loads(EQUIVALENTS.read_text()).get("equivalent", [])
+    return {(one["file"], one["old"].strip(), one["new"].strip()): one["reason"] for one in listed}
+
+
+class Outcomes:
+    """What became of each change, kept from run to run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._kept: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def last(self, mutant: Mutant) -> Result:
+        """What it was when it was tried last."""
+        return Result(mutant, *self._kept.get(_key(mutant), (NOT_TRIED, "")))
+
+    def keep(self, result: Result) -> None:
+        self._kept[_key(result.mutant)] = [result.outcome, result.by]
+        self._path.write_text(json.dumps(self._kept, indent=0))
+
+
+def _key(mutant: Mutant) -> str:
+    return json.dumps([mutant.line.file, mutant.line.nth, mutant.old, mutant.new])
+
+
+def judged(mutants: Sequence[Mutant], recording: Recording, copies: Copies, outcomes: Outcomes, spread: bool) -> None:
+    """Says what becomes of each to ``outcomes``; ``spread``: all tests that run the line are tried, however slow."""
+    tried = 0
+
+    def say(mutant: Mutant, outcome: str, by: str = "") -> None:
+        nonlocal tried
+        tried += 1
+        result = Result(mutant, outcome, by)
+        outcomes.keep(result)
+        if outcome != NOTICED:
+            print(f"{tried}/{len(mutants)} {result.lines()}", flush=True)
+
+    def ended(mutant: Mutant, end: Ended) -> None:
+        if end.too_long:
+            say(mutant, TOO_LONG)
+        elif end.told is None:
+            say(mutant, NOTICED, (end.output.strip().splitlines() or ["(ended)"])[-1])
+        else:
+            say(mutant, SURVIVED if end.told == "" else NOTICED, end.told)
+
+    def jobs() -> Iterator[Job]:
+        for mutant in mutants:
+            spent = recording.seconds
+            tests = sorted(recording.touching(mutant), key=spent.__getitem__) if spread else recording.near(mutant)
+            if not tests:
+                say(mutant, NOT_RUN)
+                continue
+            long = sum(spent[test] for test in tests)
+            yield Job(
+                lambda root, tests=tests: inside.first_failure(root, tests),
+                lambda end, mutant=mutant: ended(mutant, end),
+                cpu=int(60 + 4 * long),
+                wall=180 + 40 * long,
+                change=(mutant.line.file, mutant.source),
+            )
+
+    run(jobs(), copies, FOLDER)
+
+
+def steady(mutants: Sequence[Mutant], recording: Recording, copies: Copies) -> bool:
+    """Whether the tests near one change of each package pass without it; says which do not."""
+    failed = []
+
+    def ended(end: Ended) -> None:
+        if end.told != "":
+            failed.append(end.told or end.output[-2000:])
+
+    first = {mutant.package: recording.near(mutant) for mutant in reversed(mutants)}
+    jobs = [
+        Job(lambda root, tests=tests: inside.first_failure(root, tests), ended, 600, 1200)
+        for tests in first.values()
+        if tests
+    ]
+    run(jobs, copies, FOLDER)
+    if failed:
+        print("these fail without any change:", *failed, sep="\n")
+    return not failed
+
+
+def table(results: Iterable[Result]) -> str:
+    """By package: how many of the sample are noticed; equivalents are not counted."""
+    counts = {package: Counter[str]() for package in PACKAGES}
+    for result in results:
+        counts[result.mutant.package][result.outcome] += 1
+    heads = (NOTICED, TOO_LONG, SURVIVED, NOT_RUN, EQUIVALENT)
+    rows = ["| package | counted | noticed | took too long | survived | no test runs it | share noticed | equivalent |"]
+    rows.append("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for name, found in [*counts.items(), ("all", sum(counts.values(), Counter[str]()))]:
+        good, long, bad, none, same = (found[head] for head in heads)
+        counted = good + long + bad + none
+        share = f"{100 * (good + long) / counted:.1f} %" if counted else ""
+        rows.append(f"| {name} | {counted} | {good} | {long} | {bad} | {none} | {share} | {same} |")
+    return "\n".join(rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("--sample", type=int, default=400, help="so many mutants")
+    parser.add_argument("--seed", type=int, default=1, help="which ones")
+    parser.add_argument("--only", default="", help="of files under tf_dist that start so: core/gang, driver/lease")
+    parser.add_argument("--again", action="store_true", help="only those that the runs before did not notice")
+    parser.add_argument("--all", action="store_true", help="try all tests that run a line, however slow")
+    parser.add_argument("--list", action="store_true", help="say which mutants, and the tests near them; run nothing")
+    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    options = parser.parse_args()
+    FOLDER.mkdir(exist_ok=True)
+    os.nice(10)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what it started ends with it
+
+    start = time.monotonic()
+    mutants = sample(TREE, FOLDER, options.sample, options.seed, options.only)
+    copies = Copies(TREE, FOLDER, options.jobs)
+    recording = recorded(TREE, copies, FOLDER, options.only.partition("/")[0])
+    if options.list:
+        for mutant in mutants:
+            near = recording.near(mutant)
+            print(Result(mutant, f"{len(near)} tests", near[0] if near else "").lines())
+        return 0
+    known, outcomes = equivalents(), Outcomes(FOLDER / "outcomes.json")
+    same = {mutant: reason for mutant in mutants if (reason := known.get((mutant.line.file, mutant.old, mutant.new)))}
+    left = [one for one in mutants if one not in same and not (options.again and outcomes.last(one).noticed)]
+    if not steady(left, recording, copies):
+        return 1
+    judged(left, recording, copies, outcomes, options.all)
+    results = [Result(one, EQUIVALENT, same[one]) if one in same else outcomes.last(one) for one in mutants]
+    survivors = [result for result in results if not result.noticed and result.outcome != EQUIVALENT]
+    report = table(results)
+    print(report)
+    minutes = (time.monotonic() - start) / 60
+    print(f"{len(results)} mutants (seed {options.seed}) in {minutes:.0f} minutes")
+    if options.write:
+        _write(options, results, report, survivors)
+    return 0
+
+
+def _write(options: argparse.Namespace, results: Sequence[Result], report: str, survivors: Sequence[Result]) -> None:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=TREE, capture_output=True, text=True
+    ).stdout.strip()
+    text = "# Changes of the code that the tests notice\n\nWhat `make mutants` found: "
+    text += f"{len(results)} changes, seed {options.seed}, at {commit}. See docs/testing.md.\n\n"
+    text += report + "\n"
+    if survivors:
+        text += "\n## Not noticed\n\n```\n" + "\n".join(result.lines() for result in survivors) + "\n```\n"
+    TABLE.write_text(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Which tests run which line: recorded once for a test file, and anew when that file changes."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from tests.mutation import inside
+from tests.mutation.mutating import Line, Mutant, lines_of
+from tests.mutation.running import Copies, Ended, Job, run
+
+# Tests of whole processes, of packages that are not measured, and of the code's surroundings.
+_ELSEWHERE = ("integration", "mutation", "examples", "deploy", "argo", "cli", "cluster", "faults", "simulate")
+_BATCH = 6  # files a process
+_SLOW = 5.0  # seconds: a test that takes longer is not near
+_LONG = 10.0  # seconds: what all the tests near a line take at most
+
+
+@dataclass(slots=True)
+class Recording:
+    """``digests`` of the test files that are in it; the ``seconds`` of each test; the tests that run a line."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    runs: dict[Line, set[str]] = field(default_factory=dict)
+
+    def near(self, mutant: Mutant) -> list[str]:
+        """The tests near its line: first those of the package's own folder, fastest first, each function once."""
+        own = f"tests/{mutant.package}/"
+        found = [test for test in self.touching(mutant) if self.seconds[test] <= _SLOW]
+        found.sort(key=lambda test: (not test.startswith(own), self.seconds[test], test))
+        taken, spent = [], 0.0
+        for test in chain.from_iterable(_turns(found)):
+            if spent + self.seconds[test] <= _LONG:
+                spent += self.seconds[test] + 0.003
+                taken.append(test)
+        return taken
+
+    def touching(self, mutant: Mutant) -> set[str]:
+        """All tests that run its line.
+
+        Where it runs at import, and so in no test: those that run a line which speaks of what it defines.
+        """
+        if not mutant.defines:
+            return self.runs.get(mutant.line, set())
+        named = re.compile(rf"\b{re.escape(mutant.defines)}\b")
+        return set().union(*(tests for line, tests in self.runs.items() if named.search(line.text)))
+
+
+def _turns(tests: Iterable[str]) -> Iterator[list[str]]:
+    """One of each test function, then the next of each."""
+    rows: dict[str, list[str]] = {}
+    for test in tests:
+        rows.setdefault(test.partition("[")[0], []).append(test)
+    for turn in range(max(map(len, rows.values()), default=0)):
+        yield [row[turn] for row in rows.values() if turn < len(row)]
+
+
+def recorded(tree: Path, copies: Copies, folder: Path, package: str = "") -> Recording:
+    """What is known of the tests as they are now: what is not is recorded, which takes minutes.
+
+    ``package``: only the tests of this one are recorded, if they are not.
+    """
+    store = folder / "recording"
+    known = pickle.loads(zlib.decompress(store.read_bytes())) if store.exists() else Recording()
+    files = {
+        path.relative_to(tree).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((tree / "tests").rglob("test_*.py"))
+        if path.relative_to(tree).parts[1] not in _ELSEWHERE and len(path.relative_to(tree).parts) > 2
+    }
+    gone = {file for file, digest in known.digests.items() if files.get(file) != digest}
+    if gone:
+        _forget(known, gone)
+    own = {file for file in files if package not in inside.PACKAGES or file.startswith(f"tests/{package}/")}
+    new = sorted(own - known.digests.keys(), key=_order)
+    batches = [new[at : at + _BATCH] for at in range(0, len(new), _BATCH)]
+
+    def ended(batch: list[str], end: Ended) -> None:
+        if end.told is None:
+            print(f"not recorded: {' '.join(batch)}\n{end.output[-2000:]}", flush=True)
+            return
+        seconds, runs = end.told
+        known.seconds.update(seconds)
+        for file, lines in runs.items():
+            source = lines_of(file, (tree / file).read_text())
+            for number, tests in lines.items():
+                passed = {test for test in tests if test in seconds}
+                if passed and number <= len(source):
+                    known.runs.setdefault(source[number - 1], set()).update(passed)
+        known.digests.update({file: files[file] for file in batch})
+        store.write_bytes(zlib.compress(pickle.dumps(known), 1))
+        print(f"recorded {len(own & known.digests.keys())} of {len(own)} files of tests", flush=True)
+
+    jobs = (
+        Job(
+            lambda root, batch=batch: inside.record(root, batch), lambda end, batch=batch: ended(batch, end), 1200, 1800
+        )
+        for batch in batches
+    )
+    run(jobs, copies, folder)
+    return known
+
+
+def _order(file: str) -> tuple[int, str]:
+    folder = file.split("/")[1]
+    return (inside.PACKAGES.index(folder) if folder in inside.PACKAGES else len(inside.PACKAGES)), file
+
+
+def _forget(known: Recording, files: set[str]) -> None:
+    for file in files:
+        del known.digests[file]
+    known.seconds = {test: seconds for test, seconds in known.seconds.items() if test.partition("::")[0] not in files}
+    for tests in known.runs.values():
+        tests &= known.seconds.keys()
