@@ -29,7 +29,7 @@ EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 TABLE = Path(__file__).with_name("results.md")
 
 NOTICED, SURVIVED, TOO_LONG, NOT_RUN = "noticed", "survived", "took too long", "no test"
-EQUIVALENT, NOT_TRIED = "equivalent", "not tried"
+EQUIVALENT, NOT_TRIED, BROKEN_OFF = "equivalent", "not tried", "broke off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def judged(mutants: Sequence[Mutant], recording: Recording, copies: Copies, outc
         if end.too_long:
             say(mutant, TOO_LONG)
         elif end.told is None:
-            say(mutant, NOTICED, (end.output.strip().splitlines() or ["(ended)"])[-1])
+            say(mutant, BROKEN_OFF, end.output[-1000:])
         else:
             say(mutant, SURVIVED if end.told == "" else NOTICED, end.told)
 
@@ -127,11 +127,9 @@ def steady(mutants: Sequence[Mutant], recording: Recording, copies: Copies) -> b
         if end.told != "":
             failed.append(end.told or end.output[-2000:])
 
-    first = {mutant.package: recording.near(mutant) for mutant in reversed(mutants)}
+    first = {mutant.package: near for mutant in reversed(mutants) if (near := recording.near(mutant))}
     jobs = [
-        Job(lambda root, tests=tests: inside.first_failure(root, tests), ended, 600, 1200)
-        for tests in first.values()
-        if tests
+        Job(lambda root, tests=tests: inside.first_failure(root, tests), ended, 600, 1200) for tests in first.values()
     ]
     run(jobs, copies, FOLDER)
     if failed:
@@ -149,7 +147,7 @@ def table(results: Iterable[Result]) -> str:
     rows.append("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name, found in [*counts.items(), ("all", sum(counts.values(), Counter[str]()))]:
         good, long, bad, none, same = (found[head] for head in heads)
-        counted = good + long + bad + none
+        counted = found.total() - same
         share = f"{100 * (good + long) / counted:.1f} %" if counted else ""
         rows.append(f"| {name} | {counted} | {good} | {long} | {bad} | {none} | {share} | {same} |")
     return "\n".join(rows)

@@ -6,6 +6,7 @@ import hashlib
 import pickle
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,38 +20,44 @@ from tests.mutation.running import Copies, Ended, Job, run
 _ELSEWHERE = ("integration", "mutation", "examples", "deploy", "argo", "cli", "cluster", "faults", "simulate")
 _BATCH = 6  # files a process
 _SLOW = 5.0  # seconds: a test that takes longer is not near
-_LONG = 10.0  # seconds: what all the tests near a line take at most
+_LONG = 5.0  # seconds: what all the tests near a line take at most
 
 
 @dataclass(slots=True)
 class Recording:
-    """``digests`` of the test files that are in it; the ``seconds`` of each test; the tests that run a line."""
+    """``digests`` of its test files; a test's ``seconds`` and how many ``lines`` it runs; the tests that run a line."""
 
     digests: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     runs: dict[Line, set[str]] = field(default_factory=dict)
+    lines: Counter[str] = field(default_factory=Counter)
 
     def near(self, mutant: Mutant) -> list[str]:
-        """The tests near its line: first those of the package's own folder, fastest first, each function once."""
+        """The tests near its line: those of the package's own folder, and of them those that run little else, first.
+
+        One of each test function, before the next of any.
+        """
         own = f"tests/{mutant.package}/"
         found = [test for test in self.touching(mutant) if self.seconds[test] <= _SLOW]
-        found.sort(key=lambda test: (not test.startswith(own), self.seconds[test], test))
+        found.sort(key=lambda test: (not test.startswith(own), self.lines[test], test))
         taken, spent = [], 0.0
         for test in chain.from_iterable(_turns(found)):
             if spent + self.seconds[test] <= _LONG:
-                spent += self.seconds[test] + 0.003
+                spent += self.seconds[test] + 0.005
                 taken.append(test)
         return taken
 
     def touching(self, mutant: Mutant) -> set[str]:
         """All tests that run its line.
 
-        Where it runs at import, and so in no test: those that run a line which speaks of what it defines.
+        Where it runs at import, and so in no test: those that run a line which speaks of what it defines; if there are
+        none, those that run any of its file.
         """
         if not mutant.defines:
             return self.runs.get(mutant.line, set())
         named = re.compile(rf"\b{re.escape(mutant.defines)}\b")
-        return set().union(*(tests for line, tests in self.runs.items() if named.search(line.text)))
+        found = set().union(*(tests for line, tests in self.runs.items() if named.search(line.text)))
+        return found or set().union(*(tests for line, tests in self.runs.items() if line.file == mutant.line.file))
 
 
 def _turns(tests: Iterable[str]) -> Iterator[list[str]]:
@@ -104,6 +111,7 @@ def recorded(tree: Path, copies: Copies, folder: Path, package: str = "") -> Rec
         for batch in batches
     )
     run(jobs, copies, folder)
+    known.lines = Counter(chain.from_iterable(known.runs.values()))
     return known
 
 
@@ -117,4 +125,4 @@ def _forget(known: Recording, files: set[str]) -> None:
         del known.digests[file]
     known.seconds = {test: seconds for test, seconds in known.seconds.items() if test.partition("::")[0] not in files}
     for tests in known.runs.values():
-        tests &= known.seconds.keys()
+        tests.intersection_update(known.seconds)

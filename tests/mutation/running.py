@@ -19,7 +19,16 @@ from typing import Any
 from tests.mutation.inside import enter
 
 # Imported once, not once a mutant.
-_HEAVY = ("pytest", "_pytest.assertion.rewrite", "numpy", "pydantic", "yaml", "urllib3", "rich.console", "typer")
+_HEAVY = (
+    "pytest",
+    "_pytest.assertion.rewrite",
+    "numpy",
+    "pydantic",
+    "yaml",
+    "urllib3",
+    "rich.console",
+    "typer",
+)
 _COPIED = ("tf_dist", "tests", "workflows", "examples", "dags", "deploy", "docs", "benchmarks")
 _EXPORTS = ("pyproject.toml", "README.md", "Makefile", "constraints.txt", "CONTRIBUTING.md")
 
