@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +18,6 @@ from tf_dist.airflow.seat import RESERVED
 from tf_dist.core import names
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
-
-from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from tf_dist.airflow import TFJobTrigger
 from tf_dist.airflow.trigger import Request
@@ -98,22 +95,6 @@ def test_cancelled_it_leaves_the_job_and_nothing_of_itself(cluster_site: Site) -
     assert cluster_site.leases() == []
 
 
-def test_cancelled_while_it_begins_it_leaves_nothing_either(cluster_site: Site) -> None:
-    uid = submit(cluster_site, "a")
-
-    async def cancelled(after: float) -> None:
-        waiting = asyncio.ensure_future(event(trigger(cluster_site, "a", uid=uid)))
-        await asyncio.sleep(after)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    for after in (0.0, 0.005, 0.02, 0.05):
-        asyncio.run(cancelled(after))
-        assert len(HUBS) == 0
-    until(lambda: not cluster_site.leases(), SECONDS)
-
-
 def test_many_triggers_share_a_hub_and_no_one_blocks_the_loop(cluster_site: Site, tmp_path: Any) -> None:
     flag, count = tmp_path / "flag", 8
     for number in range(count):
@@ -128,44 +109,6 @@ def test_many_triggers_share_a_hub_and_no_one_blocks_the_loop(cluster_site: Site
         return await asyncio.gather(*waiting)
 
     assert {found["end"] for found in asyncio.run(all_of_them())} == {"reached"}
-
-
-class States:
-    """What the database says of the task, in place of a triggerer's way to it."""
-
-    def __init__(self, state: str | None) -> None:
-        self.instance = SimpleNamespace(id="me", dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1)
-        self.answer = lambda **_: {"r": {"t": state}}
-
-
-@pytest.mark.parametrize("owner", ["me/1", "other/2"], ids=["its own job", "adopted by another try"])
-@pytest.mark.parametrize("state", ["failed", "success", "deferred", "running", "queued", "up_for_retry", None])
-def test_who_deletes_what(cluster_site: Site, monkeypatch: pytest.MonkeyPatch, state: str | None, owner: str) -> None:
-    """Airflow calls on_kill for a user's act, for a stalled triggerer, and after a clear: only the first deletes."""
-    uid = submit(cluster_site, "a", **{OWNER: owner})
-    one, states = trigger(cluster_site, "a", uid=uid, owner="me/1"), States(state)
-    one.task_instance = states.instance
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", states.answer)
-    asyncio.run(one.on_kill())
-    assert bool(cluster_site.jobs()) is not (state in ("failed", "success") and owner == "me/1")
-
-
-def test_a_task_that_is_ended_after_it_was_cleared(cluster_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between a clear and the next try nobody works for it, and only the trigger that was there can take notice."""
-    monkeypatch.setenv("AIRFLOW__TRIGGERER__ON_KILL_TIMEOUT", "300")
-    uid, found = submit(cluster_site, "a"), iter([None, "queued", "failed"])
-    one, states = trigger(cluster_site, "a", uid=uid, owner="me/1"), States(None)
-    one.task_instance = states.instance
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: {"r": {"t": next(found)}})
-    asyncio.run(one.on_kill())
-    assert not cluster_site.jobs()
-
-
-@pytest.mark.parametrize("fields", [{"owner": ""}, {"owner": "me/1", "on_kill_action": "keep_job"}])
-def test_who_only_looks_on_deletes_nothing(cluster_site: Site, fields: dict[str, Any]) -> None:
-    uid = submit(cluster_site, "a")
-    asyncio.run(trigger(cluster_site, "a", uid=uid, **fields).on_kill())
-    assert cluster_site.jobs()
 
 
 def test_one_that_goes_on_elsewhere_does_not_repeat_everything(
