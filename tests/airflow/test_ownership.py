@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tests.airflow.site import document
+from tests.driver.harness import disturbed
 from tf_dist.airflow.identity import CONSUMED, DOOMED, OWNER, annotations_of
 from tf_dist.airflow.ownership import Lost, adopt, candidate, consume, give_up
 from tf_dist.client.jobs import StoredJob
@@ -47,6 +48,34 @@ def test_another_job_of_that_name_is_nobodys() -> None:
         assert cluster.get(TFJOBS, "default", "job")["metadata"]["uid"] == other.uid
         with pytest.raises(NotFound):
             adopt(cluster, job, "two/2")
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_one_that_is_replaced_just_before_it_is_deleted_is_as_good_as_deleted(again: bool) -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER: "one/1"})
+
+        def before(verb: str, *_: Any, **__: Any) -> None:
+            if verb == "delete":
+                cluster.delete(TFJOBS, "default", "job")
+                if again:
+                    stored(cluster, **{OWNER: "one/1"})
+
+        assert not give_up(disturbed(cluster, before), job, "one/1")
+        left = cluster.list(TFJOBS, "default").items
+        assert [DOOMED in annotations_of(one) for one in left] == [False] * again
+
+
+def test_a_deletion_that_is_refused_is_no_deletion() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER: "one/1"})
+
+        def before(verb: str, *_: Any, **__: Any) -> None:
+            if verb == "delete":
+                raise Conflict("try again")
+
+        with pytest.raises(Conflict):
+            give_up(disturbed(cluster, before), job, "one/1")
 
 
 def test_what_was_given_up_is_adopted_by_nobody() -> None:

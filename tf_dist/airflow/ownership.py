@@ -72,7 +72,17 @@ def give_up(cluster: Cluster, job: StoredJob, owner: str) -> bool:
         cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
     except (Lost, NotFound):
         return False
+    except Conflict:
+        if _is_there(cluster, job):
+            raise
+        return False  # another job has its name by now
     return True
+
+
+def _is_there(cluster: Cluster, job: StoredJob) -> bool:
+    with suppress(NotFound):
+        return bool(cluster.get(job.resource, job.namespace, job.name)["metadata"]["uid"] == job.uid)
+    return False
 
 
 def _annotate(cluster: Cluster, job: StoredJob, notes: Callable[[Object], Mapping[str, str]]) -> StoredJob:
