@@ -51,7 +51,7 @@ lint: .venv/installed ## Style, types and import rules
 
 check: lint test ## All that has to pass
 
-bench: .venv/installed ## Measure; writes benchmarks/results.json
+bench: .venv/installed ## Measure; writes benchmarks/results.json and docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
 mutants: .venv/installed ## Change the code in 400 places, one at a time: do the tests near it notice? An hour

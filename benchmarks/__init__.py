@@ -1,1 +1,1 @@
-"""What tf-dist measures of itself: ``python -m benchmarks [NAME…]`` prints a table and writes ``results.json``."""
+"""What tf-dist measures of itself: ``python -m benchmarks [NAME…]`` writes ``results.json`` and the page of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -10,28 +11,30 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
-from benchmarks.measure import Figure, benchmark
+from benchmarks.jobs import tfjob
+from benchmarks.measure import Measured, Row, Target, benchmark, until
+from tf_dist.cluster.api import TFJOBS
+from tf_dist.driver.refs import JobRef
 
-JOBS = 1_000
-SECONDS = 20.0
-INSTALLED = importlib.util.find_spec("airflow") is not None
-_PROVIDER = "import time; t = time.perf_counter(); import tf_dist.airflow.provider as p; p.get_provider_info()"
+JOBS: Final = 1_000
+SECONDS: Final = 20.0
+_PATIENCE: Final = 900.0
+_ROUNDS: Final = 20
+_PROVIDER = "the Kubernetes provider's"
+_POD_OPERATOR = "importing KubernetesPodOperator"
+_BARE = "call_soon_threadsafe(event.set)"
 
 
-def _figures(kind: str) -> dict[str, Any]:
+def _no_airflow() -> str:
+    return "" if importlib.util.find_spec("airflow") is not None else "Airflow is not installed (the extra airflow)"
+
+
+def _triggerer(kind: str) -> dict[str, Any]:
     """The figures of a triggerer with so many triggers of a kind, each for one pod; TimeoutError."""
-    found = _taken(kind)
-    if isinstance(found, TimeoutError):
-        raise found
-    return found
-
-
-@cache
-def _taken(kind: str) -> dict[str, Any] | TimeoutError:
     from benchmarks.airflow_site import site
 
     with tempfile.TemporaryDirectory() as folder, site(Path(folder)) as (cluster, file):
@@ -50,20 +53,16 @@ def _taken(kind: str) -> dict[str, Any] | TimeoutError:
         ) as process:
             try:
                 return _measure(kind, cluster, process)
-            except TimeoutError as error:
-                return error
             finally:
                 process.kill()
 
 
 def _measure(kind: str, cluster: Any, process: subprocess.Popen[str]) -> dict[str, Any]:
-    from benchmarks.airflow_site import until
-
     assert process.stdin is not None
     assert process.stdout is not None
-    until(lambda: cluster.running() == JOBS)
+    until(lambda: cluster.running() == JOBS, _PATIENCE)
     # Ours have come to rest then. The provider's make a client each, and ask again and again when they have it.
-    until(_quiet(cluster) if kind == "ours" else lambda: cluster.asked["get"] >= 2 * JOBS)
+    until(_quiet(cluster) if kind == "ours" else lambda: cluster.asked["get"] >= 2 * JOBS, _PATIENCE)
     watches = {name: count for name, count in cluster.asked.items() if name.startswith("watch")}
     process.stdin.write("\n")
     process.stdin.flush()
@@ -100,77 +99,157 @@ def _answer(lines: IO[str]) -> dict[str, Any]:
     raise RuntimeError("the triggerer has ended")
 
 
-def _theirs(told: Callable[[dict[str, Any]], str]) -> str:
-    """What the provider's triggers took in the same run."""
+def _theirs() -> tuple[dict[str, Any] | None, str]:
+    """The provider's figures, or why there are none."""
     try:
-        return f"provider {told(_figures('theirs'))}"
+        return _triggerer("theirs"), ""
     except TimeoutError:
-        return f"the provider's {JOBS} triggers did not all ask twice within 15 minutes"
+        return None, f"the provider's {JOBS} triggers did not all ask twice within {_PATIENCE / 60:.0f} minutes."
 
 
-if INSTALLED:
+@benchmark(
+    Row(
+        "airflow.requests",
+        "Requests a second that 1,000 deferred jobs cost, driven by the triggerer, in 20 s in which nothing happens.",
+        "/s",
+        target=Target(1.0),
+    ),
+    Row("airflow.cpu", "The part of a core that they take meanwhile.", "% of a core", target=Target(0.1, of=_PROVIDER)),
+    Row(
+        "airflow.memory",
+        "What they hold more than an idle triggerer, 128 logs that are followed included (the provider's follow none).",
+        "MiB",
+        target=Target(200.0),
+    ),
+    Row(
+        "airflow.stall",
+        "The longest stall of the event loop, the end of all jobs at once included. At the end ours read logs and "
+        "results, the provider's only the pod.",
+        "s",
+        target=Target(0.2),
+    ),
+    Row(
+        "airflow.end",
+        "CPU time a job from its pod's end to its event, when all end at once: the driver's part, log and result "
+        "included.",
+        "ms",
+    ),
+    lacks=_no_airflow,
+)
+def triggerer() -> dict[str, Measured]:
+    """One run each, one after the other: 1,000 of our triggers, and 1,000 of the Kubernetes provider's for a pod."""
+    mine = _triggerer("ours")
+    assert mine["end"]["ended"] == JOBS, mine["end"]
+    other, lost = _theirs()
+    told = f"all {JOBS} in {mine['end']['seconds']:.1f} s."
 
-    @benchmark("airflow.requests")
-    def requests() -> Figure:
-        """Requests a second that 1,000 deferred jobs cost, driven by the triggerer, while nothing happens."""
-        mine = _figures("ours")
-        theirs = _theirs(lambda other: f"{other['requests']:.0f}/s")
-        peer = f"{theirs}; {mine['watches']} kinds watched here, each once"
-        return Figure(mine["requests"], "1/s", target=1.0, peer=peer)
+    def beside(value: Callable[[dict[str, Any]], float], note: str = "") -> Measured:
+        return Measured(value(mine), {_PROVIDER: value(other)} if other else None, f"{note} {lost}".strip())
 
-    @benchmark("airflow.cpu")
-    def cpu() -> Figure:
-        """Part of a core that they take meanwhile."""
-        peer = _theirs(lambda other: f"{100 * other['cpu']:.0f} %")
-        return Figure(100 * _figures("ours")["cpu"], "% core", target=5.0, peer=peer)
+    return {
+        "airflow.requests": beside(lambda of: of["requests"], f"{mine['watches']} kinds watched, each once."),
+        "airflow.cpu": beside(lambda of: 100 * of["cpu"]),
+        "airflow.memory": beside(lambda of: of["memory"]),
+        "airflow.stall": beside(lambda of: max(of["stall"], of["end"]["stall"]), f"idle {mine['stall']:.3f} s."),
+        "airflow.end": Measured(1000 * mine["end"]["cpu"] / JOBS, note=told),
+    }
 
-    @benchmark("airflow.memory")
-    def memory() -> Figure:
-        """What they hold more than an idle triggerer, 128 logs that are followed included."""
-        peer = _theirs(lambda other: f"{other['memory']:.0f} MiB")
-        return Figure(_figures("ours")["memory"], "MiB", target=200.0, peer=peer)
 
-    @benchmark("airflow.end")
-    def end() -> Figure:
-        """CPU time from a pod's end to its job's event: the driver's part, the log and the result included."""
-        ended = _figures("ours")["end"]
-        assert ended["ended"] == JOBS, ended
-        peer = _theirs(lambda other: f"{1000 * other['end']['cpu'] / JOBS:.1f} ms, {other['end']['seconds']:.1f} s")
-        peer = f"all {JOBS} in {ended['seconds']:.1f} s; {peer}, no logs"
-        return Figure(1000 * ended["cpu"] / JOBS, "ms", peer=peer)
+@benchmark(
+    Row(
+        "airflow.event",
+        "CPU time of the event loop's thread to hand a change of a job to the one who waits for it, among 1,000 who "
+        "do: notified, and taken in.",
+        "us",
+        target=Target(2.0, of=_BARE),
+    ),
+    lacks=_no_airflow,
+)
+def event() -> Measured:
+    """The peer sets the same events on the same loop, and hands over nothing."""
+    from tf_dist.airflow.hub import Hub
+    from tf_dist.client.connect import Connection
+    from tf_dist.cluster.memory import MemoryCluster
 
-    @benchmark("airflow.stall")
-    def stall() -> Figure:
-        """The longest stall of the event loop, the end of all jobs at once included."""
-        mine = _figures("ours")
-        theirs = _theirs(lambda other: f"{max(other['stall'], other['end']['stall']):.2f} s")
-        peer = f"idle {mine['stall']:.3f} s; {theirs}"
-        return Figure(max(mine["stall"], mine["end"]["stall"]), "s", target=0.2, peer=peer)
+    with MemoryCluster() as cluster:
+        for number in range(JOBS):
+            cluster.create(TFJOBS, "default", tfjob(f"job-{number}"))
+        hub = Hub(Connection(cluster, "default", "memory"), "default")
+        try:
+            ours, bare = asyncio.run(_handed(hub, JOBS))
+        finally:
+            hub.close()
+    return Measured(ours, {_BARE: bare})
 
-    @benchmark("airflow.event")
-    def event() -> Figure:
-        """To hand a change of a job to one who waits for it, among 1,000 who wait: told, and taken in."""
-        from benchmarks.airflow_handing import seconds
 
-        handed, passed = seconds(JOBS)
-        peer = f"nobody waits for it: {1e6 * passed:.2f} us"
-        return Figure(1e6 * handed, "us", target=10.0, peer=peer)
+async def _handed(hub: Any, count: int) -> tuple[list[float], list[float]]:
+    """Microseconds an event and waiter, in rounds."""
+    from tf_dist.airflow.bell import bell_here
 
-    @benchmark("airflow.discovery")
-    def discovery() -> Figure:
-        """What looking for providers imports of us."""
-        code = f"{_PROVIDER}; print(time.perf_counter() - t)"
-        found = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
-        return Figure(1000 * sorted(found)[2], "ms", target=50.0)
+    loop, events = asyncio.get_running_loop(), [asyncio.Event() for _ in range(count)]
+    refs = [JobRef(TFJOBS, "default", f"job-{number}") for number in range(count)]
+    ring = bell_here().ring
+    tickets = [hub.join(ref, partial(ring, loop, event)) for ref, event in zip(refs, events, strict=True)]
 
-    @benchmark("airflow.parse")
-    def parse() -> Figure:
-        """Reading the four DAGs, in a process that has Airflow."""
-        dags = sorted(str(path) for path in (Path(__file__).parents[1] / "dags").glob("*.py"))
-        code = (
-            "import time, runpy, airflow.sdk, airflow.triggers.base; t = time.perf_counter(); "
-            f"[runpy.run_path(path) for path in {dags!r}]; print(time.perf_counter() - t)"
-        )
-        call = [sys.executable, "-c", code]
-        found = [float(subprocess.check_output(call, stderr=subprocess.DEVNULL).split()[-1]) for _ in range(3)]
-        return Figure(sorted(found)[1], "s", target=1.5)
+    async def one_round(tell: Callable[[int], object], take: Callable[[], object]) -> float:
+        for event in events:
+            event.clear()
+        begun = time.thread_time()
+        for number in range(count):
+            tell(number)
+        await events[-1].wait()
+        assert all(event.is_set() for event in events)
+        take()
+        return (time.thread_time() - begun) / count * 1e6
+
+    found: tuple[list[float], list[float]] = [], []
+    for _ in range(_ROUNDS):
+        found[0].append(await one_round(lambda at: hub.ring(refs[at]), lambda: [ticket.take(0) for ticket in tickets]))
+        found[1].append(await one_round(lambda at: loop.call_soon_threadsafe(events[at].set), list))
+    for ticket in tickets:
+        hub.leave(ticket)
+    return found
+
+
+def _printed(code: str) -> list[float]:
+    """The seconds that five processes of this code print last; the first of six does not count."""
+    call = [sys.executable, "-c", code]
+    return [float(subprocess.check_output(call, stderr=subprocess.DEVNULL).split()[-1]) for _ in range(6)][1:]
+
+
+def _timed(setup: str, code: str) -> str:
+    return f"import time; {setup}; t = time.perf_counter(); {code}; print(time.perf_counter() - t)"
+
+
+@benchmark(
+    Row(
+        "airflow.discovery",
+        "What Airflow imports of us when it looks for providers.",
+        "ms",
+        target=Target(50.0),
+    ),
+    Row(
+        "airflow.parse",
+        "Reading the four DAGs of `dags/`, in a process that has imported Airflow.",
+        "s",
+        target=Target(1.0, of=_POD_OPERATOR),
+    ),
+    lacks=_no_airflow,
+)
+def imports() -> dict[str, Measured]:
+    """Processes of their own."""
+    discovery = _timed("import sys", "import tf_dist.airflow.provider as p; p.get_provider_info()")
+    theirs = _timed(
+        "import sys", "import airflow.providers.cncf.kubernetes.get_provider_info as p; p.get_provider_info()"
+    )
+    dags = sorted(str(path) for path in (Path(__file__).parents[1] / "dags").glob("*.py"))
+    assert len(dags) == 4, dags
+    ready = "import runpy, airflow.sdk, airflow.triggers.base"
+    parse = _printed(_timed(ready, f"[runpy.run_path(path) for path in {dags!r}]"))
+    operator = _printed(_timed(ready, "import airflow.providers.cncf.kubernetes.operators.pod"))
+    return {
+        "airflow.discovery": Measured(
+            [1e3 * one for one in _printed(discovery)], {_PROVIDER: [1e3 * one for one in _printed(theirs)]}
+        ),
+        "airflow.parse": Measured(parse, {_POD_OPERATOR: operator}),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -18,16 +18,6 @@ from tf_dist.core import names
 from tf_dist.driver.embedded import dump
 
 _LINES = tuple(f"step={step} loss={1 / (step + 1):.4f}\n".encode() for step in range(10))
-
-
-def until(condition: Callable[[], bool], seconds: float = 900.0) -> None:
-    """Return once it is true; TimeoutError if it does not become so."""
-    pause = threading.Event()
-    for _ in range(int(seconds / 0.1)):
-        if condition():
-            return
-        pause.wait(0.1)
-    raise TimeoutError("it did not come to what was to be measured")
 
 
 class Log:

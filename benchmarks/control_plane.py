@@ -12,14 +12,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from benchmarks.jobs import tfjob
-from benchmarks.measure import Figure, benchmark
+from benchmarks.measure import Measured, Row, Target, benchmark, cpu_seconds, resident_mib, until
 from tf_dist.cli.manifests import definitions
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, SERVICES, TFJOBS, Cluster, Object
 from tf_dist.cluster.kube import load
@@ -35,6 +35,8 @@ from tf_dist.errors import AlreadyExists, NotFound
 
 VARIABLE = "TF_DIST_TEST_KUBECONFIG"
 SPACE = "tf-dist-benchmark"
+NOBODY = "nobody"
+"""A scheduler that does not exist."""
 RUNNING: dict[str, Any] = {
     "phase": "Running",
     "startTime": "2026-01-15T08:00:00Z",
@@ -52,9 +54,9 @@ RUNNING: dict[str, Any] = {
 }
 
 
-def at_hand() -> bool:
-    """Whether there is a server to measure against."""
-    return bool(os.environ.get(VARIABLE))
+def no_server() -> str:
+    """What is missing to measure against a real server."""
+    return "" if os.environ.get(VARIABLE) else f"it needs an API server: set {VARIABLE}"
 
 
 @contextmanager
@@ -106,15 +108,6 @@ def _delete(cluster: Cluster, kind: Any, stored: Object) -> None:
         cluster.delete(kind, SPACE, stored["metadata"]["name"], grace_period=0)
 
 
-def until(condition: Callable[[], bool], seconds: float = 600) -> None:
-    """Return when ``condition`` holds; TimeoutError."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"not true within {seconds:g} s")
-        time.sleep(0.1)
-
-
 class Controller:
     """``tf-dist controller`` as a process."""
 
@@ -154,14 +147,11 @@ class Controller:
 
     def cpu(self) -> float:
         """Processor seconds so far."""
-        with open(f"/proc/{self.process.pid}/stat") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.process.pid)
 
     def memory(self) -> float:
         """Resident MiB."""
-        with open(f"/proc/{self.process.pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return resident_mib(self.process.pid)
 
     def kill(self) -> None:
         """As a node does that loses its power."""
@@ -207,37 +197,43 @@ def _submit(cluster: Cluster, count: int, *, workers: int, scheduler: str) -> No
 
 
 JOBS, REPLICAS = 600, 8
+PODS_ALL = JOBS * REPLICAS
+_BARE = "the same objects, by 16 threads and no driver"
 
 
-@benchmark("api.gang8_unscheduled")
-def created() -> Figure:
-    """600 jobs of 8 pods, from the first submitted to the last pod made; no scheduler takes them up.
-
-    The peer writes the same objects into the same server with the same client, and decides nothing.
-    """
-    with prepared() as cluster, _pods(cluster) as pods:
-        begun = time.monotonic()
-        _write_alike(cluster)
-        until(lambda: len(pods.cache) >= JOBS * REPLICAS)
-        bare = JOBS * REPLICAS / (time.monotonic() - begun)
+def _driven(scheduler: str) -> tuple[float, float, str]:
+    """Seconds from the first job submitted to the last pod made, and to the last one bound; the requests a job."""
     with prepared() as cluster, Controller() as controller, _pods(cluster) as pods:
         until(controller.leads)
         before, begun = controller.calls(), time.monotonic()
-        _submit(cluster, JOBS, workers=REPLICAS - 1, scheduler="nobody")
-        until(lambda: len(pods.cache) >= JOBS * REPLICAS)
-        seconds = time.monotonic() - begun
+        _submit(cluster, JOBS, workers=REPLICAS - 1, scheduler=scheduler)
+        made, bound = _seen(pods, begun, bound=scheduler != NOBODY)
         calls = {key: count - before.get(key, 0) for key, count in controller.calls().items()}
-    print("  calls per job: " + ", ".join(f"{key} {count / JOBS:.2f}" for key, count in sorted(calls.items()) if count))
-    rate = JOBS * REPLICAS / seconds
-    peer = f"the same writes by 16 threads, no driver: {bare:.0f} pods/s ({rate / bare:.2f} of it)"
-    return Figure(rate, "pods/s", target=700, at_least=True, peer=peer)
+    told = ", ".join(f"{key} {count / JOBS:.2f}" for key, count in sorted(calls.items()) if count)
+    return made, bound, f"Requests a job: {told}."
 
 
-def _write_alike(cluster: Cluster) -> None:
+def _written(scheduler: str) -> tuple[float, float]:
+    """The same when the same objects are written by threads that decide nothing."""
+    with prepared() as cluster, _pods(cluster) as pods:
+        begun = time.monotonic()
+        _write_alike(cluster, scheduler)
+        return _seen(pods, begun, bound=scheduler != NOBODY)
+
+
+def _seen(pods: Reflector, begun: float, *, bound: bool) -> tuple[float, float]:
+    until(lambda: len(pods.cache) >= PODS_ALL)
+    made = time.monotonic() - begun
+    if bound:
+        until(lambda: all(pod["node"] for pod in pods.items()))
+    return made, time.monotonic() - begun
+
+
+def _write_alike(cluster: Cluster, scheduler: str) -> None:
     """What a driver writes for these jobs: one status, one service and the pods of each."""
 
     def write(number: int) -> None:
-        stored = cluster.create(TFJOBS, SPACE, job_of(number, workers=REPLICAS - 1, scheduler="nobody"))
+        stored = cluster.create(TFJOBS, SPACE, job_of(number, workers=REPLICAS - 1, scheduler=scheduler))
         plan = reconcile(read(stored), Observed(now=time.time(), verdict=Admit()))
         for action in plan.actions:
             if isinstance(action, WriteStatus):
@@ -250,38 +246,70 @@ def _write_alike(cluster: Cluster) -> None:
         list(pool.map(write, range(JOBS)))
 
 
-@benchmark("api.gang8_scheduled")
-def scheduled() -> Figure:
-    """The same with the cluster's scheduler: how much sooner the last pod is made than the last one bound."""
-    with prepared() as cluster, Controller() as controller, _pods(cluster) as pods:
-        until(controller.leads)
-        begun = time.monotonic()
-        _submit(cluster, JOBS, workers=REPLICAS - 1, scheduler="default-scheduler")
-        until(lambda: len(pods.cache) >= JOBS * REPLICAS)
-        made = time.monotonic() - begun
-        until(lambda: all(pod["node"] for pod in pods.items()))
-        bound = time.monotonic() - begun
-    count = JOBS * REPLICAS
-    return Figure(bound / made, "ratio", target=1, at_least=True, peer=f"kube-scheduler: {count / bound:.0f} pods/s")
+@benchmark(
+    Row(
+        "api.gang8_unscheduled",
+        "600 jobs of 8 pods and no scheduler: pods a second from the first job submitted to the last pod made.",
+        "pods/s",
+        better="higher",
+        target=Target(0.9, of=_BARE),
+    ),
+    lacks=no_server,
+)
+def created() -> Measured:
+    """The peer writes with the same client into the same server."""
+    bare, _ = _written(NOBODY)
+    made, _, told = _driven(NOBODY)
+    return Measured(PODS_ALL / made, {_BARE: PODS_ALL / bare}, told)
 
 
-@benchmark("api.idle_1000_jobs")
-def idle() -> Figure:
-    """Percent of a core that a controller takes while 1,000 jobs of 3 pods run and nothing happens."""
+@benchmark(
+    Row(
+        "api.gang8_scheduled",
+        "600 jobs of 8 pods and the cluster's scheduler: pods a second from the first job submitted to the last pod "
+        "bound.",
+        "pods/s",
+        better="higher",
+        target=Target(0.9, of=_BARE),
+    ),
+    lacks=no_server,
+)
+def scheduled() -> Measured:
+    """Whether the driver holds the scheduler up: the peer's pods are all there as early as the server takes them."""
+    _, bare = _written("default-scheduler")
+    made, bound, told = _driven("default-scheduler")
+    told = f"The last pod was made after {made:.1f} s and bound after {bound:.1f} s. {told}"
+    return Measured(PODS_ALL / bound, {_BARE: PODS_ALL / bare}, told)
+
+
+@benchmark(
+    Row(
+        "api.idle_1000_jobs",
+        "The part of a core that a controller takes in a minute in which 1,000 jobs of 3 pods run and nothing happens.",
+        "% of a core",
+        target=Target(1.0),
+    ),
+    Row("api.idle_memory", "What it holds then.", "MiB", target=Target(250)),
+    lacks=no_server,
+)
+def idle() -> dict[str, Measured]:
+    """After 15 s in which all that was gathered is written."""
     with prepared() as cluster, Controller() as controller, _pods(cluster) as pods:
         until(controller.leads)
-        _submit(cluster, 1000, workers=2, scheduler="nobody")
+        _submit(cluster, 1000, workers=2, scheduler=NOBODY)
         until(lambda: len(pods.cache) >= 3000)
         _run(cluster, pods)
         until(lambda: all(_phase(job) == "Running" for job in cluster.list(TFJOBS, SPACE).items))
-        time.sleep(15)  # what was gathered is written
-        writes, cpu = controller.calls(), controller.cpu()
+        time.sleep(15)
+        writes, cpu, begun = controller.calls(), controller.cpu(), time.monotonic()
         time.sleep(60)
-        used = (controller.cpu() - cpu) / 60 * 100
-        after = controller.calls()
-        extra = {key: n - writes.get(key, 0) for key, n in after.items() if n != writes.get(key, 0)}
-        print(f"  requests in a minute: {extra}; resident: {controller.memory():.0f} MiB (<= 250)")
-    return Figure(used, "% of a core", target=1)
+        used = (controller.cpu() - cpu) / (time.monotonic() - begun) * 100
+        extra = {key: n - writes.get(key, 0) for key, n in controller.calls().items() if n != writes.get(key, 0)}
+        told = ", ".join(f"{key} {count}" for key, count in sorted(extra.items()))
+        return {
+            "api.idle_1000_jobs": Measured(used, note=f"Requests in that minute: {told}."),
+            "api.idle_memory": Measured(controller.memory()),
+        }
 
 
 def _run(cluster: Cluster, pods: Reflector) -> None:
@@ -296,20 +324,27 @@ def _phase(job: Object) -> str:
     return str(((job.get("status") or {}).get("tfDist") or {}).get("phase", ""))
 
 
-@benchmark("api.failover")
-def failover() -> Figure:
-    """A controller is killed; seconds until the next replica makes a pod for a job that came meanwhile."""
+@benchmark(
+    Row(
+        "api.failover",
+        "From the kill of a controller to the pods that the next replica makes for a job that came meanwhile.",
+        "s",
+        target=Target(20),
+    ),
+    lacks=no_server,
+)
+def failover() -> Measured:
+    """Bounded by the Lease's 15 s, not by the machine."""
     with ExitStack() as stack:
         cluster = stack.enter_context(prepared())
         pods = stack.enter_context(_pods(cluster))
         first = stack.enter_context(Controller())
         until(first.leads)
         stack.enter_context(Controller())
-        _submit(cluster, 1, workers=2, scheduler="nobody")
+        _submit(cluster, 1, workers=2, scheduler=NOBODY)
         until(lambda: len(pods.cache) == 3)
         first.kill()
         begun = time.monotonic()
-        cluster.create(TFJOBS, SPACE, job_of(99, workers=2, scheduler="nobody"))
+        cluster.create(TFJOBS, SPACE, job_of(99, workers=2, scheduler=NOBODY))
         until(lambda: len(pods.cache) == 6)
-        seconds = time.monotonic() - begun
-    return Figure(seconds, "s", target=20)
+        return Measured(time.monotonic() - begun)

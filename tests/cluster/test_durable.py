@@ -80,6 +80,17 @@ def test_no_acknowledged_write_dies_with_the_process(path: Path) -> None:
     assert newest >= max(version for _, version in said)
 
 
+def test_a_write_is_on_the_disk_when_it_returns(path: Path) -> None:
+    """What the docstring says of a power cut: in the write-ahead log only FULL (2) syncs at every commit."""
+    journal = SqliteJournal(path)
+    try:
+        settings = ("journal_mode", "synchronous", "fullfsync")
+        found = [journal._connection().execute(f"PRAGMA {name}").fetchone()[0] for name in settings]
+    finally:
+        journal.close()
+    assert found == ["wal", 2, 1]
+
+
 def test_garbage_of_a_killed_process_is_collected(path: Path) -> None:
     with opened(path) as cluster:
         owner = cluster.create(TFJOBS, "default", job("a"))

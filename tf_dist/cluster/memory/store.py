@@ -39,7 +39,7 @@ class Change(NamedTuple):
 
 
 class Journal(Protocol):
-    """Where writes become durable: each call returns when the write survives the end of this process."""
+    """Where writes become durable: each call returns when the write survives the end of this process and of power."""
 
     def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
         """The newest version and every object, as they were written last."""
