@@ -47,6 +47,7 @@ class Puppet:
         retries: int = 3,
         workers: int = 4,
         volcano: bool = False,
+        intents: int = 500,
         job: tuple[str, Shape] | None = None,
     ) -> None:
         self.site = site
@@ -61,7 +62,7 @@ class Puppet:
         self.tenure: Tenure | None = None
         self.arbiter: LeaseArbiter | None = None
         self.mandate: Mandate = Always("")
-        settings = self._settings(workers, volcano)
+        settings = self._settings(workers, volcano, intents)
         if reach is not Reach.ALONE:
             self.mandate = self._lease_mandate()
             self.arbiter = LeaseArbiter(
@@ -91,7 +92,7 @@ class Puppet:
         """Whether it drives no more, for whatever reason."""
         return self.process.dead or self.left
 
-    def _settings(self, workers: int, volcano: bool) -> DriverSettings:
+    def _settings(self, workers: int, volcano: bool, intents: int) -> DriverSettings:
         namespace = None if self.reach in (Reach.ALONE, Reach.CLUSTER) else TEAM
         only = admissions = None
         if self._job is not None:
@@ -107,6 +108,7 @@ class Puppet:
             workers=workers,
             admissions=admissions,
             arbitrates=self.reach is not Reach.ALONE,
+            intents=intents,
         )
 
     def _lease_name(self) -> str:

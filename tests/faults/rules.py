@@ -59,8 +59,9 @@ class Rules:
     def told(self, write: Executed) -> None:
         """A driver's write has come to the server."""
         call, site = write.call, self.site
-        site.note(_line(write))
         ok = write.error is None
+        if call.resource != "leases" or not ok or self._changes_hands(write):
+            site.note(_line(write))
         if call.resource == "leases":
             self._lease(write, ok)
             return
@@ -90,6 +91,11 @@ class Rules:
                 self.site.counts["lease taken over"] += 1
         duration = float(spec.get("leaseDurationSeconds") or lease.DURATION)
         self._renewed[called] = (holder, now, duration)
+
+    def _changes_hands(self, write: Executed) -> bool:
+        """Whether a write to a Lease is more than its renewal."""
+        holders = [((one or {}).get("spec") or {}).get("holderIdentity") for one in (write.before, write.after)]
+        return holders[0] != holders[1] or not holders[0]
 
     def holds(self, puppet: Puppet) -> bool:
         """Whether the server would say that a driver's Lease is its own at this moment of true time."""

@@ -71,6 +71,7 @@ class Story:
     late: bool = False
     skewed: bool = False
     retries: int = 3
+    intents: int = 500
     restless: float = 0.1
     latency: float = 0.0
     lag: float = 0.0
@@ -104,6 +105,7 @@ def drawn(seed: int) -> Story:
         late=dice.random() < 0.4,
         skewed=dice.random() < 0.4,
         retries=pick((0, 3, 3)),
+        intents=pick((1, 2, 500, 500)),
         restless=pick((0.0, 0.1, 0.4)),
         latency=pick((0.0, 0.0, 0.01, 0.2)),
         lag=pick((0.0, 0.0, 0.05, 1.0)),

@@ -13,7 +13,7 @@ from tests.faults.proxy import Fault, Kind
 from tests.faults.puppet import Puppet, Reach
 from tests.faults.rules import Rules
 from tests.faults.simulation import simulated
-from tests.faults.site import Site, alive, memory_of, name, owner_uid, uid
+from tests.faults.site import Site, alive, deleting, memory_of, name, owner_uid, uid
 from tests.faults.story import COMPANIES, JOBS, Story, drawn
 from tests.faults.wire import Server
 from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object
@@ -100,6 +100,7 @@ class Teller:
             retries=story.retries,
             workers=dice.choice((1, 4)),
             volcano=volcano,
+            intents=story.intents,
             job=job,
         )
         puppet.network.latency, puppet.network.lag = story.latency, story.lag
@@ -341,7 +342,16 @@ class Teller:
 
     def _at_rest(self) -> bool:
         self.site.make_namespace()
+        self._clear_away()
         return all(self._job_at_rest(job) for job in self.site.jobs())
+
+    def _clear_away(self) -> None:
+        """A user ends what runs on after a job has ended, since nobody else is to."""
+        for job in self.site.jobs():
+            if memory_of(job).get("phase") in ("Completed", "Failed", "Terminated"):
+                for pod in self.site.pods():
+                    if owner_uid(pod) == uid(job) and not deleting(pod):
+                        self.site.end(pod, 0)
 
     def _job_at_rest(self, job: Object) -> bool:
         memory = memory_of(job)

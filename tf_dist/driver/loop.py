@@ -148,7 +148,12 @@ class Driver:
     def _intents(self, cluster: Cluster, place: LeaseRef | None) -> Intents:
         if place is None:
             return Alone()
-        return LeaseIntents(cluster, place, lambda ref, stored: self.caches.wrote(ref.resource, stored))
+        return LeaseIntents(
+            cluster,
+            place,
+            lambda ref, stored: self.caches.wrote(ref.resource, stored),
+            room=self._settings.intents,
+        )
 
     # Its life
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tf_dist.core import names
 from tf_dist.core.gang_scheduler import GangScheduler
+from tf_dist.driver.intents import ROOM
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.refs import JobRef
 
@@ -20,6 +21,7 @@ class DriverSettings:
     ``component``: the name in the events it writes. ``admissions``: the Lease in which places are written down before
     they are given away, the same for all drivers that may succeed each other (None: this one has no successor); while
     it decides for all drivers of the cluster it is theirs (``arbiter.admissions_lease`` of ``system_namespace``).
+    ``intents``: how many jobs are named there at a time.
     ``arbitrates``: see the jobs of all namespaces, if that may be, so that it can decide about places for all.
     ``gang_scheduler``: who decides about the gangs of jobs that name nobody. ``other_schedulers``: whether there can be
     others than tf-dist itself; where not, whom a job names does not matter.
@@ -32,6 +34,7 @@ class DriverSettings:
     resync: float = 300.0
     component: str = "tf-dist"
     admissions: LeaseRef | None = None
+    intents: int = ROOM
     arbitrates: bool = False
     system_namespace: str = names.SYSTEM_NAMESPACE
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN
