@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli import ready
+
 PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 PATIENCE = 120.0
 
@@ -38,15 +40,7 @@ class Program:
 
     def __call__(self, *arguments: str, stdin: str | bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        found = subprocess.run(
-            [*PROGRAM, *arguments],
-            input=data,
-            capture_output=True,
-            cwd=self.folder,
-            env=self.env | env,
-            timeout=240,
-            check=False,
-        )
+        found = ready.run(arguments, self.folder, self.env | env, data, timeout=240)
         return subprocess.CompletedProcess(found.args, found.returncode, found.stdout.decode(), found.stderr.decode())
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
