@@ -443,9 +443,11 @@ def test_a_pause_is_stored_as_exactly_as_it_is_kept(now: float, base: float) -> 
     world = World(v1_job(replicas("Worker", 1, rules=ON_FAILURE), policy=policy))
     world.now = round(now, 6)
     world.settle()
-    for _ in range(3):
+    for count in range(1, 4):
         world.remove(world.pods["mnist-worker-0"])
         plan = world.settle()
+        assert world.memory.pauses == plan.status.pauses
+        assert world.memory.pauses["worker-0"].count == count
         world.now = plan.wake_at or world.now
         world.settle()
 

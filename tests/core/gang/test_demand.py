@@ -7,19 +7,15 @@ from typing import Any
 import pytest
 
 from tests.core.builders import START, replicas, template, v1_job, volcano_job
+from tests.core.gang.stored import ADMITTED, container, job, node, pod
 from tests.core.world import World as Small
 from tf_dist.core.gang.admit import Admitter
 from tf_dist.core.gang.demand import limits, members, requests
 from tf_dist.core.gang.model import Gang, Locality, Place, Queue, Quota
 from tf_dist.core.gang.snapshot import NO_RULES, Claim, Priority, Rules, seconds, snapshot
-from tf_dist.core.model import Job, ReplicaId, RunPolicy
+from tf_dist.core.model import ReplicaId, RunPolicy
 from tf_dist.core.policy_model import Action, Event, Rule
 from tf_dist.core.status import Admission, Counts, Phase, Status
-
-
-def container(restart: str = "", **values: str) -> dict[str, Any]:
-    body: dict[str, Any] = {"resources": {"requests": values}}
-    return {**body, "restartPolicy": restart} if restart else body
 
 
 def limit(cpu: str) -> dict[str, Any]:
@@ -101,34 +97,8 @@ def test_a_runtime_class_adds_its_overhead_where_the_template_says_none() -> Non
     assert asked(runtimeClassName="sandbox", overhead={"cpu": "2"}) == 3
 
 
-def job() -> Job:
-    pod = template(containers=[container(cpu="1")])
-    return v1_job(replicas("PS", 1, template=pod), replicas("Worker", 2, template=pod))
-
-
 def test_a_gang_asks_for_all_its_replicas() -> None:
     assert [(m.type, m.count, m.least, m.most) for m in members(job())] == [("ps", 1, 1, 1), ("worker", 2, 2, 2)]
-
-
-def node(name: str = "n", *, ready: str = "True", unschedulable: bool = False) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name},
-        "spec": {"unschedulable": unschedulable},
-        "status": {"allocatable": {"cpu": "8", "pods": "10"}, "conditions": [{"type": "Ready", "status": ready}]},
-    }
-
-
-def pod(
-    on: str | None = "n", phase: str = "Running", owner: str = "", type_: str = "worker", index: int = 0
-) -> dict[str, Any]:
-    labels = {"tf-dist.dev/job-uid": owner, "tf-dist.dev/replica-type": type_} if owner else None
-    if labels:
-        labels["tf-dist.dev/replica-index"] = str(index)
-    spec = {"containers": [container(cpu="1")]} | ({"nodeName": on} if on else {})
-    metadata: dict[str, Any] = {"name": "p", "namespace": "default", "labels": labels}
-    if owner:
-        metadata["ownerReferences"] = [{"uid": owner, "controller": True}]
-    return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
 
 
 def free(*pods: Any) -> Decimal:
@@ -145,12 +115,6 @@ def test_pods_on_a_node_take_their_room_until_they_have_ended() -> None:
 def test_nodes_that_take_no_pods_are_left_out() -> None:
     nodes = [node("a"), node("b", ready="Unknown"), node("c", unschedulable=True), {"metadata": {"name": "bare"}}]
     assert [n.name for n in snapshot([], nodes, []).nodes or ()] == ["a", "bare"]
-
-
-ADMITTED = Status(
-    phase=Phase.RUNNING,
-    admission=Admission(START, {"worker": {"n": 1, "m": 1}}, sizes={"ps": 1, "worker": 2}, resized=START + 9),
-)
 
 
 def one(status: Status, *pods: Any, changed: Any = None, rules: Rules = NO_RULES) -> Gang:

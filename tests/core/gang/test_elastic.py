@@ -234,7 +234,9 @@ def seed_job(name: str, least: int, count: int, most: int, at: float) -> Gang:
 
 def test_a_whole_job_on_one_node_and_its_ps_beside_it() -> None:
     found = world(seed_job("A", 4, 4, 4, 0), seed_job("B", 3, 3, 3, 1))
-    for verdict in found.decide(2).values():
+    said = found.decide(2)
+    assert sorted(said) == ["A", "B"]
+    for verdict in said.values():
         assert isinstance(verdict, Admit)
         assert list(verdict.placement["ps"]) == list(verdict.placement["worker"])
 

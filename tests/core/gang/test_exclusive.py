@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.core.builders import START, replicas, template, v1_job
 from tests.core.gang.gangs import Follower
 from tests.core.gang.rooms import PATIENT
-from tests.core.gang.test_demand import node
+from tests.core.gang.stored import node
 from tf_dist.core.gang.exclusive import (
     HOSTNAME,
     REQUIRED,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.core.gang.test_queues import GPU, need, queue, quota
+from tests.core.gang.quotas import GPU, need, queue, quota
 from tf_dist.core.gang.queue_report import exactly, facts, queue_status
 from tf_dist.core.gang.queues import Quotas
 from tf_dist.core.quantity import parse_quantity

@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.core.builders import START
 from tests.core.gang.gangs import Follower
-from tests.core.gang.test_demand import ADMITTED, START, job, node, pod
+from tests.core.gang.stored import ADMITTED, job, node, pod
 from tf_dist.core.gang.snapshot import Claim, snapshot
 
 NODES = [node("n"), node("m"), node("l", unschedulable=True)]

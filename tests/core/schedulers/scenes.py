@@ -18,6 +18,34 @@ from tf_dist.core.schedulers.table import kind_key
 from tf_dist.core.status import Admission, Status
 
 Body = dict[str, Any]
+WORKLOAD, FLAVOR = "Workload.kueue.x-k8s.io", "ResourceFlavor.kueue.x-k8s.io"
+SPOT = {
+    "spec": {
+        "nodeLabels": {"pool": "spot"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "nodeTaints": [{"key": "spot", "effect": "NoSchedule"}],
+    }
+}
+SERVED = Served(
+    versions={WORKLOAD: "v1beta2", FLAVOR: "v1beta2"},
+    shared={(FLAVOR, "spot"): SPOT, (FLAVOR, "plain"): {"spec": {}}},
+    priorities={"high": 1000},
+)
+
+
+def condition(type_: str, value: bool = True, reason: str = "Because", message: str = "") -> dict[str, Any]:
+    return {
+        "type": type_,
+        "status": "True" if value else "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": "2027-01-15T07:00:00Z",
+    }
+
+
+def admission(**counts: int) -> dict[str, Any]:
+    assigned = [{"name": name, "count": count, "flavors": {"cpu": "spot"}} for name, count in counts.items()]
+    return {"clusterQueue": "all", "podSetAssignments": assigned}
 
 
 def asking(gang: GangScheduler, job: Job | None = None, **scheduling: Any) -> Job:

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.schedulers.scenes import Scene, asking
-from tests.core.schedulers.test_kueue import SERVED, admission, condition
-from tests.core.test_stored_data import BOMBS, disfigured, places, put
+from tests.core.bombs import BOMBS, disfigured, places, put
+from tests.core.schedulers.scenes import SERVED, Scene, admission, asking, condition
 from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.core.schedulers.served import Served
 

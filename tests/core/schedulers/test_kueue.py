@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import ON_FAILURE, replicas, template, v1_job, v1alpha1_job
-from tests.core.schedulers.scenes import Scene, asking
+from tests.core.schedulers.scenes import FLAVOR, SERVED, WORKLOAD, Scene, admission, asking, condition
 from tf_dist.core.diagnose import diagnose
 from tf_dist.core.diagnosis import Category
 from tf_dist.core.gang_scheduler import GangScheduler
@@ -17,35 +17,7 @@ from tf_dist.core.schedulers.consult import planned
 from tf_dist.core.schedulers.served import Served
 from tf_dist.core.status import PREEMPTED, Phase
 
-WORKLOAD, FLAVOR = "Workload.kueue.x-k8s.io", "ResourceFlavor.kueue.x-k8s.io"
 PRIORITY = "WorkloadPriorityClass.kueue.x-k8s.io"
-SPOT = {
-    "spec": {
-        "nodeLabels": {"pool": "spot"},
-        "tolerations": [{"key": "spot", "operator": "Exists"}],
-        "nodeTaints": [{"key": "spot", "effect": "NoSchedule"}],
-    }
-}
-SERVED = Served(
-    versions={WORKLOAD: "v1beta2", FLAVOR: "v1beta2"},
-    shared={(FLAVOR, "spot"): SPOT, (FLAVOR, "plain"): {"spec": {}}},
-    priorities={"high": 1000},
-)
-
-
-def condition(type_: str, value: bool = True, reason: str = "Because", message: str = "") -> dict[str, Any]:
-    return {
-        "type": type_,
-        "status": "True" if value else "False",
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": "2027-01-15T07:00:00Z",
-    }
-
-
-def admission(**counts: int) -> dict[str, Any]:
-    assigned = [{"name": name, "count": count, "flavors": {"cpu": "spot"}} for name, count in counts.items()]
-    return {"clusterQueue": "all", "podSetAssignments": assigned}
 
 
 ADMITTED = [condition("QuotaReserved"), condition("Admitted")]
