@@ -83,6 +83,35 @@ def test_while_it_waits_again_people_still_read_what_it_lacked() -> None:
     assert "300 s" in found[1].summary
 
 
+@pytest.mark.parametrize(("limit", "late"), [(300.0, 60.001), (300.0, 3600.0), (45.0, 3600.0), (7200.0, 60.001)])
+def test_time_in_which_nobody_looked_does_not_count(limit: float, late: float) -> None:
+    """The clock was set ahead, or the driver was away: the nodes get their full time from now on."""
+    world = started(patient(limit))
+    lose(world, "worker-1")
+    world.verdict = WAITS
+    world.now += limit + late
+    plan = world.settle()
+    begun = world.now
+    assert world.memory.admission is not None
+    assert plan.wake_at == pytest.approx(begun + limit)
+    world.now = begun + limit - 0.001
+    world.settle()
+    assert world.memory.admission is not None
+    world.now = begun + limit
+    world.settle()
+    assert world.memory.admission is None
+
+
+@pytest.mark.parametrize("late", [0.0, 1.0, 60.0])
+def test_a_driver_that_looks_a_little_late_gives_no_more_time(late: float) -> None:
+    world = started(patient())
+    lose(world, "worker-1")
+    world.verdict = WAITS
+    world.now += 300 + late
+    world.settle()
+    assert world.memory.admission is None
+
+
 def test_nodes_found_in_time_stop_the_clock() -> None:
     world = started(patient())
     for _ in range(5):

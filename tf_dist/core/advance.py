@@ -90,7 +90,7 @@ def advance(job: Job, status: Status, observed: Observed) -> tuple[Status, Facts
             sized = granted(job, following)
             facts = gather(sized, following, pods, observed.gone)
         status = following
-    status = _remember(sized, status, facts, observed.now)
+    status = _remember(sized, status, facts, observed)
     return (before if status == before else status), facts
 
 
@@ -102,7 +102,7 @@ def _first(situation: Situation) -> Status | None:
     return None
 
 
-def _remember(job: Job, status: Status, facts: Facts, now: float) -> Status:
+def _remember(job: Job, status: Status, facts: Facts, observed: Observed) -> Status:
     """Fold what is seen now into the memory, so that what goes missing later is missed."""
     sizes = {spec.type: spec.replicas for spec in job.replica_specs}
     # A pod that was on its way out when it came in sight (scaled away, and wanted again) is nobody's loss.
@@ -110,9 +110,9 @@ def _remember(job: Job, status: Status, facts: Facts, now: float) -> Status:
     known = status.seen | staying if status.phase in LIVE else status.seen
     seen = frozenset(replica for replica in known if replica.index < sizes.get(replica.type, 0))
     counts = facts.counts if status.phase in LIVE else _kept_failures(status.counts, facts.counts)
-    refused = unexpired(status.refused_nodes, now)
+    refused = unexpired(status.refused_nodes, observed.now)
     remembered = replace(status, seen=seen, succeeded=facts.succeeded, counts=counts, refused_nodes=refused)
-    return followed(job, _completed(job, remembered, facts, now), facts, now)
+    return followed(job, _completed(job, remembered, facts, observed.now), facts, observed)
 
 
 def _completed(job: Job, status: Status, facts: Facts, now: float) -> Status:

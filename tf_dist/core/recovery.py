@@ -27,13 +27,15 @@ from tf_dist.core.schedulers.table import scheduler_of
 from tf_dist.core.seats import within
 from tf_dist.core.situation import Situation
 from tf_dist.core.sizes import bounds, must_restart, sizes_of
-from tf_dist.core.status import LIVE, RECOVERY_TIMEOUT, Failure, Status
+from tf_dist.core.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Status
 from tf_dist.core.text import listed
 from tf_dist.core.times import format_time, round_time
 
 TIMEOUT: Final = 300.0
 WAITS_FOR_NODE: Final = "WaitingForLostNode"
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+# A look that comes so many seconds after it was due says that the clock was set ahead, or that no driver was there.
+_LATE: Final = 60.0
 # Seconds that a kubelet needs to clear away what has had its grace period.
 _CLEARING: Final = 30.0
 
@@ -80,25 +82,33 @@ def _lacking(job: Job, status: Status, facts: Facts, now: float) -> Iterator[Rep
                 yield replica
 
 
-def followed(job: Job, status: Status, facts: Facts, now: float) -> Status:
+def followed(job: Job, status: Status, facts: Facts, observed: Observed) -> Status:
     """The memory with since when the gang is not whole (again), and with the pods that keep it from starting."""
-    place = status.admission
+    place, now = status.admission, observed.now
     if status.phase not in LIVE or scheduler_of(job, status) is not None:
         return status if not status.unconfirmed else replace(status, unconfirmed="")
     if place is None:
         late = sorted(overdue(facts, now), key=lambda pod: pod.name)
         return replace(status, unconfirmed=listed([f"{pod.name} on {pod.node or 'no node'}" for pod in late]))
     lacks = next(_lacking(job, status, facts, now), None) is not None
-    since = (place.incomplete or now) if lacks else None
+    since = (_since(job, place, observed) or now) if lacks else None
     return replace(status, unconfirmed="", admission=replace(place, incomplete=since))
 
 
 def recover_at(job: Job, status: Status, observed: Observed) -> float | None:
     """When the gang stops waiting for what it lacks, if nothing changes; None if it lacks nothing."""
-    place = status.admission
-    if place is None or place.incomplete is None:
-        return None
-    return round_time(place.incomplete + timeout(job, observed))
+    since = _since(job, status.admission, observed) if status.admission is not None else None
+    return None if since is None else round_time(since + timeout(job, observed))
+
+
+def _since(job: Job, place: Admission, observed: Observed) -> float | None:
+    """From when on the time counts in which the gang lacks something; None: it lacks nothing.
+
+    Time in which nobody looked does not count: nobody could have made the pods that nodes were there for.
+    """
+    since = place.incomplete
+    late = since is not None and observed.now > since + timeout(job, observed) + _LATE
+    return observed.now if late else since
 
 
 def times(job: Job, status: Status, facts: Facts, observed: Observed) -> Iterator[float]:

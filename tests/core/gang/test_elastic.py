@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.core.gang.gangs import World, bound, gang, member, message, node, placed, queue, reason, running, workers
-from tf_dist.core.gang.model import Admit, Gang, Policy, Resize
+from tf_dist.core.gang.model import Admit, Gang, Locality, Policy, Resize
 
 POLICY = Policy(shrink_after=30, squeeze_after=180, grow_after=20, steady=60)
 
@@ -102,6 +102,86 @@ def test_who_gains_most_grows_first() -> None:
     )
     found.settle(20)
     assert sizes(found) == {"short": 1, "long": 2, "rest": 1}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "grows"),
+    [
+        # (workers, those it wanted, seconds that it still has to run): one GPU is free on the node of each.
+        ((1, 1, 600), (1, 1, 601), "other"),
+        ((1, 1, 601), (1, 1, 600), "one"),
+        ((2, 2, 600), (3, 3, 600), "one"),  # a second worker brings more than a fourth
+        ((3, 3, 600), (2, 2, 600), "other"),
+        ((3, 3, 6000), (1, 1, 600), "one"),  # unless there is much more to save
+        ((1, 1, 600), (3, 3, 6000), "other"),
+        ((1, 1, 10**6), (3, 4, 60), "other"),  # who has less than it wanted goes before who has enough
+        ((3, 4, 60), (1, 1, 10**6), "one"),
+        ((2, 3, 60), (2, 3, 600), "other"),
+        ((1, 1, 600), (1, 1, 600), "one"),
+    ],
+)
+def test_the_last_gpu_goes_to_whom_it_brings_most(
+    one: tuple[int, int, float], other: tuple[int, int, float], grows: str
+) -> None:
+    """Of a quota that both are in, one GPU is left."""
+    wholes = [node("n0", gpu=one[0] + 1), node("n1", gpu=other[0] + 1)]
+    found = World(wholes, [queue("team", gpu=one[0] + other[0] + 1)], POLICY)
+    for name, node_, (size, wanted, left) in (("one", "n0", one), ("other", "n1", other)):
+        found.put(running(name, {node_: size}, wanted=wanted, least=1, most=9, estimate=100 + left, queue="team"))
+    before = sizes(found)
+    found.settle(100)
+    assert {uid for uid, size in sizes(found).items() if size > before[uid]} == {grows}
+
+
+def test_who_has_no_room_where_it_is_keeps_nobody_else_from_growing() -> None:
+    found = World([node("n0", gpu=1), node("n1", gpu=3)], policy=POLICY)
+    found.put(running("first", {"n0": 1}, most=9, estimate=10**6), running("second", {"n1": 1}, most=9, estimate=600))
+    found.settle(100)
+    assert sizes(found) == {"first": 1, "second": 3}
+
+
+def test_a_gang_without_workers_gains_most_by_one() -> None:
+    found = World([node("n0", cpu=8, gpu=1)], policy=POLICY)
+    bare = gang("bare", member("ps", 1, cpu=1), workers(1, least=0, most=2), estimate=700)
+    found.put(placed(bare, {"ps": {"n0": 1}, "worker": {}}), running("x", {"n0": 0}, wanted=1, least=0, estimate=650))
+    found.settle(100)
+    assert sizes(found) == {"bare": 1, "x": 0}
+
+
+@pytest.mark.parametrize(
+    ("locality", "placement"),
+    [
+        (None, {"n0": 2, "n1": 1, "m0": 1}),
+        (Locality(label="rack"), {"n0": 2, "n1": 1, "m0": 1}),
+        (Locality(label="rack", required=True), {"n0": 2}),
+    ],
+)
+def test_a_gang_that_must_be_in_one_rack_does_not_grow_out_of_it(
+    locality: Locality | None, placement: dict[str, int]
+) -> None:
+    """Growing looks for a node at a time: where a rack is required, on those that the gang is on."""
+    racks = {"n0": ("r0", 2), "n1": ("r0", 1), "m0": ("r1", 1)}
+    found = World([node(name, gpu=gpus, labels={"rack": rack}) for name, (rack, gpus) in racks.items()], policy=POLICY)
+    found.put(running("a", {"n0": 1}, wanted=4, least=1, locality=locality))
+    found.settle(100)
+    assert found.gangs["a"].place is not None
+    assert found.gangs["a"].place.placement == {"worker": placement}
+
+
+@pytest.mark.parametrize(("after", "grows"), [(19.9, False), (20.0, True)])
+def test_it_grows_so_long_after_the_last_one_got_its_place(after: float, grows: bool) -> None:
+    found = world(running("a", {"n0": 2}, at=0, most=4), running("b", {"n1": 1}, at=50))
+    found.settle(50 + after)
+    assert (sizes(found)["a"] > 2) is grows
+
+
+@pytest.mark.parametrize(("saves", "grows"), [(300, False), (400, True)])
+def test_what_starts_again_for_it_must_save_three_times_what_that_costs(saves: float, grows: bool) -> None:
+    """From 3 workers to 4 saves a little less than a quarter of the time; to start again costs 30 seconds."""
+    policy = Policy(grow_after=20, steady=60, restart_cost=30)
+    found = world(running("a", {"n0": 3}, at=0, most=4, estimate=100 + saves, live=False), policy=policy)
+    found.settle(100)
+    assert (sizes(found)["a"] == 4) is grows
 
 
 def test_to_start_again_must_be_worth_it() -> None:
