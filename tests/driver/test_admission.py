@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.driver.harness import START, World, tfjob
+from tests.driver.harness import START, World, disturbed, tfjob
 from tests.waiting import until
-from tf_dist.cluster.api import TFJOBS
+from tf_dist.cluster.api import TFJOBS, Resource
 from tf_dist.core import names
 from tf_dist.core.gang.model import Admit, Wait
 from tf_dist.core.gang.snapshot import Changes
@@ -187,6 +187,7 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
     assert isinstance(decide()["first"], Admit)
     bad = tfjob("bad")
     bad["metadata"]["annotations"] = {names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: "true"}
+    world.clock.now -= 100  # they come before the first one in their queue
     world.submit(bad)
     world.submit(tfjob("second"))
     world.submit(tfjob("third"))
@@ -200,17 +201,18 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
 
 
 def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
-    world = World()
+    world, written = World(), [False]
+
+    def write(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("replace", TFJOBS) and not written[0]:
+            written[0] = True
+            body = {**world.job(), "status": {"tfDist": {"phase": "Pending", "message": "hello"}}}
+            world.memory.replace(TFJOBS, "default", "mnist", body, subresource="status")
+
+    world.driver = Driver(disturbed(world.memory, write), clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
-    drive = world.driver._steward.drive
-
-    def disturbed(*args: Any, **kwargs: Any) -> Any:
-        world.driver._steward.drive = drive  # type: ignore[method-assign]
-        body = {**world.job(), "status": {"tfDist": {"phase": "Pending", "message": "hello"}}}
-        world.memory.replace(TFJOBS, "default", "mnist", body, subresource="status")
-        return drive(*args, **kwargs)
-
-    world.driver._steward.drive = disturbed  # type: ignore[method-assign]
+    world.step_until(lambda: written[0])
+    world.clock.now += 31  # longer than the pause after a failure
     world.settle()
     assert world.status()["reason"] == "Admitted"
 

@@ -190,11 +190,10 @@ class Stuck(Cut):
         return self._inner.create(resource, *args)
 
 
-def test_a_worker_that_is_stuck_is_unhealthy(memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tf_dist.driver.controller._WORKER_STUCK", 0.2)
+def test_a_worker_that_is_stuck_is_unhealthy(memory: MemoryCluster) -> None:
     wire = Stuck(memory)
     try:
-        with Controller(wire, settings()) as controller:  # type: ignore[arg-type]  # by __getattr__
+        with Controller(wire, settings(worker_stuck=0.2)) as controller:  # type: ignore[arg-type]  # by __getattr__
             memory.create(TFJOBS, "default", tfjob())
             until(lambda: "busy with default/mnist" in ask(controller, "/healthz")[1], 60)
             assert ask(controller, "/healthz")[0] == 503

@@ -96,6 +96,9 @@ def test_what_is_settled_is_left_out_of_the_next_list(memory: MemoryCluster) -> 
     assert intents.declared() == {"uid-b"}
     intents.declare(refs("c"))
     assert listed(memory) == ["b", "c"]
+    assert intents.declared() == {"uid-b", "uid-c"}
+    intents.declare(refs("d"))
+    assert listed(memory) == ["b", "c", "d"], "what is not settled stays, however often others come"
 
 
 def test_the_list_takes_no_more_than_an_object_holds(memory: MemoryCluster) -> None:
@@ -131,8 +134,12 @@ def test_another_job_of_the_same_name_is_not_touched(memory: MemoryCluster) -> N
     assert memory.get(TFJOBS, "default", "a") == before
 
 
-def test_a_list_that_nobody_can_read_names_nobody(memory: MemoryCluster) -> None:
-    body = {"metadata": {"namespace": "default", "name": PLACE.name, "annotations": {ADMITTING: "[[1]]"}}, "spec": {}}
+@pytest.mark.parametrize(
+    "text",
+    ["[[1]]", "no JSON", '[["tfjobs", "default", "", "u"]]', '[["tfjobs", "", "a", "u"]]', '[["pods","a","b","c"]]'],
+)
+def test_a_list_that_nobody_can_read_names_nobody(memory: MemoryCluster, text: str) -> None:
+    body = {"metadata": {"namespace": "default", "name": PLACE.name, "annotations": {ADMITTING: text}}, "spec": {}}
     memory.create(LEASES, "default", body)
     opened(memory).declare(refs("a"))
     assert listed(memory) == ["a"]
@@ -218,3 +225,29 @@ def test_one_that_has_no_list_yet_makes_one(memory: MemoryCluster) -> None:
     assert late.open(1)
     assert listed(memory) == []
     assert late.declare(refs("b")) == {"uid-b"}
+
+
+def test_what_was_declared_under_an_earlier_right_is_not_listed_under_the_next(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    intents.declare(refs("a"))
+    assert intents.open(2)
+    assert intents.declared() == frozenset()
+    intents.declare(refs("b"))
+    assert listed(memory) == ["b"]
+
+
+def test_one_that_cannot_be_opened_anew_is_not_open_under_the_old_right(memory: MemoryCluster) -> None:
+    away = [False]
+
+    def refuse(*_: Any, **__: Any) -> None:
+        if away[0]:
+            raise Unavailable("no answer")
+
+    intents = LeaseIntents(disturbed(memory, refuse), PLACE, lambda *_: None)
+    intents.open(1)
+    away[0] = True
+    with pytest.raises(Unavailable):
+        intents.open(2)
+    away[0] = False
+    with pytest.raises(NotDriving):
+        intents.declare(refs("a"))

@@ -63,6 +63,7 @@ class ControllerSettings:
     duration: float = lease.DURATION
     renew_every: float = lease.RENEW_EVERY
     identity: str = ""
+    worker_stuck: float = _WORKER_STUCK
 
 
 def collect_rarely() -> None:
@@ -196,7 +197,7 @@ class Controller:
         ages = [driver.pulse.age() for _, driver in self._pairs if not driver.pulse.alive()]
         found = [f"the driver has not come round for {max(ages):.0f} s"] if ages else []
         for _, driver in self._pairs:
-            found += readings.stuck(driver.readings(), worker=_WORKER_STUCK, informer=INFORMER_STUCK)
+            found += readings.stuck(driver.readings(), worker=self._settings.worker_stuck, informer=INFORMER_STUCK)
         return "; ".join(found)
 
     def unready(self) -> str:

@@ -20,7 +20,6 @@ import pytest
 from tests.waiting import until
 from tf_dist.cluster.api import LogOptions
 from tf_dist.cluster.http.listener import Limits
-from tf_dist.cluster.node import logserver
 from tf_dist.cluster.node.callers import Gate
 from tf_dist.cluster.node.certificate import server_context
 from tf_dist.cluster.node.logrequests import read_request
@@ -154,8 +153,8 @@ def serve(logs: Logs) -> Iterator[Serve]:
     before = set(threading.enumerate())
     with ExitStack() as stack:
 
-        def start(gate: Gate | None, authority: str = "") -> LogServer:
-            server = LogServer("127.0.0.1", 0, server_context("n", "127.0.0.1", authority), gate)
+        def start(gate: Gate | None, authority: str = "", **more: Any) -> LogServer:
+            server = LogServer("127.0.0.1", 0, server_context("n", "127.0.0.1", authority), gate, **more)
             stack.callback(server.stop)
             server.source = logs
             return server
@@ -290,9 +289,8 @@ def test_a_followed_log_ends_with_its_container_or_its_reader(serve: Serve, logs
 
 
 @needs_openssl
-def test_one_connection_too_many_is_hung_up_on(serve: Serve, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logserver, "_LIMITS", Limits(connections=1, seconds=30))
-    server = serve(None)
+def test_one_connection_too_many_is_hung_up_on(serve: Serve, logs: Logs) -> None:
+    server = serve(None, limits=Limits(connections=1, seconds=30))
     logs.alive = True
     logs.say("first")
     with closing(HTTPSConnection("127.0.0.1", server.port, timeout=30, context=client_context())) as connection:

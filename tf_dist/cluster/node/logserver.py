@@ -34,7 +34,8 @@ class LogSource(Protocol):
 class LogServer:
     """Serves the logs of ``source`` at ``address`` (an IP of this machine), at ``port`` (0: a free one).
 
-    ``gate`` decides who may read; None serves everybody who can connect. Set ``source`` once there is one.
+    ``gate`` decides who may read; None serves everybody who can connect. Set ``source`` once there is one. ``limits``:
+    see ``Limits``.
     """
 
     def __init__(
@@ -45,12 +46,13 @@ class LogServer:
         gate: Gate | None,
         *,
         clock: Callable[[], float] = time.time,
+        limits: Limits = _LIMITS,
     ) -> None:
         self.source: LogSource | None = None
         self.gate = gate
         self.clock = clock
         try:
-            self._listener = _Listener((address, port), context, self)
+            self._listener = _Listener((address, port), context, self, limits)
         except OSError as error:
             raise Unavailable(
                 f"cannot serve logs at {address}:{port}: {error.strerror}",
@@ -79,11 +81,11 @@ class _Listener(TrackingServer):
 
     thread_name = "node-log-reader"
 
-    def __init__(self, address: tuple[str, int], context: ssl.SSLContext, owner: LogServer) -> None:
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext, owner: LogServer, limits: Limits) -> None:
         self.owner = owner
         self._context = context
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, _Handler, _LIMITS)
+        super().__init__(address, _Handler, limits)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """A thread for the connection; the handshake is made there."""

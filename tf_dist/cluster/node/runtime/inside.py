@@ -6,20 +6,22 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 
 from tf_dist.cluster.node.runtime import linux
 
 
-def open_inside(folder: str, path: str) -> int:
+def open_inside(folder: str, path: str, *, beneath: Callable[[int, str], int] = linux.open_beneath) -> int:
     """A descriptor (O_PATH) of ``path`` below ``folder``; what is missing is made, as folders. OSError.
 
-    Symbolic links count if they lead to somewhere below, too (where the system cannot tell, none does).
+    Symbolic links count if they lead to somewhere below, too (where the system cannot tell, none does). ``beneath``:
+    how the system is asked, see ``linux.open_beneath``.
     """
     base = at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     parts = [part for part in path.split("/") if part not in ("", ".")]
     try:
         for number, part in enumerate(parts, 1):
-            step = _enter(base, at, "/".join(parts[:number]), part)
+            step = _enter(lambda one: beneath(base, one), at, "/".join(parts[:number]), part)
             if at != base:
                 os.close(at)
             at = step
@@ -35,20 +37,20 @@ def open_inside(folder: str, path: str) -> int:
     return at
 
 
-def _enter(base: int, at: int, path: str, part: str) -> int:
+def _enter(beneath: Callable[[str], int], at: int, path: str, part: str) -> int:
     try:
-        return _open(base, at, path, part)
+        return _open(beneath, at, path, part)
     except FileNotFoundError:
         with contextlib.suppress(FileExistsError):
             os.mkdir(part, 0o755, dir_fd=at)
-        return _open(base, at, path, part)
+        return _open(beneath, at, path, part)
 
 
-def _open(base: int, at: int, path: str, part: str) -> int:
+def _open(beneath: Callable[[str], int], at: int, path: str, part: str) -> int:
     if part == "..":
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     try:
-        return linux.open_beneath(base, path)
+        return beneath(path)
     except OSError as error:
         if error.errno != errno.ENOSYS:  # before Linux 5.6
             raise
