@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 import pytest
@@ -82,3 +83,27 @@ def test_a_job_that_is_mended_waits_for_no_pause(world: World) -> None:
     world.settle()
     assert len(world.phases()) == 3
     assert "notBefore" not in world.status()
+
+
+def test_why_a_pass_fails_is_logged_when_that_changes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Not once for each attempt: there may be thousands of jobs whose pods are refused."""
+    world.submit(broken("mnist", REFUSED["as invalid"]))
+    with caplog.at_level(logging.WARNING, logger="tf_dist.driver.crew"):
+        passes(world, 120)
+        assert len(logged(caplog, "tolerations")) == 1
+        world.memory.patch(TFJOBS, "default", "mnist", {"spec": broken("mnist", REFUSED["by a rule"])["spec"]})
+        passes(world, 120)
+        assert len(logged(caplog, "late")) == 1
+        mended(world, "mnist")
+        world.settle()
+        assert len(world.phases()) == 3
+        world.memory.delete(TFJOBS, "default", "mnist")
+        world.settle()
+        world.submit(broken("mnist", REFUSED["as invalid"]))
+        passes(world, 120)
+        assert len(logged(caplog, "tolerations")) == 2, "it is another job"
+
+
+def logged(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    """The warnings with that text."""
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING and text in one.getMessage()]

@@ -20,7 +20,7 @@ from tests.driver.gang_apis import (
     gang_object,
     tell,
 )
-from tests.driver.harness import Crash, CrashingCluster, World, tfjob
+from tests.driver.harness import Crash, CrashingCluster, World, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, TFJOBS, Object, Resource
 from tf_dist.cluster.memory.resources import CRDS
@@ -37,6 +37,7 @@ from tf_dist.driver.schedulers import Schedulers
 from tf_dist.driver.settings import DriverSettings
 from tf_dist.errors import Forbidden
 
+SECONDS = 60.0
 PODS_OF_MNIST = ["mnist-ps-0", "mnist-worker-0", "mnist-worker-1"]
 BINDING = [
     pytest.param(GangScheduler.VOLCANO, VOLCANO_GROUPS, id="volcano"),
@@ -415,3 +416,62 @@ def test_a_driver_that_follows_the_cluster_hears_of_its_schedulers_and_ends_with
     assert threading.active_count() == before
     assert VOLCANO.name in world.status()["admission"]["by"]
     assert all(pod["spec"]["schedulerName"] == "volcano" for pod in world.memory.list(PODS).items)
+
+
+def test_a_list_that_hangs_holds_up_neither_another_scheduler_nor_the_end() -> None:
+    world = world_of(NATIVE_GROUPS)
+    asked, answered = threading.Event(), threading.Event()
+
+    def hang(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("list", VOLCANO_GROUPS):
+            asked.set()
+            answered.wait(SECONDS)
+
+    schedulers = Schedulers(disturbed(world.memory, hang), None, rung=lambda _: None, recorder=Recorder())
+    found: list[Any] = []
+    looking = threading.Thread(target=lambda: found.append(schedulers.served(VOLCANO, {})), daemon=True)
+    looking.start()
+    assert asked.wait(SECONDS)
+
+    def meanwhile() -> None:
+        schedulers.follow()
+        found.append(schedulers.served(NATIVE, {}))
+        schedulers.end()
+
+    other = threading.Thread(target=meanwhile, daemon=True)
+    other.start()
+    other.join(SECONDS / 4)
+    held = other.is_alive()
+    answered.set()
+    for thread in (other, looking):
+        thread.join(SECONDS)
+    for reflector in schedulers.reflectors():
+        reflector.stop()
+    assert not held
+    assert found[0] is not None, "the other one was looked for and found"
+    assert not any(reflector.alive() for reflector in schedulers.reflectors())
+
+
+def test_of_many_jobs_that_ask_for_a_scheduler_one_looks_and_all_know() -> None:
+    world = world_of(VOLCANO_GROUPS)
+    probes: list[Resource] = []
+
+    def count(verb: str, resource: Resource, *_: Any, **how: Any) -> None:
+        if verb == "list" and how.get("limit") == 1:
+            probes.append(resource)
+
+    schedulers = Schedulers(disturbed(world.memory, count), None, rung=lambda _: None, recorder=Recorder())
+    together, found = threading.Barrier(8), list[Any]()
+
+    def ask() -> None:
+        together.wait(SECONDS)
+        found.append(schedulers.served(VOLCANO, {}))
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert len(found) == 8
+    assert None not in found
+    assert len(probes) == len(set(probes))

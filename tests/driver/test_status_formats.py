@@ -99,3 +99,26 @@ def test_a_job_of_a_newer_release_is_driven_again_once_its_form_is_known(world: 
     rewrite(world, version=VERSION)
     world.settle()
     assert world.status()["restarts"] == {"PodFailed": 1}
+
+
+def test_jobs_of_a_newer_release_that_are_gone_are_not_kept_in_mind(world: World) -> None:
+    """A driver lives for months."""
+    world.submit(tfjob())
+    rewritten(world)
+    for _ in range(20):
+        world.settle()
+        world.memory.delete(TFJOBS, "default", "mnist")
+        world.settle()
+        world.submit(tfjob())
+        rewritten(world)
+    world.settle()
+    steward = world.driver._steward
+    assert steward.left_alone == {world.job()["metadata"]["uid"]}
+    told = [one for one in world.memory.list(EVENTS).items if one["reason"] == "NewerStatusFormat"]
+    assert {one["involvedObject"]["uid"] for one in told} >= steward.left_alone
+
+
+def rewritten(world: World) -> None:
+    """A newer release has begun to drive the job."""
+    status = {"tfDist": {"phase": "Pending", "version": VERSION + 1}}
+    world.memory.patch(TFJOBS, "default", "mnist", {"status": status}, subresource="status")
