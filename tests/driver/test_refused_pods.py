@@ -32,10 +32,10 @@ def broken(name: str, spec: dict[str, Any]) -> Object:
     return document
 
 
-def mended(world: World, name: str) -> None:
+def mended(world: World, name: str, priority: str | None = None) -> None:
     document = tfjob(name)
     for one in document["spec"]["tfReplicaSpecs"].values():
-        one["template"]["spec"].update(tolerations=None, priorityClassName=None)
+        one["template"]["spec"].update(tolerations=None, priorityClassName=priority)
     world.memory.patch(TFJOBS, "default", name, {"spec": document["spec"]})
 
 
@@ -91,7 +91,7 @@ def test_why_a_pass_fails_is_logged_when_that_changes(world: World, caplog: pyte
     with caplog.at_level(logging.WARNING, logger="tf_dist.driver.crew"):
         passes(world, 120)
         assert len(logged(caplog, "tolerations")) == 1
-        world.memory.patch(TFJOBS, "default", "mnist", {"spec": broken("mnist", REFUSED["by a rule"])["spec"]})
+        mended(world, "mnist", "late")
         passes(world, 120)
         assert len(logged(caplog, "late")) == 1
         mended(world, "mnist")

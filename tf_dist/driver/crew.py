@@ -76,6 +76,8 @@ class Crew:
         self._running: dict[JobRef, float] = {}
         self._workers = 0
         self._again: set[JobRef] = set()
+        # What was logged last of a job whose passes fail, and of which job: once, and not for each attempt.
+        self._said: dict[JobRef, tuple[str, str]] = {}
         self._pool: Executor | None = None
 
     @property
@@ -122,6 +124,11 @@ class Crew:
             if again:
                 self._queue.add(ref)
 
+    def forget(self, ref: JobRef) -> None:
+        """The job is gone."""
+        self._queue.succeeded(ref)
+        self._said.pop(ref, None)
+
     def reading(self) -> WorkReading:
         """How much there is to do, and how far the workers are."""
         now, due = self._monotonic(), self._queue.ready()
@@ -153,6 +160,8 @@ class Crew:
         if plan is None:
             return 1
         self._queue.succeeded(ref)
+        if not (plan.status.obstacle or plan.status.not_before):
+            self._said.pop(ref, None)
         if again and plan.status.obstacle:
             self._queue.add(ref)  # it goes on, and is to say so
         if plan.wake_at is not None and mine:
@@ -199,9 +208,11 @@ class Crew:
         pause = self._queue.retry(ref, error.after if isinstance(error, Throttled) else None)
         expected = isinstance(error, ClusterError)
         self._recorder.reconcile_failed(type(error).__name__ if expected else "defect")
-        _LOG.warning("%s: %s; again in %.1f s", ref, error, pause, exc_info=None if expected else error)
-        hint = getattr(error, "hint", "")
         what = str(error) if expected else f"{type(error).__name__}: {error}"
+        before, self._said[ref] = self._said.get(ref), (known.uid, what)
+        level = logging.DEBUG if before == (known.uid, what) else logging.WARNING
+        _LOG.log(level, "%s: %s; again in %.1f s", ref, error, pause, exc_info=None if expected else error)
+        hint = getattr(error, "hint", "")
         message = f"{what} ({hint})" if hint else what
         failures = self._queue.failures(ref)
         if failures >= _TOLD_FROM:

@@ -317,6 +317,7 @@ class Driver:
         after = None if stored is None or managed_elsewhere(stored) else self._ledger.read(ref, stored)
         if after is None:
             self._ledger.forget(ref)
+            self._crew.forget(ref)
         changed = (before and before.stake) != (after and after.stake)
         if changed or (after is not None and self._admission.outdated(after)):
             self._ring_room()

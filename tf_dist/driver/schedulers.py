@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tf_dist.cluster.api import Cluster, Object, Resource
 from tf_dist.cluster.reflector import Reflector
@@ -57,6 +58,7 @@ class Schedulers:
         self._monotonic = monotonic
         self._runtime = runtime
         self._lock = runtime.lock()
+        self._looking: dict[str, AbstractContextManager[Any]] = {}
         self._found: dict[str, _Found] = {}
         self._retired: list[Reflector] = []
         self._followed = False
@@ -124,16 +126,31 @@ class Schedulers:
     # How they are found
 
     def _look(self, scheduler: Scheduler) -> _Found | None:
+        """One thread at a time looks for a scheduler, and the others wait for what it finds: they ask for the same."""
         with self._lock:
-            self._retire_absent(scheduler.name)
-            found = self._found.get(scheduler.name)
-            again = found is not None and found.missing and self._monotonic() - found.at >= _AGAIN
-            if (found is None or again) and not self._ended:
-                try:
-                    found = self._found[scheduler.name] = self._detected(scheduler)
-                except ClusterError as error:
-                    _LOG.warning("cannot see whether there is gang scheduler %s: %s", scheduler.name, error)
-            return found
+            looking = self._looking.setdefault(scheduler.name, self._runtime.lock())
+        with looking:
+            with self._lock:
+                self._retire_absent(scheduler.name)
+                found = self._found.get(scheduler.name)
+                again = found is not None and found.missing and self._monotonic() - found.at >= _AGAIN
+                if self._ended or not (found is None or again):
+                    return found
+            try:
+                detected = self._detected(scheduler)
+            except ClusterError as error:
+                _LOG.warning("cannot see whether there is gang scheduler %s: %s", scheduler.name, error)
+                return found
+            self._keep(scheduler.name, detected)
+            return detected
+
+    def _keep(self, name: str, found: _Found) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._found[name] = found
+            for reflector in found.reflectors.values() if self._followed else ():
+                reflector.start()
 
     def _retire_absent(self, name: str) -> None:
         """Removed, or served in another version by now: what is not cached any more may be there all the same."""
@@ -156,9 +173,6 @@ class Schedulers:
             kinds = {key: self._reflector(resource) for key, resource in resources.items()}
             for reflector in kinds.values():
                 reflector.refresh()
-            if self._followed:
-                for reflector in kinds.values():
-                    reflector.start()
             return _Found(kinds)
         return _Found(missing=missing, at=self._monotonic())
 

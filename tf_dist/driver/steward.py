@@ -48,8 +48,7 @@ class Steward:
         self._clock = clock
         self._mandate = mandate
         self._recorder = recorder
-        # Jobs of which was said that they are left alone.
-        self._left: set[str] = set()
+        self.left_alone: frozenset[str] = frozenset()  # jobs (by uid) of which was said that they are
 
     def drive(self, ref: JobRef, known: Known, verdict: Verdict | None, *, again: bool = False) -> Plan:
         """One pass. Whatever the cluster answers to it is raised. ``again``: the one before did not come to its end."""
@@ -69,8 +68,9 @@ class Steward:
 
     def _leave(self, ref: JobRef, known: Known, problem: NewerFormat) -> Plan:
         """Touch neither the job nor its pods, and say so once."""
-        if known.uid not in self._left:
-            self._left.add(known.uid)
+        if known.uid not in self.left_alone:
+            there = {one.uid for one in self._ledger.values() if one.newer is not None}
+            self.left_alone = (self.left_alone & there) | {known.uid}
             _LOG.warning("%s is left alone: %s", ref, problem)
             told = Emit("Warning", NEWER_FORMAT, f"{problem} ({problem.hint})")
             self._applier.apply(ref, known.stored, Plan(known.status, (told,)))
