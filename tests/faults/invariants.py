@@ -146,6 +146,8 @@ class Invariants(Record):
         self._end(after, new)
         job = self.job(after)
         place = new.admission
+        if place is None:
+            self._placed.pop(uid(after), None)
         if place is not None and not place.by and job is not None:
             given = old.admission is None or sum(place.sizes.values()) > sum(old.admission.sizes.values())
             if given:
@@ -249,7 +251,7 @@ class Invariants(Record):
     def _may_give(self, stored: Object, author: Author) -> None:
         """Where one decides for all, no other does; and a place is for a job that somebody drives."""
         process, since = self._decides
-        lone = process in ("", author.process) or self.now() - since < LONG
+        lone = process in ("", author.arbiter) or self.now() - since < LONG
         assert lone, f"{author.driver} gave a place away, and {process} decides for all"
         driver = self.memory(stored).driver
         if author.process and "/" in driver:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -80,9 +81,8 @@ def told(mutant: Mutant, stories: Iterable[int], limit: float) -> Found:
         environ = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
         try:
             done = subprocess.run(
-                command, cwd=folder, env=environ, capture_output=True, text=True,
-                timeout=limit, check=False,
-            )  # fmt: skip
+                command, cwd=folder, env=environ, capture_output=True, text=True, timeout=limit, check=False
+            )
         except subprocess.TimeoutExpired:
             return Found(mutant, -1, f"hangs for {limit:g} s", time.monotonic() - began)
     seconds = time.monotonic() - began
@@ -107,6 +107,7 @@ def tell(stories: Iterable[int]) -> dict[str, object]:
     """In the process of the mutant: tell stories up to the first that breaks a rule."""
     from tests.faults.teller import tell  # only here: the package that it imports is the mutant's
 
+    logging.disable(logging.CRITICAL)  # everything that happens here is worth a warning
     for story in stories:
         try:
             tell(story)

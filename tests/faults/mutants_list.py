@@ -374,7 +374,7 @@ MUTANTS: Final = (
     Mutant(
         "recovery-never-due",
         "core/recovery.py",
-        "since = (place.incomplete or now) if lacks else None",
+        "since = (_since(job, place, observed) or now) if lacks else None",
         "since = now if lacks else None",
         "a gang that has lost a node for good is half placed for ever",
     ),

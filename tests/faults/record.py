@@ -25,6 +25,7 @@ from tf_dist.driver.intents import ADMITTING
 
 JOBS: Final = ("tfjobs.kubeflow.org", "jobs.batch.volcano.sh")
 LEASES: Final = "leases.coordination.k8s.io"
+QUEUES: Final = "queues.tf-dist.dev"
 OWNED: Final = ("pods", "services", "configmaps", "networkpolicies.networking.k8s.io")
 ENDED: Final = ("Succeeded", "Failed")
 TERMINAL: Final = (Phase.COMPLETED, Phase.FAILED, Phase.TERMINATED)
@@ -32,11 +33,13 @@ TERMINAL: Final = (Phase.COMPLETED, Phase.FAILED, Phase.TERMINATED)
 
 class Author(NamedTuple):
     """Whose write it is: ``driver``, as jobs name it (None: a user's, a kubelet's, or that of Kubernetes itself);
-    ``process``, as it holds Leases; ``late``: it was sent long ago. ``shares``: it decides about places together with
-    others, so that it has to write down what it is about to give; ``sees_nodes``: it knows how much room there is."""
+    ``process`` and ``arbiter``, as it holds Leases; ``late``: it was sent long ago. ``shares``: it decides about places
+    together with others, so that it has to write down what it is about to give; ``sees_nodes``: it knows how much room
+    there is."""
 
     driver: str | None = None
     process: str = ""
+    arbiter: str = ""
     late: bool = False
     shares: bool = False
     sees_nodes: bool = False
@@ -193,10 +196,11 @@ class Record:
 
     def nominal(self, queue: str) -> Decimal | None:
         """The CPUs of a queue that shares with no other; None: there is no limit that could be told so simply."""
-        found = next((obj for key, obj in self.of("queues.tf-dist.dev") if key.name == queue), None)
+        found = next((obj for key, obj in self.of(QUEUES) if key.name == queue), None)
         spec = (found or {}).get("spec") or {}
         said = ((spec.get("quotas") or {}).get("cpu") or {}).get("nominal")
-        return None if said is None or spec.get("parent") else parse_quantity(str(said))
+        shared = spec.get("parent") or any((one.get("spec") or {}).get("parent") == queue for _, one in self.of(QUEUES))
+        return None if said is None or shared else parse_quantity(str(said))
 
     def most_pods(self, namespace: str) -> int | None:
         """How many pods the ResourceQuotas of a namespace allow."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from tests.faults.puppet import Puppet, Reach
+from tests.faults.record import HANDS, Author
 from tests.faults.site import (
     Site,
     alive,
@@ -27,6 +28,8 @@ from tf_dist.core.status import FREE
 from tf_dist.driver import lease
 from tf_dist.errors import AlreadyExists
 
+# Seconds after which drivers that are well have seen everything.
+_CALM = 60.0
 _TERMINAL = ("Completed", "Failed", "Terminated")
 _STATUSES = frozenset({"tfjobs/status", "jobs/status"})
 _OWNED = frozenset({"pods", "services", "configmaps", "networkpolicies"}) | _STATUSES
@@ -55,6 +58,23 @@ class Rules:
         raise Broken("\n".join([text, *self.site.log[-120:]]))
 
     # Every write
+
+    def acting(self, process: str | None, late: bool) -> None:
+        """Whose write comes next (None: it was made)."""
+        site = self.site
+        if process is None:
+            site.author = HANDS
+            return
+        puppet, calm = self._puppet(process), self.calm_since
+        site.invariants.strict = calm is not None and site.simulation.now - calm > _CALM
+        site.author = Author(
+            puppet.mandate.ref,
+            puppet.identity,
+            puppet.arbiter.identity if puppet.arbiter is not None else "",
+            late,
+            shares=puppet.reach in (Reach.CLUSTER, Reach.NAMESPACE),
+            sees_nodes=puppet.driver.caches.knows_room,
+        )
 
     def told(self, write: Executed) -> None:
         """A driver's write has come to the server."""
@@ -178,6 +198,7 @@ class Rules:
 
     def check(self) -> None:
         """All that can be seen at one moment."""
+        self._judged()
         pods = self.site.pods()
         jobs = self.site.jobs()
         self._one_pod_each(pods)
@@ -197,6 +218,17 @@ class Rules:
                 shared[puppet.tenure.ref.name].append(puppet.process.name)
         if any(len(held) > 1 for held in shared.values()):
             self._fail(f"one lease is held twice: {dict(shared)}")
+
+    def _judged(self) -> None:
+        """What was wrong with a write, and who believes what of Leases."""
+        if self.site.invariants.broken:
+            self._fail("; ".join(self.site.invariants.broken))
+        acting = [puppet for puppet in self._puppets if not puppet.dead and puppet.mandate.valid()]
+        held = [(puppet.process.name, puppet.mandate.ref) for puppet in acting if puppet.tenure is not None]
+        try:
+            self.site.invariants.check_rights(held, {one for puppet in acting for one in puppet.mandate.stale()})
+        except AssertionError as error:
+            self._fail(str(error))
 
     def _one_pod_each(self, pods: list[Object]) -> None:
         if self.late:

@@ -13,6 +13,8 @@ from typing import Any
 
 from tests.driver.harness import START, running
 from tests.faults.documents import TEAM, Shape, queue
+from tests.faults.invariants import Invariants
+from tests.faults.record import HANDS
 from tests.faults.simulation import Simulation
 from tf_dist.cluster.api import (
     NAMESPACES,
@@ -68,8 +70,12 @@ class Site:
     ) -> None:
         self.simulation = simulation
         uids = count(1)
+        self.author = HANDS
+        self.invariants = Invariants(self.now, lambda: self.author)
         self.memory = MemoryCluster(
-            clock=lambda: START + simulation.now, uids=lambda: f"{next(uids):08x}-0000-4000-8000-000000000000"
+            clock=self.now,
+            uids=lambda: f"{next(uids):08x}-0000-4000-8000-000000000000",
+            journal=self.invariants,
         )
         self.truth: dict[str, Truth] = defaultdict(Truth)
         self.shapes: dict[str, Shape] = {}
@@ -91,6 +97,10 @@ class Site:
         simulation.every(1.0, self.tick)
 
     # What is there
+
+    def now(self) -> float:
+        """True seconds since the epoch."""
+        return START + self.simulation.now
 
     def pods(self) -> list[Object]:
         return sorted(self.memory.list(PODS, TEAM).items, key=lambda pod: str(pod["metadata"]["name"]))

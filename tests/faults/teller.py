@@ -47,7 +47,7 @@ class Teller:
             self.puppets: list[Puppet] = []
             self.rules = Rules(self.site, self.puppets)
             self.rules.late = story.late
-            self.server.told = self.rules.told
+            self.server.told, self.server.acting = self.rules.told, self.rules.acting
             self.counts = self.site.counts
             try:
                 self._tell()

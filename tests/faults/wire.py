@@ -46,12 +46,14 @@ class Executed:
 
 
 class Server:
-    """The API server. ``told`` hears of every write of a driver, right after it was carried out."""
+    """The API server. ``told`` hears of every write of a driver, right after it was carried out; ``acting`` before it
+    is: which process wrote it and whether it is late, and None once it is done."""
 
     def __init__(self, simulation: Simulation, memory: MemoryCluster) -> None:
         self.simulation = simulation
         self.memory = memory
         self.told: Callable[[Executed], None] = lambda _: None
+        self.acting: Callable[[str | None, bool], None] = lambda *_: None
         self.streams: list[Watch] = []
         self._version = -1
         simulation.idle = self.stir
@@ -387,12 +389,17 @@ class _Request:
         """The server carries it out."""
         server, network = self._wire._server, self._wire._network
         before = self._stored() if self._call.writes else None
+        if self._call.writes:
+            server.acting(self._wire._process.name, late)
         try:
             self._answer = self._act()
         except (Forbidden, NotFound) as error:
             self._error = error_of(error.code, {"message": str(error)}, asked=self.asked)
         except ClusterError as error:
             self._error = error
+        finally:
+            if self._call.writes:
+                server.acting(None, False)
         if self._call.writes:
             server.told(
                 Executed(self._wire._process.name, self._call, self._body, before, self._answer, self._error, late)

@@ -142,6 +142,11 @@ class LeaseArbiter:
         self._due = -math.inf
 
     @property
+    def identity(self) -> str:
+        """What it calls itself in the Lease."""
+        return self._tenure.identity
+
+    @property
     def epoch(self) -> int:
         """How often the Lease was won."""
         return self._tenure.epoch
