@@ -8,6 +8,7 @@ import pytest
 
 from tests.core.builders import FAILED, ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.world import World
+from tf_dist.core import disruptions
 from tf_dist.core.gang.model import Preempt
 from tf_dist.core.model import Job, RunPolicy, SuccessRule
 from tf_dist.core.policy_model import Action, ExitCodes, Rule
@@ -127,3 +128,12 @@ def test_a_policy_with_a_timeout_for_another_exit_code_keeps_no_job_from_ending(
     world.end(pod, 3)
     world.settle()
     assert (world.memory.phase, world.memory.reason) == (Phase.FAILED, "PodFailed")
+
+
+@pytest.mark.parametrize(
+    ("size", "said", "limit"),
+    [(1, None, 100), (10, None, 100), (11, None, 110), (500, None, 5000), (500, 3, 3), (1, 0, 0)],
+)
+def test_how_many_disruptions_a_job_goes_through(size: int, said: int | None, limit: int) -> None:
+    job = v1_job(replicas("Worker", size), policy=RunPolicy(max_disruptions=said))
+    assert disruptions.limit(job) == limit

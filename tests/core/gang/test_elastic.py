@@ -114,6 +114,8 @@ def test_who_gains_most_grows_first() -> None:
         ((3, 3, 600), (2, 2, 600), "other"),
         ((3, 3, 6000), (1, 1, 600), "one"),  # unless there is much more to save
         ((1, 1, 600), (3, 3, 6000), "other"),
+        ((3, 3, 1300), (1, 1, 600), "one"),
+        ((3, 3, 1200), (1, 1, 600), "other"),
         ((1, 1, 10**6), (3, 4, 60), "other"),  # who has less than it wanted goes before who has enough
         ((3, 4, 60), (1, 1, 10**6), "one"),
         ((2, 3, 60), (2, 3, 600), "other"),
@@ -123,7 +125,7 @@ def test_who_gains_most_grows_first() -> None:
 def test_the_last_gpu_goes_to_whom_it_brings_most(
     one: tuple[int, int, float], other: tuple[int, int, float], grows: str
 ) -> None:
-    """Of a quota that both are in, one GPU is left."""
+    """Of a quota that both are in, one GPU is left. A second worker saves 48 % of the time, a fourth 23 %."""
     wholes = [node("n0", gpu=one[0] + 1), node("n1", gpu=other[0] + 1)]
     found = World(wholes, [queue("team", gpu=one[0] + other[0] + 1)], POLICY)
     for name, node_, (size, wanted, left) in (("one", "n0", one), ("other", "n1", other)):
@@ -131,6 +133,22 @@ def test_the_last_gpu_goes_to_whom_it_brings_most(
     before = sizes(found)
     found.settle(100)
     assert {uid for uid, size in sizes(found).items() if size > before[uid]} == {grows}
+
+
+def test_of_its_own_nodes_it_grows_where_most_of_it_is() -> None:
+    found = world(running("a", {"n0": 1, "n1": 2}, most=4))
+    found.settle(100)
+    assert found.gangs["a"].place is not None
+    assert found.gangs["a"].place.placement == {"worker": {"n0": 1, "n1": 3}}
+
+
+def test_who_has_been_told_to_become_smaller_does_not_grow_before_it_has() -> None:
+    """Though nobody needs it any more."""
+    found = World([node("n0", gpu=8)], policy=POLICY)
+    found.put(running("a", {"n0": 6}, wanted=2, most=8), gang("b", workers(4), at=0))
+    assert isinstance(found.admitter.decide(30)["a"], Resize)
+    found.remove("b")
+    assert found.admitter.decide(60) == {}
 
 
 def test_who_has_no_room_where_it_is_keeps_nobody_else_from_growing() -> None:
@@ -143,9 +161,9 @@ def test_who_has_no_room_where_it_is_keeps_nobody_else_from_growing() -> None:
 def test_a_gang_without_workers_gains_most_by_one() -> None:
     found = World([node("n0", cpu=8, gpu=1)], policy=POLICY)
     bare = gang("bare", member("ps", 1, cpu=1), workers(1, least=0, most=2), estimate=700)
-    found.put(placed(bare, {"ps": {"n0": 1}, "worker": {}}), running("x", {"n0": 0}, wanted=1, least=0, estimate=650))
+    found.put(placed(bare, {"ps": {"n0": 1}, "worker": {}}), running("a", {"n0": 0}, wanted=1, least=0, estimate=650))
     found.settle(100)
-    assert sizes(found) == {"bare": 1, "x": 0}
+    assert sizes(found) == {"a": 0, "bare": 1}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +193,7 @@ def test_it_grows_so_long_after_the_last_one_got_its_place(after: float, grows: 
     assert (sizes(found)["a"] > 2) is grows
 
 
-@pytest.mark.parametrize(("saves", "grows"), [(300, False), (400, True)])
+@pytest.mark.parametrize(("saves", "grows"), [(391, False), (394, True)])
 def test_what_starts_again_for_it_must_save_three_times_what_that_costs(saves: float, grows: bool) -> None:
     """From 3 workers to 4 saves a little less than a quarter of the time; to start again costs 30 seconds."""
     policy = Policy(grow_after=20, steady=60, restart_cost=30)

@@ -117,6 +117,36 @@ def test_one_large_victim_rather_than_two_small_ones() -> None:
     assert victims(found) == ["large"]
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_of_many_only_those_go_whose_node_is_needed(size: int) -> None:
+    """The youngest are on all nodes by turns, so that nearly all would have to go before one node has room enough."""
+    each = 4 // size
+    small = [running(f"r{at:02}", {f"n{at % 8}": 1}, gpu=size, at=at) for at in range(8 * each)]
+    found = world(*small, gang("high", workers(1, gpu=4), priority=5), nodes=8)
+    gone = victims(found)
+    assert len(gone) == each
+    assert len({int(uid[1:]) % 8 for uid in gone}) == 1
+
+
+def test_an_elastic_gang_that_must_go_is_not_told_to_become_smaller_too() -> None:
+    found = world(*(running(f"r{at}", {f"n{at}": 4}, least=1, at=at) for at in range(8)), nodes=8)
+    found.put(gang("high", workers(8, gpu=4), priority=5))
+    said = found.decide(100)
+    assert {uid: type(verdict) for uid, verdict in said.items() if uid != "high"} == {
+        f"r{at}": Preempt for at in range(8)
+    }
+
+
+def test_what_a_gang_gives_up_is_not_counted_twice_when_all_of_it_goes() -> None:
+    """It could become smaller by two, and it could go, but with both there would be no more than its 4 GPUs."""
+    found = world(
+        running("low", {"n0": 4}, least=2),
+        running("top", {"n1": 4}, priority=9),
+        gang("high", workers(2, gpu=3), priority=5),
+    )
+    assert {uid: reason(verdict) for uid, verdict in found.decide(1).items()} == {"high": "WaitingForCapacity"}
+
+
 def test_elastic_gangs_become_smaller_before_anybody_must_go() -> None:
     found = world(
         running("whole", {"n0": 2}, at=90),
@@ -251,3 +281,22 @@ def test_nobody_is_told_to_give_up_a_place_it_may_not_have_heard_of() -> None:
     place = Place(at=1, sizes=said["low"].sizes, placement=said["low"].placement)
     found.put(replace(found.gangs["low"], place=place))
     assert victims(found, 3) == ["low"]
+
+
+def test_nobody_is_made_smaller_who_may_not_have_heard_of_its_place_or_was_told_already() -> None:
+    found = world(gang("low", workers(4, least=1)), nodes=1)
+    said = found.admitter.decide(1)
+    assert isinstance(said["low"], Admit)
+    found.put(gang("high", workers(1), priority=5))
+    assert {uid: reason(verdict) for uid, verdict in found.admitter.decide(2).items()} == {"high": "WaitingForCapacity"}
+    place = Place(at=1, sizes=said["low"].sizes, placement=said["low"].placement)
+    found.put(replace(found.gangs["low"], place=place))
+    told = found.admitter.decide(3)["low"]
+    assert isinstance(told, Resize)
+    assert told.sizes == {"worker": 3}
+    found.put(gang("another", workers(1), priority=5))
+    assert "low" not in found.admitter.decide(4)
+    found.put(replace(found.gangs["low"], place=replace(place, sizes=told.sizes, placement=told.placement)))
+    told = found.admitter.decide(5)["low"]
+    assert isinstance(told, Resize)
+    assert told.sizes == {"worker": 2}

@@ -182,7 +182,9 @@ def test_what_was_kept_for_one_of_two_is_free_when_it_wants_it_no_more(gone: str
 
 @pytest.mark.parametrize(("waited", "reserves"), [(99, False), (100, True)])
 def test_a_gang_has_a_reservation_once_it_has_waited_for_its_patience(waited: float, reserves: bool) -> None:
-    found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("small", workers(1), at=0.5))
+    found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0))
+    assert starts(found, 1) == []
+    found.put(gang("small", workers(1), at=0.5))
     assert starts(found, waited) == ([] if reserves else ["small"])
 
 
