@@ -243,6 +243,33 @@ def test_what_a_signal_does_as_the_step_says(driven: Site, what: OnTerm) -> None
             assert (driven.uid(), driven.phase(), len(driven.pods())) == (before, "Running", 3)
 
 
+def test_pods_are_seen_to_their_end(driven: Site) -> None:
+    with Launcher(driven.options(on_term=OnTerm.DELETE, grace=600.0)) as launcher:
+        driven.runs()
+        launcher.said("is Running")
+        launcher.signal()
+        until(lambda: driven.stored() is None, SECONDS)
+        assert launcher.end(driven.bury) == exits.SIGNALLED + signal.SIGTERM
+    assert "still stopping" not in launcher.text
+
+
+def test_another_job_that_came_in_the_meantime_is_not_deleted(driven: Site) -> None:
+    proxy = proxied(driven)
+    held = Fault(Kind.REFUSE, frozenset({"delete"}), frozenset({"tfjobs"}), times=1, code=429, retry_after=1)
+    options = driven.options(on_term=OnTerm.DELETE, grace=600.0, kubeconfig=driven.config(proxy.url))
+    with Launcher(options) as launcher:
+        driven.runs()
+        launcher.said("is Running")
+        proxy.inject(held)
+        launcher.signal()
+        until(lambda: held.times == 0, SECONDS)
+        driven.memory.delete(TFJOBS, "default", driven.name)
+        driven.memory.create(TFJOBS, "default", order(driven.options(), "default")[0].document)
+        new = driven.uid()
+        assert launcher.end(driven.bury) == exits.SIGNALLED + signal.SIGTERM
+    assert driven.uid() == new
+
+
 def change_workflow(scene: Site, what: str) -> None:
     match what:
         case "shut down":

@@ -164,6 +164,25 @@ def test_one_whose_failure_was_told_is_made_anew_once_its_pods_are_gone(scene: S
     assert "deletes it, and starts anew" in trying.place.said[0]
 
 
+def test_pods_that_are_not_listed_yet_may_be_there(scene: Site) -> None:
+    scene.made(**{contract.REPORTED: "true"})
+    status(scene, FAILED)
+    done: list[str] = []
+    created = threading.Event()
+
+    def slow(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", TFJOBS):
+            done.append("created")
+            created.set()
+        if (verb, resource) == ("list", PODS):
+            until(lambda: scene.stored() is None, SECONDS)
+            created.wait(0.3)  # that does not happen
+            done.append("listed")
+
+    Place(scene, disturbed(scene.memory, slow))()
+    assert done == ["listed", "created"]
+
+
 def test_another_that_came_in_the_place_of_the_one_to_be_cleared_away_is_not_deleted(scene: Site) -> None:
     """Somebody else was faster: what is there now is joined, as it is this step's."""
     scene.made(**{contract.REPORTED: "true"})
