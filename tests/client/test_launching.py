@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.client.launching import SECONDS, Launcher, Site, site
 from tests.driver.harness import tfjob
-from tests.faults.proxy import Fault, Kind, Proxy
+from tests.faults.proxy import Fault, Kind, Passed, Proxy
 from tests.waiting import until
 from tf_dist.client import exits
 from tf_dist.client.launch import contract
@@ -118,6 +118,25 @@ def test_what_has_come_to_its_end_by_then_is_told_whatever_else_is_asked(driven:
     assert driven.stored() is not None
 
 
+def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(driven: Site) -> None:
+    """It comes while the job is looked for."""
+    driven.made()
+    driven.runs()
+    driven.ends()
+    looked_for: list[Passed] = []
+
+    def passed(one: Passed) -> None:
+        if (one.call.verb, one.call.resource) == ("get", "tfjobs") and not looked_for:
+            looked_for.append(one)
+            launcher.signal()
+
+    proxy = proxied(driven, passed)
+    with Launcher(driven.options(retry=1, kubeconfig=driven.config(proxy.url), on_term=OnTerm.DELETE)) as launcher:
+        assert launcher.end() == exits.DONE
+    assert len(looked_for) == 1
+    assert driven.stored() is not None
+
+
 # Tried again
 
 
@@ -151,9 +170,9 @@ def test_a_failure_that_was_told_is_what_is_tried_again(driven: Site) -> None:
 # A cluster that is away
 
 
-def proxied(scene: Site) -> Proxy:
+def proxied(scene: Site, told: Callable[[Passed], object] = lambda _: None) -> Proxy:
     host, _, port = scene.server.app.url.removeprefix("http://").partition(":")
-    return scene.stack.enter_context(Proxy((host, int(port))))
+    return scene.stack.enter_context(Proxy((host, int(port)), told))
 
 
 def test_watches_that_are_cut_and_a_server_that_is_away_for_a_moment(driven: Site) -> None:
@@ -161,13 +180,14 @@ def test_watches_that_are_cut_and_a_server_that_is_away_for_a_moment(driven: Sit
     with Launcher(driven.options(kubeconfig=driven.config(proxy.url))) as launcher:
         driven.runs()
         launcher.said("is Running")
+        for replica in ("ps-0", "worker-0", "worker-1"):
+            launcher.said(f"{replica:<8} | checkpoint=/models/ckpt-1")
         proxy.inject(Fault(Kind.REFUSE, times=None, code=503))
         proxy.disconnect()
         driven.ends()
         proxy.calm()
         assert launcher.end() == exits.DONE
     assert driven.outputs()["status"] == "Succeeded"
-    assert "worker-0 | checkpoint=/models/ckpt-1" in launcher.text
 
 
 def test_a_server_that_does_not_answer_is_worth_another_try(scene: Site) -> None:
