@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cli import ready
+from tests.signals import signals_heard
 
 PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 PATIENCE = 120.0
@@ -45,16 +46,17 @@ class Program:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start it; its output is read line by line by the test."""
-        return subprocess.Popen(
-            [*PROGRAM, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=self.folder,
-            env=self.env,
-            text=True,
-            bufsize=1,
-        )
+        with signals_heard():
+            return subprocess.Popen(
+                [*PROGRAM, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env=self.env,
+                text=True,
+                bufsize=1,
+            )
 
     def write(self, name: str, *documents: Any) -> str:
         """A file of these documents (or this text); its name."""

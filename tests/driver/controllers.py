@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.signals import signals_heard
 from tests.waiting import until
 from tf_dist.driver.controller import Controller, ControllerSettings
 
@@ -38,7 +39,7 @@ class Process:
     def __init__(self, kubeconfig: Path, log: Path, *arguments: str) -> None:
         self.log = log
         argv = [sys.executable, "-m", "tf_dist", "controller", "--metrics-port", "0", "--log-format", "json"]
-        with log.open("wb") as output:
+        with log.open("wb") as output, signals_heard():
             self.child = subprocess.Popen(
                 [*argv, "--kubeconfig", str(kubeconfig), *arguments],
                 stdout=subprocess.DEVNULL,
