@@ -1,12 +1,17 @@
-"""Every example runs: its YAML, walked by a double of Argo, with real processes, launchers and training."""
+"""Every example runs: its YAML, walked by a double of Argo, with real processes and launchers.
+
+Those that evaluate a model train it with TensorFlow; the others run a program that prints and writes the same
+(tests/stand_in).
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,27 +24,48 @@ from tests.argo.stage import Stage, stage  # noqa: E402
 from tests.waiting import until  # noqa: E402
 from tf_dist.cluster.api import PODS, TFJOBS  # noqa: E402
 
-pytestmark = [
-    pytest.mark.tensorflow,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        importlib.util.find_spec("tensorflow") is None,
-        reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
-    ),
-]
 DIGITS = FOLDER.parent / "examples" / "digits"
+STAND_IN = Path(__file__).parents[1] / "stand_in"
 SHORT = {"steps": "300"}
 
 
+def trains(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark what trains with TensorFlow."""
+    for mark in (
+        pytest.mark.slow,
+        pytest.mark.tensorflow,
+        pytest.mark.timeout(900),
+        pytest.mark.skipif(
+            importlib.util.find_spec("tensorflow") is None,
+            reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
+        ),
+    ):
+        test = mark(test)
+    return test
+
+
 @pytest.fixture(scope="module")
-def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    scratch = tempfile.mkdtemp(prefix="ta-")
-    try:
-        with stage(tmp_path_factory.mktemp("argo"), scratch, workdir=DIGITS) as made:
-            yield made
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+def theatres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], Stage]]:
+    """A stage for each folder in which programs start."""
+    with ExitStack() as stack:
+
+        @cache
+        def theatre(workdir: Path) -> Stage:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="ta-", ignore_cleanup_errors=True))
+            return stack.enter_context(stage(tmp_path_factory.mktemp("argo"), scratch, workdir=workdir))
+
+        yield theatre
+
+
+@pytest.fixture
+def workdir(request: pytest.FixtureRequest) -> Path:
+    """Where the training is."""
+    return DIGITS if request.node.get_closest_marker("tensorflow") else STAND_IN
+
+
+@pytest.fixture
+def theatre(theatres: Callable[[Path], Stage], workdir: Path) -> Stage:
+    return theatres(workdir)
 
 
 class Lines:
@@ -56,9 +82,9 @@ class Lines:
 
 
 @pytest.fixture
-def place(theatre: Stage, tmp_path: Path) -> Place:
+def place(theatre: Stage, tmp_path: Path, workdir: Path) -> Place:
     mounts = {"/models": tmp_path / "models"}
-    return Place(theatre.cluster, theatre.kubeconfig(), tmp_path / "pods", mounts, DIGITS, Lines())
+    return Place(theatre.cluster, theatre.kubeconfig(), tmp_path / "pods", mounts, workdir, Lines())
 
 
 def library() -> dict[str, object]:
@@ -84,6 +110,7 @@ def test_train(place: Place) -> None:
     assert said(place, "worker-1 | ")
 
 
+@trains
 def test_retrain_promotes_what_is_better_and_nothing_else(place: Place) -> None:
     first = runner(place, "digits-retrain.yaml", **SHORT)
     assert first.run() == "Succeeded", place.say
@@ -98,6 +125,7 @@ def test_retrain_promotes_what_is_better_and_nothing_else(place: Place) -> None:
     assert float((production / "accuracy").read_text()) == accuracy
 
 
+@trains
 def test_cron_starts_the_same_template(place: Place) -> None:
     spec = spec_of(documents()["cron-retrain.yaml"], library())
     assert spec["entrypoint"] == "retrain"

@@ -269,7 +269,11 @@ def test_where_there_is_no_dns_replicas_find_each_other_all_the_same(tf_dist: Pr
     settings = EmbeddedSettings(state_dir=Path(tf_dist.env["TMPDIR"], "node"), network=NetworkMode.SHARED)
     with EmbeddedCluster(settings) as cluster:
         dump(cluster.kubeconfig(), tf_dist.folder / "config")
-        tf_dist.write("job.yaml", tf_dist.job('echo "$TF_CONFIG"', workers=2))
+        job = tf_dist.job('echo "$TF_CONFIG"', workers=2)
+        job["spec"]["successPolicy"] = (
+            "AllWorkers"  # else the end of the first ends the other, which may not have spoken
+        )
+        tf_dist.write("job.yaml", job)
         found = tf_dist("run", "job.yaml", "--kubeconfig", "config")
     assert found.returncode == 0, found.stderr
     told = [json.loads(line) for line in re.findall(r"worker-. \| (.*)", found.stdout) if line.startswith("{")]
