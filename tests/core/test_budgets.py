@@ -34,6 +34,7 @@ def test_a_restart_of_a_pod_is_paid_from_what_the_kubelet_has_left_of_the_budget
     world.step()
     assert world.memory.phase is phase
     assert world.memory.reason == ("BackoffLimitExceeded" if phase is Phase.FAILED else "PodFailed")
+    assert world.memory.restarts == ({} if phase is Phase.FAILED else {"PodFailed": 1})
 
 
 @pytest.mark.parametrize(

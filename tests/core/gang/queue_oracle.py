@@ -71,3 +71,45 @@ class NaiveQuotas:
         limit = queue.quotas.get(resource, UNSET).borrowing_limit
         covered = usage <= self.guaranteed(queue.name, resource)
         return covered or limit is None or usage <= self.quota(queue.name, resource) + limit
+
+    # -- fair shares --
+
+    def possible(self, name: str, resource: str) -> Decimal:
+        """The most that gangs of a queue could have of a limited resource, were they alone."""
+        queue, quota = self.queues[name], self.quota(name, resource)
+        if not queue.parent:
+            return quota
+        guaranteed = self.guaranteed(name, resource)
+        limit = queue.quotas.get(resource, UNSET).borrowing_limit
+        above = self.possible(queue.parent, resource)
+        return guaranteed + (above if limit is None else min(above, quota + limit - guaranteed))
+
+    def share(self, name: str, capacity: Resources) -> tuple[float, ...]:
+        """From the root down to the queue: what each borrows of what can be borrowed, and what it holds of its own."""
+        parts: list[float] = []
+        for queue in reversed(self.path(name)):
+            parts += [self._borrows(queue) / queue.weight, self._holds(queue, capacity) / queue.weight]
+        return tuple(parts)
+
+    def _borrows(self, queue: Queue) -> float:
+        most = 0.0
+        for resource in {r for _, need in self.gangs for r in need}:
+            over = self.usage(queue.name, resource) - self.quota(queue.name, resource)
+            if over > 0 and queue.parent:
+                above = self.possible(queue.parent, resource)
+                most = max(most, float(over) / float(above) if above > 0 else float("inf"))
+        return most
+
+    def _holds(self, queue: Queue, capacity: Resources) -> float:
+        family = self._family(queue.name)
+        most = 0.0
+        for resource in {r for _, need in self.gangs for r in need}:
+            held = sum((need.get(resource, NONE) for name, need in self.gangs if name in family), NONE)
+            own = sum((self.queues[one].quotas.get(resource, UNSET).nominal for one in family), NONE)
+            if not own and not self.limited(queue.name, resource):
+                own = capacity.get(resource, NONE)
+            most = max(most, float(held) / float(own) if own > 0 else 0.0)
+        return most
+
+    def _family(self, name: str) -> set[str]:
+        return {name}.union(*(self._family(queue.name) for queue in self.below(name)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from itertools import count
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -146,6 +147,23 @@ def test_what_a_queue_does_not_lend_is_always_there_for_it(
             quotas.take(name, need)
     unlent = {resource: naive.guaranteed(leaf.name, resource) for resource in RESOURCES if leaf.parent}
     assert quotas.lack(leaf.name, unlent) is None
+
+
+@settings(CALM, max_examples=200)
+@given(stories())
+def test_a_share_is_what_its_definition_says(story: tuple[list[Queue], list[tuple[str, Resources]]]) -> None:
+    """By weight, level by level; asked for with something added it is what it will be."""
+    forest, steps = story
+    capacity = dict.fromkeys(RESOURCES, Decimal(20))
+    quotas, naive = Quotas(forest, capacity), NaiveQuotas(forest)
+    for name, need in steps:
+        foreseen = quotas.share(name, need)
+        quotas.take(name, need)
+        naive.gangs.append((name, need))
+        assert quotas.share(name) == pytest.approx(naive.share(name, capacity))
+        assert foreseen == pytest.approx(quotas.share(name))
+    for queue in forest:
+        assert quotas.share(queue.name) == pytest.approx(naive.share(queue.name, capacity))
 
 
 @CALM

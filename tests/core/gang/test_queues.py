@@ -322,6 +322,32 @@ def test_a_queue_reclaims_from_who_has_more_than_its_own() -> None:
     assert not quotas.reclaims("b", need(gpu=1), "b")
 
 
+@pytest.mark.parametrize("victim", ["alone", "a", "deleted"])
+def test_nothing_is_reclaimed_from_a_queue_that_nothing_was_lent_to(victim: str) -> None:
+    """Of another tree, or the queue itself; though it has more than its own, as after its quota was lowered."""
+    quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4), queue("alone", gpu=2)])
+    quotas.take(victim, need(gpu=6))
+    wanted = need(gpu=2)
+    assert not quotas.reclaims("a", wanted, victim)
+    assert not quotas.entitled("a", wanted, victim)
+    quotas.give(victim, need(gpu=6))
+    quotas.take("b", need(gpu=6))
+    assert quotas.reclaims("a", wanted, "b")
+
+
+@pytest.mark.parametrize(
+    ("held", "wants", "theirs", "may"),
+    [(0, 4, 5, True), (0, 5, 5, False), (1, 3, 5, True), (1, 4, 5, False), (0, 4, 4, False), (2, 2, 6, True)],
+)
+def test_a_queue_takes_back_up_to_its_own_from_who_has_more_than_its_own(
+    held: int, wants: int, theirs: int, may: bool
+) -> None:
+    quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4)])
+    quotas.take("a", need(gpu=held))
+    quotas.take("b", need(gpu=theirs))
+    assert quotas.reclaims("a", need(gpu=wants), "b") is may
+
+
 def test_a_team_reclaims_for_its_department() -> None:
     forest = [
         queue("company"),
