@@ -18,8 +18,14 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_every_piece_of_code_makes_what_it_says(number: int) -> None:
+    names = {"__name__": "__piece__"}
     with DAG(f"piece-{number}"):
-        exec(compile(BLOCKS[number], f"docs/airflow.md, piece {number}", "exec"), {"__name__": "__piece__"})
+        exec(compile(BLOCKS[number], f"docs/airflow.md, piece {number}", "exec"), names)
+    assert len(names) > 2, "it defines something"
+
+
+def test_there_are_pieces_of_code() -> None:
+    assert len(BLOCKS) == PAGE.count("```python") > 0
 
 
 def test_every_dag_and_argument_that_it_names_is_there() -> None:

@@ -16,7 +16,7 @@ from tf_dist.client import exits
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.contract import WORKFLOWS
 from tf_dist.client.launch.order import order
-from tf_dist.cluster.api import PODS, TFJOBS, Object
+from tf_dist.cluster.api import LEASES, PODS, TFJOBS, Object
 from tf_dist.core.termination import OnTerm
 from tf_dist.errors import AlreadyExists, Forbidden, Unavailable
 
@@ -97,12 +97,14 @@ def test_a_strangers_job_of_the_name(scene: Site) -> None:
     assert scene.stored() == before
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
 @pytest.mark.parametrize(
     ("limit", "code", "status"),
     [("pending_timeout", exits.RETRYABLE, "PendingTimeout"), ("timeout", exits.FAILED, "Timeout")],
 )
-def test_a_job_that_takes_too_long_is_deleted(driven: Site, limit: str, code: int, status: str) -> None:
-    with Launcher(driven.options(tfjob(workers=50), **{limit: 0.0 if limit == "timeout" else 1e-3})) as launcher:
+def test_a_job_that_takes_too_long_is_deleted(driven: Site, limit: str, code: int, status: str, seconds: float) -> None:
+    """Though nothing happens around it that would wake anybody."""
+    with Launcher(driven.options(tfjob(workers=50), **{limit: seconds})) as launcher:
         assert launcher.end(driven.bury) == code
     assert (driven.outputs()["status"], driven.outputs()["reason"]) == (status, status)
     assert driven.stored() is None
@@ -135,6 +137,18 @@ def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(driven: Sit
         assert launcher.end() == exits.DONE
     assert len(looked_for) == 1
     assert driven.stored() is not None
+
+
+def test_who_drives_the_job_leaves_when_its_pods_are_asked_to_go(scene: Site) -> None:
+    """Afterwards nobody is there to do it."""
+    with Launcher(scene.options(drive=True)) as launcher:
+        scene.runs()
+        scene.end_pod(f"{scene.name}-worker-0", 0)
+        assert launcher.end() == exits.DONE
+    left = {name: pod for name, pod in scene.pods().items() if pod["status"]["phase"] == "Running"}
+    assert len(left) == 2
+    assert all("deletionTimestamp" in pod["metadata"] for pod in left.values())
+    assert scene.memory.list(LEASES, "default").items == []
 
 
 # Tried again

@@ -154,9 +154,10 @@ def test_drivers_of_one_process_are_summed_up(recorder: PrometheusRecorder) -> N
 
 def test_names_follow_the_conventions_of_prometheus(recorder: PrometheusRecorder) -> None:
     """What ``promtool check metrics`` looks for."""
-    for family in text_string_to_metric_families(recorder.exposition().decode()):
-        if not family.name.startswith("tf_dist_") or family.name.endswith("_created"):
-            continue
+    families = list(text_string_to_metric_families(recorder.exposition().decode()))
+    ours = [one for one in families if one.name.startswith("tf_dist_") and not one.name.endswith("_created")]
+    assert {"counter", "gauge", "histogram"} <= {one.type for one in ours}
+    for family in ours:
         assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", family.name)
         assert family.documentation.endswith(".")
         assert not re.search(r"_(total|count|sum|bucket)$", family.name), "the client adds these"
