@@ -162,6 +162,49 @@ def check(one: Gang, verdict: Any) -> None:
         assert verdict.message
 
 
+def turn(one: Gang, now: float) -> tuple[object, ...]:
+    """Where a gang stands in its line: by priority, by whether it starves, by when its turn is, by age and name."""
+    starves = now - one.created_at >= POLICY.starving
+    runs = POLICY.assumed if one.estimate is None else max(1.0, one.estimate)
+    power = 1.0
+    while power < runs:
+        power *= 2
+    defers = 0.0 if starves else min(POLICY.starving, POLICY.stretch * power)
+    return -one.priority, not starves, one.created_at + defers, one.created_at, one.key
+
+
+def test_a_line_is_served_in_the_order_of_its_definition() -> None:
+    """One place, and gangs that all ask for it: some starve to the second, some have the same turn, some are alike."""
+    starving = deferring = 0
+    for seed in range(40):
+        dice = Random(seed)
+        now = 2000.0
+        ages = [0, 1, 64, 128, POLICY.starving - 1, POLICY.starving, POLICY.starving + 1]
+        made = [
+            gang(
+                name,
+                member("worker", 1, gpu=1),
+                at=now - dice.choice(ages),
+                priority=dice.choice([0, 0, 1]),
+                estimate=dice.choice([None, 0.5, 1, 127, 128, 129, 256, 10**6]),
+            )
+            for name in dice.sample("abcdefgh", 6)
+        ]
+        world = World([node("n0", gpu=1)], policy=POLICY)
+        world.put(*made)
+        served = []
+        for _ in made:
+            [uid] = [uid for uid, verdict in world.decide(now).items() if isinstance(verdict, Admit)]
+            served.append(uid)
+            world.remove(uid)
+        assert served == [one.uid for one in sorted(made, key=lambda one: turn(one, now))]
+        starving += sum(now - one.created_at >= POLICY.starving for one in made)
+        by_age = [one.uid for one in sorted(made, key=lambda one: (-one.priority, one.created_at, one.key))]
+        deferring += served != by_age
+    assert starving > 40
+    assert deferring > 20
+
+
 def test_every_wait_has_its_reason_and_its_words() -> None:
     reasons = set()
     for seed in range(25):
