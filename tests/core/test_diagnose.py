@@ -65,6 +65,45 @@ def test_why_a_job_ended(reason: str, category: Category) -> None:
     assert first(Status(phase=Phase.FAILED, reason=reason, message="over")).category is category
 
 
+def test_a_suspended_job_has_not_failed() -> None:
+    found = first(Status(phase=Phase.ABORTED, reason="Suspended", message="suspended by the user"))
+    assert (found.level, found.category) == (Level.INFO, Category.SUSPENDED)
+    assert "tf-dist resume" in found.resolution
+
+
+def test_categories_are_a_contract() -> None:
+    assert [category.value for category in Category] == [
+        "waits-for-admission",
+        "never-fits",
+        "quota-exceeded",
+        "queue-not-found",
+        "gang-scheduler-missing",
+        "room-is-reserved",
+        "preempted",
+        "not-scheduled-in-time",
+        "unschedulable",
+        "refused",
+        "image",
+        "configuration",
+        "waits-to-restart",
+        "waits-for-old-pods",
+        "waits-for-dependency",
+        "starting",
+        "failure",
+        "command",
+        "out-of-memory",
+        "eviction",
+        "node-lost",
+        "deadline",
+        "restart-budget",
+        "invalid-spec",
+        "newer-status-format",
+        "suspended",
+        "running",
+        "succeeded",
+    ]
+
+
 @pytest.mark.parametrize(
     ("reason", "category", "advice"),
     [

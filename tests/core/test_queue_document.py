@@ -179,6 +179,11 @@ def test_a_selector_that_is_wrong_opens_no_queue_that_is_stored_either(selector:
     assert any(told in str(problem) for problem in stored.value.problems)
 
 
+def test_a_selector_has_up_to_64_rules() -> None:
+    rules = {"matchExpressions": [{"key": "a", "operator": "Exists"}] * 64}
+    assert problems(document(namespaceSelector=rules)) == []
+
+
 def test_all_that_is_wrong_with_a_selector_is_said_at_once() -> None:
     rules = [{"key": "a b", "operator": "Is"}, {"key": "a", "operator": "In", "values": ["?"]}, {"operator": "Exists"}]
     found = problems(document(weight=0, namespaceSelector={"matchLabels": {"?": "!"}, "matchExpressions": rules}))

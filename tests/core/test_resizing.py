@@ -290,3 +290,10 @@ def test_a_status_of_before_there_were_sizes_means_all_replicas() -> None:
     assert len(world.pods) == 4
     assert world.memory.admission is not None
     assert world.memory.admission.at == START
+
+
+def test_a_replica_of_a_type_that_the_job_no_longer_has_is_not_missed() -> None:
+    world = admitted(elastic(), ps=1, worker=2)
+    world.job = elastic(ps=0)
+    world.settle()
+    assert {replica.type for replica in world.memory.seen} == {"worker"}

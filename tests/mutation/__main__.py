@@ -14,9 +14,12 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.mutation import inside
 from tests.mutation.mutating import PACKAGES, Mutant, sample
@@ -80,61 +83,108 @@ def _key(mutant: Mutant) -> str:
     return json.dumps([mutant.line.file, mutant.line.nth, mutant.old, mutant.new])
 
 
-def judged(mutants: Sequence[Mutant], recording: Recording, copies: Copies, outcomes: Outcomes, spread: bool) -> None:
-    """Says what becomes of each to ``outcomes``; ``spread``: all tests that run the line are tried, however slow."""
-    tried = 0
+class Judge:
+    """Says what becomes of changes to ``outcomes``. ``spread``: all tests that run a line are tried, however slow."""
 
-    def say(mutant: Mutant, outcome: str, by: str = "") -> None:
-        nonlocal tried
-        tried += 1
-        result = Result(mutant, outcome, by)
-        outcomes.keep(result)
-        if outcome != NOTICED:
-            print(f"{tried}/{len(mutants)} {result.lines()}", flush=True)
+    def __init__(self, recording: Recording, copies: Copies, outcomes: Outcomes, spread: bool) -> None:
+        self._recording, self._copies, self._outcomes = recording, copies, outcomes
+        self._spread = spread
+        self._tried = 0
+        self._failing = ""
 
-    def ended(mutant: Mutant, end: Ended) -> None:
-        if end.too_long:
-            say(mutant, TOO_LONG)
-        elif end.told is None:
-            say(mutant, BROKEN_OFF, end.output[-1000:])
-        else:
-            say(mutant, SURVIVED if end.told == "" else NOTICED, end.told)
+    def judge(self, mutants: Sequence[Mutant]) -> str:
+        """Tries each; says which tests fail without any change, in which case none was tried.
 
-    def jobs() -> Iterator[Job]:
-        for mutant in mutants:
-            spent = recording.seconds
-            tests = sorted(recording.touching(mutant), key=spent.__getitem__) if spread else recording.near(mutant)
+        A change is tried in a fork of a process that has collected all tests, which takes a tenth of the time. It is
+        tried again in a process of its own, changed before it is imported, if that noticed nothing.
+        """
+        near = {mutant: self._near(mutant) for mutant in mutants}
+        for mutant, tests in near.items():
             if not tests:
-                say(mutant, NOT_RUN)
-                continue
-            long = sum(spent[test] for test in tests)
-            yield Job(
-                lambda root, tests=tests: inside.first_failure(root, tests),
-                lambda end, mutant=mutant: ended(mutant, end),
-                cpu=int(60 + 4 * long),
-                wall=180 + 40 * long,
-                change=(mutant.line.file, mutant.source),
-            )
+                self._say(Result(mutant, NOT_RUN))
+        tried = [mutant for mutant in mutants if near[mutant]]
+        left = [mutant for mutant in tried if mutant.defines]
+        quick = [mutant for mutant in tried if not mutant.defines]
+        files = sorted({test.partition("::")[0] for mutant in quick for test in near[mutant]})
 
-    run(jobs(), copies, FOLDER)
+        def all_collected(session: pytest.Session) -> list[tuple[int, str]]:
+            found: list[tuple[int, str]] = []
+            root = Path.cwd()
+
+            def job(number: int, mutant: Mutant | None, tests: list[str]) -> Job:
+                path, source = (str(root / mutant.line.file), mutant.source) if mutant else ("", "")
+
+                def ended(end: Ended) -> None:
+                    told = TOO_LONG if end.too_long else BROKEN_OFF if end.told is None else end.told
+                    found.append((number, told))
+                    if mutant and told:
+                        self._say(_result(mutant, told))
+
+                return self._job(
+                    tests, lambda _: inside.first_failure_of(session, tests, path, source), ended, apart=False
+                )
+
+            run((job(-1, None, near[one]) for one in _one_each(quick)), self._copies, FOLDER)
+            if not any(told for _, told in found):
+                run((job(at, one, near[one]) for at, one in enumerate(quick)), self._copies, FOLDER)
+            return found
+
+        def ended(end: Ended) -> None:
+            nonlocal left
+            if end.told is None:
+                self._failing = end.output[-3000:]
+                return
+            for number, told in end.told:
+                if number < 0:
+                    self._failing += told and f"{told}\n"
+                elif told:
+                    self._say(_result(quick[number], told))
+                else:
+                    left.append(quick[number])
+
+        def collect(root: Path) -> list[tuple[int, str]]:
+            found: list[tuple[int, str]] = []
+            inside.collected(root, files, lambda session: found.extend(all_collected(session)))
+            return found
+
+        if quick:
+            run([Job(collect, ended, 36_000, 36_000)], self._copies, FOLDER)
+        if not self._failing:
+            run((self._apart(mutant, near[mutant]) for mutant in left), self._copies, FOLDER)
+        return self._failing
+
+    def _near(self, mutant: Mutant) -> list[str]:
+        if self._spread:
+            return sorted(self._recording.touching(mutant), key=self._recording.seconds.__getitem__)
+        return self._recording.near(mutant, TREE)
+
+    def _job(self, tests: list[str], work: Callable[[Path], str], ended: Callable[[Ended], None], **more: Any) -> Job:
+        long = sum(self._recording.seconds[test] for test in tests)
+        return Job(work, ended, cpu=int(60 + 4 * long), wall=180 + 40 * long, **more)
+
+    def _apart(self, mutant: Mutant, tests: list[str]) -> Job:
+        def ended(end: Ended) -> None:
+            told = TOO_LONG if end.too_long else BROKEN_OFF if end.told is None else end.told
+            self._say(_result(mutant, told) if told else Result(mutant, SURVIVED))
+
+        change = mutant.line.file, mutant.source
+        return self._job(tests, lambda root: inside.first_failure(root, tests), ended, change=change)
+
+    def _say(self, result: Result) -> None:
+        self._tried += 1
+        self._outcomes.keep(result)
+        if result.outcome != NOTICED:
+            print(f"{self._tried}: {result.lines()}", flush=True)
 
 
-def steady(mutants: Sequence[Mutant], recording: Recording, copies: Copies) -> bool:
-    """Whether the tests near one change of each package pass without it; says which do not."""
-    failed = []
+def _result(mutant: Mutant, told: str) -> Result:
+    """``told``: the test that failed, or that it came to no end."""
+    return Result(mutant, told) if told in {TOO_LONG, BROKEN_OFF} else Result(mutant, NOTICED, told)
 
-    def ended(end: Ended) -> None:
-        if end.told != "":
-            failed.append(end.told or end.output[-2000:])
 
-    first = {mutant.package: near for mutant in reversed(mutants) if (near := recording.near(mutant))}
-    jobs = [
-        Job(lambda root, tests=tests: inside.first_failure(root, tests), ended, 600, 1200) for tests in first.values()
-    ]
-    run(jobs, copies, FOLDER)
-    if failed:
-        print("these fail without any change:", *failed, sep="\n")
-    return not failed
+def _one_each(mutants: Iterable[Mutant]) -> list[Mutant]:
+    """One of each package."""
+    return list({mutant.package: mutant for mutant in mutants}.values())
 
 
 def table(results: Iterable[Result]) -> str:
@@ -174,15 +224,15 @@ def main() -> int:
     recording = recorded(TREE, copies, FOLDER, options.only.partition("/")[0])
     if options.list:
         for mutant in mutants:
-            near = recording.near(mutant)
+            near = recording.near(mutant, TREE)
             print(Result(mutant, f"{len(near)} tests", near[0] if near else "").lines())
         return 0
     known, outcomes = equivalents(), Outcomes(FOLDER / "outcomes.json")
     same = {mutant: reason for mutant in mutants if (reason := known.get((mutant.line.file, mutant.old, mutant.new)))}
     left = [one for one in mutants if one not in same and not (options.again and outcomes.last(one).noticed)]
-    if not steady(left, recording, copies):
+    if failing := Judge(recording, copies, outcomes, options.all).judge(left):
+        print(f"these fail without any change:\n{failing}")
         return 1
-    judged(left, recording, copies, outcomes, options.all)
     results = [Result(one, EQUIVALENT, same[one]) if one in same else outcomes.last(one) for one in mutants]
     survivors = [result for result in results if not result.noticed and result.outcome != EQUIVALENT]
     report = table(results)

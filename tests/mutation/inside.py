@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+import resource
+import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
+from types import CodeType, FunctionType
 
 import pytest
 
@@ -32,6 +37,63 @@ def first_failure(root: Path, tests: list[str]) -> str:
     if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return ""
     return picker.failed or f"exit code {int(code)}"
+
+
+def collected(root: Path, files: list[str], go_on: Callable[[pytest.Session], None]) -> None:
+    """Collects the tests of these files in this process, and calls ``go_on`` instead of running them."""
+    pytest.main([*QUIET, "-x", "-s", *files], plugins=[_Instead(go_on)])
+
+
+class _Instead:
+    def __init__(self, go_on: Callable[[pytest.Session], None]) -> None:
+        self._go_on = go_on
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        session.config.pluginmanager.unregister(self)
+        self._go_on(session)
+        return True
+
+
+def first_failure_of(session: pytest.Session, tests: list[str], path: str, source: str) -> str:
+    """``first_failure`` in a process that has collected everything, with a function of the module at ``path`` changed.
+
+    "" where there is no such function, too: what runs at import has to be changed before it is imported.
+    """
+    if path and not put_in_place(path, source):
+        return ""
+    picker = Picker(tests)
+    session.config.pluginmanager.register(picker)
+    picker.pytest_collection_modifyitems(session.items, session.config)
+    session.testscollected = len(session.items)
+    with contextlib.suppress(session.Failed):
+        session.config.hook.pytest_runtestloop(session=session)
+    return picker.failed
+
+
+def put_in_place(path: str, source: str) -> bool:
+    """The functions of the module at ``path`` do what they do in ``source``; whether there were any that can."""
+    codes = {(code.co_qualname, code.co_firstlineno): code for code in _codes(compile(source, path, "exec"))}
+    done = False
+    for found in gc.get_objects():
+        if type(found) is FunctionType and found.__code__.co_filename == path:
+            code = codes.get((found.__code__.co_qualname, found.__code__.co_firstlineno))
+            if code is not None and code != found.__code__:
+                try:
+                    found.__code__ = code
+                except ValueError:  # it closes over other names than before
+                    return False
+                done = True
+        elif type(found).__name__ == "_lru_cache_wrapper" and found.__module__.startswith("tf_dist."):
+            found.cache_clear()
+    return done
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
 
 
 class Recorder:
@@ -105,12 +167,12 @@ class Picker:
             self.failed = self.failed or f"{report.nodeid} (collected)"
 
 
-def enter(root: Path, cpu_seconds: int | None) -> None:
+def enter(root: Path | None, cpu_seconds: int) -> None:
     """Makes this forked process one of the copy of the tree at ``root``: what it imports is from there."""
-    import resource
-    import sys
-
     os.setsid()
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 5))
+    if root is None:
+        return
     for name in [name for name in sys.modules if name.partition(".")[0] in {"tests", "tf_dist"}]:
         del sys.modules[name]
     here = Path.cwd()
@@ -118,5 +180,3 @@ def enter(root: Path, cpu_seconds: int | None) -> None:
     sys.path[:] = [str(root), *(path for path in sys.path if path and Path(path) != here)]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     os.environ.pop("PYTEST_CURRENT_TEST", None)
-    if cpu_seconds is not None:
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 5))

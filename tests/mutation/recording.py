@@ -6,8 +6,7 @@ import hashlib
 import pickle
 import re
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -19,6 +18,8 @@ from tests.mutation.running import Copies, Ended, Job, run
 # Tests of whole processes, of packages that are not measured, and of the code's surroundings.
 _ELSEWHERE = ("integration", "mutation", "examples", "deploy", "argo", "cli", "cluster", "faults", "simulate")
 _BATCH = 6  # files a process
+_NAMED = 0.1  # what a test in the module's own test module is ahead: as if 10 tests ran a line
+_AROUND = 8  # lines before and after one that are around it
 _SLOW = 5.0  # seconds: a test that takes longer is not near
 _LONG = 5.0  # seconds: what all the tests near a line take at most
 
@@ -32,16 +33,35 @@ class Recording:
     runs: dict[Line, set[str]] = field(default_factory=dict)
     lines: Counter[str] = field(default_factory=Counter)
 
-    def near(self, mutant: Mutant) -> list[str]:
-        """The tests near its line: those of the package's own folder, and of them those that run little else, first.
+    def near(self, mutant: Mutant, tree: Path) -> list[str]:
+        """The tests near its line: of those that run it, first those that run what few others run around it.
 
-        One of each test function, before the next of any.
+        So the row of a table that a branch is for comes before the hundreds that go past the branch. A test module of
+        the same name counts for it. Where this is equal: one of each test function, before the next of any; of these,
+        the ones that run little else.
         """
-        own = f"tests/{mutant.package}/"
+        if mutant.defines:
+            around = self._naming(mutant)
+        else:
+            lines = lines_of(mutant.line.file, (tree / mutant.line.file).read_text())
+            around = lines[max(0, mutant.number - 1 - _AROUND) : mutant.number + _AROUND]
+        score: dict[str, float] = defaultdict(float)
+        for tests in map(self.runs.get, around):
+            for test in tests or ():
+                score[test] += 1 / len(tests or ())
         found = [test for test in self.touching(mutant) if self.seconds[test] <= _SLOW]
-        found.sort(key=lambda test: (not test.startswith(own), self.lines[test], test))
+        named = f"/test_{Path(mutant.line.file).name}::"
+        for test in found:
+            score[test] += _NAMED * (named in test)
+        found.sort(key=lambda test: (self.lines[test], test))
+        rows: Counter[tuple[str, float]] = Counter()
+        ranked = []
+        for test in found:
+            name = test.partition("[")[0], round(score[test], 4)
+            rows[name] += 1
+            ranked.append((-name[1], rows[name], len(ranked), test))
         taken, spent = [], 0.0
-        for test in chain.from_iterable(_turns(found)):
+        for *_, test in sorted(ranked):
             if spent + self.seconds[test] <= _LONG:
                 spent += self.seconds[test] + 0.005
                 taken.append(test)
@@ -55,18 +75,12 @@ class Recording:
         """
         if not mutant.defines:
             return self.runs.get(mutant.line, set())
-        named = re.compile(rf"\b{re.escape(mutant.defines)}\b")
-        found = set().union(*(tests for line, tests in self.runs.items() if named.search(line.text)))
+        found = set().union(*(self.runs[line] for line in self._naming(mutant)))
         return found or set().union(*(tests for line, tests in self.runs.items() if line.file == mutant.line.file))
 
-
-def _turns(tests: Iterable[str]) -> Iterator[list[str]]:
-    """One of each test function, then the next of each."""
-    rows: dict[str, list[str]] = {}
-    for test in tests:
-        rows.setdefault(test.partition("[")[0], []).append(test)
-    for turn in range(max(map(len, rows.values()), default=0)):
-        yield [row[turn] for row in rows.values() if turn < len(row)]
+    def _naming(self, mutant: Mutant) -> list[Line]:
+        named = re.compile(rf"\b{re.escape(mutant.defines)}\b")
+        return [line for line in self.runs if named.search(line.text)]
 
 
 def recorded(tree: Path, copies: Copies, folder: Path, package: str = "") -> Recording:

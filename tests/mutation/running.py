@@ -88,7 +88,8 @@ def _mirror(source: Path, target: Path) -> None:
 class Job:
     """``work`` in a process of its own, in a copy in which ``change`` (file, source) is made.
 
-    ``cpu`` and ``wall``: seconds after which it takes too long. ``ended`` is called in this process.
+    Not ``apart``: it goes on in the copy that this process is in. ``cpu`` and ``wall``: seconds after which it takes
+    too long. ``ended`` is called in this process.
     """
 
     work: Callable[[Path], Any]
@@ -96,6 +97,7 @@ class Job:
     cpu: int
     wall: float
     change: tuple[str, str] | None = None
+    apart: bool = True
 
 
 def run(jobs: Iterable[Job], copies: Copies, folder: Path) -> None:
@@ -129,8 +131,9 @@ def run(jobs: Iterable[Job], copies: Copies, folder: Path) -> None:
             time.sleep(0.02)
     finally:
         for pid, (_, _, change, _) in running.items():
-            _end(pid)
+            os.kill(pid, signal.SIGTERM)  # it ends what it started
             os.waitpid(pid, 0)
+            _end(pid)
             change.__exit__(None, None, None)
 
 
@@ -145,7 +148,7 @@ def _fork(job: Job, root: Path, folder: Path) -> int:
         with (folder / f"{mine}.out").open("w") as out:
             os.dup2(out.fileno(), 1)
             os.dup2(out.fileno(), 2)
-        enter(root, job.cpu)
+        enter(root if job.apart else None, job.cpu)
         told = job.work(root)
         (folder / f"{mine}.told").write_bytes(pickle.dumps(told))
         code = 0

@@ -235,7 +235,6 @@ class Job:
     dialect: Dialect
     key: JobKey
     uid: str = ""
-    generation: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     replica_specs: tuple[ReplicaSpec, ...]

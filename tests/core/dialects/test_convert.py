@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.dialects.documents import ALL, Doc, changed, paths, template, v1, v1alpha1, volcano
 from tf_dist.core.dialects import convert, parse
+from tf_dist.core.dialects.losses import SAID
 from tf_dist.core.dialects.meaning import meaning
 from tf_dist.core.model import Dialect
 from tf_dist.errors import InvalidJob
@@ -19,6 +20,11 @@ V1, ALPHA, VOLCANO = Dialect
 
 def own_server() -> Doc:
     return changed(v1alpha1(), "spec.replicaSpecs.2.template", template(restartPolicy="OnFailure"))
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_there_are_words_for_every_loss(make: Any):
+    assert {aspect for aspect, _ in meaning(parse(make()).job)} == SAID.keys()
 
 
 @pytest.mark.parametrize("make", ALL)

@@ -29,7 +29,7 @@ def place(job: Job, role: str) -> Loc:
     return ("spec",)
 
 
-_SAID: Final[Mapping[str, str]] = {
+SAID: Final[Mapping[str, str]] = {
     "success": "the job would succeed at another moment",
     "minSuccess": "so many successes no longer end the job",
     "cleanPods": "other pods would be left when the job has ended",
@@ -123,7 +123,7 @@ def losses(source: Parsed, result: Job) -> Iterator[Problem]:
         yield Problem(path, f"{result.dialect} has no {role} replicas: they are left out", "keep the job as it is")
     for key, value in before.items():
         if key[1] not in gone and after.get(key) != value:
-            yield Problem(_path(source.job, key), _SAID[key[0]], _difference(key[0], value, after.get(key)))
+            yield Problem(_path(source.job, key), SAID[key[0]], _difference(key[0], value, after.get(key)))
     yield from _renames(source.job, result)
     yield from _unread(source)
 

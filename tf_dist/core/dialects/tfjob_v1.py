@@ -136,7 +136,6 @@ def build(job: TFJob) -> Job:
         dialect=Dialect.TFJOB_V1,
         key=job.metadata.key,
         uid=job.metadata.uid or "",
-        generation=job.metadata.generation or 0,
         labels=job.metadata.labels or {},
         annotations=annotations,
         replica_specs=specs,

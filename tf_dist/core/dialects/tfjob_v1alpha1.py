@@ -83,7 +83,6 @@ def build(job: TFJob) -> Job:
         dialect=Dialect.TFJOB_V1ALPHA1,
         key=job.metadata.key,
         uid=job.metadata.uid or "",
-        generation=job.metadata.generation or 0,
         labels=job.metadata.labels or {},
         annotations=job.metadata.annotations or {},
         replica_specs=specs,

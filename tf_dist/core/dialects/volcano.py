@@ -99,7 +99,6 @@ def build(job: VolcanoJob) -> Job:
         dialect=Dialect.VOLCANO,
         key=job.metadata.key,
         uid=job.metadata.uid or "",
-        generation=job.metadata.generation or 0,
         labels=job.metadata.labels or {},
         annotations=job.metadata.annotations or {},
         replica_specs=specs,
