@@ -109,6 +109,13 @@ def test_ports_elasticity_and_suspension_go_along():
     assert back["metadata"]["annotations"]["tf-dist.dev/suspend"] == "true"
 
 
+def test_a_container_keeps_its_ports():
+    ports = [{"name": "tfjob-port", "containerPort": 5000}, {"name": "metrics", "containerPort": 9090}]
+    document = changed(v1(), "spec.tfReplicaSpecs.Worker.template.spec.containers.0.ports", ports)
+    (worker,) = (task for task in convert(document, VOLCANO).document["spec"]["tasks"] if task["name"] == "worker")
+    assert worker["template"]["spec"]["containers"][0]["ports"] == ports
+
+
 def test_volcano_volumes_become_part_of_the_pods():
     document = changed(volcano(), "spec.volumes", [{"mountPath": "/models", "volumeClaimName": "models"}])
     pod = convert(document, V1).document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]

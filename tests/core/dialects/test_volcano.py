@@ -106,6 +106,11 @@ def test_the_training_container_is_the_first_unless_one_is_named_tensorflow():
     assert (spec.container, spec.port) == ("tensorflow", 4444)
 
 
+def test_containers_are_always_restarted_where_the_template_does_not_say():
+    document = changed(volcano(), "spec.tasks.0.template.spec.restartPolicy", ...)
+    assert parse(document).job.replica_specs[0].pod_restart_policy == "Always"
+
+
 def test_a_name_without_a_role_is_other():
     assert parse(changed(volcano(), "spec.tasks.1.name", "trainer")).job.replica_specs[1].role is Role.OTHER
 
@@ -266,6 +271,13 @@ def test_an_exit_code_may_stand_beside_every_event():
         ("spec.volumes", [{"volumeClaimName": "c"}], "spec.volumes[0].mountPath", "is required and missing", ""),
         ("spec.queue", "root", "spec.queue", "root queue", ""),
         ("spec.networkTopology", {"mode": "firm"}, "spec.networkTopology.mode", "unknown value 'firm'", ""),
+        (
+            "spec.networkTopology",
+            {"highestTierAllowed": 1, "highestTierName": "rack"},
+            "spec.networkTopology",
+            "has both highestTierAllowed and highestTierName",
+            "keep one",
+        ),
         ("spec.tasks", [], "spec.tasks", "at least one task", ""),
         ("spec.maxRetry", -1, "spec.maxRetry", "must not be negative", ""),
         ("metadata.name", "a_b", "metadata.name", "not a name", "a-b"),
@@ -310,6 +322,7 @@ def test_no_replicas_at_all():
         ),
         ("spec.tasks.0.topologyPolicy", "best-effort", "spec.tasks[0].topologyPolicy", "not used"),
         ("spec.networkTopology", {"mode": "soft"}, "spec.networkTopology", "not used"),
+        ("spec.networkTopology", {"highestTierAllowed": 1}, "spec.networkTopology", "not used"),
     ],
 )
 def test_advice(path: str, value: Any, where: str, message: str):

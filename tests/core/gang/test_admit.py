@@ -218,6 +218,16 @@ def test_pods_of_which_nobody_knows_the_node_count_wherever_there_is_room() -> N
     assert reason(judged([inside, gang("new", workers(1))], node("n", gpu=3))["new"]) == "Admit"
 
 
+def test_such_pods_of_all_gangs_count_and_those_of_a_gang_that_ends_no_longer() -> None:
+    inside = [replace(gang(name, workers(1)), place=Place(at=0, sizes={})) for name in ("in", "too")]
+    assert reason(judged([*inside, gang("new", workers(1))], node("n", gpu=3))["new"]) == "Admit"
+    world = World([node("n", gpu=2)])
+    world.put(*inside, gang("new", workers(1), at=1))
+    assert reason(world.decide(10)["new"]) == "WaitingForCapacity"
+    world.remove("in")
+    assert reason(world.decide(11)["new"]) == "Admit"
+
+
 def test_pods_that_nodes_count_already_are_not_counted_again() -> None:
     there = bound(running("in", {"n": 3}))
     assert reason(judged([there, gang("new", workers(1))], node("n", gpu=4, used={"gpu": 3}))["new"]) == "Admit"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.core.gang.gangs import World, gang, message, node, placed, queue, reason, workers
 from tests.core.gang.rooms import PATIENT
-from tf_dist.core.gang.admit import Admitter
+from tf_dist.core.gang.admit import Admitter, admit
 from tf_dist.core.gang.charges import pod_charge, read_quota
-from tf_dist.core.gang.model import Admit, Gang, Order, Wait
+from tf_dist.core.gang.model import Admit, Gang, Order, Snapshot, Wait
 from tf_dist.core.gang.resource_quota import Charges, PodCharge, ResourceQuota, Scope
 
 POD = PodCharge(amounts=(("pods", Decimal(1)),))
@@ -74,6 +74,23 @@ def test_an_elastic_gang_starts_and_grows_within_it() -> None:
     made.put(bounded("b", 4, least=1, at=1500))
     made.settle(5000)
     assert made.gangs["b"].place is None or made.gangs["b"].place.sizes["worker"] == 1
+
+
+@pytest.mark.parametrize(
+    ("resource", "value", "text"),
+    [
+        ("limits.memory", 2**31, "limits.memory 2Gi"),
+        ("memory", 2**31, "memory 2Gi"),
+        ("requests.cpu", "0.5", "requests.cpu 500m"),
+        ("requests.nvidia.com/gpu", 2, "requests.nvidia.com/gpu 2"),
+    ],
+)
+def test_amounts_are_in_the_resources_own_unit(resource: str, value: Any, text: str) -> None:
+    bound = ResourceQuota(name="q", hard={resource: Decimal(0)}, used={})
+    asks = Charges((PodCharge(amounts=((resource, Decimal(value)),)),))
+    waiting = gang("a", workers(1), charges=asks)
+    verdict = admit(Snapshot(gangs=(waiting,), nodes=NODES, now=10, bounds={"ml": (bound,)}))["a"]
+    assert message(verdict) == f"needs {text}, and ResourceQuota q allows no more than 0"
 
 
 def test_what_can_never_be_within_it_is_told_so() -> None:

@@ -258,3 +258,4 @@ def test_columns_are_used_again_and_are_never_many() -> None:
     columns.hold("first", frozenset())
     columns.settle()
     assert of(4711) == ([names[0]], True)
+    assert of(128) == ([names[127]], True), "the others have theirs still"

@@ -67,6 +67,13 @@ def test_no_more_is_preempted_while_pods_are_on_their_way_out() -> None:
     assert reason(said["small"]) == "WaitingForCapacity"
 
 
+def test_who_goes_gives_up_pods_that_are_there_and_pods_that_are_to_come() -> None:
+    half = replace(running("low", {"n0": 4}), bound={"worker": {"n0": 2}})
+    found = World([node("n0", gpu=4, used={"gpu": 2})])
+    found.put(half, gang("high", workers(4), priority=5))
+    assert victims(found) == ["low"]
+
+
 def test_a_promise_outlives_the_admitter() -> None:
     """The gang that others gave way to comes first, whoever has a better place in line by then."""
     found = world(running("low", {"n0": 4}), gang("high", workers(4), priority=5), nodes=1)

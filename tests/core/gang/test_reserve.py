@@ -127,6 +127,16 @@ def test_a_strict_queue_keeps_its_room_for_its_first_from_the_start() -> None:
     assert starts(found, 2) == []
 
 
+def test_who_waits_long_has_a_reservation_behind_those_who_do_not() -> None:
+    found = world(running("a", {"n0": 2}, priority=1), gang("large", workers(4), at=1000))
+    found.put(gang("urgent", workers(4), at=1090, priority=1))
+    found.decide(1110)
+    assert message(found.admitter.explain("urgent")).endswith("position 1")
+    assert "behind ml/urgent; starts when ml/a ends" in message(found.admitter.explain("large"))
+    found.decide(1195)
+    assert message(found.admitter.explain("large")).endswith("position 2, behind ml/urgent")
+
+
 def test_members_that_differ_reserve_together() -> None:
     found = World([node("n0", cpu=8, gpu=4), node("n1", cpu=8)], policy=POLICY)
     found.put(

@@ -226,6 +226,18 @@ def test_many_changes_are_not_remembered_for_ever() -> None:
     assert room.ladder.best(other.requests) == room.table.row["m"]
 
 
+def test_counts_are_right_after_few_changes_many_and_more_than_are_remembered() -> None:
+    room = Room([node(f"n{number}", cpu=4) for number in range(200)])
+    shape, other = room.shape(member(cpu=1)), room.shape(member(cpu=4))
+    assert (room.most(shape), room.most(other)) == (800, 200)
+    left = 200
+    for touched in (1, 20, 100):
+        for number in range(touched):
+            room.take(shape, f"n{200 - left + number}" if touched < 100 else f"n{number + 21}", 1)
+        left -= touched
+        assert (room.most(shape), room.most(other)) == (600 + left, left)
+
+
 class Rooms(RuleBasedStateMachine):
     """A room that lives through anything is the same as one that is made anew of what there is."""
 

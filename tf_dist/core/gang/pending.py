@@ -127,7 +127,7 @@ class Pending:
         """When ``wake`` will have something to do: epoch seconds, inf for never."""
         asleep = self._alarms[0][0] if self._alarms else inf
         starving = self._starving[0][0] if self._starving else inf
-        return asleep if asleep < starving else starving
+        return min(asleep, starving)
 
     def asleep(self, uid: str) -> bool:
         """Whether the gang's time has not come."""
