@@ -39,7 +39,7 @@ def dotted(loc: Loc) -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """The known word most like this one, "" if none is: case does not count, ``Comand`` is near ``command``."""
     by_folded = {name.casefold(): name for name in known}
-    found = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.7)
+    found = difflib.get_close_matches(word.casefold(), by_folded, cutoff=0.7)
     return by_folded[found[0]] if found else ""
 
 

@@ -73,7 +73,7 @@ class Quotas:
         """
         name = queue or DEFAULT
         if name not in self:
-            near = difflib.get_close_matches(name, self.names, n=1, cutoff=0.6)
+            near = difflib.get_close_matches(name, self.names)
             return Lack(queue=name, at=name, nearest=near[0] if near else "")
         limits = self._branches[name].limits
         if not limits:
