@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.driver.harness import START, World, disturbed, tfjob
+from tests.driver.harness import START, RunningClock, World, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import TFJOBS, Resource
 from tf_dist.core import names
@@ -219,7 +219,7 @@ def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
 
 def test_a_job_that_comes_while_admission_rests_is_decided_about_afterwards() -> None:
     """Nothing else may happen that would wake the driver."""
-    world = World(cpu="64")
+    world = World(cpu="64", clock=RunningClock())
     driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
     driver.start()
     try:

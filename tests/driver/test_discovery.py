@@ -12,7 +12,7 @@ import pytest
 
 from tests.driver.controllers import ask, settings
 from tests.driver.gang_apis import definition
-from tests.driver.harness import World, disturbed, queue, queued, tfjob
+from tests.driver.harness import RunningClock, World, disturbed, queue, queued, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import (
     LEASES,
@@ -54,7 +54,7 @@ def reason(world: World, name: str) -> str:
 @pytest.fixture
 def bare() -> World:
     """A cluster without our definition of queues."""
-    return World(lacks=[QUEUES])
+    return World(lacks=[QUEUES], clock=RunningClock())
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_driver_that_lists_sees_queues_that_were_defined_later(bare: World) ->
 
 @pytest.mark.parametrize("kind", [TFJOBS, VOLCANO_JOBS], ids=lambda kind: kind.kind)
 def test_a_controller_says_which_kind_of_jobs_is_not_served(kind: Resource) -> None:
-    world = World(lacks=[kind])
+    world = World(lacks=[kind], clock=RunningClock())
     world.memory.create(LEASES, "default", {"metadata": {"name": "tf-dist-controller"}})
     with Controller(world.memory, settings(volcano_jobs=True)) as controller:
         name = f"{kind.plural}.{kind.group}"
@@ -133,7 +133,7 @@ class Rights:
 
 @pytest.fixture
 def world() -> World:
-    return World()
+    return World(clock=RunningClock())
 
 
 @pytest.fixture

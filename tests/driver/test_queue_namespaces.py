@@ -116,8 +116,8 @@ def test_a_driver_that_follows_the_cluster_starts_the_job_for_the_label_alone() 
     driver = Driver(disturbed(world.memory, seen), clock=world.clock)
     driver.start()
     try:
-        until(lambda: NAMESPACES in watched, seconds=30)
+        until(lambda: NAMESPACES in watched, seconds=60)
         label(world.memory, "vision")
-        until(lambda: world.status("mine")["reason"] == "Admitted", seconds=30)
+        until(lambda: world.status("mine")["reason"] == "Admitted", seconds=60)
     finally:
         driver.stop()

@@ -401,7 +401,7 @@ def test_whoever_goes_on_after_a_crash_finds_its_object_and_its_pods(after: int)
 def test_a_driver_that_follows_the_cluster_hears_of_its_schedulers_and_ends_with_them() -> None:
     world = world_of(VOLCANO_GROUPS)
     before = threading.active_count()
-    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+    driver = Driver(world.memory)  # clocks that go: what has to be tried again is, after a while
     driver.start()
     try:
         until(driver.synced, 60)
