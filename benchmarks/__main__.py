@@ -1,7 +1,7 @@
 """``python -m benchmarks [NAME…]``: measure the rows whose names start so (all without a name), and write the page.
 
-Each benchmark runs in a process of its own. ``python -m benchmarks docs`` only writes ``docs/benchmarks.md`` anew, from
-``results.json``.
+Each benchmark runs in a process of its own. ``python -m benchmarks docs`` measures nothing: it judges ``results.json``
+by the targets of today, and writes ``docs/benchmarks.md`` from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks import (
     simulations,
     store,
 )
-from benchmarks.measure import BENCHMARKS, Benchmark, Row, machine, probe
+from benchmarks.measure import BENCHMARKS, Benchmark, Row, judged, machine, probe
 from benchmarks.page import GROUPS, page, shown
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +62,7 @@ def rows() -> list[Row]:
 def main(wanted: list[str]) -> int:
     """1 if a target was missed or a benchmark failed, 2 for an unknown name."""
     if wanted == ["docs"]:
+        RESULTS.write_text(dumped(merged(rows(), stored(), [])))
         PAGE.write_text(page(stored()))
         return 0
     if wanted[:1] == ["--in-this-process"]:
@@ -110,7 +111,7 @@ def _merged(row: Row, now: Stored | None, before: Stored | None) -> Stored:
     if now is not None and ("value" in now or "failed" in now):
         return now
     if before is not None and before.items() >= row.definition().items() and before.get("commit"):
-        return before
+        return judged(row, before)
     return now or not_measured(row, "it was not run")
 
 

@@ -7,7 +7,6 @@ an answer takes with so many waiting.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -15,11 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from benchmarks.jobs import tfjob
+from benchmarks.jobs import TEMPLATE, Copies, tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark
 from tf_dist.cluster.api import LEASES, NODES, PODS, TFJOBS, Object
 from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.cluster.memory.store import Key
 from tf_dist.core import names
 from tf_dist.driver.controller import collect_rarely
 from tf_dist.driver.lease import LeaseRef
@@ -107,49 +105,13 @@ def _admitted(job: Object) -> bool:
     return bool(((job.get("status") or {}).get("tfDist") or {}).get("admission"))
 
 
-class _Copies:
-    """A journal that keeps what one cluster holds, and gives it to the next with one of its jobs many times over."""
-
-    def __init__(self, job: str, copies: int) -> None:
-        self._job, self._copies = job, copies
-        self._kept: dict[Key, tuple[int, Object]] = {}
-        self._version = 0
-
-    def write(self, key: Key, version: int, obj: Object | None) -> None:
-        """Keep it."""
-        self._version = version
-        self._kept.pop(key, None)
-        if obj is not None:
-            self._kept[key] = version, obj
-
-    def load(self) -> tuple[int, Iterator[tuple[Key, Object]]]:
-        """All of it, with the copies."""
-        found = sorted(self._kept.items(), key=lambda entry: entry[1][0])
-        return self._version + self._copies * bool(found), self._objects(found)
-
-    def _objects(self, found: list[tuple[Key, tuple[int, Object]]]) -> Iterator[tuple[Key, Object]]:
-        for key, (_, obj) in found:
-            if key.name != self._job:
-                yield key, obj
-                continue
-            text = json.dumps(obj)
-            version, uid = f'"resourceVersion": "{obj["metadata"]["resourceVersion"]}"', obj["metadata"]["uid"]
-            for number in range(self._copies):
-                named = text.replace(self._job, name := f"waiting-{number:06}").replace(uid, f"{number:08x}{uid[8:]}")
-                copy = json.loads(named.replace(version, f'"resourceVersion": "{self._version + number + 1}"'))
-                yield key._replace(name=name), copy
-
-    def close(self) -> None:
-        """Nothing to let go of."""
-
-
 @contextmanager
 def scene(waiting: int) -> Iterator[Scene]:
     """So many gangs wait, and a driver follows them."""
     collect_rarely()
     settings = DriverSettings(volcano_jobs=False, workers=16, admissions=LeaseRef("default", "admissions"))
-    journal = _Copies("waiting-template", waiting)
-    with MemoryCluster(journal=journal) as small:
+    journal = Copies("waiting", waiting)
+    with MemoryCluster(journal=journal, uids=journal.uids) as small:
         _fill(small, Driver(small, settings=settings))
     with MemoryCluster(journal=journal) as cluster:
         driver = Driver(cluster, settings=settings)
@@ -174,7 +136,7 @@ def _fill(cluster: MemoryCluster, driver: Driver) -> None:
     while driver.step():
         pass
     _run_pods(cluster)
-    cluster.create(TFJOBS, "default", tfjob("waiting-template", ps=0, workers=WORKERS, gpus=1))
+    cluster.create(TFJOBS, "default", tfjob(TEMPLATE, ps=0, workers=WORKERS, gpus=1))
     while driver.step():
         pass
 

@@ -1,8 +1,65 @@
-"""Job documents to measure with."""
+"""Jobs to measure with: documents, and many copies of one that a driver has written."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import Any, Final
+
+from tf_dist.cluster.api import Object
+from tf_dist.cluster.memory.store import Key
+
+# What stands for the name of a job, the beginning of uids, and the name of a node in what is copied.
+TEMPLATE: Final = "the-job-here"
+NODE: Final = "the-node-here"
+_UID: Final = "00badbad"
+
+
+class Copies:
+    """A journal that keeps what one cluster holds, and gives it to the next with all of ``TEMPLATE`` many times over.
+
+    Give the first cluster ``uids``. Its node ``NODE`` is there ``nodes`` times, and the copies are spread over them.
+    """
+
+    def __init__(self, name: str, copies: int, *, nodes: int = 1) -> None:
+        self._name, self._copies, self._nodes = name, copies, nodes
+        self._kept: dict[Key, Object] = {}
+        self._version = 0
+        self._numbers = count(1)
+
+    def uids(self) -> str:
+        """The next uid."""
+        return f"{_UID}-0000-4000-8000-{next(self._numbers):012}"
+
+    def write(self, key: Key, version: int, obj: Object | None) -> None:
+        """Keep it."""
+        self._version = version
+        self._kept.pop(key, None)
+        if obj is not None:
+            self._kept[key] = obj
+
+    def load(self) -> tuple[int, Iterator[tuple[Key, Object]]]:
+        """All of it, with the copies; they have versions of their own."""
+        found = dict(self._kept)
+        return self._version + len(found) * self._copies, self._objects(found)
+
+    def _objects(self, found: dict[Key, Object]) -> Iterator[tuple[Key, Object]]:
+        version = self._version
+        for key, obj in found.items():
+            if TEMPLATE not in key.name and key.name != NODE:
+                yield key, obj
+                continue
+            text, before = json.dumps(obj), f'"resourceVersion": "{obj["metadata"]["resourceVersion"]}"'
+            for number in range(self._nodes if key.name == NODE else self._copies):
+                name, node = f"{self._name}-{number:06}", f"node-{number % self._nodes:03}"
+                version += 1
+                copy = text.replace(before, f'"resourceVersion": "{version}"').replace(_UID, f"{number:08x}")
+                renamed = key._replace(name=key.name.replace(TEMPLATE, name).replace(NODE, node))
+                yield renamed, json.loads(copy.replace(TEMPLATE, name).replace(NODE, node))
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
 
 def tfjob(

@@ -62,17 +62,18 @@ class Measured:
         value, worst = _median(self.samples), (max if row.better == "lower" else min)
         peers = {name: _rounded(_median(found)) for name, found in (self.peers or {}).items()}
         samples = _list(self.samples)
-        return {
-            **row.definition(),
-            "value": _rounded(value),
-            "runs": len(samples),
-            "worst": _rounded(worst(samples)),
-            "peers": peers,
-            "target": None if row.target is None else {"bound": row.target.bound, "of": row.target.of},
-            "met": met(row, value, peers),
-            "published": row.published,
-            "note": self.note,
-        }
+        figures = {"value": _rounded(value), "runs": len(samples), "worst": _rounded(worst(samples)), "peers": peers}
+        return judged(row, {**row.definition(), **figures, "note": self.note})
+
+
+def judged(row: Row, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored figure by the target of today."""
+    return {
+        **stored,
+        "target": None if row.target is None else {"bound": row.target.bound, "of": row.target.of},
+        "met": met(row, stored["value"], stored["peers"]),
+        "published": row.published,
+    }
 
 
 def met(row: Row, value: float, peers: Mapping[str, float]) -> bool | None:

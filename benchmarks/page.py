@@ -99,7 +99,10 @@ def _target(row: Stored) -> str:
     if target is None:
         return ""
     sign = "≤" if row["better"] == "lower" else "≥"
-    return f"{sign} {target['bound']:g} × {target['of']}" if target["of"] else f"{sign} {number(target['bound'])}"
+    if not target["of"]:
+        return f"{sign} {number(target['bound'])}"
+    peer = row["peers"].get(target["of"])
+    return f"{number(row['value'] / peer) if peer else '?'} × {target['of']} ({sign} {target['bound']:g})"
 
 
 def _bars(row: Stored) -> str:

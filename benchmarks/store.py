@@ -64,7 +64,7 @@ def _created(cluster: MemoryCluster, count: int, clock: Callable[[], float] = ti
         "Pods created in process, in memory, one after the other by one thread.",
         "/s",
         better="higher",
-        target=Target(0.25, of=_JSON),
+        target=Target(0.1, of=_JSON),
     )
 )
 def in_process() -> Measured:
@@ -174,7 +174,7 @@ def _printed(code: str, *arguments: str) -> list[float]:
         "Pods created over HTTP by one client in a process of its own, one request after the other.",
         "/s",
         better="higher",
-        target=Target(0.8, of=_ECHO),
+        target=Target(0.4, of=_ECHO),
     )
 )
 def over_http() -> Measured:

@@ -93,6 +93,11 @@ def test_only_what_was_measured_now_is_replaced_and_the_rest_keeps_its_commit_an
     ]
 
 
+def test_an_older_figure_is_judged_by_the_target_of_today() -> None:
+    before = measured(row("cli.a", target=Target(20)), Measured(15))
+    assert (before["met"], command.merged(TABLE, [before], [])[0]["met"]) == (True, False)
+
+
 def test_a_figure_of_another_measure_or_without_a_commit_or_of_a_failed_benchmark_is_not_kept() -> None:
     changed = measured(TABLE[0], Measured(1)) | {"measures": "From here to somewhere else."}
     nameless = measured(TABLE[1], Measured(1), commit="")
@@ -130,10 +135,13 @@ def test_a_failed_check_is_no_figure(tmp_path: Path) -> None:
 
 def test_the_page_says_what_is_missed_and_what_is_not_measured() -> None:
     missed = measured(TABLE[0], Measured(11, {"by hand": 22}, "Two of it."))
-    published = row("driver.d", published="Others: 5 ms on their machine.")
-    found = page([measured(published, Measured(3)), missed, command.not_measured(TABLE[2], "no server")])
-    assert "0 targets are met, 1 missed: `cli.a`" in found
+    published = row("driver.d", target=Target(0.5, of="by hand"), published="Others: 5 ms on their machine.")
+    found = page(
+        [measured(published, Measured(3, {"by hand": 10})), missed, command.not_measured(TABLE[2], "no server")]
+    )
+    assert "1 targets are met, 1 missed: `cli.a`" in found
     assert "| `cli.a` | 11 ms | 11 (1) | ≤ 10 | **missed** | From here to there. Two of it. |" in found
+    assert "| `driver.d` | 3 ms | 3 (1) | 0.3 × by hand (≤ 0.5) | met | From here to there. |" in found
     assert "tf-dist" + " " * 38 + "█" * 20 + " 11\n" in found
     assert "by hand" + " " * 38 + "█" * 40 + " 22\n" in found
     assert "- `store.c`: no server" in found
