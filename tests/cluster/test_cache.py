@@ -55,6 +55,18 @@ def test_a_list_takes_what_it_lacks_unless_that_is_newer() -> None:
     assert [(change.old is not None, change.new is not None) for change in changes] == [(True, False), (False, True)]
 
 
+def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_believed() -> None:
+    """A list that is newer than all we have, and shows an object as it was before: what we have of it never was."""
+    cache = Cache(group_of)
+    cache.put(item("a", 8, group="g"))
+    cache.put(item("newer", 12))
+    changes = cache.replace([item("a", 3, group="h"), item("newer", 11)], 10)
+    assert cache.get(("", "a")) == item("a", 3, group="h")
+    assert cache.get(("", "newer")) == item("newer", 12), "the list was made before that"
+    assert [(change.old, change.new) for change in changes] == [(item("a", 8, group="g"), item("a", 3, group="h"))]
+    assert cache.group("g") == []
+
+
 def test_a_server_that_was_set_back_is_believed() -> None:
     cache = Cache()
     cache.put(item("kept", 3))

@@ -22,7 +22,7 @@ from tests.faults.site import (
     uid,
 )
 from tests.faults.wire import Executed
-from tf_dist.cluster.api import QUEUES, RESOURCE_QUOTAS, Object
+from tf_dist.cluster.api import LEASES, QUEUES, RESOURCE_QUOTAS, Object
 from tf_dist.core import names
 from tf_dist.core.status import FREE
 from tf_dist.driver import lease
@@ -116,6 +116,14 @@ class Rules:
         """Whether a write to a Lease is more than its renewal."""
         holders = [((one or {}).get("spec") or {}).get("holderIdentity") for one in (write.before, write.after)]
         return holders[0] != holders[1] or not holders[0]
+
+    def restored(self) -> None:
+        """etcd has been set back: who holds which Lease is what it says again, for the time that anybody waits."""
+        for stored in self.site.memory.list(LEASES).items:
+            spec = stored.get("spec") or {}
+            duration = float(spec.get("leaseDurationSeconds") or lease.DURATION)
+            holder = str(spec.get("holderIdentity") or "")
+            self._renewed[name(stored)] = (holder, self.site.simulation.now, duration)
 
     def holds(self, puppet: Puppet) -> bool:
         """Whether the server would say that a driver's Lease is its own at this moment of true time."""

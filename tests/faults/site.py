@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.driver.harness import START, running
 from tests.faults.documents import TEAM, Shape, queue
@@ -49,6 +49,16 @@ class Truth:
     succeeded: set[str] = field(default_factory=set)
     ended: tuple[str, str] | None = None
     codes: Counter[int] = field(default_factory=Counter)
+
+
+class Backup(NamedTuple):
+    """A backup of etcd, and what was true when it was made."""
+
+    version: int
+    objects: dict[str, dict[str, dict[str, Object]]]
+    uids: dict[str, Any]
+    dependents: dict[str, dict[Any, None]]
+    truth: tuple[dict[str, Truth], dict[str, Object]]
 
 
 class Site:
@@ -390,11 +400,30 @@ class Site:
 
     # Backups
 
-    def backup(self) -> Any:
-        """What etcd holds, and what was true then."""
+    def backup(self) -> Backup:
+        """What etcd holds, and what is true now. (Nothing that is stored is ever changed in place.)"""
         store = self.memory._store
-        with store.lock:
-            return copy.deepcopy((store._objects, self.truth)), store.version
+        objects = {
+            kind: {space: dict(found) for space, found in spaces.items()} for kind, spaces in store._objects.items()
+        }
+        dependents = {owner: dict(keys) for owner, keys in store._dependents.items()}
+        truth = copy.deepcopy((dict(self.truth), self.spoiled))
+        return Backup(store.version, objects, dict(store._by_uid), dependents, truth)
+
+    def restore(self, backup: Backup) -> None:
+        """etcd is as it was, its versions too; every watch ends."""
+        store = self.memory._store
+        for kind in tuple(store._feeds):
+            store.hang_up(kind)
+        kept = copy.deepcopy(backup)
+        store._objects, store._by_uid, store._dependents = kept.objects, kept.uids, kept.dependents
+        store._sorted.clear()
+        store.version = backup.version
+        store.compact()
+        self.truth = defaultdict(Truth, kept.truth[0])
+        self.spoiled = kept.truth[1]
+        self.note(f"etcd is restored to version {backup.version}")
+        self.counts["etcd restored"] += 1
 
 
 def without_values(patch: Object) -> Object:

@@ -207,6 +207,8 @@ def _step(dice: Random, queues: Mapping[str, Any]) -> Step:
             given = {"hard": pick(({}, {}, {"pods": 0}, {"pods": 2}, {"pods": 4}, {"requests.cpu": 3}))}
         case "quota" if queues:
             given = {"name": pick(("vision", "speech")), "cpu": pick((0, 1, 2, 4))}
+        case "restore_etcd":
+            given = {"back": dice.randrange(4)}
         case "namespace":
             given = {"seconds": pick((1.0, 10.0))}
         case _:
@@ -247,5 +249,6 @@ _ACTS = (
     "limit",
     "quota",
     "namespace",
+    "restore_etcd",
     "quiet",
 )

@@ -13,7 +13,7 @@ from tests.faults.proxy import Fault, Kind
 from tests.faults.puppet import Puppet, Reach
 from tests.faults.rules import Rules
 from tests.faults.simulation import simulated
-from tests.faults.site import Site, alive, deleting, memory_of, name, owner_uid, uid
+from tests.faults.site import Backup, Site, alive, deleting, memory_of, name, owner_uid, uid
 from tests.faults.story import COMPANIES, JOBS, Story, drawn
 from tests.faults.wire import Server
 from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object
@@ -69,8 +69,10 @@ class Teller:
                 self._appear(reach, own)
         for called, shape in jobs.items():
             self.site.submit(called, shape)
+        self.backups: list[Backup] = []
         for step in story.steps:
             self._pass(step.pause)
+            self.backups.append(self.site.backup())
             self.site.note(f"--- {step}")
             self.rules.calm_since = None
             getattr(self, step.act)(**step.given)
@@ -251,6 +253,17 @@ class Teller:
         network.inject(fault)
         network.disconnect(frozenset({what}))
         self._later(seconds, partial(network.withdraw, fault))
+
+    def restore_etcd(self, back: int) -> None:
+        """The API server is away for so long that every Lease runs out, and comes back with an older state."""
+        self.server.away = True
+        for puppet in self.puppets:
+            puppet.network.disconnect()
+        self._pass(30.0)
+        self.server.away = False
+        self.site.restore(self.backups[-1 - back % len(self.backups)])
+        self.rules.restored()
+        self.server.stir()
 
     def calm(self, which: int) -> None:
         for puppet in self.puppets:

@@ -55,11 +55,12 @@ class Server:
         self.told: Callable[[Executed], None] = lambda _: None
         self.acting: Callable[[str | None, bool], None] = lambda *_: None
         self.streams: list[Watch] = []
+        self.away = False  # nothing that is sent gets there
         self._version = -1
         simulation.idle = self.stir
 
     def stir(self) -> None:
-        """Let watches have what has changed."""
+        """Let watches have what has changed, or notice that they have ended."""
         version = self.memory._store.version
         if version != self._version:
             self._version = version
@@ -300,6 +301,8 @@ class Wire:
         simulation.breathe()
         call = Call(asked.verb, asked.plural, asked.namespace, name)
         fault = network.strike(call)
+        if self._server.away:
+            raise self._no_answer(asked, "connection refused")
         request = _Request(self, asked, call, act, body)
         kind = fault.kind if fault is not None else None
         match kind:
@@ -388,6 +391,9 @@ class _Request:
     def execute(self, *, late: bool = False) -> None:
         """The server carries it out."""
         server, network = self._wire._server, self._wire._network
+        if server.away:
+            self._error = self._wire._no_answer(self.asked, "connection refused")
+            return
         before = self._stored() if self._call.writes else None
         if self._call.writes:
             server.acting(self._wire._process.name, late)

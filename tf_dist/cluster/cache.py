@@ -116,10 +116,17 @@ class Cache:
         """Take over a list of everything, made at ``version``: what it lacks is gone, unless newer.
 
         ``set_back``: the server has lost its latest changes (a backup was restored), and what is newer never was.
+        Nor was that which the list shows in an older version than we have, though the list is newer than ours: the
+        server has written so much since it was restored that its versions have overtaken ours.
         """
         with self._lock:
             present = {key_of(stored): stored for stored in listed}
             changes = self._drop_lost(self._objects, {} if set_back else present, math.inf if set_back else version)
+            for key, stored in present.items():
+                old = self._objects.get(key)
+                if old is not None and 0 < version_of(stored) < version_of(old) <= version:
+                    self._set(key, old, stored)
+                    changes.append(Change(old, stored))
             changes += [change for stored in present.values() if (change := self.put(stored)) is not None]
             self.followed = version
             return changes

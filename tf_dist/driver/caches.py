@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from tf_dist.cluster.api import NODES, PODS, PRIORITY_CLASSES, QUEUES, Cluster, Object, Resource
+from tf_dist.cluster.cache import version_of
 from tf_dist.cluster.reflector import Reflector
 from tf_dist.cluster.runtime import MACHINE, Runtime
 from tf_dist.core import names
@@ -288,11 +289,22 @@ class Caches:
             self._reflectors[PODS].refresh_group(group, namespace=ref.namespace, labels=labels)
 
     def look_again(self, ref: JobRef, uid: str) -> None:
-        """Get a job anew; ClusterError when that fails."""
+        """Get a job anew; ClusterError when that fails.
+
+        An answer that is older than what is known says that the server was set back (a backup was restored) and has
+        overtaken our watches since, so that none of them noticed: then nothing that is known can be believed.
+        """
+        known = self.job(ref)
         try:
-            self.wrote(ref.resource, self._cluster.get(ref.resource, ref.namespace, ref.name))
+            stored = self._cluster.get(ref.resource, ref.namespace, ref.name)
         except NotFound:
             self.gone(ref.resource, ref.namespace, ref.name, uid)
+            return
+        if known is not None and 0 < version_of(stored) < version_of(known):
+            _LOG.warning("%s is older on the server than it was seen: everything is listed anew", ref)
+            self.relist()
+            return
+        self.wrote(ref.resource, stored)
 
     # What the driver did itself
 

@@ -1,0 +1,29 @@
+"""Stories that found a defect, as short as they could be made, each told as it failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.documents import Shape
+from tests.faults.story import Step, Story
+from tests.faults.teller import Teller
+
+OVERTAKEN = Story(
+    seed=22,
+    company="alone",
+    cpus=(2, 2),
+    jobs=(Shape(dialect="v1alpha1", workers=3, policy="OnFailure", priority="high"),),
+    queues={},
+    steps=(Step("calm", 1.0, {"which": 0}), Step("restore_etcd", 10.0, {"back": 1})),
+    intents=1,
+    restless=0.0,
+    slow=8.0,
+    failing=0.0,
+)
+"""etcd is restored and has written more by the time the watches come back than they had seen: none of them notices."""
+
+
+@pytest.mark.parametrize("story", [pytest.param(OVERTAKEN, id="overtaken")])
+def test_a_story_that_once_failed(story: Story) -> None:
+    counts = Teller(story).tell()
+    assert counts["Completed"] == counts["jobs"] == 1
