@@ -100,7 +100,7 @@ def test_after_its_event_the_job_is_the_tasks(light: LightSite, database: Asked)
 def test_what_is_not_to_go_with_the_task_stays(light: LightSite, database: Asked, fields: dict[str, str]) -> None:
     uid = light.submit("a", MINE)
     asyncio.run(trigger(light, uid=uid, **fields).on_kill())
-    assert light.uids() == [uid]
+    assert (light.uids(), database.times) == ([uid], 0), "nobody need be asked"
     assert OWNER in light.job("a")["metadata"]["annotations"]
     assert DOOMED not in light.job("a")["metadata"]["annotations"]
 
@@ -148,7 +148,11 @@ def test_a_job_that_is_gone_already_is_no_error(light: LightSite, database: Aske
 
 
 @pytest.mark.parametrize("state", ["running", "deferred"])
-def test_while_somebody_works_for_the_task_the_job_goes_on(light: LightSite, database: Asked, state: str) -> None:
+def test_while_somebody_works_for_the_task_the_job_goes_on(
+    light: LightSite, database: Asked, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """What becomes of it is theirs to say from then on, however much time there is."""
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__ON_KILL_TIMEOUT", "300")
     database.states = [state, "failed"]
     uid = light.submit("a", MINE)
     asyncio.run(trigger(light, uid=uid).on_kill())
