@@ -27,7 +27,8 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from tf_dist.airflow import TFJobTrigger
-from tf_dist.airflow.trigger import Request
+from tf_dist.airflow.hook import make_hub
+from tf_dist.airflow.trigger import Request, _surely
 
 SECONDS = 60.0
 MINE = "me/1"
@@ -261,3 +262,38 @@ def test_cancelled_at_any_of_its_requests_it_leaves_nothing(light: LightSite, re
         until(lambda: not [one for one in threading.enumerate() if one.name.startswith("hub")], SECONDS)
     assert light.leases() == []
     assert light.uids() == [uid]
+
+
+def test_what_was_made_while_it_was_cancelled_is_undone(light: LightSite) -> None:
+    """A hub, or a ticket: the thread that makes it cannot be stopped."""
+    begun, go, undone = threading.Event(), threading.Event(), list[str]()
+
+    def make() -> str:
+        begun.set()
+        assert go.wait(SECONDS)
+        return "made"
+
+    async def cancelled() -> None:
+        waiting = asyncio.ensure_future(_surely(make, undone.append))
+        assert await asyncio.to_thread(begun.wait, SECONDS)
+        waiting.cancel()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(cancelled())
+    assert undone == ["made"]
+
+
+def test_of_a_hub_that_others_share_it_leaves_nothing_there(light: LightSite) -> None:
+    uid = light.submit("a", MINE)
+    light.status("a", phase="Completed")
+    one = trigger(light, uid=uid, drive=False)
+    key = (Access.of(one.request.access), "default")
+    hub = HUBS.enter(key, lambda: make_hub(*key, {}))
+    try:
+        assert asyncio.run(event(one))["end"] == "reached"
+        assert hub._tickets == {}
+        assert len(HUBS) == 1
+    finally:
+        HUBS.leave(key)

@@ -302,6 +302,7 @@ def test_another_job_that_came_in_the_meantime_is_not_deleted(driven: Site) -> N
         new = driven.uid()
         assert launcher.end(driven.bury) == exits.SIGNALLED + signal.SIGTERM
     assert driven.uid() == new
+    assert "cannot delete" not in launcher.text, "its own is gone"
 
 
 def change_workflow(scene: Site, what: str) -> None:
