@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,16 @@ def _commands(program: str) -> list[tuple[str, ...]]:
     return sorted(found)
 
 
+@cache
+def _help(*verbs: str) -> str:
+    return subprocess.run([TF_DIST, *verbs, "--help"], capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.parametrize("command", _commands("tf-dist"), ids=" ".join)
 def test_every_command_and_flag_of_the_documents_exists(command: tuple[str, ...]) -> None:
     words = [word for word in command[1:] if re.fullmatch(r"[a-z][a-z-]*", word)]
     verbs = words[:2] if words[0] in ("local", "workflows") else words[:1]
-    told = subprocess.run([TF_DIST, *verbs, "--help"], capture_output=True, text=True, check=True).stdout
+    told = _help(*verbs)
     for flag in (word.split("=")[0] for word in command if word.startswith("-")):
         assert re.search(rf"(?<![\w-]){re.escape(flag)}\b", told), f"tf-dist {' '.join(verbs)} has no {flag}"
 
