@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.driver.harness import tfjob
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.core import names
-from tf_dist.driver.ledger import Known, Ledger
+from tf_dist.driver.ledger import Ledger, Standing
 from tf_dist.driver.metrics import PrometheusRecorder
 from tf_dist.driver.readings import OTHER, GangReading, InformerReading, Readings, WorkReading, gangs, stuck
 from tf_dist.driver.recorder import Recorder
@@ -172,22 +173,22 @@ def test_names_follow_the_conventions_of_prometheus(recorder: PrometheusRecorder
 
 def test_a_queue_that_does_not_exist_has_no_series() -> None:
     """Users name queues in labels of their jobs: there would be no end to them."""
-    jobs = [known(tfjob(f"j-{number}"), queue=f"made-up-{number}") for number in range(50)]
-    jobs += [known(tfjob("real"), queue="team"), known(tfjob("none"))]
-    found = gangs(jobs, ["team", "empty"])
+    jobs = [standing(tfjob(f"j-{number}"), queue=f"made-up-{number}") for number in range(50)]
+    jobs += [standing(tfjob("real"), queue="team"), standing(tfjob("none"))]
+    found = gangs(Counter(jobs), ["team", "empty"])
     assert {name: one.pending for name, one in found.items()} == {"team": 1, "empty": 0, OTHER: 50, "": 1}
-    assert len(gangs([], [f"q-{number}" for number in range(10_000)])) <= 200
+    assert len(gangs({}, [f"q-{number}" for number in range(10_000)])) <= 200
 
 
 def test_where_there_is_a_default_queue_jobs_without_one_are_in_it() -> None:
-    assert gangs([known(tfjob("none"))], ["default"])["default"] == GangReading(pending=1)
+    assert gangs({standing(tfjob("none")): 2}, ["default"])["default"] == GangReading(pending=2)
 
 
-def known(document: dict[str, Any], queue: str = "") -> Known:
+def standing(document: dict[str, Any], queue: str = "") -> Standing:
     labels = {names.QUEUE: queue} if queue else {}
     metadata = {**document["metadata"], "uid": document["metadata"]["name"], "resourceVersion": "1", "labels": labels}
     stored = {**document, "metadata": metadata}
-    return Ledger().read(JobRef.of(TFJOBS, stored), stored)
+    return Ledger().read(JobRef.of(TFJOBS, stored), stored).standing
 
 
 def test_what_has_stood_still_is_named() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tf_dist.cluster.api import Object
 from tf_dist.core import names
@@ -19,6 +21,20 @@ from tf_dist.core.status import LIVE, Status
 from tf_dist.core.status_codec import NewerFormat, check_version, load_status, stored_status
 from tf_dist.core.times import parse_time
 from tf_dist.driver.refs import JobRef
+
+
+class Standing(NamedTuple):
+    """How a job stands, as far as metrics tell jobs apart: those that stand alike are counted together.
+
+    ``queue``: the one it names; None: it is no gang of any, for it is over or cannot be read.
+    """
+
+    namespace: str
+    driver: str
+    phase: str
+    queue: str | None
+    waits: bool
+    admitted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +91,14 @@ class Known:
         return self.job is not None and self.status.finished and self.driver not in ("", me)
 
     @property
+    def standing(self) -> Standing:
+        """How it stands."""
+        job, status, waits = self.job, self.status, self.waits
+        queue = None if job is None or status.finished else job.scheduling.queue
+        admitted = not waits and status.admission is not None
+        return Standing(self.ref.namespace, self.driver, status.phase.value, queue, waits, admitted)
+
+    @property
     def stake(self) -> tuple[object, ...]:
         """All of it on which admission's decisions depend, as a value to compare."""
         status = self.status
@@ -119,7 +143,8 @@ class Ledger:
         self._known: dict[JobRef, Known] = {}
         self._views: dict[str, dict[str, tuple[str, PodView | None]]] = {}
         self._lock = threading.Lock()
-        self._waiting: set[JobRef] = set()
+        self._standings: Counter[Standing] = Counter()
+        self._waits = 0
         self._drivers: dict[str, set[JobRef]] = {}
         self._changed: dict[str, JobRef] = {}
         self._whole = True  # all of them are to be seen as changed
@@ -137,14 +162,15 @@ class Ledger:
         """What is known of a job."""
         return self._known.get(ref)
 
-    def values(self) -> list[Known]:
-        """Everything that is known."""
-        return list(self._known.values())
-
     @property
     def any_waits(self) -> bool:
         """Whether any job has no place yet."""
-        return bool(self._waiting)
+        return self._waits > 0
+
+    def standings(self) -> dict[Standing, int]:
+        """How many jobs stand in which way."""
+        with self._lock:
+            return dict(self._standings)
 
     def drivers(self) -> frozenset[str]:
         """The drivers that unfinished jobs name."""
@@ -208,16 +234,23 @@ class Ledger:
                 self._known[ref] = after
             else:
                 self._known.pop(ref, None)
-            (self._waiting.add if after is not None and after.waits else self._waiting.discard)(ref)
-            for known in (before, after):
-                if known is not None and not self._whole:
-                    self._changed[known.uid] = ref
+            for known, step in ((before, -1), (after, 1)):
+                if known is not None:
+                    self._count(known.standing, step)
+                    if not self._whole:
+                        self._changed[known.uid] = ref
             if before is not None and before.driver and not before.status.finished:
                 self._drivers[before.driver].discard(ref)
                 if not self._drivers[before.driver]:
                     del self._drivers[before.driver]
             if after is not None and after.driver and not after.status.finished:
                 self._drivers.setdefault(after.driver, set()).add(ref)
+
+    def _count(self, standing: Standing, step: int) -> None:
+        self._waits += step * standing.waits
+        self._standings[standing] += step
+        if not self._standings[standing]:
+            del self._standings[standing]
 
     def pod_views(self, job: Job, pods: Iterable[Object]) -> tuple[PodView, ...]:
         """The pods of a job as decisions see them."""

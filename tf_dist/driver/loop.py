@@ -184,7 +184,7 @@ class Driver:
 
     def readings(self) -> Readings:
         """How it stands at this moment."""
-        mine = [known for known in self._ledger.values() if self._others.drives(known)] if self._mandate.valid() else []
+        mine = self._others.mine(self._ledger) if self._mandate.valid() else {}
         queues = [queue["metadata"]["name"] for queue in self.caches.rules(QUEUES)] if mine else []
         return Readings(
             work=self._crew.reading(),

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 
 from tf_dist.core.claims import may_drive
-from tf_dist.driver.ledger import Known
+from tf_dist.driver.ledger import Known, Ledger, Standing
 from tf_dist.driver.mandate import Mandate
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.settings import DriverSettings
@@ -39,12 +39,21 @@ class Others:
 
     def drives(self, known: Known | None) -> bool:
         """Whether this driver is the one for a job."""
-        settings = self._settings
-        if known is None or settings.only not in (None, known.ref):
+        if known is None or self._settings.only not in (None, known.ref):
             return False
-        if settings.namespace not in (None, known.ref.namespace):
+        return self._drives(known.ref.namespace, known.driver)
+
+    def _drives(self, namespace: str, driver: str) -> bool:
+        if self._settings.namespace not in (None, namespace):
             return False
-        return may_drive(known.driver, self._mandate.ref, self._stale, takes_over=self._mandate.takes_over)
+        return may_drive(driver, self._mandate.ref, self._stale, takes_over=self._mandate.takes_over)
+
+    def mine(self, ledger: Ledger) -> dict[Standing, int]:
+        """How many of the jobs that this driver drives stand in which way."""
+        if self._settings.only is not None:
+            known = ledger.get(self._settings.only)
+            return {known.standing: 1} if known is not None and self.drives(known) else {}
+        return {one: count for one, count in ledger.standings().items() if self._drives(one.namespace, one.driver)}
 
     def counts(self, known: Known) -> bool:
         """Whether a job has a part in admission: one that nobody drives must not stand in another's way."""

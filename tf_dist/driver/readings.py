@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tf_dist.core.gang.queue_tree import DEFAULT
-from tf_dist.driver.ledger import Known
+from tf_dist.driver.ledger import Standing
 
 # Queues that have series of their own; users may name any, so all that do not exist share one.
 _MOST_QUEUES: Final = 200
@@ -61,23 +61,25 @@ class Readings:
     gangs: Mapping[str, GangReading] = field(default_factory=dict)
 
 
-def phases(jobs: Iterable[Known]) -> dict[str, int]:
+def phases(jobs: Mapping[Standing, int]) -> dict[str, int]:
     """How many jobs are in each phase."""
-    return dict(Counter(known.status.phase.value for known in jobs))
+    found: Counter[str] = Counter()
+    for standing, number in jobs.items():
+        found[standing.phase] += number
+    return dict(found)
 
 
-def gangs(jobs: Iterable[Known], queues: Iterable[str]) -> dict[str, GangReading]:
+def gangs(jobs: Mapping[Standing, int], queues: Iterable[str]) -> dict[str, GangReading]:
     """The gangs of each queue that there is ("": jobs without one, where there is no default queue)."""
     there = sorted(set(queues))[:_MOST_QUEUES]
     found = {name: GangReading() for name in there}
-    for known in jobs:
-        if known.job is None or known.status.finished:
+    for one, number in jobs.items():
+        if one.queue is None:
             continue
-        named = known.job.scheduling.queue or (DEFAULT if DEFAULT in found else "")
+        named = one.queue or (DEFAULT if DEFAULT in found else "")
         name = named if named in found or not named else OTHER
-        before, waits = found.get(name, GangReading()), known.waits
-        admitted = not waits and known.status.admission is not None
-        found[name] = GangReading(before.pending + waits, before.admitted + admitted)
+        before = found.get(name, GangReading())
+        found[name] = GangReading(before.pending + one.waits * number, before.admitted + one.admitted * number)
     return found
 
 
