@@ -122,6 +122,8 @@ class Stage(World):
         self.scheduler = Scheduler(self.memory)
         self.failing = 0
         self.defect: int | None = None
+        self.memory.create(QUEUES, None, queue("a", "3"))
+        self.memory.create(QUEUES, None, queue("b", "6", namespaceSelector=VISION))
         self.mandate = Hands(ME, takes_over=takes_over)
         self.driver = self._driver(self.mandate, decides=True)
         self.other = self._driver(Hands(OTHER, takes_over=False), decides=False)
