@@ -200,6 +200,30 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
     assert decide()["bad"].reason == "Unreadable"
 
 
+def test_a_decision_that_fails_halfway_is_begun_anew_with_all_there_is() -> None:
+    """What was read of the changes for it, nobody tells a second time."""
+    world = World()
+    world.submit(tfjob())
+    caches, ledger = world.driver.caches, Ledger()
+    caches.refresh()
+    admission = Admission(caches, world.clock)
+    [(ref, stored)] = caches.jobs()
+    known = ledger.read(ref, stored)
+    changes = caches.changes
+
+    def failing(*args: Any, **kwargs: Any) -> Changes:
+        caches.changes = changes  # type: ignore[method-assign]
+        changes(*args, **kwargs)
+        raise ZeroDivisionError("a defect")
+
+    caches.changes = failing  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        admission.decide(ledger.changes, lambda *_: True)
+    assert admission.wanted
+    assert admission.decide(ledger.changes, lambda *_: True) == [ref]
+    assert isinstance(admission.verdict(known), Admit)
+
+
 def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
     world, written = World(), [False]
 

@@ -120,6 +120,7 @@ class Stage(World):
     def __init__(self, *, takes_over: bool) -> None:
         super().__init__(cpu="4")
         self.scheduler = Scheduler(self.memory)
+        self.troubled = False
         self.failing = 0
         self.defect: int | None = None
         self.memory.create(QUEUES, None, queue("a", "3"))
@@ -191,9 +192,9 @@ class Stage(World):
         elif what == "won anew":
             self.mandate.epoch += 1
         elif what == "fails":
-            self.failing = details[0]
+            self.failing, self.troubled = details[0], True
         else:
-            self.defect = details[0]
+            self.defect, self.troubled = details[0], True
 
     def _job(self, number: int, fields: dict[str, Any]) -> None:
         job = queued(f"job-{number}", fields["queue"], fields["priority"])
@@ -263,10 +264,10 @@ class Stage(World):
                 taken += self.other.step()
             self.bury()
             idle = 0 if taken else idle + 1  # what a pass has changed is seen in the next
-            if idle > 1 and not self.failing and self.defect is None:
+            if idle > 1 and not self.troubled:
                 return
             if idle > 1:
-                self.failing, self.defect, idle = 0, None, 0
+                self.troubled, self.failing, self.defect, idle = False, 0, None, 0
                 self.clock.now += 40  # beyond every pause after a failure
         raise AssertionError(self.describe())
 

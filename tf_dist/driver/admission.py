@@ -176,10 +176,10 @@ class Admission:
     def _decide(self) -> list[JobRef]:
         self._settle()
         verdicts = self._verdicts()
-        self._recorder.undecidable(sum(_is_unreadable(verdict) for verdict in verdicts.values()))
         given = {uid: verdict for uid, verdict in verdicts.items() if not isinstance(verdict, Wait)}
         self._given |= {uid: (verdict, self._known[uid].version) for uid, verdict in given.items()}
         self._unwritten |= dict.fromkeys(given)
+        self._recorder.undecidable(sum(_is_unreadable(verdict) for verdict in verdicts.values()))
         return [self._known[uid].ref for uid in verdicts if uid not in given]
 
     def _verdicts(self) -> dict[str, Verdict]:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.core.builders import START
 from tests.core.gang.gangs import Follower
 from tests.core.gang.stored import ADMITTED, job, node, pod
-from tf_dist.core.gang.snapshot import Claim, snapshot
+from tf_dist.core.gang.bounds import Quotas
+from tf_dist.core.gang.snapshot import Claim, Snapshots, snapshot
 
 NODES = [node("n"), node("m"), node("l", unschedulable=True)]
 CLAIMS = [Claim(job(), ADMITTED, START)]
@@ -52,3 +53,15 @@ def test_what_has_not_changed_is_the_very_same() -> None:
     assert found.nodes["m"].free["cpu"] == before["m"].free["cpu"] - 1
     seen.seen.change(None, pod("n", owner="uid-mnist", index=1))
     assert set(seen.seen.update({}).gangs) == {"uid-mnist"}
+
+
+def test_a_pod_without_a_node_counts_in_the_quota_of_its_namespace_though_its_job_has_not_changed() -> None:
+    seen = Snapshots()
+    [claim] = CLAIMS
+    bounds: Quotas = {claim.job.key.namespace: ()}
+    first = seen.update({claim.job.uid: claim}, bounds=bounds).gangs[claim.job.uid]
+    seen.change(None, pod(None, owner="uid-mnist", index=0))
+    second = seen.update({}, bounds=bounds).gangs[claim.job.uid]
+    assert first
+    assert second
+    assert (sum(first.created.values()), sum(second.created.values())) == (0, 1)
