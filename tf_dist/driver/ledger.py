@@ -162,6 +162,10 @@ class Ledger:
         """What is known of a job."""
         return self._known.get(ref)
 
+    def values(self) -> list[Known]:
+        """Everything that is known."""
+        return list(self._known.values())
+
     @property
     def any_waits(self) -> bool:
         """Whether any job has no place yet."""
