@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,14 +93,16 @@ def told(mutant: Mutant, stories: Iterable[int], limit: float) -> Found:
     return Found(mutant, answer["story"], answer["why"], seconds)
 
 
-def looked_at(mutant: Mutant, stories: int, limit: float) -> Found:
-    """Whether the mutant is noticed in so many stories, by one that is told without complaint of the code as it is."""
-    found = told(mutant, range(stories), limit)
-    if found.story is not None and found.story >= 0 and mutant is not UNCHANGED:
-        again = told(UNCHANGED, [found.story], limit)
-        if again.noticed:
-            return Found(mutant, None, f"story {found.story} breaks a rule by itself: {again.why}", found.seconds)
-    return found
+def doubted(found: Iterable[Found], limit: float) -> dict[int, str]:
+    """Of the stories that noticed something those that break a rule without any mutant, and which."""
+    stories, flawed = sorted({one.story for one in found if one.story is not None and one.story >= 0}), {}
+    while stories:
+        again = told(UNCHANGED, stories, limit)
+        if again.story is None:
+            break
+        flawed[again.story] = again.why
+        stories = [story for story in stories if story > again.story]
+    return flawed
 
 
 def tell(stories: Iterable[int]) -> dict[str, object]:
@@ -117,11 +119,17 @@ def tell(stories: Iterable[int]) -> dict[str, object]:
     return {"story": None, "why": ""}
 
 
+def _say(found: Found) -> None:
+    word = f"story {found.story}" if found.noticed else "SURVIVED"
+    print(f"{found.mutant.name:40} {word:>10} {found.seconds:6.0f} s  {found.why}", flush=True)
+
+
 def main() -> int:
     """Look at the mutants of these names (none: at all); 1 when one survives."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--stories", type=int, default=400)
+    parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds for a mutant")
     parser.add_argument("--tell", help=argparse.SUPPRESS)
@@ -133,12 +141,16 @@ def main() -> int:
     if unknown := [name for name in chosen.names if name not in known]:
         parser.error(f"no such mutant: {', '.join(unknown)}")
     mutants = [known[name] for name in chosen.names] or list(MUTANTS)
-    noticed = 0
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        for found in pool.map(lambda mutant: looked_at(mutant, chosen.stories, chosen.limit), mutants):
-            noticed += found.noticed
-            word = f"story {found.story}" if found.noticed else "SURVIVED"
-            print(f"{found.mutant.name:40} {word:>10} {found.seconds:6.0f} s  {found.why}", flush=True)
+        futures = [
+            pool.submit(told, mutant, range(chosen.first, chosen.first + chosen.stories), chosen.limit)
+            for mutant in mutants
+        ]
+        found = [future.result() for future in as_completed(futures) if not _say(future.result())]
+    flawed = doubted((one for one in found if one.mutant is not UNCHANGED), chosen.limit)
+    for story, why in flawed.items():
+        print(f"story {story} breaks a rule by itself: {why}")
+    noticed = sum(one.noticed and one.story not in flawed for one in found)
     print(f"{noticed} of {len(mutants)} noticed within {chosen.stories} stories")
     return 0 if noticed == len(mutants) else 1
 

@@ -19,6 +19,9 @@ from tf_dist.driver.refs import JobRef
 from tf_dist.driver.settings import DriverSettings
 from tf_dist.driver.tenure import Tenure
 
+# Seconds: a driver hears of everything, and nothing waits for it to look at all there is.
+_NEVER = 1e9
+
 
 class Reach(Enum):
     """Whose jobs a driver drives."""
@@ -106,6 +109,7 @@ class Puppet:
             only=only,
             volcano_jobs=volcano,
             workers=workers,
+            resync=_NEVER,
             admissions=admissions,
             arbitrates=self.reach is not Reach.ALONE,
             intents=intents,

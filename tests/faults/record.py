@@ -194,6 +194,13 @@ class Record:
         job = self.job(stored)
         return (job.scheduling.queue if job is not None else "") or "default"
 
+    def open_to(self, stored: Object) -> bool:
+        """Whether the queue that a job names is there, and of its own: what several share is not reckoned here."""
+        queue = self.queue_of(stored)
+        documents = [(key.name, obj.get("spec") or {}) for key, obj in self.of(QUEUES)]
+        shared = any(called == queue and spec.get("parent") for called, spec in documents)
+        return (queue == "default" or any(called == queue for called, _ in documents)) and not shared
+
     def nominal(self, queue: str) -> Decimal | None:
         """The CPUs of a queue that shares with no other; None: there is no limit that could be told so simply."""
         found = next((obj for key, obj in self.of(QUEUES) if key.name == queue), None)

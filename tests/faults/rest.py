@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.faults.record import (
     ENDED,
@@ -31,7 +31,22 @@ from tf_dist.core.status import Phase, Status
 # Ends at which whatever still runs has to stop.
 CUT_SHORT: Final = ("DeadlineExceeded", "BackoffLimitExceeded", "MaxDisruptionsExceeded")
 # Seconds within which what is due by a clock is done, where all are well.
-GRACE: Final = 30.0
+GRACE: Final = 20.0
+# Seconds within which drivers that are well do what is to be done; and after which a pause, a recovery is over.
+SOON: Final = 60.0
+LATE: Final = 700.0
+
+
+class Unrest(NamedTuple):
+    """What of whom cannot stay so, for people besides, and for how many seconds it may."""
+
+    who: str
+    what: str
+    text: str
+    patience: float = SOON
+
+    def __str__(self) -> str:
+        return f"{self.who} {self.text}"
 
 
 class Rest:
@@ -40,113 +55,113 @@ class Rest:
     def __init__(self, record: Record) -> None:
         self._record = record
 
-    def unrest(self, *, readable: Callable[[Object], bool] = lambda _: True) -> list[str]:
+    def unrest(self) -> list[Unrest]:
         """Why it cannot be left at this, where all drivers are well: each job that is to get on, and does not."""
-        found = [f"{name(job)}: {why}" for _, job in self._record.of(*JOBS) for why in self._unrest(job, readable(job))]
-        jobs = {uid(job) for _, job in self._record.of(*JOBS)}
-        found += [f"{key.name} is on its way out" for key, pod in self._record.of("pods") if deleting(pod)]
-        found += [
-            f"{key.name} belongs to nobody"
-            for key, pod in self._record.of("pods")
-            if owner(pod) and owner(pod) not in jobs
+        record = self._record
+        found = [
+            Unrest(name(stored), what, text, patience)
+            for _, stored in record.of(*JOBS)
+            for what, text, patience in self._unrest(stored)
         ]
+        jobs = {uid(job) for _, job in record.of(*JOBS)}
+        for key, pod in record.of("pods"):
+            if deleting(pod):
+                found.append(Unrest(key.name, "leaving", "is on its way out", LATE))
+            if owner(pod) and owner(pod) not in jobs:
+                found.append(Unrest(key.name, "orphan", "belongs to nobody"))
         return found + list(self._first_in_line())
 
-    def _unrest(self, stored: Object, readable: bool) -> Iterator[str]:
-        memory, job = self._record.memory(stored), self._record.job(stored)
+    def _unrest(self, stored: Object) -> Iterator[tuple[str, str, float]]:
+        record = self._record
+        memory, job = record.memory(stored), record.job(stored)
         if deleting(stored):
-            yield "is being deleted"
-        if job is None or (memory.never_accepted and not readable):
-            if self._record.pods_of(uid(stored)):
-                yield "was never readable, and has pods"
+            yield "deleting", "is being deleted", LATE
+        pods = record.pods_of(uid(stored))
+        if job is None:
+            if pods and memory.never_accepted:
+                yield "unreadable", "was never readable, and has pods", SOON
             return
         if not memory.finished and "/" in memory.driver:
-            lease, silent = self._record.lease(memory.driver)
+            lease, silent = record.lease(memory.driver)
             if lease is None or silent > GRACE:
-                yield f"its driver {memory.driver} is dead"
+                yield "driver", f"has driver {memory.driver}, which is dead", SOON
         if memory.obstacle:
-            yield f"calls itself stalled: {memory.obstacle}"
-        pods = self._record.pods_of(uid(stored))
+            yield "stalled", f"calls itself stalled: {memory.obstacle}", SOON
         living = [pod for pod in pods if phase(pod) not in ENDED]
         if memory.finished:
             yield from self._clean(stored, job, memory, living)
         elif job.run_policy.suspend:
             if memory.phase is not Phase.ABORTED or living:
-                yield f"is suspended, and {memory.phase} with {len(living)} pods"
+                yield "suspended", f"is suspended, and {memory.phase} with {len(living)} pods", SOON
         elif memory.phase is Phase.ABORTED:
             if memory.reason == "Suspended" or living:
-                yield "was resumed, and is not"
+                yield "resumed", "was resumed, and is not", SOON
         elif memory.phase not in (Phase.PENDING, Phase.RUNNING):
-            yield f"is {memory.phase}"
+            yield "phase", f"is {memory.phase}", LATE
         elif memory.admission is not None:
             yield from self._runs(stored, job, memory)
         elif living:
-            yield f"has no place, and {len(living)} pods"
+            yield "without a place", f"has no place, and {len(living)} pods", SOON
 
-    def _clean(self, stored: Object, job: Job, memory: Status, living: list[Object]) -> Iterator[str]:
+    def _clean(
+        self, stored: Object, job: Job, memory: Status, living: list[Object]
+    ) -> Iterator[tuple[str, str, float]]:
         policy, ttl = job.run_policy.clean_pods, job.run_policy.ttl
         keeps = policy is CleanPodPolicy.NONE and memory.reason not in CUT_SHORT
         if living and not keeps:
-            yield f"is over ({memory.reason}), and {len(living)} pods run"
+            yield "runs on", f"is over ({memory.reason}), and {len(living)} pods run", SOON
         if policy is CleanPodPolicy.ALL:
             left = [key.name for key, one in self._record.of("pods", "services") if owner(one) == uid(stored)]
             if left and job.services is ServiceStyle.PER_REPLICA:
-                yield f"is over and cleaned up, but for {left}"
+                yield "left", f"is over and cleaned up, but for {left}", SOON
         if ttl is not None and (memory.completion_time or 0.0) + ttl + GRACE < self._record.now():
-            yield f"was to be deleted {ttl:g} s after its end"
+            yield "ttl", f"was to be deleted {ttl:g} s after its end", SOON
 
-    def _runs(self, stored: Object, job: Job, memory: Status) -> Iterator[str]:
-        place, limit = memory.admission, job.run_policy.active_deadline
+    def _runs(self, stored: Object, job: Job, memory: Status) -> Iterator[tuple[str, str, float]]:
+        record, place, limit = self._record, memory.admission, job.run_policy.active_deadline
         assert place is not None
-        if (
-            limit is not None
-            and memory.start_time is not None
-            and memory.start_time + limit + GRACE < self._record.now()
-        ):
-            yield "is over its deadline"
+        if limit is not None and memory.start_time is not None and memory.start_time + limit + GRACE < record.now():
+            yield "deadline", "is over its deadline", SOON
         if memory.phase is not Phase.RUNNING:
-            yield f"has a place, and is {memory.phase} ({memory.reason})"
+            yield "starting", f"has a place, and is {memory.phase} ({memory.reason})", LATE
+        pods = record.pods_of(uid(stored))
         for spec in job.replica_specs:
             size = place.sizes.get(spec.type, spec.replicas)
             if size > spec.most:
-                yield f"has a place for {size} {spec.type}, and asks for {spec.most} at most"
+                yield "size", f"has a place for {size} {spec.type}, and asks for {spec.most} at most", SOON
             done = {one.index for one in memory.succeeded if one.type == spec.type}
-            there = {
-                replica(pod)[1]
-                for pod in self._record.pods_of(uid(stored))
-                if type_of(pod) == spec.type and not deleting(pod)
-            }
+            there = {replica(pod)[1] for pod in pods if type_of(pod) == spec.type and not deleting(pod)}
             wanted = set(range(min(size, spec.most)))
             if wanted - done - there or there - wanted:
-                yield f"has {spec.type} {sorted(there)} of {sorted(wanted)}"
-        limit = job.run_policy.max_restarts
-        truth = self._record.truth[uid(stored)]
-        if limit is not None and job.run_policy.container_restarts_count:
+                yield "pods", f"has {spec.type} {sorted(there)} of {sorted(wanted)}", LATE
+        most, truth = job.run_policy.max_restarts, record.truth[uid(stored)]
+        if most is not None and job.run_policy.container_restarts_count:
             spent = memory.charged_restarts + sum(truth.containers.values())
-            if spent > limit:
-                yield f"was restarted {spent} times, and {limit} are allowed"
-        waiting = [name(pod) for pod in self._record.pods_of(uid(stored)) if phase(pod) == "Pending"]
-        if waiting:
-            yield f"{waiting} have not started"
+            if spent > most:
+                yield "budget", f"was restarted {spent} times, and {most} are allowed", SOON
+        if waiting := [name(pod) for pod in pods if phase(pod) == "Pending"]:
+            yield "pending", f"has {waiting}, which have not started", LATE
 
-    def _first_in_line(self) -> Iterator[str]:
+    def _first_in_line(self) -> Iterator[Unrest]:
         """Of those who wait, the one whose turn is next lacks room or quota, in truth."""
+        record = self._record
         lines: dict[str, list[tuple[tuple[float, ...], Object]]] = defaultdict(list)
-        for _, stored in self._record.of(*JOBS):
-            memory, job = self._record.memory(stored), self._record.job(stored)
+        for _, stored in record.of(*JOBS):
+            memory, job = record.memory(stored), record.job(stored)
             if job is None or memory.finished or memory.admission is not None or job.run_policy.suspend:
                 continue
-            if memory.phase is not Phase.PENDING or memory.not_before > self._record.now():
+            if memory.phase is not Phase.PENDING or memory.not_before > record.now():
                 continue
-            if memory.unconfirmed or memory.refused_nodes:
+            if memory.unconfirmed or memory.refused_nodes or not record.open_to(stored):
                 continue
             rank = (-self._priority(job), max(memory.created or 0.0, memory.not_before))
-            lines[self._record.queue_of(stored)].append((rank, stored))
+            lines[record.queue_of(stored)].append((rank, stored))
         for line in lines.values():
             _, first = min(line, key=lambda one: (one[0], name(one[1])))
             why = self._fits(first) or self._in_the_way(first)
             if why and len(lines) == 1:
-                yield f"{name(first)} waits ({self._record.memory(first).told}) beside {why}"
+                text = f"waits ({record.memory(first).told}) beside {why}"
+                yield Unrest(name(first), "waits", text)
 
     def _priority(self, job: Job) -> float:
         classes = {key.name: obj.get("value", 0) for key, obj in self._record.of("priorityclasses.scheduling.k8s.io")}

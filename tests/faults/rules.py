@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 
 from tests.faults.puppet import Puppet, Reach
 from tests.faults.record import HANDS, Author
+from tests.faults.rest import Rest
 from tests.faults.site import (
     Site,
     alive,
@@ -22,14 +23,15 @@ from tests.faults.site import (
     uid,
 )
 from tests.faults.wire import Executed
-from tf_dist.cluster.api import LEASES, QUEUES, RESOURCE_QUOTAS, Object
+from tf_dist.cluster.api import LEASES, Object
 from tf_dist.core import names
 from tf_dist.core.status import FREE
 from tf_dist.driver import lease
 from tf_dist.errors import AlreadyExists
 
 # Seconds after which drivers that are well have seen everything.
-_CALM = 60.0
+_CALM = 25.0
+_LOOK_EVERY = 5.0
 _TERMINAL = ("Completed", "Failed", "Terminated")
 _STATUSES = frozenset({"tfjobs/status", "jobs/status"})
 _OWNED = frozenset({"pods", "services", "configmaps", "networkpolicies"}) | _STATUSES
@@ -50,7 +52,9 @@ class Rules:
         # Since when nothing has been done to the cluster (None: something is going on).
         self.calm_since: float | None = None
         self._renewed: dict[str, tuple[str, float, float]] = {}
-        self._waits_since: dict[str, float] = {}
+        self._rest = Rest(site.invariants)
+        self._since: dict[tuple[str, str], float] = {}
+        self._looked = 0.0
         self._arbiter = ""
         self._given: set[str] = set()
 
@@ -214,7 +218,7 @@ class Rules:
         for job in jobs:
             self._budget(job)
             self._truth(job)
-        self._waits(jobs)
+        self._unrest()
         shared: dict[str, list[str]] = defaultdict(list)
         for puppet in self._puppets:
             if (
@@ -306,52 +310,23 @@ class Rules:
         if not good:
             self._fail(f"nothing that was done to {name(job)} explains {phase} {reason}: {memory_of(job)} {truth}")
 
-    # Waiting
+    # Rest
 
-    def _waits(self, jobs: list[Object]) -> None:
-        """Who waits for long while nothing else happens lacks room or quota."""
+    def _unrest(self) -> None:
+        """What cannot stay as it is does not, where nothing else happens."""
         now = self.site.simulation.now
-        waiting = [job for job in jobs if self._is_waiting(job)]
-        for uid_ in self._waits_since.keys() - {uid(job) for job in waiting}:
-            del self._waits_since[uid_]
-        if self.calm_since is None or now - self.calm_since < 45 or len(waiting) != 1:
-            self._waits_since.clear()
+        if self.calm_since is None or now - self.calm_since < _CALM:
+            self._since.clear()
             return
-        (job,) = waiting
-        if not self._has_room(job):
-            self._waits_since.pop(uid(job), None)
+        if now < self._looked + _LOOK_EVERY:
             return
-        since = self._waits_since.setdefault(uid(job), now)
-        if now - since > 45:
-            memory = memory_of(job)
-            self._fail(f"{name(job)} waits though there is room: {memory.get('reason')} {memory.get('message')}")
-
-    def _is_waiting(self, job: Object) -> bool:
-        memory = memory_of(job)
-        if memory.get("admission") or memory.get("phase") in (*_TERMINAL, "Aborted", "Aborting", "Completing"):
-            return False
-        return not self.site.suspended(job) and name(job) not in self.site.spoiled and uid(job) in self.site.shapes
-
-    def _has_room(self, job: Object) -> bool:
-        """Whether the fewest pods of a job fit, by nodes, by its queue and by the namespace's quota."""
-        site, shape = self.site, self.site.shapes[uid(job)]
-        if shape.queue and not any(name(one) == shape.queue for one in site.memory.list(QUEUES).items):
-            return False
-        if shape.queue or site.memory.list(RESOURCE_QUOTAS, "team").items:
-            return False
-        kinds = shape.ps + shape.workers + (shape.dialect == "v1alpha1")
-        room = 0
-        held: Counter[str] = Counter()
-        for pod in alive(site.pods()):
-            held[node_of(pod)] += cpu_of(pod)
-        for one in site.jobs():
-            given = memory_of(one).get("admission")
-            if given and memory_of(one).get("phase") not in _TERMINAL:
-                return False  # what it has still to get is its own
-        for node in site.nodes():
-            if site.takes_pods(node):
-                room += (site.cpus[node] - held[node]) // shape.cpu
-        return room >= kinds
+        self._looked = now
+        found = {(one.who, one.what): one for one in self._rest.unrest()}
+        for key in self._since.keys() - found.keys():
+            del self._since[key]
+        for key, one in found.items():
+            if now - self._since.setdefault(key, now) > one.patience:
+                self._fail(f"{one}, for {now - self._since[key]:.0f} s")
 
 
 def _line(write: Executed) -> str:

@@ -20,6 +20,8 @@ from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOL
 
 # The most that the end of a story may take, in true seconds.
 _LONGEST = 2400.0
+# For how long it stays as it is, so that it can be seen whether it may.
+_QUIET = 95.0
 
 
 class Teller:
@@ -316,7 +318,10 @@ class Teller:
 
     def _end(self) -> None:
         self._calm_down()
+        self._pass(_QUIET)  # what was suspended, or has no quota, is so in truth
+        self._let_go()
         self._until(self._at_rest, "never comes to rest")
+        self._pass(_QUIET)  # what falls due later does
         for job in self.site.jobs():
             self.site.delete_job(name(job))
         self._until(self._nothing_left, "something is left")
@@ -339,12 +344,15 @@ class Teller:
             self.site.restore_node(node)
         for called in JOBS:
             self.site.mend(called)
-            self.site.suspend(called, False)
-        self.site.limit()
         self.site.make_namespace()
         if not any(puppet.reach in (Reach.ALONE, Reach.CLUSTER) for puppet in self._living()):
             self._appear(Reach.ALONE if self.story.company == "alone" else Reach.CLUSTER)
         self.rules.calm_since = self.simulation.now
+
+    def _let_go(self) -> None:
+        for called in JOBS:
+            self.site.suspend(called, False)
+        self.site.limit()
 
     def _until(self, done: Callable[[], bool], problem: str) -> None:
         end = self.simulation.now + _LONGEST

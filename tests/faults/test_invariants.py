@@ -68,7 +68,7 @@ class Judged(World):
 
     @property
     def unrest(self) -> str:
-        return " | ".join(Rest(self.invariants).unrest())
+        return " | ".join(map(str, Rest(self.invariants).unrest()))
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def test_a_driver_is_dead_and_its_job_is_left_to_it(world: Judged) -> None:
     world.remember(driver=OTHER)
     assert world.unrest == ""
     world.clock.now += 100
-    assert f"its driver {OTHER} is dead" in world.unrest
+    assert f"has driver {OTHER}, which is dead" in world.unrest
 
 
 def test_what_was_given_long_ago_is_still_intended(world: Judged) -> None:
