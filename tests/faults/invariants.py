@@ -56,9 +56,11 @@ class Invariants(Record):
         self._room: dict[str, Decimal] = {}
         self._opened: dict[Key, tuple[str, dict[str, str]]] = {}
 
-    def restore(self, objects: Mapping[Key, Object]) -> None:
-        super().restore(objects)
+    def restore(self, objects: Mapping[Key, Object], truth: Mapping[str, Truth]) -> None:
+        super().restore(objects, truth)
         self._opened.clear()
+        self._placed.clear()
+        self._decides = "", self.now()
 
     def wrote(self, key: Key, before: Object | None, after: Object | None, author: Author) -> None:
         try:

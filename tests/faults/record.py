@@ -6,6 +6,7 @@ were taken away, what succeeded) is derived from the writes of those who do not 
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -79,11 +80,16 @@ class Record:
         version = max((int(obj["metadata"]["resourceVersion"]) for obj in self.objects.values()), default=0)
         return version, list(self.objects.items())
 
-    def restore(self, objects: Mapping[Key, Object]) -> None:
-        """The store has been set back to this: what was written since never was."""
+    def saved(self) -> dict[str, Truth]:
+        """What is true now, for ``restore``."""
+        return copy.deepcopy(dict(self.truth))
+
+    def restore(self, objects: Mapping[Key, Object], truth: Mapping[str, Truth]) -> None:
+        """The store has been set back to this: what was written since never was. Leases run from now on."""
         self.objects = dict(objects)
-        for truth in self.truth.values():
-            truth.ended = None
+        self.truth = defaultdict(Truth, copy.deepcopy(dict(truth)))
+        self.written = {key: self.now() for key in objects if key.kind == LEASES}
+        self._read.clear()
 
     def write(self, key: Key, version: int, obj: Object | None) -> None:
         """A write, just before anybody sees it."""

@@ -30,6 +30,7 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.cluster.memory.scheduler import Scheduler
+from tf_dist.cluster.memory.store import Key
 from tf_dist.core import names
 from tf_dist.core.status_codec import FIELD
 from tf_dist.errors import AlreadyExists, ClusterError, NotFound
@@ -58,7 +59,7 @@ class Backup(NamedTuple):
     objects: dict[str, dict[str, dict[str, Object]]]
     uids: dict[str, Any]
     dependents: dict[str, dict[Any, None]]
-    truth: tuple[dict[str, Truth], dict[str, Object]]
+    truth: Any
 
 
 class Site:
@@ -407,7 +408,7 @@ class Site:
             kind: {space: dict(found) for space, found in spaces.items()} for kind, spaces in store._objects.items()
         }
         dependents = {owner: dict(keys) for owner, keys in store._dependents.items()}
-        truth = copy.deepcopy((dict(self.truth), self.spoiled))
+        truth = copy.deepcopy((dict(self.truth), self.spoiled)), self.invariants.saved()
         return Backup(store.version, objects, dict(store._by_uid), dependents, truth)
 
     def restore(self, backup: Backup) -> None:
@@ -420,8 +421,15 @@ class Site:
         store._sorted.clear()
         store.version = backup.version
         store.compact()
-        self.truth = defaultdict(Truth, kept.truth[0])
-        self.spoiled = kept.truth[1]
+        (site_truth, self.spoiled), known = kept.truth
+        self.truth = defaultdict(Truth, site_truth)
+        there = {
+            Key(kind, space, name_): obj
+            for kind, spaces in kept.objects.items()
+            for space, found in spaces.items()
+            for name_, obj in found.items()
+        }
+        self.invariants.restore(there, known)
         self.note(f"etcd is restored to version {backup.version}")
         self.counts["etcd restored"] += 1
 
