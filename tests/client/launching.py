@@ -106,6 +106,10 @@ class Site(World):
     def outputs(self) -> dict[str, str]:
         return {path.name: path.read_text() for path in self.options().out.iterdir() if path.name[0] != "."}
 
+    def shows(self, status: str) -> None:
+        """Wait until the launcher has seen the job in that state."""
+        until(lambda: self.outputs().get("status") == status, SECONDS)
+
     def stored(self) -> Object | None:
         """The step's job, if there is one."""
         return next((one for one in self.memory.list(TFJOBS).items if one["metadata"]["name"] == self.name), None)

@@ -193,7 +193,7 @@ def test_watches_that_are_cut_and_a_server_that_is_away_for_a_moment(driven: Sit
     proxy = proxied(driven)
     with Launcher(driven.options(kubeconfig=driven.config(proxy.url))) as launcher:
         driven.runs()
-        launcher.said("is Running")
+        driven.shows("Running")
         for replica in ("ps-0", "worker-0", "worker-1"):
             launcher.said(f"{replica:<8} | checkpoint=/models/ckpt-1")
         proxy.inject(Fault(Kind.REFUSE, times=None, code=503))
@@ -259,7 +259,7 @@ def test_a_signal_before_the_job_is_made_leaves_nothing(scene: Site) -> None:
 def test_what_a_signal_does_as_the_step_says(driven: Site, what: OnTerm) -> None:
     with Launcher(driven.options(on_term=what, grace=600.0)) as launcher:
         driven.runs()
-        launcher.said("is Running")
+        driven.shows("Running")
         before = driven.uid()
         launcher.signal()
         assert launcher.end(driven.bury) == exits.SIGNALLED + signal.SIGTERM
@@ -280,7 +280,7 @@ def test_what_a_signal_does_as_the_step_says(driven: Site, what: OnTerm) -> None
 def test_pods_are_seen_to_their_end(driven: Site) -> None:
     with Launcher(driven.options(on_term=OnTerm.DELETE, grace=600.0)) as launcher:
         driven.runs()
-        launcher.said("is Running")
+        driven.shows("Running")
         launcher.signal()
         until(lambda: driven.stored() is None, SECONDS)
         assert launcher.end(driven.bury) == exits.SIGNALLED + signal.SIGTERM
@@ -293,7 +293,7 @@ def test_another_job_that_came_in_the_meantime_is_not_deleted(driven: Site) -> N
     options = driven.options(on_term=OnTerm.DELETE, grace=600.0, kubeconfig=driven.config(proxy.url))
     with Launcher(options) as launcher:
         driven.runs()
-        launcher.said("is Running")
+        driven.shows("Running")
         proxy.inject(held)
         launcher.signal()
         until(lambda: held.times == 0, SECONDS)
@@ -332,7 +332,7 @@ def test_what_a_signal_means_is_asked_of_the_workflow(driven: Site, workflow: st
     options = driven.options(retry=retry, retries=3, grace=600.0)
     with Launcher(options) as launcher:
         driven.runs()
-        launcher.said("is Running")
+        driven.shows("Running")
         driven.memory.patch(TFJOBS, "default", driven.name, {"metadata": {"ownerReferences": None}})
         change_workflow(driven, workflow)
         launcher.signal()
@@ -356,7 +356,7 @@ def test_a_workflow_that_may_not_be_read_is_taken_for_stopped(driven: Site) -> N
 def test_a_second_signal_ends_the_waiting_but_not_the_deletion(driven: Site) -> None:
     with Launcher(driven.options(on_term=OnTerm.DELETE, grace=600.0)) as launcher:
         driven.runs()
-        launcher.said("is Running")
+        driven.shows("Running")
         launcher.signal()
         until(lambda: driven.stored() is None, SECONDS)
         launcher.signal()
@@ -370,7 +370,7 @@ def test_a_deletion_is_tried_until_the_time_is_over(driven: Site) -> None:
     options = driven.options(on_term=OnTerm.DELETE, grace=1.0, kubeconfig=driven.config(proxy.url))
     with Launcher(options) as launcher:
         driven.runs()
-        launcher.said("is Running")
+        driven.shows("Running")
         proxy.inject(Fault(Kind.REFUSE, frozenset({"delete"}), times=None, code=503))
         launcher.signal()
         assert launcher.end() == exits.SIGNALLED + signal.SIGTERM
@@ -382,7 +382,7 @@ def test_a_deletion_is_tried_until_the_time_is_over(driven: Site) -> None:
 def test_a_job_that_has_succeeded_by_the_time_of_the_signal_has_succeeded(driven: Site) -> None:
     with Launcher(driven.options(on_term=OnTerm.DELETE)) as launcher:
         driven.runs()
-        launcher.said("is Running")
+        driven.shows("Running")
         driven.end_pod(f"{driven.name}-worker-0", 0)
         launcher.said("is Completing")
         launcher.signal()
