@@ -20,7 +20,7 @@ from tests.mutation.inside import PACKAGES
 
 # Whose results are mostly noticed by any test at all (`x = None` ends in an AttributeError): they say little.
 _LEFT_OUT = (mutators.operator_assignment, mutators.operator_arg_removal, mutators.operator_dict_arguments)
-_LOGS = {"log", "logger", "_log", "LOG"}
+_LOGS = {"log", "logger", "_log", "_LOG", "LOG"}
 _NOT_RUN = {"cast", "TypeVar", "NewType", "assert_never", "isinstance", "len"}
 _TEXTS = {"help", "metavar", "daemon"}
 _NAMES_ONLY = {"__slots__", "__all__"}
