@@ -197,7 +197,7 @@ def table(results: Iterable[Result]) -> str:
     rows.append("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name, found in [*counts.items(), ("all", sum(counts.values(), Counter[str]()))]:
         good, long, bad, none, same = (found[head] for head in heads)
-        counted = found.total() - same
+        counted = found.total() - same - found[NOT_TRIED]
         share = f"{100 * (good + long) / counted:.1f} %" if counted else ""
         rows.append(f"| {name} | {counted} | {good} | {long} | {bad} | {none} | {share} | {same} |")
     return "\n".join(rows)
@@ -234,7 +234,7 @@ def main() -> int:
         print(f"these fail without any change:\n{failing}")
         return 1
     results = [Result(one, EQUIVALENT, same[one]) if one in same else outcomes.last(one) for one in mutants]
-    survivors = [result for result in results if not result.noticed and result.outcome != EQUIVALENT]
+    survivors = [one for one in results if not one.noticed and one.outcome not in {EQUIVALENT, NOT_TRIED}]
     report = table(results)
     print(report)
     minutes = (time.monotonic() - start) / 60

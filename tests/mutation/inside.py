@@ -16,8 +16,8 @@ import pytest
 
 PACKAGES = ("core", "driver", "client", "airflow")
 
-# Tests with these marks are not near anything: what they test runs in other processes, where no line is recorded.
-FAR = ("tensorflow", "airflow_stack", "cluster")
+# Tests with these marks are not near anything: they take long, or what they test runs in other processes.
+FAR = ("slow", "tensorflow", "airflow_stack", "cluster")
 QUIET = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts="]
 
 

@@ -16,7 +16,7 @@ from tests.mutation.mutating import Line, Mutant, lines_of
 from tests.mutation.running import Copies, Ended, Job, run
 
 # Tests of whole processes, of packages that are not measured, and of the code's surroundings.
-_ELSEWHERE = ("integration", "mutation", "examples", "deploy", "argo", "cli", "cluster", "faults", "simulate")
+_ELSEWHERE = ("integration", "mutation", "examples", "deploy", "cli", "cluster", "faults", "simulate")
 _BATCH = 6  # files a process
 _NAMED = 0.1  # what a test in the module's own test module is ahead: as if 10 tests ran a line
 _AROUND = 8  # lines before and after one that are around it

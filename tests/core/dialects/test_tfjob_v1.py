@@ -112,6 +112,13 @@ def test_success_without_a_chief():
     assert parse(document).job.success == (everyone,)
 
 
+def test_a_replica_type_is_a_text():
+    document = minimal(Worker={})
+    document["spec"]["tfReplicaSpecs"][7] = {"template": template()}
+    with pytest.raises(InvalidJob, match="7"):
+        parse(document)
+
+
 def test_tf_config_styles():
     assert parse(minimal(Worker={})).job.tf_config is TFConfigStyle.NONE
     assert parse(minimal(Worker={"replicas": 2})).job.tf_config is TFConfigStyle.V1

@@ -205,6 +205,18 @@ def test_accelerators_are_given_to_the_containers_that_ask():
     assert parse(parsed.document, accelerators=GPU) == parsed
 
 
+@pytest.mark.parametrize("part", ["volumes", "envVars"])
+def test_an_accelerator_may_need_variables_alone_or_volumes_alone(part: str):
+    limits = {"nvidia.com/gpu": 1}
+    document = changed(v1alpha1(), f"{SPECS}.0.template.spec.containers.0.resources", {"limits": limits})
+    plain, whole = parse(document), parse(document, accelerators=GPU)
+    some = parse(document, accelerators={"nvidia.com/gpu": {part: GPU["nvidia.com/gpu"][part]}})
+    pods = [parsed.job.replica_specs[0].template["spec"] for parsed in (plain, whole, some)]
+    assert [pod["volumes"] == pods[1]["volumes"] for pod in pods] == [False, True, part == "volumes"]
+    variables = [pod["containers"][0].get("env") for pod in pods]
+    assert [env == variables[1] for env in variables] == [False, True, part == "envVars"]
+
+
 def test_a_wrong_accelerator_configuration_is_said():
     (problem,) = errors(v1alpha1(), accelerators={"gpu": {"volume": []}})
     assert problem.path == "accelerators.gpu.volume"
