@@ -103,6 +103,24 @@ def test_what_a_driver_left_behind_of_a_finished_job_is_cleared_away(world: Worl
     assert second.watched == set()
 
 
+def test_who_takes_nothing_over_does_not_care_how_drivers_of_finished_jobs_fare(world: World) -> None:
+    world.submit(tfjob())
+    first = Hands(OTHER)
+    driver = driven(world, first)
+    settle(driver)
+    world.run_pods()
+    settle(driver)
+    world.end_pod("mnist-worker-0", 3)
+    first.left = 2  # it died before it cleared away
+    driver.step()
+    second = Hands(takes_over=False)
+    second.dead = frozenset({OTHER})
+    before = world.pods()
+    settle(driven(world, second))
+    assert second.watched == set()
+    assert world.pods() == before
+
+
 def test_a_finished_job_of_a_dead_driver_goes_after_its_time_to_live(world: World) -> None:
     world.submit(tfjob(ttlSecondsAfterFinished=10))
     driver = driven(world, Hands(OTHER))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import count
 
@@ -16,7 +17,7 @@ from tf_dist.driver.loop import Driver
 from tf_dist.driver.workqueue import WorkQueue
 from tf_dist.errors import Unavailable
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Time:
@@ -69,6 +70,43 @@ def test_events_until_a_distant_deadline_leave_nothing_behind(time: Time) -> Non
         time.now += 0.001
     assert len(queue) == 10
     assert queue.entries <= 100
+
+
+def test_the_pause_doubles_with_every_failure_in_a_row_up_to_a_limit(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    pauses = [queue.retry("a") for _ in range(12)]
+    assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
+    assert pauses[-2:] == [30.0, 30.0]
+    assert (queue.failures("a"), queue.retries) == (12, 12)
+    assert queue.retry("b") == 0.1
+    assert queue.retry("b", after=7.0) == 7.0
+    queue.succeeded("a")
+    assert (queue.failures("a"), queue.retry("a")) == (0, 0.1)
+
+
+def test_a_wish_that_an_earlier_one_has_replaced_is_granted_once(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    queue.add("a", 10.0)
+    queue.add("a", 1.0)
+    time.now += 1.0
+    assert queue.take() == ["a"]
+    queue.add("a", 60.0)
+    time.now += 9.0  # that is when the first wish would have been due
+    assert queue.take() == []
+    time.now += 51.0
+    assert queue.take() == ["a"]
+
+
+def test_who_is_woken_once_waits_again(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    queue.wake()
+    assert queue.wait(SECONDS) == [], "at once"
+    waited: list[list[str]] = []
+    waiting = threading.Thread(target=lambda: waited.append(queue.wait(SECONDS)), daemon=True)
+    waiting.start()
+    queue.add("a")
+    waiting.join(SECONDS)
+    assert waited == [["a"]]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1000), st.booleans()), max_size=300))
