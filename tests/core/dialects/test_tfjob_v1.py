@@ -115,6 +115,7 @@ def test_success_without_a_chief():
 def test_a_replica_type_is_a_text():
     document = minimal(Worker={})
     document["spec"]["tfReplicaSpecs"][7] = {"template": template()}
+    assert defaulted(document)["spec"]["tfReplicaSpecs"].keys() == {"Worker", 7}
     with pytest.raises(InvalidJob, match="7"):
         parse(document)
 
