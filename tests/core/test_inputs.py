@@ -93,12 +93,20 @@ def test_bounds(more: Any, text: str, told: str) -> None:
         ({"pattern": "a$"}, "a\n", "line break"),
         ({"enum": ("adam", "sgd")}, "rms", "is none of adam, sgd"),
         ({"max_length": 3}, "abcd", "is longer than 3"),
+        ({}, "a" * 1025, "is longer than 1024"),
         ({}, "a{{b}}", "did not fill in"),
     ],
 )
 def test_texts(more: Any, text: str, told: str) -> None:
     with pytest.raises(InvalidJob, match=told):
         put(declared("string", **more), text)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"), [({}, "a" * 1024), ({"max_length": 3}, "abc"), ({"pattern": "[a-z]+"}, "ab")]
+)
+def test_texts_that_are_as_declared(more: Any, text: str) -> None:
+    put(declared("string", **more), text)
 
 
 @pytest.mark.parametrize(

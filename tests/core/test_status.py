@@ -213,3 +213,8 @@ def test_nothing_stored_is_a_job_that_has_not_begun() -> None:
 )
 def test_a_job_that_another_operator_ended_is_not_begun_again(stored: Any, phase: Phase) -> None:
     assert load_status(stored).phase is phase
+
+
+def test_phases_are_stored_in_words_that_other_versions_read() -> None:
+    words = "Pending Running Restarting Aborting Aborted Completing Completed Terminating Terminated Failed"
+    assert [phase.value for phase in Phase] == words.split()
