@@ -54,6 +54,8 @@ class Teller:
             try:
                 self._tell()
             finally:
+                for puppet in self.puppets:
+                    self.counts.update(puppet.network.struck)
                 self.site.memory.close()
         return self.counts
 

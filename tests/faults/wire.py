@@ -8,7 +8,7 @@ out beforehand as ``Fault``s and drawn from the story's dice.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -79,7 +79,7 @@ class Network:
     faults: list[Fault] = field(default_factory=list)
     holding: bool = False
     writes: int = 0
-    struck: dict[str, int] = field(default_factory=dict)
+    struck: Counter[str] = field(default_factory=Counter)
     # After how many more writes of these resources (none: any) the process dies, or stops for so many seconds.
     doom: tuple[int, frozenset[str]] | None = None
     nap: tuple[int, frozenset[str], float] | None = None
@@ -120,7 +120,7 @@ class Network:
         """The fault for a request."""
         fault = next((fault for fault in self.faults if fault.takes(call)), None)
         if fault is not None:
-            self.struck[fault.kind.name] = self.struck.get(fault.kind.name, 0) + 1
+            self.struck[f"fault {fault.kind.name}"] += 1
             if fault.times == 0:
                 self.faults.remove(fault)
         return fault
@@ -134,11 +134,13 @@ class Network:
             self.doom = (count, self.doom[1]) if count > 0 else None
             if count <= 0:
                 self.process.kill()
+                self.struck["died after a write"] += 1
         if self.nap is not None and (not self.nap[1] or plural in self.nap[1]):
             count, which, seconds = self.nap[0] - 1, self.nap[1], self.nap[2]
             self.nap = (count, which, seconds) if count > 0 else None
             if count <= 0 and not self.process.stopped:
                 self.process.stop()
+                self.struck["stopped after a write"] += 1
                 simulation = self.process.simulation
                 simulation.at(simulation.now + seconds, self.process.go_on)
 
