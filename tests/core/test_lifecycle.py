@@ -23,11 +23,13 @@ from tests.core.builders import (
 )
 from tests.core.world import WAIT, World
 from tf_dist.core.actions import Create, Delete, DeleteJob, WriteStatus
+from tf_dist.core.disruptions import EXCEEDED
 from tf_dist.core.gang.model import Admit
 from tf_dist.core.model import Backoff, CleanPodPolicy, Counting, Dependency, Job, RunPolicy, SuccessRule
 from tf_dist.core.policy_model import Action, Event, Rule
 from tf_dist.core.reconcile import reconcile
-from tf_dist.core.status import Phase
+from tf_dist.core.status import Phase, Status
+from tf_dist.core.stopping import clean_policy
 
 KEEP = CleanPodPolicy.NONE
 
@@ -783,3 +785,12 @@ def test_a_tolerated_failure_of_the_only_replica_that_could_succeed_ends_the_job
     end(world, "worker-0", 1)
     assert ended(world) == (Phase.FAILED, "PodFailed")
     assert "cannot succeed" in world.memory.message
+
+
+@pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded", EXCEEDED])
+def test_a_limit_stops_what_runs_though_the_policy_would_keep_it(reason: str) -> None:
+    kept = v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.NONE))
+    assert clean_policy(kept, Status(phase=Phase.FAILED, reason=reason)) is CleanPodPolicy.RUNNING
+    assert clean_policy(kept, Status(phase=Phase.FAILED, reason="PodFailed")) is CleanPodPolicy.NONE
+    everything = v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.ALL))
+    assert clean_policy(everything, Status(phase=Phase.FAILED, reason=reason)) is CleanPodPolicy.ALL
