@@ -204,7 +204,7 @@ class Record:
         """Whether the queue that a job names is there, and of its own: what several share is not reckoned here."""
         queue = self.queue_of(stored)
         documents = [(key.name, obj.get("spec") or {}) for key, obj in self.of(QUEUES)]
-        shared = any(called == queue and spec.get("parent") for called, spec in documents)
+        shared = any(queue in (called, spec.get("parent")) and spec.get("parent") for called, spec in documents)
         return (queue == "default" or any(called == queue for called, _ in documents)) and not shared
 
     def nominal(self, queue: str) -> Decimal | None:
