@@ -152,6 +152,8 @@ class Rest:
                 continue
             if memory.phase is not Phase.PENDING or memory.not_before > record.now():
                 continue
+            if memory.reason == "ScheduleTimeout":
+                continue  # until when it pauses was said by a clock that may have been set since
             if memory.unconfirmed or memory.refused_nodes or not record.open_to(stored):
                 continue
             rank = (-self._priority(job), max(memory.created or 0.0, memory.not_before))
@@ -174,8 +176,14 @@ class Rest:
         need = sum((spec.replicas * pod_cpus(spec) for spec in job.replica_specs), Decimal(0))
         jobs = [other for _, other in record.of(*JOBS) if uid(other) not in gone]
         pods = [pod for _, pod in record.of("pods") if phase(pod) not in ENDED and owner(pod) not in gone]
-        free = sum((self._free(node, pods) for _, node in record.of("nodes") if is_ready(node)), Decimal(0))
-        free -= sum((self._to_come(other) for other in jobs), Decimal(0))
+        rooms = [self._free(node, pods) for _, node in record.of("nodes") if is_ready(node)]
+        to_come = sum((self._to_come(other) for other in jobs), Decimal(0))
+        free = sum(rooms, Decimal(0)) - to_come
+        # What is free on several nodes may be too little on each: seats for the largest pod are there for sure.
+        largest = max((pod_cpus(spec) for spec in job.replica_specs), default=Decimal(0)) or Decimal(1)
+        seats = sum(int(room // largest) for room in rooms) - int(to_come)
+        if seats < sum(spec.replicas for spec in job.replica_specs):
+            return ""
         queue = record.queue_of(stored)
         limit = record.nominal(queue)
         held = sum((record.holds(other) for other in jobs if record.queue_of(other) == queue), Decimal(0))
