@@ -186,7 +186,9 @@ class Record:
         if place is None or place.by or job is None or memory.phase not in LIVE:
             return
         for spec in job.replica_specs:
-            done = sum(1 for one in memory.succeeded if one.type == spec.type)
+            # That a replica is done shows in its pod before it is in the status.
+            known = {(one.type, one.index) for one in memory.succeeded} | self.truth[uid(stored)].succeeded
+            done = sum(1 for type_, _ in known if type_ == spec.type)
             yield max(0, place.sizes.get(spec.type, spec.replicas) - done), pod_cpus(spec)
 
     def others_pods(self) -> Decimal:

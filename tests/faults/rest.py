@@ -194,7 +194,12 @@ class Rest:
         there = sum(pod["metadata"]["namespace"] == namespace for pod in pods)
         if most is not None and there + sum(spec.replicas for spec in job.replica_specs) > most:
             return ""
-        return f"{free} CPUs that are free, of which it needs {need}" if free >= need else ""
+        each = max((pod_cpus(spec) for spec in job.replica_specs), default=Decimal(1)) or Decimal(1)
+        whole = sum(
+            (self._free(node, pods) // each * each for _, node in record.of("nodes") if is_ready(node)), Decimal(0)
+        )
+        fits = min(free, whole - sum((self._to_come(other) for other in jobs), Decimal(0))) >= need
+        return f"{free} CPUs that are free, of which it needs {need}" if fits else ""
 
     def _in_the_way(self, first: Object) -> str:
         """Whom a job that waits could have stopped, because they are of lower priority in its queue."""
