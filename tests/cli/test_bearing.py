@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import threading
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.raw import CHUNKED, chunk, failure, reply, saying
+from tests.waiting import until
 from tf_dist.client.bundle import load
 from tf_dist.client.jobs import StoredJob
 from tf_dist.client.lasting_logs import LastingLog
@@ -63,6 +65,34 @@ def test_a_log_that_is_refused_is_not_asked_for_again() -> None:
     with saying(first, failure(404)) as (client, _), log(client) as found:
         assert next(found) == b"one\n"
         with pytest.raises(NotFound):
+            next(found)
+
+
+@pytest.mark.parametrize("away", [failure(500), failure(503), failure(429), b""], ids=["500", "503", "429", "reset"])
+def test_a_log_whose_first_opening_fails_in_passing_is_opened_again(away: bytes) -> None:
+    """Nothing was read yet, so nothing that was asked for is left out of the second request."""
+    whole = lines(f"{STAMP}1.5Z one", f"{STAMP}2.25Z two")
+    with saying(away, failure(503), whole) as (client, requests), log(client, tail=10) as found:
+        assert list(found) == [b"one\n", b"two\n"]
+    assert [b"tailLines=10" in request for request in requests] == [True, True, True]
+    assert not any(b"sinceSeconds" in request for request in requests)
+
+
+def test_a_log_that_is_closed_while_it_waits_to_be_opened_again_ends_at_once() -> None:
+    busy = reply(429, {"kind": "Status", "code": 429}, "Retry-After: 100")
+    with saying(busy) as (client, requests), log(client) as found:
+        thread = threading.Thread(target=list, args=(found,))
+        thread.start()
+        until(lambda: bool(requests), 60)
+        found.close()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_log_that_cannot_be_opened_in_time_says_why() -> None:
+    with saying(failure(503)) as (client, _):
+        wanted = LogOptions(follow=True)
+        with LastingLog(client, "default", "a", wanted, limit=-1.0) as found, pytest.raises(Unavailable):
             next(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,21 @@ def test_watches_that_are_cut_and_a_server_that_is_away_for_a_moment(driven: Sit
         proxy.calm()
         assert launcher.end() == exits.DONE
     assert driven.outputs()["status"] == "Succeeded"
+
+
+@pytest.mark.parametrize("fault", [Fault(Kind.REFUSE, code=500), Fault(Kind.RESET)], ids=["500", "reset"])
+def test_logs_whose_first_opening_fails_are_read_all_the_same(driven: Site, fault: Fault) -> None:
+    proxy = proxied(driven)
+    first = replace(fault, verbs=frozenset({"get"}), resources=frozenset({"pods"}), times=3)
+    proxy.inject(first)
+    with Launcher(driven.options(kubeconfig=driven.config(proxy.url))) as launcher:
+        driven.runs()
+        for replica in ("ps-0", "worker-0", "worker-1"):
+            launcher.said(f"{replica:<8} | checkpoint=/models/ckpt-1")
+        driven.ends()
+        assert launcher.end() == exits.DONE
+    assert first.times == 0
+    assert "no more lines" not in launcher.text
 
 
 def test_a_server_that_does_not_answer_is_worth_another_try(scene: Site) -> None:

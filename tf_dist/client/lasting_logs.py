@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from tf_dist.client.patience import PASSING, Patience
 from tf_dist.cluster.api import Cluster, LogOptions, Stream
+from tf_dist.errors import ClusterError
 
 _SLACK: Final = 5.0  # seconds asked for once more: what was written last may still have been under way
 _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?[^ ]* ")
@@ -34,7 +35,7 @@ class LastingLog:
         self._given = 0  # how many lines had that stamp
         self._known: tuple[_Moment, int] | None = None  # both, as they were at the last break
         self._lock = threading.Lock()
-        self._stream = self._open(self._options)
+        self._stream: Stream[bytes] | None = None  # the first line has it opened, so that another thread can close it
 
     def __iter__(self) -> Self:
         return self
@@ -42,9 +43,9 @@ class LastingLog:
     def __next__(self) -> bytes:
         while not self._closed.is_set():
             try:
-                line = next(self._stream)
+                line = next(self._stream or self._opened())
             except PASSING as error:
-                self._reopen(error)
+                self._broken(error)
                 continue
             self._patience.succeeded()
             found = _STAMP.match(line)
@@ -68,30 +69,32 @@ class LastingLog:
         self._last, self._heard = moment, time.monotonic()
         return True
 
-    def _reopen(self, error: Exception) -> None:
-        """Another stream, from a little before the break; ClusterError when there is none for too long."""
-        while not self._closed.is_set():
-            self._patience.failed(error)  # type: ignore[arg-type]
-            ago = math.ceil(time.monotonic() - self._heard + _SLACK)
-            wanted = replace(self._options, tail=None, since_seconds=ago) if self._last else self._options
-            try:
-                stream = self._open(wanted)
-            except PASSING as again:
-                error = again
-                continue
-            self._known = (self._last, self._given) if self._last else None
-            self._patience.answered()
-            with self._lock:
-                self._stream = stream
-            if self._closed.is_set():
-                stream.close()
-            return
+    def _opened(self) -> Stream[bytes]:
+        """A stream, after a break from a little before it; ClusterError."""
+        ago = math.ceil(time.monotonic() - self._heard + _SLACK)
+        stream = self._open(replace(self._options, tail=None, since_seconds=ago) if self._last else self._options)
+        self._known = (self._last, self._given) if self._last else None
+        self._patience.answered()
+        with self._lock:
+            self._stream = stream
+        if self._closed.is_set():
+            stream.close()
+        return stream
+
+    def _broken(self, error: ClusterError) -> None:
+        """Let go of the stream, and return after a pause; ``error`` when that has gone on for too long."""
+        with self._lock:
+            stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+        self._patience.failed(error)
 
     def close(self) -> None:
         """End it; from any thread."""
         self._closed.set()
         with self._lock:
-            self._stream.close()
+            if self._stream is not None:
+                self._stream.close()
 
     def __enter__(self) -> Self:
         return self

@@ -201,11 +201,7 @@ class Launch:
             return True
         if job.job.run_policy.clean_pods is CleanPodPolicy.NONE:
             return False
-        return any(
-            "deletionTimestamp" not in pod["metadata"]
-            and (pod.get("status") or {}).get("phase") in ("Pending", "Running")
-            for pod in onlooker.watch.pods.values()
-        )
+        return any(_goes_on(pod) for pod in onlooker.watch.pods.values())
 
     def _report(self, onlooker: Onlooker, end: End) -> int:
         """The last word, to people and to the workflow; and on the job, so that it counts as told."""
