@@ -30,7 +30,8 @@ from tf_dist.core.dialects import read
 from tf_dist.core.gang.model import Admit
 from tf_dist.core.observed import Observed
 from tf_dist.core.reconcile import reconcile
-from tf_dist.driver.lease import controller_name
+from tf_dist.driver.arbiter import admissions_lease, arbiter_lease, system_namespace
+from tf_dist.driver.lease import LeaseRef, controller_name
 from tf_dist.errors import AlreadyExists, NotFound
 
 VARIABLE = "TF_DIST_TEST_KUBECONFIG"
@@ -68,10 +69,14 @@ def prepared() -> Iterator[Cluster]:
         until(lambda: _served(cluster))
         for number in range(60):
             _node(cluster, f"{SPACE}-{number}")
-        with suppress(AlreadyExists):
-            cluster.create(NAMESPACES, None, {"metadata": {"name": SPACE}})
-            # As tf-dist install brings it: one that is missing is waited with.
-            cluster.create(LEASES, SPACE, {"metadata": {"name": controller_name((SPACE,))}})
+        where = system_namespace()
+        for namespace in (SPACE, where):
+            with suppress(AlreadyExists):
+                cluster.create(NAMESPACES, None, {"metadata": {"name": namespace}})
+        # As tf-dist install brings them: where one is missing, its first holder makes sure for a while that none was.
+        for lease in (LeaseRef(SPACE, controller_name((SPACE,))), arbiter_lease(where), admissions_lease(where)):
+            with suppress(AlreadyExists):
+                cluster.create(LEASES, lease.namespace, {"metadata": {"name": lease.name}})
         try:
             yield cluster
         finally:

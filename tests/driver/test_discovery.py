@@ -6,6 +6,7 @@ import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from tf_dist.driver.view import View
 from tf_dist.errors import Forbidden, Unavailable
 
 SECONDS = 60.0
+WIDE = DriverSettings(arbitrates=True, admissions=LeaseRef("default", "admissions"))
 
 
 @contextmanager
@@ -144,7 +146,7 @@ def rights(world: World) -> Rights:
 @contextmanager
 def arbitrating(world: World, rights: Rights, namespace: str | None = "default") -> Iterator[Driver]:
     """A driver that decides for all if it sees all."""
-    wide = DriverSettings(namespace=namespace, arbitrates=True, admissions=LeaseRef("default", "admissions"))
+    wide = replace(WIDE, namespace=namespace)
     with started(world, rights.cluster, settings=wide, arbiter=LeaseArbiter(world.memory, renew_every=0.4)) as driver:
         yield driver
 
@@ -201,6 +203,21 @@ def test_who_may_not_see_queues_does_not_decide_for_all(world: World, rights: Ri
         assert not holds(world)
         rights.refused = set()
         asked_again(world, driver, lambda: driver.caches.sees_all and holds(world))
+
+
+@pytest.mark.parametrize("kind", [QUEUES, PRIORITY_CLASSES], ids=lambda kind: kind.kind)
+def test_before_the_first_answer_about_the_rules_no_driver_sees_all(
+    world: World, rights: Rights, kind: Resource
+) -> None:
+    rights.broken = {kind}
+    driver = Driver(rights.cluster, settings=WIDE, clock=world.clock, monotonic=world.clock)
+    driver.caches.start()
+    try:
+        assert not driver.caches.sees_all
+        rights.broken = set()
+        until(lambda: driver.caches.sees_all, SECONDS)
+    finally:
+        driver.stop()
 
 
 @pytest.mark.parametrize("kind", [QUEUES, PRIORITY_CLASSES], ids=lambda kind: kind.kind)
