@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -292,7 +291,10 @@ def test_where_nobody_drives_the_time_is_over_all_the_same(scene: Stage) -> None
 
 
 def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
-    step = scene.step(job(FOREVER))
+    """While a training says a line every half second, its launcher has nothing to ask for: all of it is watched."""
+    flag = scene.folder / "counted"
+    ticks = "for i in 1 2 3 4 5 6; do sleep 0.5; echo tick=$i; done"
+    step = scene.step(job(f"echo up; until test -e {flag}; do sleep 0.05; done; {ticks}; {FOREVER}"))
     address = urlsplit(scene.url)
     with Proxy((str(address.hostname), int(address.port or 0))) as proxy:
         launcher = step.launch("--drive=controller", "--on-term=delete", kubeconfig=scene.kubeconfig(proxy.url))
@@ -301,7 +303,8 @@ def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
         watches = [one.call.resource for one in proxy.passed if one.call.verb == "watch"]
         assert sorted(watches) == ["pods", "tfjobs"]  # one each, and they go on
         before = len(proxy.passed)
-        threading.Event().wait(3)
+        flag.touch()
+        launcher.said("tick=6")
         assert len(proxy.passed) == before
         launcher.signal(signal.SIGTERM)
         assert launcher.code() == 143

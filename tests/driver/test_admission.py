@@ -13,15 +13,17 @@ from tests.waiting import until
 from tf_dist.cluster.api import TFJOBS, Resource
 from tf_dist.core import names
 from tf_dist.core.gang.model import Admit, Wait
-from tf_dist.core.gang.snapshot import Changes
+from tf_dist.core.gang.snapshot import Changes, Claim
 from tf_dist.core.times import format_time
 from tf_dist.driver.admission import Admission
+from tf_dist.driver.caches import Caches
 from tf_dist.driver.intents import Alone, LeaseIntents
 from tf_dist.driver.lease import LeaseRef
 from tf_dist.driver.ledger import Delta, Known, Ledger
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
+from tf_dist.driver.settings import DriverSettings
 
 
 class Counted(Recorder):
@@ -32,6 +34,17 @@ class Counted(Recorder):
 
     def undecidable(self, gangs: int) -> None:
         self.gangs += gangs
+
+
+class Altered(Caches):
+    """Caches whose changes come altered, or not at all."""
+
+    def __init__(self, world: World, alter: Callable[[Changes], Changes]) -> None:
+        super().__init__(world.memory, DriverSettings(), rung=list, room=list, recorder=Recorder())
+        self._alter = alter
+
+    def changes(self, claims: Mapping[str, Claim | None], *, whole: bool) -> Changes:
+        return self._alter(super().changes(claims, whole=whole))
 
 
 class Slow:
@@ -165,17 +178,14 @@ def test_a_place_that_is_not_written_down_as_intended_is_told_to_nobody() -> Non
 
 def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_what_they_were_given() -> None:
     """A label of a node that no dict takes fails in the middle of deciding about the one gang that asks for it."""
-    world, counted = World(cpu="6"), Counted()
-    caches, ledger = world.driver.caches, Ledger()
-    admission = Admission(caches, world.clock, recorder=counted)
-    changes = caches.changes
+    world, counted, ledger = World(cpu="6"), Counted(), Ledger()
 
-    def changed(*args: Any, **kwargs: Any) -> Changes:
-        seen = changes(*args, **kwargs)
+    def unhashable(seen: Changes) -> Changes:
         labels: Any = {"zone": ["a"]}
         return replace(seen, nodes={name: node and replace(node, labels=labels) for name, node in seen.nodes.items()})
 
-    caches.changes = changed  # type: ignore[method-assign]
+    caches = Altered(world, unhashable)
+    admission = Admission(caches, world.clock, recorder=counted)
 
     def decide() -> dict[str, Any]:
         caches.refresh()
@@ -202,21 +212,19 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
 
 def test_a_decision_that_fails_halfway_is_begun_anew_with_all_there_is() -> None:
     """What was read of the changes for it, nobody tells a second time."""
-    world = World()
+    world, ledger, fails = World(), Ledger(), [True]
     world.submit(tfjob())
-    caches, ledger = world.driver.caches, Ledger()
+
+    def failing(seen: Changes) -> Changes:
+        if fails and fails.pop():
+            raise ZeroDivisionError("a defect")
+        return seen
+
+    caches = Altered(world, failing)
     caches.refresh()
     admission = Admission(caches, world.clock)
     [(ref, stored)] = caches.jobs()
     known = ledger.read(ref, stored)
-    changes = caches.changes
-
-    def failing(*args: Any, **kwargs: Any) -> Changes:
-        caches.changes = changes  # type: ignore[method-assign]
-        changes(*args, **kwargs)
-        raise ZeroDivisionError("a defect")
-
-    caches.changes = failing  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         admission.decide(ledger.changes, lambda *_: True)
     assert admission.wanted
