@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_dist.cluster.cache import Cache
+from tf_dist.cluster.cache import Cache, as_number, key_of
 
 
 def item(name: str, version: int | str, uid: str = "", **labels: str) -> dict[str, Any]:
@@ -16,6 +17,21 @@ def item(name: str, version: int | str, uid: str = "", **labels: str) -> dict[st
 
 def group_of(stored: dict[str, Any]) -> str:
     return stored["metadata"]["labels"].get("group", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("7", 7), ("9" * 20, 10**20 - 1), ("9" * 21, 0), ("", 0), (None, 0), ("-1", 0), ("1a", 0)],
+)
+def test_a_version_is_a_number_of_up_to_64_bits_or_none_at_all(text: str | None, number: int) -> None:
+    assert as_number(text) == number
+
+
+@pytest.mark.parametrize(("namespace", "key"), [({"namespace": "n"}, ("n", "a")), ({}, ("", "a"))])
+def test_objects_of_the_same_name_are_told_apart_by_their_namespace(
+    namespace: dict[str, str], key: tuple[str, str]
+) -> None:
+    assert key_of({"metadata": {"name": "a", **namespace}}) == key
 
 
 def test_a_newer_version_replaces_an_older_and_never_the_other_way() -> None:
@@ -34,6 +50,35 @@ def test_versions_that_are_no_numbers_replace_one_another() -> None:
     cache.put(item("a", "x"))
     assert cache.put(item("a", "x")) is None
     assert cache.put(item("a", "w")) is not None
+    assert cache.put(item("a", 5)) is not None
+    assert cache.put(item("a", "v")) is not None
+
+
+@pytest.mark.parametrize(
+    ("known", "deleted", "goes"),
+    [(2, 1, False), (9, 8, False), (9, 9, True), (9, 10, True), (9, "x", True), ("x", 9, True)],
+)
+def test_a_deletion_takes_what_is_no_newer_and_one_without_a_number_whatever_there_is(
+    known: int | str, deleted: int | str, goes: bool
+) -> None:
+    cache = Cache()
+    cache.put(item("a", known))
+    assert (cache.remove(item("a", deleted)) is not None) is goes
+    assert len(cache) == (0 if goes else 1)
+
+
+@pytest.mark.parametrize(
+    ("followed", "answered", "news"),
+    [(0, 1, True), (5, 4, False), (5, 5, False), (5, 6, True), (5, "x", True)],
+)
+def test_an_answer_is_news_if_it_is_newer_than_all_that_was_followed(
+    followed: int, answered: int | str, news: bool
+) -> None:
+    cache = Cache()
+    if followed:
+        cache.replace([], followed)
+    assert (cache.put_answer(item("a", answered)) is not None) is news
+    assert len(cache) == news
 
 
 def test_a_deletion_does_not_take_what_came_after_it() -> None:
@@ -48,7 +93,7 @@ def test_a_deletion_does_not_take_what_came_after_it() -> None:
 
 def test_a_list_takes_what_it_lacks_unless_that_is_newer() -> None:
     cache = Cache()
-    for name, version in (("old", 3), ("new", 8), ("kept", 4)):
+    for name, version in (("old", 6), ("new", 8), ("kept", 4)):
         cache.put(item(name, version))
     changes = cache.replace([item("kept", 4), item("more", 5)], 6)
     assert sorted(one["metadata"]["name"] for one in cache.items()) == ["kept", "more", "new"]
@@ -65,6 +110,21 @@ def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_believed() -> 
     assert cache.get(("", "newer")) == item("newer", 12), "the list was made before that"
     assert [(change.old, change.new) for change in changes] == [(item("a", 8, group="g"), item("a", 3, group="h"))]
     assert cache.group("g") == []
+
+
+@pytest.mark.parametrize(
+    ("known", "listed", "at", "shown"),
+    [(8, 1, 10, 1), (10, 3, 10, 3), (11, 3, 10, 11), (8, "x", 10, "x")],
+    ids=["the first version", "as new as the list", "newer than the list", "no number"],
+)
+def test_what_a_list_shows_in_another_version_is_one_change_at_most(
+    known: int, listed: int | str, at: int, shown: int | str
+) -> None:
+    cache = Cache()
+    cache.put(item("a", known))
+    changes = cache.replace([item("a", listed)], at)
+    assert cache.get(("", "a")) == item("a", shown)
+    assert len(changes) == (shown != known)
 
 
 def test_a_server_that_was_set_back_is_believed() -> None:
@@ -101,7 +161,11 @@ def test_a_group_follows_its_members() -> None:
     assert [one["metadata"]["name"] for one in cache.group("x")] == ["a", "b"]
     cache.put(item("a", 4, group="y"))
     assert [one["metadata"]["name"] for one in cache.group("x")] == ["b"]
-    cache.replace_group("x", [item("d", 5, group="x")], 6)
+    changes = cache.replace_group("x", [item("d", 5, group="x")], 6)
+    assert [(change.old, change.new) for change in changes] == [
+        (item("b", 2, group="x"), None),
+        (None, item("d", 5, group="x")),
+    ]
     assert [one["metadata"]["name"] for one in cache.group("x")] == ["d"]
     assert len(cache) == 3
     cache.discard(("", "d"), "d")
