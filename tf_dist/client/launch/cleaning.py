@@ -10,7 +10,7 @@ from tf_dist.client.launch import contract
 from tf_dist.client.waiting import wait_for
 from tf_dist.cluster.api import Cluster
 from tf_dist.cluster.refusals import NotServed
-from tf_dist.errors import NotFound
+from tf_dist.errors import Conflict, NotFound
 
 
 def clean(
@@ -33,7 +33,7 @@ def clean(
         jobs = list_jobs(cluster, namespace, labels=f"{contract.WORKFLOW_UID}={workflow_uid}")
     doomed = [job for job in jobs if all_jobs or not job.status.finished]
     for job in doomed:
-        with suppress(NotFound):
+        with suppress(NotFound, Conflict):  # gone already, and perhaps another in its place
             cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
     wait_for(cluster, doomed, "deleted", timeout, told)
     return len(doomed)
