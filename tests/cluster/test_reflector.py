@@ -312,6 +312,19 @@ def test_an_older_list_is_not_believed() -> None:
         assert scene.failures
 
 
+def test_who_was_away_for_long_and_then_answers_with_older_lists_is_asked_again_soon() -> None:
+    """A restored server: only after some older lists is it believed, and until then nothing new is seen."""
+
+    def script(s: Scene) -> list[Answer]:
+        away = [Refusal(503) for _ in range(5)]
+        older = [listed(45, s.obj("a", 40)) for _ in range(3)]
+        return [listed(50, s.obj("a", 40)), watched(gone()), *away, *older, listed(70, s.obj("a", 60)), watched()]
+
+    with reflecting(script) as scene:
+        scene.expect(["a@60"], ["list", "watch 50", *["list"] * 9, "watch 70"])
+        assert scene.failures[-8:] == [1, 2, 3, 4, 5, 0, 1, 2]
+
+
 # The cache
 
 

@@ -270,6 +270,8 @@ class Reflector:
         """Everything there is; Unavailable when the answer is older than what was seen, unless it stays so."""
         listed, version = self._pages(**self._scope)
         if as_number(version) < as_number(self._version) and self._older_lists < _SET_BACK:
+            if self._older_lists == 0:
+                self._failures = 0  # it answers: how long it was away says nothing of how soon it has caught up
             self._older_lists += 1
             raise Unavailable(f"list {self.resource.plural}: the answer is older than what was seen before")
         self._older_lists = 0
