@@ -299,7 +299,9 @@ class Invariants(Record):
             versions = {uid(job): str(job["metadata"]["resourceVersion"]) for _, job in self.of(*JOBS)}
             self._opened[key] = now, {one: versions[one] for one in named_in(after) if one in versions}
             return
-        old = sorted(one for one in named_in(after) if self.now() - self._placed.get(one, self.now()) > LONG)
+        # One that is named anew is to get a larger place than it has.
+        named = set(named_in(before)).intersection(named_in(after))
+        old = sorted(one for one in named if self.now() - self._placed.get(one, self.now()) > LONG)
         assert not (self.strict and old), f"{old} are still intended, long after they have their places"
         arbiter, versions = self._opened.get(key, ("", {}))
         if arbiter != now or not versions:

@@ -19,8 +19,9 @@ from tf_dist.cluster.memory.store import Key
 from tf_dist.core import names
 from tf_dist.core.accepted_spec import read_stored
 from tf_dist.core.model import Job, ReplicaSpec
+from tf_dist.core.policies import may_restart
 from tf_dist.core.quantity import parse_quantity
-from tf_dist.core.status import LIVE, Phase, Status
+from tf_dist.core.status import LIVE, NO_PODS, Phase, Status
 from tf_dist.core.status_codec import load_status, stored_status
 from tf_dist.driver.intents import ADMITTING
 
@@ -189,6 +190,8 @@ class Record:
             # That a replica is done shows in its pod before it is in the status.
             known = {(one.type, one.index) for one in memory.succeeded} | self.truth[uid(stored)].succeeded
             done = sum(1 for type_, _ in known if type_ == spec.type)
+            if not may_restart(job, spec):
+                done += memory.counts.get(spec.type, NO_PODS).failed
             yield max(0, place.sizes.get(spec.type, spec.replicas) - done), pod_cpus(spec)
 
     def others_pods(self) -> Decimal:

@@ -243,6 +243,31 @@ def test_what_was_given_long_ago_is_still_intended(world: Judged) -> None:
     assert "still intended" in world.broken
 
 
+def test_what_was_given_long_ago_is_intended_anew(world: Judged) -> None:
+    job = world.begun()
+    world.memory.create(LEASES, "default", {"metadata": {"name": "l"}, "spec": {}})
+    world.clock.now += 100
+    row = ["tfjobs", "default", "a", job["metadata"]["uid"]]
+    world.memory.patch(LEASES, "default", "l", {"metadata": {"annotations": {ADMITTING: json.dumps([row])}}})
+    assert world.broken == ""
+
+
+def test_a_replica_that_has_failed_for_good_gives_its_room_to_others(world: Judged) -> None:
+    job = tfjob("a", workers=7, ps=1)
+    job["spec"]["enableDynamicWorker"] = True
+    job["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Never"
+    world.submit(job)
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.end_pod("a-worker-3", 1)
+    before = world.invariants.holds(world.job("a"))
+    world.clock.now += 20  # how many have failed is not written at once
+    world.settle()
+    assert world.status("a")["phase"] == "Running"
+    assert before - world.invariants.holds(world.job("a")) == 1
+
+
 def test_who_waits_for_one_of_lower_priority(world: Judged) -> None:
     high = {"metadata": {"name": "high"}, "value": 10}
     world.memory.create(PRIORITY_CLASSES, None, high)
