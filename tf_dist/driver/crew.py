@@ -17,6 +17,7 @@ from tf_dist.driver.admission import Admission
 from tf_dist.driver.caches import Caches
 from tf_dist.driver.events import EventWriter
 from tf_dist.driver.json_logs import about
+from tf_dist.driver.lanes import Lanes
 from tf_dist.driver.ledger import Known
 from tf_dist.driver.mandate import NotDriving
 from tf_dist.driver.readings import WorkReading
@@ -72,7 +73,7 @@ class Crew:
         self._lost = lost
         self._runtime = runtime
         self._lock = runtime.lock()
-        self._waiting: dict[JobRef, float] = {}  # since when they wait for a worker, in seconds of ``monotonic``
+        self._waiting: Lanes[JobRef] = Lanes()  # for a worker, since a moment of ``monotonic``
         self._running: dict[JobRef, float] = {}
         self._workers = 0
         self._again: set[JobRef] = set()
@@ -95,23 +96,27 @@ class Crew:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def dispatch(self, ref: JobRef) -> int:
-        """Have a job looked at; one that is being looked at, after that. How many actions it took, if that is known."""
+    def dispatch(self, ref: JobRef, *, urgent: bool = True) -> int:
+        """Have a job looked at; one that is being looked at, after that. How many actions it took, if that is known.
+
+        ``urgent``: before those that are not.
+        """
         if self._pool is None:
             return self._safe_drive(ref)
         with self._lock:
-            if ref in self._waiting or ref in self._running:
+            if ref in self._running:
                 self._again.add(ref)
                 return 0
             since = self._queue.ready_at(ref)
-            self._waiting[ref] = self._monotonic() if since is None else since
-        self._pool.submit(self._work, ref)
+            if not self._waiting.add(ref, self._monotonic() if since is None else since, urgent=urgent):
+                return 0
+        self._pool.submit(self._work)
         return 0
 
-    def _work(self, ref: JobRef) -> None:
+    def _work(self) -> None:
         begun = self._monotonic()
         with self._lock:
-            waited = begun - self._waiting.pop(ref)
+            ref, since = self._waiting.take()
             self._running[ref] = begun
         try:
             self._safe_drive(ref)
@@ -120,7 +125,7 @@ class Crew:
                 del self._running[ref]
                 again = ref in self._again
                 self._again.discard(ref)
-            self._recorder.worked(max(0.0, waited), self._monotonic() - begun)
+            self._recorder.worked(max(0.0, begun - since), self._monotonic() - begun)
             if again:
                 self._queue.add(ref)
 
@@ -128,6 +133,7 @@ class Crew:
         """The job is gone."""
         self._queue.succeeded(ref)
         self._said.pop(ref, None)
+        self._steward.forget(ref)
 
     def reading(self) -> WorkReading:
         """How much there is to do, and how far the workers are."""

@@ -162,10 +162,6 @@ class Ledger:
         """What is known of a job."""
         return self._known.get(ref)
 
-    def values(self) -> list[Known]:
-        """Everything that is known."""
-        return list(self._known.values())
-
     @property
     def any_waits(self) -> bool:
         """Whether any job has no place yet."""
@@ -180,6 +176,11 @@ class Ledger:
         """The drivers that unfinished jobs name."""
         with self._lock:
             return frozenset(self._drivers)
+
+    def of(self, drivers: Iterable[str]) -> list[JobRef]:
+        """The unfinished jobs of these drivers."""
+        with self._lock:
+            return [ref for driver in drivers for ref in self._drivers.get(driver, ())]
 
     def changes(self) -> Delta:
         """The jobs that are others than when this was asked last."""

@@ -37,6 +37,7 @@ from tf_dist.driver.queue_reports import QueueReports
 from tf_dist.driver.readings import Readings
 from tf_dist.driver.recorder import Recorder
 from tf_dist.driver.refs import JobRef
+from tf_dist.driver.resync import Resync
 from tf_dist.driver.settings import DriverSettings
 from tf_dist.driver.steward import Steward
 from tf_dist.driver.workqueue import WorkQueue
@@ -140,7 +141,7 @@ class Driver:
         self._dirty: set[JobRef] = set()
         self._everything = True
         self._taken_up = self._right()
-        self._all_due = float("-inf")
+        self._resync = Resync(self._settings.resync, monotonic())
         self._stopped = runtime.event()
         self._thread: threading.Thread | None = None
         self._recorder.attach(self.readings)
@@ -244,6 +245,7 @@ class Driver:
     def _longest_wait(self) -> float:
         # How other drivers fare nobody rings about.
         longest = _BLIND if self._others.any(self._ledger.drivers()) else _BEAT
+        longest = self._resync.pause(self._monotonic(), longest)
         return min(longest, self._deciding.pause(waiting=self._ledger.any_waits))
 
     def _may_act(self) -> bool:
@@ -280,27 +282,35 @@ class Driver:
         if not self._crew.started and self._take_up() and self.caches.followed:
             return 0  # what is followed is listed anew first
         self.caches.refresh()
-        now = self._monotonic()
         # What is due by the wall clock is due at another moment than was reckoned once that clock was set.
         stepped = self._steps.noticed()
-        everything = due is None or self._everything or stepped or now >= self._all_due
+        everything = due is None or self._everything or stepped
         self._everything = False
-        self._read(everything, due or ())
+        # Those that something has happened to, but not all there are when a driver begins: what happens next is urgent.
+        changed = {ref for ref in due or () if not everything or ref in self._ledger}
+        also = self._resync.due(self._monotonic())
+        self._read(everything, {*changed, *also})
         died, turned = self._others.look(self._ledger.drivers())
         if turned:
             self._ledger.touch(turned)
             self._admission.want()
-        if died or everything:
-            self._all_due = now + self._settings.resync
-            due, everything = self._ledger, True
-        chosen = {ref for ref in due or () if self._concerns(self._ledger.get(ref))}
+        changed.update(self._ledger.of(died), self._others.undone(died))
         heard, failed = self._admitted()
         # Whoever waits for an answer has it first.
-        order = [*heard, *sorted(chosen.difference(heard), key=str)]
-        taken = sum(self._crew.dispatch(ref) for ref in order)
+        taken = self._dispatch(heard)
+        taken += self._dispatch(self._concerned(changed.difference(heard)))
+        taken += self._dispatch(
+            self._concerned({*(self._ledger if everything else also)}.difference(heard, changed)), urgent=False
+        )
         if failed is not None:
             raise failed
         return taken
+
+    def _dispatch(self, refs: Iterable[JobRef], *, urgent: bool = True) -> int:
+        return sum(self._crew.dispatch(ref, urgent=urgent) for ref in refs)
+
+    def _concerned(self, refs: Iterable[JobRef]) -> list[JobRef]:
+        return sorted((ref for ref in refs if self._concerns(self._ledger.get(ref))), key=str)
 
     def _read(self, everything: bool, due: Iterable[JobRef]) -> None:
         """Take in what changed."""
@@ -318,6 +328,9 @@ class Driver:
         if after is None:
             self._ledger.forget(ref)
             self._crew.forget(ref)
+            self._resync.discard(ref)
+        elif before is None:
+            self._resync.add(ref)
         changed = (before and before.stake) != (after and after.stake)
         if changed or (after is not None and self._admission.outdated(after)):
             self._ring_room()

@@ -80,6 +80,10 @@ class Others:
         """Whether there are other drivers that matter; ``drivers``: those of unfinished jobs."""
         return bool(self._undone) or any(driver != self._mandate.ref for driver in drivers)
 
+    def undone(self, drivers: Collection[str]) -> list[JobRef]:
+        """The jobs of these drivers that are over and are not done with."""
+        return [ref for ref, driver in self._undone.items() if driver in drivers] if drivers else []
+
     def look(self, drivers: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
         """Ask how they are; which have died since the last time, and which have died or live again."""
         self._mandate.watch_refs({*drivers, *self._undone.values()} - {self._mandate.ref})

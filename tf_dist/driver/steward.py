@@ -48,12 +48,13 @@ class Steward:
         self._clock = clock
         self._mandate = mandate
         self._recorder = recorder
-        self.left_alone: frozenset[str] = frozenset()  # jobs (by uid) of which was said that they are
+        self._left_alone: dict[JobRef, str] = {}  # jobs of which was said that they are, and their uids
 
     def drive(self, ref: JobRef, known: Known, verdict: Verdict | None, *, again: bool = False) -> Plan:
         """One pass. Whatever the cluster answers to it is raised. ``again``: the one before did not come to its end."""
         if known.newer is not None:
             return self._leave(ref, known, known.newer)
+        self._left_alone.pop(ref, None)
         if self._is_anothers(known) and not known.status.finished:
             _LOG.info("%s: its driver %s is gone; driven by %s now", ref, known.driver, self._mandate.ref)
             self._caches.confirm(ref, known.uid)
@@ -68,13 +69,21 @@ class Steward:
 
     def _leave(self, ref: JobRef, known: Known, problem: NewerFormat) -> Plan:
         """Touch neither the job nor its pods, and say so once."""
-        if known.uid not in self.left_alone:
-            there = {one.uid for one in self._ledger.values() if one.newer is not None}
-            self.left_alone = (self.left_alone & there) | {known.uid}
+        if self._left_alone.get(ref) != known.uid:
+            self._left_alone[ref] = known.uid
             _LOG.warning("%s is left alone: %s", ref, problem)
             told = Emit("Warning", NEWER_FORMAT, f"{problem} ({problem.hint})")
             self._applier.apply(ref, known.stored, Plan(known.status, (told,)))
         return Plan(known.status)
+
+    @property
+    def left_alone(self) -> frozenset[str]:
+        """The jobs (by uid) that are left alone, as was said."""
+        return frozenset(self._left_alone.values())
+
+    def forget(self, ref: JobRef) -> None:
+        """The job is gone."""
+        self._left_alone.pop(ref, None)
 
     def tell(self, ref: JobRef, known: Known, verdict: Verdict | None) -> Plan:
         """Write a verdict into a job of another driver, as that one would; what follows from it is that one's to do."""
