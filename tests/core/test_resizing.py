@@ -10,6 +10,7 @@ from tf_dist.core import names
 from tf_dist.core.actions import Emit
 from tf_dist.core.gang.model import Admit, Resize
 from tf_dist.core.model import Job, Scheduling, TFConfigStyle
+from tf_dist.core.policy_model import Action, Event, Rule
 from tf_dist.core.reconcile import reconcile
 from tf_dist.core.status import Phase
 
@@ -219,6 +220,23 @@ def test_a_volcano_job_that_runs_smaller_succeeds_when_all_there_are_have() -> N
         world.end(world.pods[name], 0)
     world.settle()
     assert world.memory.phase is Phase.COMPLETED
+
+
+def test_who_starts_again_with_replicas_that_were_done_does_not_grow_into_their_room() -> None:
+    """The verdict was reckoned with one replica fewer than there now are."""
+    worker = replicas("worker", 3, rules=(), min_replicas=1, max_replicas=5)
+    rule = Rule(events=frozenset({Event.POD_FAILED}), action=Action.RESTART_JOB)
+    world = admitted(volcano_job(worker, min_available=3, rules=(rule,)), worker=3)
+    world.end(world.pods["tf-dist-mnist-worker-0"], 0)
+    world.settle()
+    world.end(world.pods["tf-dist-mnist-worker-2"], 1)
+    world.verdict = Resize(sizes={"worker": 4}, placement={}, message="nobody waits")
+    world.step()
+    assert world.memory.attempts.job == 2
+    assert world.memory.admission is not None
+    assert dict(world.memory.admission.sizes) == {"worker": 3}
+    world.settle()
+    assert dict(world.memory.admission.sizes) == {"worker": 4}
 
 
 def test_the_pods_of_a_job_that_is_over_are_those_it_had() -> None:

@@ -34,6 +34,7 @@ from tf_dist.core import restarts
 from tf_dist.core.answering import answer
 from tf_dist.core.ending import deadline, end_graceful_stop, hopeless, judge_by_counting, overspent, succeed
 from tf_dist.core.facts import Facts, gather
+from tf_dist.core.gang.model import Resize
 from tf_dist.core.living import admit, follow_pods, resume, suspend
 from tf_dist.core.lost_nodes import pods_of
 from tf_dist.core.model import Job
@@ -86,6 +87,9 @@ def advance(job: Job, status: Status, observed: Observed) -> tuple[Status, Facts
         if status.phase in LIVE and following.phase not in LIVE:
             # Its pods may go from now on, and their restart counters with them: the end, too, says how many there were.
             following = restarts.forget(following, facts.current, facts)
+        if status.succeeded - following.succeeded and isinstance(observed.verdict, Resize):
+            # It was reckoned with the room of replicas that were done, and now run again.
+            observed = replace(observed, verdict=None)
         if (following.attempts, following.admission) != (status.attempts, status.admission):
             sized = granted(job, following)
             facts = gather(sized, following, pods, observed.gone)
