@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Final
@@ -34,7 +34,7 @@ from tf_dist.cluster.api import Object
 from tf_dist.cluster.memory.store import Key
 from tf_dist.core import names
 from tf_dist.core.model import Job
-from tf_dist.core.status import FREE, Phase, Status
+from tf_dist.core.status import FREE, Admission, Phase, Status
 from tf_dist.driver.intents import ARBITER
 from tf_dist.driver.lease import BROKEN_BY
 
@@ -155,6 +155,8 @@ class Invariants(Record):
             if given:
                 self._placed[uid(after)] = self.now()
                 self._given(key, after, author)
+            if author.sees_nodes:
+                self._on_nodes(key, after, old.admission)
 
     def _driver(self, old: Status, new: Status) -> None:
         """A job changes hands only when its driver is dead."""
@@ -186,7 +188,7 @@ class Invariants(Record):
         true = {one["type"] for one in (stored.get("status") or {}).get("conditions") or () if one["status"] == "True"}
         assert not {"Succeeded", "Failed"} <= true, "it has both succeeded and failed"
         if memory.phase is Phase.COMPLETING and job is not None:
-            self._succeeded(job, memory, truth)
+            self._succeeded(stored, job, memory)
         if memory.phase not in TERMINAL:
             assert truth.ended is None, f"{truth.ended} was the end, and now it is {memory.phase} {memory.reason}"
             return
@@ -199,7 +201,10 @@ class Invariants(Record):
         match memory.reason:
             case "JobSucceeded" | "MinSuccess":
                 assert memory.phase is Phase.COMPLETED, end
-                self._succeeded(job, memory, truth)
+                self._succeeded(stored, job, memory)
+            case "TaskCompleted":
+                assert memory.phase is Phase.COMPLETED, end
+                assert self.succeeded(uid(stored)), "no replica of it has succeeded"
             case "BackoffLimitExceeded":
                 limit, failures = job.run_policy.max_restarts, len(truth.failed) + sum(truth.containers.values())
                 within = limit is None or failures <= limit
@@ -212,11 +217,13 @@ class Invariants(Record):
                 assert truth.taken or memory.reason == "Preempted", "nothing was taken from it"
             case "DeadlineExceeded":
                 assert job.run_policy.active_deadline is not None, "it has no deadline"
+            case _:
+                raise AssertionError(f"nothing explains {end}")
 
-    def _succeeded(self, job: Job, memory: Status, truth: Truth) -> None:
+    def _succeeded(self, stored: Object, job: Job, memory: Status) -> None:
         """It has succeeded by the rules of its dialect."""
         sizes = {**memory.last_sizes, **(memory.admission.sizes if memory.admission else {})}
-        done = truth.succeeded
+        done = self.succeeded(uid(stored))
         if job.counting is not None:
             needed = job.counting.min_success or 1
             assert len(done) >= min(needed, 1), f"it has succeeded with {sorted(done)}"
@@ -249,6 +256,23 @@ class Invariants(Record):
         assert promised <= room, f"places for {promised} CPUs were given away, and there are {room}"
         if self.strict:
             self._given_strictly([*others, stored], stored)
+
+    def _on_nodes(self, key: Key, stored: Object, before: Admission | None) -> None:
+        """No node is promised more than it ever had, where a job now gets more of it."""
+        mine, given = self.on_nodes(stored, again=True), self._on(before)
+        more = {node for node, count in self._on(self.memory(stored).admission).items() if count > given[node]}
+        others = [self.on_nodes(job, again=False) for other, job in self.of(*JOBS) if other != key]
+        for node in sorted(more & self._room.keys()):
+            promised = sum((one.get(node, Decimal(0)) for one in others), mine.get(node, Decimal(0)))
+            room = self._room[node]
+            assert promised <= room, f"places for {promised} CPUs of {node} were given away, and it has {room}"
+
+    def _on(self, place: Admission | None) -> Counter[str]:
+        """How many pods a place has on each node."""
+        found: Counter[str] = Counter()
+        for nodes in place.placement.values() if place is not None else ():
+            found.update(nodes)
+        return found
 
     def _may_give(self, stored: Object, author: Author) -> None:
         """Where one decides for all, no other does; and a place is for a job that somebody drives."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -71,6 +71,8 @@ class Record:
         self.truth: dict[str, Truth] = defaultdict(Truth)
         self.now = now
         self.written: dict[Key, float] = {}
+        # What has succeeded and is not in the store's history any more: a driver may still say so.
+        self._forgotten: dict[str, set[tuple[str, int]]] = {}
         self._author = author
         self._read: dict[str, tuple[object, Job | None]] = {}
 
@@ -88,6 +90,7 @@ class Record:
     def restore(self, objects: Mapping[Key, Object], truth: Mapping[str, Truth]) -> None:
         """The store has been set back to this: what was written since never was. Leases run from now on."""
         self.objects = dict(objects)
+        self._forgotten = {uid: self.succeeded(uid) for uid in (*self._forgotten, *self.truth)}
         self.truth = defaultdict(Truth, copy.deepcopy(dict(truth)))
         self.written = {key: self.now() for key in objects if key.kind == LEASES}
         self._read.clear()
@@ -172,6 +175,10 @@ class Record:
             if pod["spec"].get("nodeName") == node and owner(pod):
                 self.truth[owner(pod)].taken.add(uid(pod))
 
+    def succeeded(self, uid: str) -> set[tuple[str, int]]:
+        """Which replicas of a job have ever succeeded."""
+        return self.truth[uid].succeeded | self._forgotten.get(uid, set())
+
     # What is taken, and what there may be
 
     def holds(self, stored: Object) -> Decimal:
@@ -193,6 +200,28 @@ class Record:
             if not may_restart(job, spec):
                 done += memory.counts.get(spec.type, NO_PODS).failed
             yield max(0, place.sizes.get(spec.type, spec.replicas) - done), pod_cpus(spec)
+
+    def on_nodes(self, stored: Object, *, again: bool) -> dict[str, Decimal]:
+        """The CPUs of each node that a job surely holds there: its pods, and those still to come.
+
+        ``again``: with the replicas that were done, and run again since the job has started anew.
+        """
+        memory, job = self.memory(stored), self.job(stored)
+        place, found = memory.admission, dict[str, Decimal]()
+        if place is None or place.by or job is None or memory.phase not in LIVE:
+            return found
+        pods = [pod for pod in self.pods_of(uid(stored)) if attempt(pod)[0] == str(memory.attempts.job)]
+        done = {(one.type, one.index) for one in memory.succeeded} | {
+            replica(pod) for pod in pods if phase(pod) in ENDED
+        }
+        done |= set() if again else self.truth[uid(stored)].succeeded
+        for spec in job.replica_specs:
+            there = Counter(pod["spec"]["nodeName"] for pod in pods if type_of(pod) == spec.type and on_a_node(pod))
+            over = sum(type_ == spec.type for type_, _ in done) + memory.counts.get(spec.type, NO_PODS).failed
+            to_come = max(0, place.sizes.get(spec.type, spec.replicas) - over - there.total())
+            for node, count in place.placement.get(spec.type, {}).items():
+                found[node] = found.get(node, Decimal(0)) + min(count, there[node] + to_come) * pod_cpus(spec)
+        return found
 
     def others_pods(self) -> Decimal:
         """What pods take that are no job's."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import Any, NamedTuple
@@ -39,17 +38,6 @@ OVER = ("Succeeded", "Failed")
 PRIORITIES = {"low": -10, "high": 100}
 # How often a replica of a job fails by itself: a program that always failed would never end.
 _MOST_FAILURES = 3
-
-
-@dataclass
-class Truth:
-    """What became of a job's pods, as the hands that did it know. ``bad``: pods that failed or were taken away."""
-
-    bad: set[str] = field(default_factory=set)
-    failed: set[str] = field(default_factory=set)
-    succeeded: set[str] = field(default_factory=set)
-    ended: tuple[str, str] | None = None
-    codes: Counter[int] = field(default_factory=Counter)
 
 
 class Backup(NamedTuple):
@@ -88,7 +76,6 @@ class Site:
             uids=lambda: f"{next(uids):08x}-0000-4000-8000-000000000000",
             journal=self.invariants,
         )
-        self.truth: dict[str, Truth] = defaultdict(Truth)
         self.shapes: dict[str, Shape] = {}
         self.spoiled: dict[str, Object] = {}
         self.log: list[str] = []
@@ -254,7 +241,7 @@ class Site:
         return self._dice(pod, "runs").uniform(1.0, self._longest)
 
     def _end(self, pod: Object) -> None:
-        dice, truth = self._dice(pod, "ends"), self.truth[owner_uid(pod)]
+        dice, truth = self._dice(pod, "ends"), self.invariants.truth[owner_uid(pod)]
         fails = dice.random() < self._failing and len(truth.failed) < _MOST_FAILURES
         self.end(pod, dice.choice((1, 137, 137, 139)) if fails else 0)
 
@@ -274,15 +261,6 @@ class Site:
         state = {"terminated": {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}}
         status = {"phase": "Failed" if code else "Succeeded"}
         self._set_status(pod, {**status, "containerStatuses": [{"name": "tensorflow", "state": state}]})
-        truth = self.truth[owner_uid(pod)]
-        if deleting(pod):
-            return
-        if code:
-            truth.bad.add(uid(pod))
-            truth.failed.add(uid(pod))
-            truth.codes[code] += 1
-        else:
-            truth.succeeded.add(replica(pod))
 
     def evict(self, pod: Object) -> None:
         """The pod is gone from one moment to the next."""
@@ -297,8 +275,6 @@ class Site:
 
     def _taken(self, pod: Object) -> None:
         self.note(f"{name(pod)} {label(pod, names.ATTEMPT)} is taken{' deleting' if deleting(pod) else ''}")
-        if not deleting(pod):
-            self.truth[owner_uid(pod)].bad.add(uid(pod))
 
     def _remove(self, pod: Object) -> None:
         with suppress(NotFound):
@@ -408,7 +384,7 @@ class Site:
             kind: {space: dict(found) for space, found in spaces.items()} for kind, spaces in store._objects.items()
         }
         dependents = {owner: dict(keys) for owner, keys in store._dependents.items()}
-        truth = copy.deepcopy((dict(self.truth), self.spoiled)), self.invariants.saved()
+        truth = copy.deepcopy(self.spoiled), self.invariants.saved()
         return Backup(store.version, objects, dict(store._by_uid), dependents, truth)
 
     def restore(self, backup: Backup) -> None:
@@ -421,8 +397,7 @@ class Site:
         store._sorted.clear()
         store.version = backup.version
         store.compact()
-        (site_truth, self.spoiled), known = kept.truth
-        self.truth = defaultdict(Truth, site_truth)
+        self.spoiled, known = kept.truth
         there = {
             Key(kind, space, name_): obj
             for kind, spaces in kept.objects.items()
@@ -474,10 +449,6 @@ def label(pod: Object, key: str) -> str:
 
 def owner_uid(pod: Object) -> str:
     return label(pod, names.JOB_UID)
-
-
-def replica(pod: Object) -> str:
-    return f"{label(pod, names.REPLICA_TYPE)}-{label(pod, names.REPLICA_INDEX)}"
 
 
 def memory_of(job: Object) -> Object:

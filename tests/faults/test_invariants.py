@@ -149,6 +149,8 @@ def test_disruptions_that_never_were(world: Judged) -> None:
         ("Failed", "BackoffLimitExceeded", "within the limit"),
         ("Failed", "PodFailed", "no pod of it has failed"),
         ("Failed", "DeadlineExceeded", "no deadline"),
+        ("Completed", "TaskCompleted", "no replica of it has succeeded"),
+        ("Failed", "BadWeather", "nothing explains"),
     ],
 )
 def test_an_end_that_is_not_true(world: Judged, phase: str, reason: str, told: str) -> None:
@@ -183,6 +185,27 @@ def test_more_is_given_than_there_is(world: Judged) -> None:
     world.remember(called="b", admission=place)
     assert "9 CPUs" not in world.broken
     assert "places for" in world.broken
+
+
+def test_more_of_a_node_is_given_than_it_has(world: Judged) -> None:
+    node = {"metadata": {"name": "n2"}, "status": {"allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110"}}}
+    world.memory.create(NODES, None, node)
+    world.memory.replace(NODES, None, "n2", {**world.memory.get(NODES, None, "n2"), **node}, subresource="status")
+    place = world.begun(workers=5)["status"]["tfDist"]["admission"]
+    world.submit(tfjob("b", workers=5))
+    world.remember(called="b", phase="Pending", admission={**place, "placement": {"worker": {"n2": 5}}})
+    assert world.broken == ""
+    world.remember(called="b", admission={**place, "placement": {"worker": {"n1": 3, "n2": 2}}})
+    assert "CPUs of n1 were given away, and it has 8" in world.broken
+
+
+def test_a_success_that_a_restored_store_has_forgotten(world: Judged) -> None:
+    world.begun()
+    there, before = dict(world.invariants.objects), world.invariants.saved()
+    world.end_pod("a-worker-0", 0)
+    world.invariants.restore(there, before)
+    world.remember(phase="Completed", reason="JobSucceeded")
+    assert world.broken == ""
 
 
 def test_a_place_that_was_not_written_down(world: Judged) -> None:
