@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.driver.harness import START, RunningClock, World, disturbed, tfjob
+from tests.driver.harness import START, Clock, RunningClock, World, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import TFJOBS, Resource
 from tf_dist.core import names
@@ -230,6 +230,31 @@ def test_a_decision_that_fails_halfway_is_begun_anew_with_all_there_is() -> None
     assert admission.wanted
     assert admission.decide(ledger.changes, lambda *_: True) == [ref]
     assert isinstance(admission.verdict(known), Admit)
+
+
+def postpone(world: World, name: str, until: float) -> None:
+    """The job has given its place back, and tries again then."""
+    memory = {"phase": "Pending", "reason": "ScheduleTimeout", "notBefore": format_time(until), "requeues": 1}
+    world.memory.patch(TFJOBS, "default", name, {"status": {"tfDist": memory}}, subresource="status")
+
+
+def test_whose_time_has_not_come_yet_has_no_place_though_the_clock_said_otherwise_before() -> None:
+    """Room for two; the clock is 40 s ahead while the first of them comes, and is set back then."""
+    world, steady = World(cpu="8"), Clock()
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=steady)
+    world.submit(tfjob("early"))
+    postpone(world, "early", world.clock.now + 50)
+    world.settle()
+    world.clock.now += 40
+    world.submit(tfjob("other"))
+    world.settle()
+    world.clock.now -= 40
+    postpone(world, "early", world.clock.now + 30)
+    world.settle()
+    world.submit(tfjob("late"))
+    world.settle()
+    reasons = {name: world.status(name)["reason"] for name in ("other", "early", "late")}
+    assert reasons == {"other": "Admitted", "early": "ScheduleTimeout", "late": "Admitted"}
 
 
 def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:

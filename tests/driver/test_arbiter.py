@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from tests.driver.harness import Clock, Hands, World, tfjob
+from tests.driver.harness import Clock, Hands, World, disturbed, tfjob
 from tests.driver.turns import TURNS, Process, Turn, admitted, leave, play
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, TFJOBS, Cluster, Resource
 from tf_dist.core import names
+from tf_dist.core.times import format_time
 from tf_dist.driver import lease
 from tf_dist.driver.arbiter import ADMISSIONS, ARBITER, Arbiter, LeaseArbiter, system_namespace
 from tf_dist.driver.lease import LeaseRef
@@ -137,6 +138,46 @@ def test_who_decides_tells_the_jobs_of_others_and_their_drivers_do_the_rest(
     second.step()
     second.step()
     assert sorted(world.pods()) == ["b-ps-0", "b-worker-0", "b-worker-1"]
+
+
+def test_a_place_that_comes_too_early_by_a_clock_that_was_set_back_is_told_again_in_time(world: World) -> None:
+    """Its own driver knows nothing of it, so nobody else would."""
+    steady, breaks = Clock(), [False]
+
+    def away(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if breaks[0] and (verb, resource) == ("replace", TFJOBS):
+            breaks[0] = False
+            raise Unavailable("it is away")
+
+    driver = Driver(
+        disturbed(world.memory, away),
+        clock=world.clock,
+        monotonic=steady,
+        mandate=Hands("default/driver-of-a", takes_over=False),
+        settings=DriverSettings(namespace="default", only=JobRef(TFJOBS, "default", "a"), arbitrates=True),
+        arbiter=Believer(Hands()),
+    )
+    submit(world, "b")
+    after = format_time(world.clock.now + 50)
+    memory = {"phase": "Pending", "driver": "default/driver-of-b", "reason": "ScheduleTimeout", "notBefore": after}
+    world.memory.patch(TFJOBS, "default", "b", {"status": {"tfDist": memory}}, subresource="status")
+
+    def go_on(seconds: int) -> None:
+        for _ in range(seconds):
+            world.clock.now += 1
+            steady.now += 1
+            driver.step(driver._queue.take())
+
+    driver.step()
+    go_on(10)
+    breaks[0] = True
+    while breaks[0]:
+        go_on(1)
+    world.clock.now -= 20
+    go_on(18)
+    assert admitted(world) == []
+    go_on(3)
+    assert admitted(world) == ["b"]
 
 
 def test_when_it_is_gone_the_next_one_decides(world: World, arbiters: list[LeaseArbiter]) -> None:

@@ -152,8 +152,6 @@ class Rest:
                 continue
             if memory.phase is not Phase.PENDING or memory.not_before > record.now():
                 continue
-            if memory.reason == "ScheduleTimeout":
-                continue  # until when it pauses was said by a clock that may have been set since
             if memory.unconfirmed or memory.refused_nodes or not record.open_to(stored):
                 continue
             rank = (-self._priority(job), max(memory.created or 0.0, memory.not_before))

@@ -80,6 +80,12 @@ class Admission:
         """There may be more room, or other jobs, than at the last decision."""
         self.wanted = True
 
+    def clock_set(self) -> None:
+        """The wall clock was set: whose time has come, and what falls due when, is reckoned anew."""
+        with self._lock:
+            self._admitter = self._feed = None
+        self.want()
+
     def pause(self) -> float:
         """Seconds until it should be asked (again); inf: until something changes."""
         rest = max(0.0, self._rested - self._monotonic())

@@ -170,7 +170,7 @@ class Crew:
             self._said.pop(ref, None)
         if again and plan.status.obstacle:
             self._queue.add(ref)  # it goes on, and is to say so
-        if plan.wake_at is not None and mine:
+        if plan.wake_at is not None:
             self._queue.add(ref, plan.wake_at - self._clock())
         return len(plan.actions)
 

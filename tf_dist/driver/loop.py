@@ -284,6 +284,8 @@ class Driver:
         self.caches.refresh()
         # What is due by the wall clock is due at another moment than was reckoned once that clock was set.
         stepped = self._steps.noticed()
+        if stepped:
+            self._admission.clock_set()
         everything = due is None or self._everything or stepped
         self._everything = False
         # Those that something has happened to, but not all there are when a driver begins: what happens next is urgent.

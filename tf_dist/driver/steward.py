@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from tf_dist.cluster.api import Cluster
 from tf_dist.core import names
 from tf_dist.core.actions import Action, Emit, Plan, WriteStatus
-from tf_dist.core.gang.model import Verdict
+from tf_dist.core.gang.model import Admit, Verdict
 from tf_dist.core.invalid import hold
 from tf_dist.core.observed import Observed, PodView
 from tf_dist.core.reconcile import reconcile
@@ -86,9 +87,14 @@ class Steward:
         self._left_alone.pop(ref, None)
 
     def tell(self, ref: JobRef, known: Known, verdict: Verdict | None) -> Plan:
-        """Write a verdict into a job of another driver, as that one would; what follows from it is that one's to do."""
+        """Write a verdict into a job of another driver, as that one would; what follows from it is that one's to do.
+
+        A place that the job cannot take yet is told again when it can.
+        """
         plan = self.plan(known, verdict, driver=known.driver)
         told = _only(plan, WriteStatus, Emit)
+        if isinstance(verdict, Admit) and plan.status.admission is None:
+            told = replace(told, wake_at=plan.wake_at)
         self._applier.apply(ref, known.stored, told)
         self._record(known, plan.status)
         return told

@@ -25,6 +25,7 @@ from tests.core.gang.gangs import (
     workers,
 )
 from tf_dist.core.gang.admit import Admitter, admit
+from tf_dist.core.gang.fit import REFUSED
 from tf_dist.core.gang.model import Admit, Gang, Locality, Node, Order, Place, Policy, Queue, Snapshot, Verdict, Wait
 
 
@@ -216,6 +217,18 @@ def test_pods_of_which_nobody_knows_the_node_count_wherever_there_is_room() -> N
         "WaitingForCapacity"
     )
     assert reason(judged([inside, gang("new", workers(1))], node("n", gpu=3))["new"]) == "Admit"
+
+
+@pytest.mark.parametrize(("others", "said"), [((), "WaitingForCapacity"), (("m",), "Admit")])
+def test_a_pod_counts_on_the_node_that_refused_it_where_no_other_has_room(others: tuple[str, ...], said: str) -> None:
+    """The scheduler may send it there by now: the node was drained, say, and is back."""
+    refused = replace(workers(1), constraints={REFUSED: ["n"]})
+    inside = replace(gang("in", refused), place=Place(at=0, sizes={}))
+    nodes = [node(name, gpu=1) for name in ("n", *others)]
+    found = judged([inside, gang("new", workers(1))], *nodes)["new"]
+    assert reason(found) == said
+    if isinstance(found, Admit):
+        assert found.placement == {"worker": {"n": 1}}, "the other one stays free for the pod that was refused here"
 
 
 def test_such_pods_of_all_gangs_count_and_those_of_a_gang_that_ends_no_longer() -> None:

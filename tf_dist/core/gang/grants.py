@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Final
 
 from tf_dist.core.gang.asks import Ask, Counts
+from tf_dist.core.gang.fit import REFUSED
 from tf_dist.core.gang.holding import Pods
 from tf_dist.core.gang.model import Node, Resources
 from tf_dist.core.gang.pack import place
@@ -109,17 +110,25 @@ class Grants:
     def settle(self) -> None:
         """Take room for those that may come to any node: wherever there is some, the most demanding first.
 
-        Where not all of them fit now, the others still count. Those that ask for the same are placed together,
-        whichever gang they are of: after a rush there are thousands.
+        A node that has refused one of a gang's pods may have room for it by now, and the scheduler is free to send it
+        there: it is taken where no other has any. Where not all of them fit now, the others still count. Those that ask
+        for the same are placed together, whichever gang they are of: after a rush there are thousands.
         """
         if not self._anywhere or self._settled is not None:
             return
         self._settled = []
         for shape in sorted(self._anywhere, key=lambda s: (-s.accelerators, -s.cpu, s.requests, s.signature)):
-            found = place(self.room, [(shape, self.room.most(shape, self._anywhere[shape]))])
-            if not isinstance(found, int):
-                self._settled += [Pods(shape, node, count) for node, count in found[0].items()]
+            left = self._anywhere[shape] - self._take(shape, self._anywhere[shape])
+            if left and REFUSED in shape.constraints:
+                self._take(self.room.catalogue.without(shape, REFUSED), left)
         self.version += 1
+
+    def _take(self, shape: Shape, most: int) -> int:
+        """Take room for so many pods, as far as there is any; for how many."""
+        found = place(self.room, [(shape, self.room.most(shape, most))])
+        seated = [Pods(shape, node, count) for node, count in found[0].items()] if not isinstance(found, int) else []
+        self._settled = [*(self._settled or ()), *seated]
+        return sum(pods.number for pods in seated)
 
     def _lift(self) -> None:
         """Give that back before anything else changes."""

@@ -63,17 +63,20 @@ class Catalogue:
         asked = {resource: value for resource, value in amounts if value > 0}
         asked |= {one.name: one.amount for one in member.exclusives}
         requests = tuple(sorted((self.column(resource), value) for resource, value in asked.items()))
-        signature = _signature(member.constraints)
+        accelerators = sum(value for resource, value in asked.items() if extended(resource))
+        return self._one(requests, accelerators, asked.get("cpu", 0), member.constraints)
+
+    def without(self, shape: Shape, constraint: str) -> Shape:
+        """The shape of pods that lack this constraint, and are the same else."""
+        left = {key: value for key, value in shape.constraints.items() if key != constraint}
+        return self._one(shape.requests, shape.accelerators, shape.cpu, left)
+
+    def _one(self, requests: Requests, accelerators: int, cpu: int, constraints: Document) -> Shape:
+        signature = _signature(constraints)
         known = self._shapes.get((requests, signature))
         if known is not None:
             return known
-        made = Shape(
-            requests=requests,
-            accelerators=sum(value for resource, value in asked.items() if extended(resource)),
-            cpu=asked.get("cpu", 0),
-            constraints=member.constraints,
-            signature=signature,
-        )
+        made = Shape(requests, accelerators, cpu, constraints, signature)
         return self._shapes.setdefault((requests, signature), made)
 
 
