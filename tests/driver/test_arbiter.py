@@ -279,6 +279,16 @@ def test_a_lease_that_was_given_back_binds_nobody(world: World) -> None:
     assert admitted(world) == ["a"]
 
 
+def test_one_that_decides_for_itself_alone_waits_between_its_rounds(world: World) -> None:
+    """It does not say how the queues stand, and that this is due is no reason to come round again at once."""
+    driver, _, _, _ = narrow(world)
+    submit(world, "a")
+    driver.step()
+    driver.step()
+    assert admitted(world) == ["a"]
+    assert driver._longest_wait() > 0
+
+
 def test_who_may_not_hold_the_lease_does_not_wait_for_it(world: World) -> None:
     class Reading(Narrow):
         """All may be seen, and no Lease written."""

@@ -95,7 +95,8 @@ class Deciding:
     def pause(self, *, waiting: bool) -> float:
         """Seconds until there may be something to decide. ``waiting``: whether any job waits."""
         if self._arbiter.decides():
-            return self._rest() or min(self._admission.pause(), self._reports.pause())
+            reports = self._reports.pause() if self._reports_queues() else math.inf
+            return self._rest() or min(self._admission.pause(), reports)
         return self._arbiter.pause() if waiting else float("inf")
 
     def decide(self, changes: Callable[[], Delta], tells: Callable[[Known, Verdict], bool]) -> list[JobRef]:
@@ -106,5 +107,8 @@ class Deciding:
 
     def report(self) -> None:
         """Bring the queues' statuses up to date, if it is time."""
-        if self._reporting or self._arbiter.for_all():
+        if self._reports_queues():
             self._reports.write(self._admission.queue_facts)
+
+    def _reports_queues(self) -> bool:
+        return self._reporting or self._arbiter.for_all()
