@@ -24,6 +24,7 @@ from tf_dist.core.quantity import parse_quantity
 from tf_dist.core.status import LIVE, NO_PODS, Phase, Status
 from tf_dist.core.status_codec import load_status, stored_status
 from tf_dist.driver.intents import ADMITTING
+from tf_dist.driver.lease import DURATION
 
 JOBS: Final = ("tfjobs.kubeflow.org", "jobs.batch.volcano.sh")
 LEASES: Final = "leases.coordination.k8s.io"
@@ -63,6 +64,13 @@ class Truth:
     ended: tuple[str, str] | None = None
 
 
+class Saved(NamedTuple):
+    """What was true when a backup was made, and for how many seconds nobody had written each Lease."""
+
+    truth: Mapping[str, Truth]
+    silent: Mapping[Key, float]
+
+
 class Record:
     """Follows one store. ``now``: true seconds since the epoch; ``author``: whose write is being made."""
 
@@ -83,16 +91,19 @@ class Record:
         version = max((int(obj["metadata"]["resourceVersion"]) for obj in self.objects.values()), default=0)
         return version, list(self.objects.items())
 
-    def saved(self) -> dict[str, Truth]:
+    def saved(self) -> Saved:
         """What is true now, for ``restore``."""
-        return copy.deepcopy(dict(self.truth))
+        silent = {key: self.now() - at for key, at in self.written.items() if key.kind == LEASES}
+        return Saved(copy.deepcopy(dict(self.truth)), silent)
 
-    def restore(self, objects: Mapping[Key, Object], truth: Mapping[str, Truth]) -> None:
-        """The store has been set back to this: what was written since never was. Leases run from now on."""
+    def restore(self, objects: Mapping[Key, Object], saved: Saved) -> None:
+        """The store has been set back to this: what was written since never was. Leases run from now on, but for those
+        that had run out."""
         self.objects = dict(objects)
         self._forgotten = {uid: self.succeeded(uid) for uid in (*self._forgotten, *self.truth)}
-        self.truth = defaultdict(Truth, copy.deepcopy(dict(truth)))
-        self.written = {key: self.now() for key in objects if key.kind == LEASES}
+        self.truth = defaultdict(Truth, copy.deepcopy(dict(saved.truth)))
+        silent = {key: saved.silent.get(key, 0.0) for key in objects if key.kind == LEASES}
+        self.written = {key: self.now() - (one if one > DURATION else 0.0) for key, one in silent.items()}
         self._read.clear()
 
     def write(self, key: Key, version: int, obj: Object | None) -> None:

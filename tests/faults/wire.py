@@ -530,7 +530,8 @@ class Watch:
                 raise StopIteration  # silence ends it
             moments = [self._heard + _STALL]
             if not self.network.holding:
-                moments += [self._end, self._bookmarked + _BOOKMARK, *(due for due, _ in [*self._coming][:1])]
+                # What is on its way comes before the next bookmark.
+                moments += [self._end, self._coming[0][0] if self._coming else self._bookmarked + _BOOKMARK]
             self._reader = simulation._me()
             simulation.park(max(min(moments), now + 1e-6))
             self._reader = None
