@@ -331,9 +331,10 @@ class Invariants(Record):
             versions = {uid(job): str(job["metadata"]["resourceVersion"]) for _, job in self.of(*JOBS)}
             self._opened[key] = now, {one: versions[one] for one in named_in(after) if one in versions}
             return
-        # One that is named anew is to get a larger place than it has.
+        # One that is named anew is to get a larger place than it has; that may be the first write since it got that.
         named = set(named_in(before)).intersection(named_in(after))
-        old = sorted(one for one in named if self.now() - self._placed.get(one, self.now()) > LONG)
+        long_since = sorted(one for one in named if self.now() - self._placed.get(one, self.now()) > LONG)
+        old = [one for one in long_since if not self._may_grow(one)]
         assert not (self.strict and old), f"{old} are still intended, long after they have their places"
         arbiter, versions = self._opened.get(key, ("", {}))
         if arbiter != now or not versions:
@@ -343,6 +344,13 @@ class Invariants(Record):
             left = uid(job) in named_in(after)
             assert left or not untouched, f"{name(job)} is no longer intended, and what was sent may still arrive"
         del self._opened[key]
+
+    def _may_grow(self, wanted: str) -> bool:
+        stored = self._by_uid(wanted)
+        job = self.job(stored) if stored is not None else None
+        if stored is None or job is None or (place := self.memory(stored).admission) is None:
+            return False
+        return any(place.sizes.get(spec.type, spec.replicas) < spec.most for spec in job.replica_specs)
 
     # Who lives
 

@@ -85,7 +85,7 @@ class Rest:
             lease, silent = record.lease(memory.driver)
             if lease is None or silent > GRACE:
                 yield "driver", f"has driver {memory.driver}, which is dead", SOON
-        if memory.obstacle:
+        if memory.obstacle and not self._is_over_quota(stored, memory.obstacle):
             yield "stalled", f"calls itself stalled: {memory.obstacle}", SOON
         living = [pod for pod in pods if phase(pod) not in ENDED]
         if memory.finished:
@@ -102,6 +102,12 @@ class Rest:
             yield from self._runs(stored, job, memory)
         elif living:
             yield "without a place", f"has no place, and {len(living)} pods", SOON
+
+    def _is_over_quota(self, stored: Object, obstacle: str) -> bool:
+        """Whether what keeps a job from going on is a ResourceQuota that is there."""
+        namespace = stored["metadata"]["namespace"]
+        limits = (obj for key, obj in self._record.of("resourcequotas") if key.namespace == namespace)
+        return "exceeded quota" in obstacle and any((one.get("spec") or {}).get("hard") for one in limits)
 
     def _clean(
         self, stored: Object, job: Job, memory: Status, living: list[Object]

@@ -162,7 +162,7 @@ class Teller:
 
     def step_clock(self) -> None:
         for puppet in self.puppets:
-            puppet.process.skew += 600.0
+            puppet.process.skew += 3600.0
 
     # Nodes
 
