@@ -171,7 +171,8 @@ class Rest:
 
     def _priority(self, job: Job) -> float:
         classes = {key.name: obj.get("value", 0) for key, obj in self._record.of("priorityclasses.scheduling.k8s.io")}
-        return float(classes.get(job.scheduling.priority_class, 0))
+        said = ((spec.template.get("spec") or {}).get("priorityClassName") for spec in job.replica_specs)
+        return float(classes.get(job.scheduling.priority_class or next(filter(None, said), ""), 0))
 
     def _fits(self, stored: Object, without: Collection[Object] = ()) -> str:
         """In which room a job that waits could start ("": in none), if these jobs were not there."""
