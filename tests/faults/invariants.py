@@ -16,6 +16,7 @@ from tests.faults.record import (
     Author,
     Record,
     Saved,
+    Truth,
     annotation,
     attempt,
     cpus,
@@ -194,7 +195,7 @@ class Invariants(Record):
         true = {one["type"] for one in (stored.get("status") or {}).get("conditions") or () if one["status"] == "True"}
         assert not {"Succeeded", "Failed"} <= true, "it has both succeeded and failed"
         if memory.phase is Phase.COMPLETING and job is not None:
-            self._succeeded(stored, job, memory)
+            self._succeeded(job, memory, truth)
         if memory.phase not in TERMINAL:
             assert truth.ended is None, f"{truth.ended} was the end, and now it is {memory.phase} {memory.reason}"
             return
@@ -207,10 +208,10 @@ class Invariants(Record):
         match memory.reason:
             case "JobSucceeded" | "MinSuccess":
                 assert memory.phase is Phase.COMPLETED, end
-                self._succeeded(stored, job, memory)
+                self._succeeded(job, memory, truth)
             case "TaskCompleted":
                 assert memory.phase is Phase.COMPLETED, end
-                assert self.succeeded(uid(stored)), "no replica of it has succeeded"
+                assert truth.succeeded, "no replica of it has succeeded"
             case "BackoffLimitExceeded":
                 limit, failures = job.run_policy.max_restarts, len(truth.failed) + sum(truth.containers.values())
                 within = limit is None or failures <= limit
@@ -226,10 +227,10 @@ class Invariants(Record):
             case _:
                 raise AssertionError(f"nothing explains {end}")
 
-    def _succeeded(self, stored: Object, job: Job, memory: Status) -> None:
+    def _succeeded(self, job: Job, memory: Status, truth: Truth) -> None:
         """It has succeeded by the rules of its dialect."""
         sizes = {**memory.last_sizes, **(memory.admission.sizes if memory.admission else {})}
-        done = self.succeeded(uid(stored))
+        done = truth.succeeded
         if job.counting is not None:
             needed = job.counting.min_success or 1
             assert len(done) >= min(needed, 1), f"it has succeeded with {sorted(done)}"

@@ -79,8 +79,6 @@ class Record:
         self.truth: dict[str, Truth] = defaultdict(Truth)
         self.now = now
         self.written: dict[Key, float] = {}
-        # What has succeeded and is not in the store's history any more: a driver may still say so.
-        self._forgotten: dict[str, set[tuple[str, int]]] = {}
         self._author = author
         self._read: dict[str, tuple[object, Job | None]] = {}
 
@@ -100,8 +98,11 @@ class Record:
         """The store has been set back to this: what was written since never was. Leases run from now on, but for those
         that had run out."""
         self.objects = dict(objects)
-        self._forgotten = {uid: self.succeeded(uid) for uid in (*self._forgotten, *self.truth)}
-        self.truth = defaultdict(Truth, copy.deepcopy(dict(saved.truth)))
+        before, self.truth = self.truth, defaultdict(Truth, copy.deepcopy(dict(saved.truth)))
+        for uid, truth in before.items():  # what the store has forgotten did happen: a driver may still say so
+            self.truth[uid].failed |= truth.failed
+            self.truth[uid].taken |= truth.taken
+            self.truth[uid].succeeded |= truth.succeeded
         silent = {key: saved.silent.get(key, 0.0) for key in objects if key.kind == LEASES}
         self.written = {key: self.now() - (one if one > DURATION else 0.0) for key, one in silent.items()}
         self._read.clear()
@@ -185,10 +186,6 @@ class Record:
         for _, pod in self.of("pods"):
             if pod["spec"].get("nodeName") == node and owner(pod):
                 self.truth[owner(pod)].taken.add(uid(pod))
-
-    def succeeded(self, uid: str) -> set[tuple[str, int]]:
-        """Which replicas of a job have ever succeeded."""
-        return self.truth[uid].succeeded | self._forgotten.get(uid, set())
 
     # What is taken, and what there may be
 
