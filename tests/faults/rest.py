@@ -184,7 +184,8 @@ class Rest:
         rooms = [self._free(node, pods) for _, node in record.of("nodes") if is_ready(node)]
         to_come = sum((self._to_come(other) for other in jobs), Decimal(0))
         free = sum(rooms, Decimal(0)) - to_come
-        # What is free on several nodes may be too little on each: seats for the largest pod are there for sure.
+        # What is free on several nodes may be too little on each: seats for the largest pod are there for sure, and a
+        # pod that is still to come takes no more of them than it has CPUs.
         largest = max((pod_cpus(spec) for spec in job.replica_specs), default=Decimal(0)) or Decimal(1)
         seats = sum(int(room // largest) for room in rooms) - int(to_come)
         if seats < sum(spec.replicas for spec in job.replica_specs):
@@ -199,12 +200,7 @@ class Rest:
         there = sum(pod["metadata"]["namespace"] == namespace for pod in pods)
         if most is not None and there + sum(spec.replicas for spec in job.replica_specs) > most:
             return ""
-        each = max((pod_cpus(spec) for spec in job.replica_specs), default=Decimal(1)) or Decimal(1)
-        whole = sum(
-            (self._free(node, pods) // each * each for _, node in record.of("nodes") if is_ready(node)), Decimal(0)
-        )
-        fits = min(free, whole - sum((self._to_come(other) for other in jobs), Decimal(0))) >= need
-        return f"{free} CPUs that are free, of which it needs {need}" if fits else ""
+        return f"{free} CPUs that are free, of which it needs {need}"
 
     def _in_the_way(self, first: Object) -> str:
         """Whom a job that waits could have stopped, because they are of lower priority in its queue."""
