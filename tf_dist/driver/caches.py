@@ -191,9 +191,7 @@ class Caches:
     @property
     def sees_all(self) -> bool:
         """Whether every job and every rule is in sight, too: who does not see them cannot decide for all."""
-        view = self._view
-        # That the rules may not be seen shows with the first answer only; where nothing is followed that comes next.
-        return view is not None and view.sees_all and (view.has_rules or not self.followed)
+        return self._view is not None and self._view.sees_all
 
     def problems(self) -> list[str]:
         """What keeps the caches from following the cluster."""

@@ -207,11 +207,6 @@ class View:
         """Whether it shows every job, and every rule for them: else this driver must not decide for all."""
         return self.scope.jobs and all(self.reflectors[kind].hidden is None for kind in RULE_KINDS)
 
-    @property
-    def has_rules(self) -> bool:
-        """Whether the server has answered about every kind of rules at least once."""
-        return all(one.lists or one.absent for one in (self.reflectors[kind] for kind in RULE_KINDS))
-
     def missing(self) -> list[Resource]:
         """The kinds of jobs that the cluster does not serve."""
         return [kind for kind in self.job_kinds if self.reflectors[kind].absent]
