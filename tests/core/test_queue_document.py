@@ -181,7 +181,9 @@ def test_a_selector_that_is_wrong_opens_no_queue_that_is_stored_either(selector:
 
 def test_a_selector_has_up_to_64_rules() -> None:
     rules = {"matchExpressions": [{"key": "a", "operator": "Exists"}] * 64}
-    assert problems(document(namespaceSelector=rules)) == []
+    assert warnings(document(namespaceSelector=rules)) == []
+    rules["matchExpressions"] *= 2
+    assert "64" in problems(document(namespaceSelector=rules))[0]
 
 
 def test_all_that_is_wrong_with_a_selector_is_said_at_once() -> None:

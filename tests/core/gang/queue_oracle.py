@@ -88,7 +88,7 @@ class NaiveQuotas:
         """From the root down to the queue: what each borrows of what can be borrowed, and what it holds of its own."""
         parts: list[float] = []
         for queue in reversed(self.path(name)):
-            parts += [self._borrows(queue) / queue.weight, self._holds(queue, capacity) / queue.weight]
+            parts += [self._borrows(queue) / queue.weight, self._held(queue, capacity) / queue.weight]
         return tuple(parts)
 
     def _borrows(self, queue: Queue) -> float:
@@ -100,7 +100,7 @@ class NaiveQuotas:
                 most = max(most, float(over) / float(above) if above > 0 else float("inf"))
         return most
 
-    def _holds(self, queue: Queue, capacity: Resources) -> float:
+    def _held(self, queue: Queue, capacity: Resources) -> float:
         family = self._family(queue.name)
         most = 0.0
         for resource in {r for _, need in self.gangs for r in need}:
