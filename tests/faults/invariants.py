@@ -301,7 +301,7 @@ class Invariants(Record):
         held = sum((self.holds(job) for job in jobs if self.queue_of(job) == queue), Decimal(0))
         assert limit is None or held <= limit, f"queue {queue} holds {held} CPUs of {limit}"
         namespace = stored["metadata"]["namespace"]
-        most = self.most_pods(namespace)
+        most = self.most("pods", namespace)
         pods = sum(self.wanted(job) for job in jobs if job["metadata"]["namespace"] == namespace)
         assert most is None or pods <= most, f"{pods} pods are promised in {namespace}, which may have {most}"
 

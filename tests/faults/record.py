@@ -258,14 +258,14 @@ class Record:
         shared = spec.get("parent") or any((one.get("spec") or {}).get("parent") == queue for _, one in self.of(QUEUES))
         return None if said is None or shared else parse_quantity(str(said))
 
-    def most_pods(self, namespace: str) -> int | None:
-        """How many pods the ResourceQuotas of a namespace allow."""
+    def most(self, what: str, namespace: str) -> int | None:
+        """How much of something (``pods``, ``requests.cpu``) the ResourceQuotas of a namespace allow."""
         hard = (
             (obj.get("spec") or {}).get("hard") or {}
             for key, obj in self.of("resourcequotas")
             if key.namespace == namespace
         )
-        said = [int(one["pods"]) for one in hard if "pods" in one]
+        said = [int(one[what]) for one in hard if what in one]
         return min(said, default=None)
 
 

@@ -196,9 +196,12 @@ class Rest:
         if limit is not None and held + need > limit:
             return ""
         namespace = stored["metadata"]["namespace"]
-        most = record.most_pods(namespace)
-        there = sum(pod["metadata"]["namespace"] == namespace for pod in pods)
-        if most is not None and there + sum(spec.replicas for spec in job.replica_specs) > most:
+        there = [pod for pod in pods if pod["metadata"]["namespace"] == namespace]
+        most = record.most("pods", namespace)
+        if most is not None and len(there) + sum(spec.replicas for spec in job.replica_specs) > most:
+            return ""
+        most = record.most("requests.cpu", namespace)
+        if most is not None and sum((requested(pod["spec"]) for pod in there), need) > most:
             return ""
         return f"{free} CPUs that are free, of which it needs {need}"
 
