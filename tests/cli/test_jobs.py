@@ -18,7 +18,7 @@ from tests.cli.processes import FOREVER, name
 
 def submitted(local: Program, script: str, *, workers: int = 1, **fields: Any) -> str:
     job = local.job(script, workers=workers, name=name(), **fields)
-    job["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
+    job["spec"] |= {"successPolicy": "AllWorkers", "runPolicy": {"cleanPodPolicy": "None"}}
     found = local("submit", local.write("job.yaml", job))
     assert (found.returncode, found.stdout) == (0, f"tfjob/{job['metadata']['name']} submitted\n"), found.stderr
     return str(job["metadata"]["name"])

@@ -270,9 +270,8 @@ def test_where_there_is_no_dns_replicas_find_each_other_all_the_same(tf_dist: Pr
     with EmbeddedCluster(settings) as cluster:
         dump(cluster.kubeconfig(), tf_dist.folder / "config")
         job = tf_dist.job('echo "$TF_CONFIG"', workers=2)
-        job["spec"]["successPolicy"] = (
-            "AllWorkers"  # else the end of the first ends the other, which may not have spoken
-        )
+        # Else the end of the first ends the other, which may not have spoken, and what is deleted has no log.
+        job["spec"] |= {"successPolicy": "AllWorkers", "runPolicy": {"cleanPodPolicy": "None"}}
         tf_dist.write("job.yaml", job)
         found = tf_dist("run", "job.yaml", "--kubeconfig", "config")
     assert found.returncode == 0, found.stderr
