@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.driver.harness import World, claimed_by, queue, queued
+from tests.driver.harness import World, claimed_by, queue, queued, tfjob
 from tf_dist.cluster.api import PRIORITY_CLASSES, QUEUES, TFJOBS, Object, Resource
+from tf_dist.driver.ledger import Ledger
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.mandate import Always
+from tf_dist.driver.refs import JobRef
 from tf_dist.errors import Unavailable
 
 
@@ -63,6 +65,19 @@ def test_what_a_replica_held_that_failed_for_good_goes_to_who_waits() -> None:
     world.settle()
     assert world.status("first")["reason"] == "JobRunning"
     assert world.status("second")["reason"] == "Admitted"
+
+
+def test_a_job_that_is_to_be_suspended_holds_its_place_until_its_status_says_so() -> None:
+    """Its pods may be on their way until then: given to others at once, its room is taken twice."""
+    world = World(cpu="3")
+    world.submit(tfjob())
+    world.settle()
+    ref = JobRef(TFJOBS, "default", "mnist")
+    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": True}}})
+    assert Ledger().read(ref, world.job()).claim() is not None
+    world.settle()
+    assert world.status()["phase"] in ("Aborting", "Aborted")
+    assert Ledger().read(ref, world.job()).claim() is None
 
 
 def test_a_job_waits_for_a_queue_that_is_not_there() -> None:

@@ -103,15 +103,17 @@ class Known:
         """All of it on which admission's decisions depend, as a value to compare."""
         status = self.status
         live = status.phase in LIVE
-        done = len(status.succeeded), *(counts.failed for counts in status.counts.values())
+        done = status.succeeded, *(counts.failed for counts in status.counts.values())
         parts = self.uid, id(self.job), self.driver, live, status.admission, done, status.not_before
         return *parts, status.gang, tuple(status.refused_nodes), bool(status.unconfirmed)
 
     def claim(self) -> Claim | None:
         """What admission has to know of it; None where there is nothing to know."""
         job = self.job
-        if job is None or job.run_policy.suspend:
+        if job is None:
             return None
+        if job.run_policy.suspend and (self.status.admission is None or self.status.phase not in LIVE):
+            return None  # until its status says that it stops, pods may be on their way into its place
         if self._another_decides(job):
             return None  # its pods take room as those of anybody
         if self.status.unconfirmed and self.status.admission is None:

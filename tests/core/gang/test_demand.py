@@ -9,11 +9,11 @@ import pytest
 from tests.core.builders import START, replicas, template, v1_job, volcano_job
 from tests.core.gang.stored import ADMITTED, container, job, node, pod
 from tests.core.world import World as Small
-from tf_dist.core.gang.admit import Admitter
+from tf_dist.core.gang.admit import Admitter, admit
 from tf_dist.core.gang.demand import limits, members, requests
-from tf_dist.core.gang.model import Gang, Locality, Place, Queue, Quota
+from tf_dist.core.gang.model import Admit, Gang, Locality, Place, Queue, Quota
 from tf_dist.core.gang.snapshot import NO_RULES, Claim, Priority, Rules, seconds, snapshot
-from tf_dist.core.model import ReplicaId, RunPolicy
+from tf_dist.core.model import JobKey, ReplicaId, RunPolicy
 from tf_dist.core.policy_model import Action, Event, Rule
 from tf_dist.core.status import Admission, Counts, Phase, Status
 
@@ -141,6 +141,25 @@ def test_pods_of_a_gang_without_a_place_are_known_too() -> None:
 def test_replicas_that_are_done_are_counted() -> None:
     done = Status(phase=Phase.RUNNING, admission=Admission(START), succeeded=frozenset({ReplicaId("worker", 1)}))
     assert one(done).done == {"worker": 1}
+
+
+@pytest.mark.parametrize(("done", "free"), [(0, "m"), (1, "n")])
+def test_the_place_of_a_replica_that_is_done_is_given_to_others_and_not_that_of_one_to_come(
+    done: int, free: str
+) -> None:
+    cpu = template(containers=[{"name": "tensorflow", "image": "tf", **container(cpu="1")}])
+    holder = v1_job(replicas("worker", 2, template=cpu))
+    other = replace(v1_job(replicas("worker", 1, template=cpu)), uid="uid-other", key=JobKey("default", "other"))
+    status = Status(
+        phase=Phase.RUNNING,
+        succeeded=frozenset({ReplicaId("worker", done)}),
+        admission=Admission(START, sizes={"worker": 2}, placement={"worker": {"m": 1, "n": 1}}),
+    )
+    claims = [Claim(holder, status, START), Claim(other, Status(), START)]
+    whole = [{**node(name), "status": {"allocatable": {"cpu": "1", "pods": "9"}}} for name in ("m", "n")]
+    verdict = admit(snapshot(claims, whole, [], now=START))[other.uid]
+    assert isinstance(verdict, Admit)
+    assert verdict.placement == {"worker": {free: 1}}
 
 
 WAITING_POLICY = Rule(events=frozenset({Event.POD_FAILED}), action=Action.RESTART_TASK, timeout=60.0)

@@ -79,8 +79,9 @@ def _add(held: Holding, gang: Gang, want: Want, shape: Shape) -> None:
     wanted, there = _wanted(gang, want.member), sum(bound.values())
     to_come, known = max(0, wanted - there), len(held.coming)
     placed: Mapping[str, int] = gang.place.placement.get(want.type, {}) if gang.place else {}
+    vacated = gang.vacated.get(want.type) or {}
     for node in sorted(placed):
-        spare = min(to_come, placed[node] - bound.get(node, 0))
+        spare = min(to_come, placed[node] - vacated.get(node, 0) - bound.get(node, 0))
         if spare > 0:
             held.coming.append(Pods(shape, node, spare))
             to_come -= spare

@@ -83,7 +83,8 @@ class Gang:
     ``place``: what it has been given (None: it waits). ``bound``: its pods that nodes count already, per type and node;
     with a place, those beyond its sizes are on their way out; without one, all of them are. ``done``: per type the
     replicas that have finished for good and need no room any more. ``seats``: per type the nodes of its pods by replica
-    index, "" where there is none or it is not known. ``not_before``: it is not considered before this time (epoch
+    index, "" where there is none or it is not known; ``vacated``: how many of the seats of its place belong to replicas
+    that are done, per type and node. ``not_before``: it is not considered before this time (epoch
     seconds). ``estimate``: seconds it is expected to run (None: nobody knows). ``preempts``: whether it may have others
     stopped for it; ``promised``: others have been told to give way to it, and it comes first until it has its place.
     ``live``: its size can change while it runs (False: it must start again to grow). ``pinned``: its pods are sent to
@@ -113,6 +114,7 @@ class Gang:
     bound: Placement = field(default_factory=dict)
     seats: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     done: Sizes = field(default_factory=dict)
+    vacated: Placement = field(default_factory=dict)
     problem: str = ""
     inadmissible: str = ""
 

@@ -15,7 +15,7 @@ from tf_dist.core.gang.charges import charges
 from tf_dist.core.gang.demand import Overheads, excluded, members
 from tf_dist.core.gang.exclusive import Columns
 from tf_dist.core.gang.fit import REFUSED
-from tf_dist.core.gang.model import PREEMPTING, Gang, Locality, Node, Place, Policy, Queue, Snapshot
+from tf_dist.core.gang.model import PREEMPTING, Gang, Locality, Node, Place, Placement, Policy, Queue, Snapshot
 from tf_dist.core.gang.namespaces import Doors, LabelsOf
 from tf_dist.core.gang.queue_tree import DEFAULT
 from tf_dist.core.gang.sight import Bound, Sight
@@ -252,6 +252,7 @@ def gang(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
         bound=bound.placement(),
         seats={spec.type: _seats(claim, bound, spec) for spec in job.replica_specs} if place else {},
         done=dict(done),
+        vacated=_vacated(job, status, place.placement) if place else {},
     )
 
 
@@ -274,6 +275,16 @@ def _done(job: Job, status: Status) -> Counter[str]:
         if failed and not may_restart(job, spec):
             done[spec.type] += failed
     return done
+
+
+def _vacated(job: Job, status: Status, placement: Placement) -> dict[str, Counter[str]]:
+    """Per type and node, the seats of the replicas that have succeeded: their room is others' by now."""
+    found: dict[str, Counter[str]] = {}
+    for type_ in {replica.type for replica in status.succeeded}:
+        nodes = seats(job, placement, type_)
+        done = (replica.index for replica in status.succeeded if replica.type == type_)
+        found[type_] = Counter(nodes[index] for index in done if index < len(nodes))
+    return found
 
 
 def _uncounted(claim: Claim, problem: str) -> Gang:
