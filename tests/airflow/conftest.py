@@ -84,7 +84,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[str]:
     """An empty database for a whole Airflow."""
     if request.param == "sqlite":
         with tempfile.TemporaryDirectory(prefix="td-db-") as folder:
-            yield f"sqlite:///{folder}/airflow.db"
+            yield f"sqlite:///{folder}/airflow.db?timeout=60"
         return
     server = os.environ.get("TF_DIST_TEST_POSTGRES")
     if not server:

@@ -5,6 +5,7 @@ Its database is SQLite, or a new one on the PostgreSQL server that TF_DIST_TEST_
 
 from __future__ import annotations
 
+import http
 import json
 import os
 import random
@@ -205,11 +206,23 @@ class Stack:
         return self._ask("POST", path, body)
 
     def _ask(self, verb: str, path: str, body: Any = None) -> Any:
+        """What the API server answers; asked again after a 500, which SQLite's "database is locked" becomes."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._token()}"}
         request = urllib.request.Request(f"{self._url}/api/v2{path}", data, headers, method=verb)
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.loads(answer.read() or b"null")
+        found: list[Any] = []
+
+        def answered() -> bool:
+            try:
+                with urllib.request.urlopen(request, timeout=120) as answer:
+                    found.append(json.loads(answer.read() or b"null"))
+            except urllib.error.HTTPError as error:
+                if error.code != http.HTTPStatus.INTERNAL_SERVER_ERROR or not self.database.startswith("sqlite"):
+                    raise
+            return bool(found)
+
+        until(answered, 60.0, every=_EVERY)
+        return found[0]
 
     def _token(self) -> str:
         if not hasattr(self, "_known_token"):
