@@ -396,6 +396,37 @@ def test_who_holds_it_renews_without_looking() -> None:
     assert bench.asked == ["get", "create", "replace"]
 
 
+def test_a_tenure_that_lapsed_is_not_renewed_over_what_was_not_looked_at() -> None:
+    """etcd was restored meanwhile: the version that was written last is one that another holder's Lease has now."""
+    bench = Bench(SHARED, shared=True)
+    bench.put()
+    backup, store = bench.stored(), bench.memory._store
+    bench.at(0.0)
+    version = bench.stored()["metadata"]["resourceVersion"]
+    store._objects[f"{LEASES.plural}.{LEASES.group}"][SHARED.namespace][SHARED.name] = backup
+    store.version = int(backup["metadata"]["resourceVersion"])
+    bench.memory.replace(LEASES, *SHARED, lease.acquired(backup, "other", lease.DURATION, 0.0))
+    assert bench.stored()["metadata"]["resourceVersion"] == version
+    bench.at(12.0)
+    assert bench.stored()["spec"]["holderIdentity"] == "other"
+    assert not bench.tenure.valid()
+
+
+@pytest.mark.parametrize("holder", ["other", ""])
+def test_who_sees_that_the_lease_is_not_its_own_does_not_act_to_the_end_of_its_tenure(holder: str) -> None:
+    """A person, or a restored backup, has given it to another."""
+    bench = Bench(SHARED, shared=True)
+    bench.put()
+    bench.at(0.0)
+    given = {**bench.stored(), "spec": {**bench.stored()["spec"], "holderIdentity": holder}}
+    bench.memory.replace(LEASES, *SHARED, given)
+    bench.at(5.0)  # its renewal fails
+    assert bench.tenure.valid()
+    bench.at(5.2)
+    assert bench.tenure.valid() is (holder == "")
+    assert bench.tenure.epoch == (2 if holder == "" else 1), "others may have driven in between"
+
+
 def test_it_looks_again_soon_where_somebody_was_faster_and_later_where_it_is_asked_to() -> None:
     bench = Bench(SHARED, shared=True)
     bench.put()
@@ -485,6 +516,16 @@ def test_an_observation_counts_what_lies_between_looks() -> None:
     assert seen.age(117.0) == 4.0
     seen.note(None, 130.0)
     assert seen.age(130.0) == 0.0, "it may have come and gone since"
+
+
+@pytest.mark.parametrize("changed", [{"renewTime": "2027-01-15T08:01:07.821860Z"}, {"holderIdentity": "two"}])
+def test_a_restored_etcd_gives_a_version_twice_and_a_renewal_shows_all_the_same(changed: dict[str, str]) -> None:
+    spec = {"holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2027-01-15T08:00:34.456601Z"}
+    stored = {"metadata": {"uid": "u", "resourceVersion": "84"}, "spec": spec}
+    seen = Observation()
+    seen.note(stored, 100.0)
+    seen.note({**stored, "spec": {**spec, **changed}}, 133.0)
+    assert seen.age(133.0) == 0.0
 
 
 # On the real clock

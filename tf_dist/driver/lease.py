@@ -192,22 +192,25 @@ class Observation:
     """How long a Lease has looked the same to us, in seconds of a monotonic clock. Absence is a look, too.
 
     Only what lies between two looks counts, from the answer of the first. An absent Lease has no version that would
-    tell that it came and went in between, so it must be looked at closely: a gap of half a duration starts anew.
+    tell that it came and went in between, so it must be looked at closely: a gap of half a duration starts anew. An
+    etcd that was restored gives the same versions again, so who holds it, and since when, has to be the same, too.
     ``duration``: that of a Lease which is absent from the beginning.
     """
 
     def __init__(self, duration: float = DURATION) -> None:
         self.duration = duration
         self._gap = duration / 2
-        self._version: tuple[str, str] | None = None
+        self._version: tuple[object, ...] | None = None
         self._since = math.inf
         self._last = -math.inf
 
     def note(self, stored: Object | None, received: float) -> None:
         """What a look brought (None: there is none), and when its answer came."""
-        version = None
+        version: tuple[object, ...] | None = None
         if stored is not None:
-            version = (stored["metadata"].get("uid", ""), stored["metadata"].get("resourceVersion", ""))
+            metadata, spec = stored["metadata"], mapping(stored.get("spec"))
+            version = metadata.get("uid"), metadata.get("resourceVersion")
+            version += spec.get("holderIdentity"), spec.get("renewTime")
             self.duration = Terms.of(stored).duration
         closely = version is not None or received - self._last <= self._gap
         if version != self._version or not closely:

@@ -177,10 +177,15 @@ class Tenure:
     def _attempt(self) -> float:
         if not self._stands():
             return self._stand_back()
+        if self._monotonic() >= self._span.until:
+            # Another may hold it by now. Its version need not show that: a restored etcd gives the same ones again.
+            self._held = None
         stored = self._held or self._look()
         if stored is None:
             return self._absent()
         terms = Terms.of(stored)
+        if terms.holder != self.identity:
+            self._span = _NEVER  # whatever gave it to another (a person, a backup): nothing is done under it any more
         self._doubtful = self._doubtful or terms.broken
         if terms.holder == self.identity:
             return self._write(lambda: self._replace(lease.renewed(stored, self._duration, self._clock())))
