@@ -15,7 +15,6 @@ from tests.faults.record import (
     TERMINAL,
     Author,
     Record,
-    Saved,
     Truth,
     annotation,
     attempt,
@@ -37,14 +36,15 @@ from tf_dist.core import names
 from tf_dist.core.model import Job
 from tf_dist.core.status import FREE, Admission, Phase, Status
 from tf_dist.driver.intents import ARBITER
-from tf_dist.driver.lease import BROKEN_BY
+from tf_dist.driver.lease import BROKEN_BY, SETTLE
 
 # Of a Lease's duration, as a clock that is as fast as may be measures it.
 FAST: Final = 0.8
 # Seconds within which drivers that are well have heard of something.
 LONG: Final = 60.0
-# Seconds within which who has broken a Lease takes over the jobs of its driver, whatever becomes of that Lease.
-TAKING: Final = 3.0
+# Seconds for which a Lease that is held again after its driver was dead is not used: until then others may go on to act
+# on that. (What they wait by their own clocks is longer, but for those that are fast.)
+TAKING: Final = SETTLE / 1.03
 
 
 class Invariants(Record):
@@ -55,12 +55,12 @@ class Invariants(Record):
         self.broken: list[str] = []
         self.strict = False
         self._placed: dict[str, float] = {}
-        self._broken_at: dict[str, float] = {}
+        self._dead_at: dict[str, float] = {}
         self._decides: tuple[str, float] = ("", 0.0)
         self._room: dict[str, Decimal] = {}
         self._opened: dict[Key, tuple[str, dict[str, str]]] = {}
 
-    def restore(self, objects: Mapping[Key, Object], saved: Saved) -> None:
+    def restore(self, objects: Mapping[Key, Object], saved: Mapping[str, Truth]) -> None:
         super().restore(objects, saved)
         self._opened.clear()
         self._placed.clear()
@@ -168,15 +168,16 @@ class Invariants(Record):
             return
         assert "/" in old.driver, f"{new.driver} took over from {old.driver}, which cannot die"
         lease, silent = self.lease(old.driver)
+        dead = self._is_dead(lease, silent) or self.now() - self._dead_at.get(old.driver, float("-inf")) < TAKING
+        assert dead, f"{new.driver} took over from {old.driver}, whose lease was written {silent:.1f} s ago"
+
+    def _is_dead(self, lease: Object | None, silent: float) -> bool:
+        """Whether a driver is dead that has this Lease, which nobody has written for so many seconds."""
         spec = (lease or {}).get("spec") or {}
         duration = float(spec.get("leaseDurationSeconds") or 15)
-        # One that was broken may be held again before what was decided on that arrives.
-        is_broken = self.now() - self._broken_at.get(old.driver, float("-inf")) < TAKING or (
-            lease is not None and BROKEN_BY in (lease["metadata"].get("annotations") or {})
-        )
-        shared = lease is not None and (lease["metadata"].get("labels") or {}).get(names.DRIVER) != "inline"
-        dead = is_broken or (silent >= FAST * duration and not shared)
-        assert dead, f"{new.driver} took over from {old.driver}, whose lease was written {silent:.1f} s ago"
+        if lease is not None and (lease["metadata"].get("labels") or {}).get(names.DRIVER) != "inline":
+            return bool(annotation(lease, BROKEN_BY))
+        return silent >= FAST * duration
 
     def _budget(self, stored: Object, memory: Status) -> None:
         truth, job = self.truth[uid(stored)], self.job(stored)
@@ -323,10 +324,11 @@ class Invariants(Record):
             lapsed = self.now() - self.written.get(key, float("-inf")) > FAST * 15
             if holder != self._decides[0] or lapsed:
                 self._decides = holder, self.now()
-        if annotation(after, BROKEN_BY):
-            self._broken_at[f"{key.namespace}/{key.name}"] = self.now()
         if before is None:
             return
+        driver = f"{key.namespace}/{key.name}"
+        if self._is_dead(before, self.lease(driver)[1]):
+            self._dead_at[driver] = self.now()
         was, now = annotation(before, ARBITER), annotation(after, ARBITER)
         if was != now:
             versions = {uid(job): str(job["metadata"]["resourceVersion"]) for _, job in self.of(*JOBS)}

@@ -24,7 +24,6 @@ from tf_dist.core.quantity import parse_quantity
 from tf_dist.core.status import LIVE, NO_PODS, Phase, Status
 from tf_dist.core.status_codec import load_status, stored_status
 from tf_dist.driver.intents import ADMITTING
-from tf_dist.driver.lease import DURATION
 
 JOBS: Final = ("tfjobs.kubeflow.org", "jobs.batch.volcano.sh")
 LEASES: Final = "leases.coordination.k8s.io"
@@ -64,13 +63,6 @@ class Truth:
     ended: tuple[str, str] | None = None
 
 
-class Saved(NamedTuple):
-    """What was true when a backup was made, and for how many seconds nobody had written each Lease."""
-
-    truth: Mapping[str, Truth]
-    silent: Mapping[Key, float]
-
-
 class Record:
     """Follows one store. ``now``: true seconds since the epoch; ``author``: whose write is being made."""
 
@@ -89,22 +81,19 @@ class Record:
         version = max((int(obj["metadata"]["resourceVersion"]) for obj in self.objects.values()), default=0)
         return version, list(self.objects.items())
 
-    def saved(self) -> Saved:
+    def saved(self) -> Mapping[str, Truth]:
         """What is true now, for ``restore``."""
-        silent = {key: self.now() - at for key, at in self.written.items() if key.kind == LEASES}
-        return Saved(copy.deepcopy(dict(self.truth)), silent)
+        return copy.deepcopy(dict(self.truth))
 
-    def restore(self, objects: Mapping[Key, Object], saved: Saved) -> None:
-        """The store has been set back to this: what was written since never was. Leases run from now on, but for those
-        that had run out."""
+    def restore(self, objects: Mapping[Key, Object], saved: Mapping[str, Truth]) -> None:
+        """The store has been set back to this. What was written since did happen all the same: nobody has renewed a
+        Lease since it was renewed last, whatever the store says of that."""
         self.objects = dict(objects)
-        before, self.truth = self.truth, defaultdict(Truth, copy.deepcopy(dict(saved.truth)))
+        before, self.truth = self.truth, defaultdict(Truth, copy.deepcopy(dict(saved)))
         for uid, truth in before.items():  # what the store has forgotten did happen: a driver may still say so
             self.truth[uid].failed |= truth.failed
             self.truth[uid].taken |= truth.taken
             self.truth[uid].succeeded |= truth.succeeded
-        silent = {key: saved.silent.get(key, 0.0) for key in objects if key.kind == LEASES}
-        self.written = {key: self.now() - (one if one > DURATION else 0.0) for key, one in silent.items()}
         self._read.clear()
 
     def write(self, key: Key, version: int, obj: Object | None) -> None:

@@ -130,6 +130,39 @@ def test_a_job_is_taken_from_a_driver(world: Judged, silent: float, told: bool) 
     assert ("took over from" in world.broken) is told
 
 
+@pytest.mark.parametrize(("silent", "since", "told"), [(14.0, 5.0, False), (14.0, 7.0, True), (11.0, 5.0, True)])
+def test_a_job_is_taken_from_a_driver_that_has_come_back(
+    world: Judged, silent: float, since: float, told: bool
+) -> None:
+    """It waits before it acts, so that what was decided while it was dead may still come."""
+    lease: Object = {"metadata": {"name": "other", "labels": {names.DRIVER: "inline"}}, "spec": {"holderIdentity": "x"}}
+    world.memory.create(LEASES, "default", lease)
+    world.begun()
+    world.remember(driver=OTHER)
+    world.clock.now += silent
+    world.memory.patch(LEASES, "default", "other", {"spec": {"renewTime": "2027-01-15T08:01:07.821860Z"}})
+    world.clock.now += since
+    world.remember(Author("default/me"), driver="default/me")
+    assert ("took over from" in world.broken) is told
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_a_lease_is_as_old_as_it_is_whatever_a_restored_store_says(world: Judged, renewed: bool) -> None:
+    lease: Object = {"metadata": {"name": "other", "labels": {names.DRIVER: "inline"}}, "spec": {"holderIdentity": "x"}}
+    world.memory.create(LEASES, "default", lease)
+    world.begun()
+    world.remember(driver=OTHER)
+    invariants = world.invariants
+    objects, saved = dict(invariants.objects), invariants.saved()
+    world.clock.now += 14.0
+    if renewed:
+        world.memory.patch(LEASES, "default", "other", {"spec": {"renewTime": "2027-01-15T08:01:07.821860Z"}})
+        world.clock.now += 7.0
+    invariants.restore(objects, saved)
+    world.remember(Author("default/me"), driver="default/me")
+    assert ("took over from" in world.broken) is renewed
+
+
 def test_budgets(world: Judged) -> None:
     world.begun(backoffLimit=0)
     world.remember(restarts={"PodFailed": 1})
