@@ -345,6 +345,28 @@ def test_nothing_new_is_said_while_nothing_changes() -> None:
     world.admitter.remove_node("nowhere")
 
 
+def test_that_a_gang_waits_in_vain_is_said_when_nodes_go_and_that_it_does_not_when_they_come() -> None:
+    """Clients give up a job that never fits, so that must neither be missing nor remain for long."""
+    world = World([node("n", gpu=4), node("m", gpu=4)])
+    world.put(running("r", {"n": 4, "m": 1}), gang("a", workers(8)), gang("b", workers(8), at=1), gang("c", workers(4)))
+    assert {uid: reason(v) for uid, v in world.decide(1).items()} == dict.fromkeys("abc", "WaitingForCapacity")
+    world.admitter.remove_node("m")
+    assert {uid: reason(v) for uid, v in world.decide(2).items()} == dict.fromkeys("ab", "NeverFits")
+    world.admitter.put_node(node("m", gpu=4, used={"gpu": 1}))
+    assert {uid: reason(v) for uid, v in world.decide(3).items()} == dict.fromkeys("ab", "WaitingForCapacity")
+
+
+def test_that_a_queue_has_come_or_gone_or_is_too_small_now_is_said_to_those_who_wait() -> None:
+    world = World([node("n", gpu=4, used={"gpu": 4})], queues=[queue("speech", gpu=4)])
+    world.put(gang("a", workers(4), queue="vision"))
+    assert reason(world.decide(1)["a"]) == "QueueNotFound"
+    said = []
+    for now, queues in enumerate(([queue("vision", gpu=4)], [queue("vision", gpu=3)], []), start=2):
+        world.admitter.put_queues(queues)
+        said.append(reason(world.decide(now)["a"]))
+    assert said == ["WaitingForCapacity", "NeverFits", "QueueNotFound"]
+
+
 def test_why_somebody_waits_need_not_be_said_to_be_asked() -> None:
     world = World([node("n", gpu=2)])
     world.put(gang("a", workers(2)), gang("b", workers(2), at=1))

@@ -100,6 +100,17 @@ def test_what_can_never_be_within_it_is_told_so() -> None:
     assert isinstance(verdict, Wait)
     assert (verdict.reason, verdict.never) == ("NeverFits", True)
     assert verdict.message == "needs pods 3, and ResourceQuota q allows no more than 2"
+    made.admitter.put_bounds({"ml": (quota(3, used=1),)})
+    assert {uid: reason(one) for uid, one in made.decide(1).items()} == {"a": "ResourceQuotaExceeded"}
+
+
+def test_an_elastic_gang_of_which_the_least_is_within_it_does_not_wait_in_vain() -> None:
+    made = world(quota(3))
+    made.put(bounded("a", 4, least=2))
+    [verdict] = made.decide(0).values()
+    assert isinstance(verdict, Wait)
+    assert (verdict.reason, verdict.never) == ("ResourceQuotaExceeded", False)
+    assert reason(made.decide(1000)["a"]) == "Admit"
 
 
 @given(

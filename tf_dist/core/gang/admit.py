@@ -12,7 +12,7 @@ from math import inf
 
 from tf_dist.core.gang.books import Books
 from tf_dist.core.gang.bounds import Quotas
-from tf_dist.core.gang.explain import explain
+from tf_dist.core.gang.explain import explain, hindrance
 from tf_dist.core.gang.model import Admit, Gang, Node, Policy, Queue, Snapshot, Verdict, Wait
 from tf_dist.core.gang.pending import Pending
 from tf_dist.core.gang.queue_report import QueueFacts, facts
@@ -44,6 +44,7 @@ class Admitter:
         self._seen = -1
         self._due = inf
         self._new: set[str] = set()
+        self._limits: tuple[int, int] | None = None
         if sees_nodes:
             self._books.see_nodes()
 
@@ -97,8 +98,9 @@ class Admitter:
 
     def decide(self, now: float, *, reasons: bool = True) -> dict[str, Verdict]:
         """What is new at ``now`` (epoch seconds), by uid: who starts, grows or gives way, and (``reasons``), of the
-        gangs that came or changed since the last time, who waits, and why. Undecidable: one gang could not be decided
-        about; nothing that this admitter says counts any more.
+        gangs that came or changed since the last time, or of which it is new that they can (not) start however many
+        others end, who waits, and why. Undecidable: one gang could not be decided about; nothing that this admitter
+        says counts any more.
 
         Why the others wait changes all the time and for everybody: ask ``explain`` when it is wanted.
         """
@@ -113,6 +115,7 @@ class Admitter:
         self._seen = self._books.changes
         self._due = self._pending.alarm()
         verdicts = self._decide(now) if self._pending.lines or self._books.elastic else {}
+        self._note_hindered()
         for uid in sorted(self._new - verdicts.keys()) if reasons else ():
             verdicts[uid] = self.explain(uid)
         self._new.clear()
@@ -129,6 +132,17 @@ class Admitter:
             self.put_gang(replace(self._books.entries[uid].gang, promised=True))
             self._new.add(uid)
         return round_.verdicts
+
+    def _note_hindered(self) -> None:
+        """Clients give up waiting for a gang that waits in vain: that it does, or no longer does, is said at once."""
+        moved, self._limits = self._limits != self._books.limits, self._books.limits
+        for line in self._pending.lines.values():
+            for group in line.groups.values():
+                if moved or group.hindered is None:
+                    found = hindrance(self._books, self._books.entries[group.ranks[0].uid], group.ask)
+                    before, group.hindered = group.hindered, found.reason if found is not None else ""
+                    if before not in (None, group.hindered):
+                        self._new.update(rank.uid for rank in group.ranks)
 
     def wake_at(self, now: float) -> float:
         """When to decide next: ``now`` if something has changed, else when time alone may (inf: never)."""

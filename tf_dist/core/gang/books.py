@@ -111,6 +111,12 @@ class Books:
         self.changes = 0
         self.state = 0
         self._asks = Asks()
+        self._rules = 0
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Another value whenever what a gang could have with all others gone may be something else."""
+        return self._rules, self.grants.layout if self.grants is not None else -1
 
     def put_node(self, node: Node) -> None:
         """A node that is new or has changed."""
@@ -150,11 +156,13 @@ class Books:
         for entry in self.entries.values():
             if entry.held.quota:
                 self.quotas.take(entry.queue, entry.held.quota)
+        self._rules += 1
         self._changed()
 
     def put_bounds(self, quotas: ByNamespace) -> None:
         """All ResourceQuotas there are."""
         self.bounds.put(quotas)
+        self._rules += 1
         self._changed()
 
     def put(self, gang: Gang) -> Entry:

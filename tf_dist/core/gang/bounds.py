@@ -86,10 +86,19 @@ class Bounds:
         found = self._beyond(gang, gang.charges, counts, more=more)
         return min(found, key=lambda one: (not one.never, one.quota, one.resource), default=None)
 
-    def _beyond(self, gang: Gang, charges: Charges, counts: Sequence[int], *, more: bool) -> Iterator[Beyond]:
+    def never(self, gang: Gang, counts: Sequence[int]) -> Beyond | None:
+        """Why there may not be so many pods of each member of a gang even in an empty namespace; None: there may."""
+        if gang.charges is None:
+            return None
+        found = self._beyond(gang, gang.charges, counts, more=False, empty=True)
+        return min(found, key=lambda one: (one.quota, one.resource), default=None)
+
+    def _beyond(
+        self, gang: Gang, charges: Charges, counts: Sequence[int], *, more: bool, empty: bool = False
+    ) -> Iterator[Beyond]:
         for quota in self._quotas.get(gang.key.namespace, ()):
             need = quota.need(charges, counts, once=not more)
-            used = self._usage(gang, quota) if need else {}
+            used = self._usage(gang, quota) if need and not empty else {}
             for resource, needed in need.items():
                 if needed > quota.hard[resource] - used.get(resource, _NONE):
                     yield Beyond(

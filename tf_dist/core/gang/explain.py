@@ -32,19 +32,13 @@ def explain(books: Books, pending: Pending, policy: Policy, entry: Entry, now: f
         return Wait(reason="Backoff", message=f"tries again at {words.moment(gang.not_before, now)}")
     waited = now - entry.since
     counts = ask.least if waited >= policy.shrink_after else ask.full
-    lack = books.quotas.lack(entry.queue, ask.need(counts))
-    if lack is not None and not lack.resource:
-        return Wait(reason=lack.reason, message=str(lack))
+    hindered = hindrance(books, entry, ask)
+    if hindered is not None:
+        return hindered
     beyond = books.bounds.beyond(gang, counts)
-    if beyond is not None and beyond.never:
-        return Wait(reason="NeverFits", message=str(beyond), never=True)
-    hopeless = _hopeless(books, entry, ask)
-    if hopeless is not None and words.refused(ask):
-        return Wait(reason=NODES_REFUSED, message=hopeless)
-    if hopeless is not None:
-        return Wait(reason="NeverFits", message=hopeless, never=True)
     if beyond is not None:
         return Wait(reason=RESOURCE_QUOTA, message=str(beyond))
+    lack = books.quotas.lack(entry.queue, ask.need(counts))
     reason, message = _blocked(books, entry, ask, counts) if lack is None else (lack.reason, str(lack))
     reason = PREEMPTING if gang.promised else reason
     number, ahead = pending.ahead(entry.uid, lambda group: _counts(books, group))
@@ -59,6 +53,25 @@ def explain(books: Books, pending: Pending, policy: Policy, entry: Entry, now: f
     if foremost:  # then it has a reservation
         message += _starts(books, entry, counts, now, known)
     return Wait(reason=reason, message=message, position=number + 1)
+
+
+def hindrance(books: Books, entry: Entry, ask: Ask) -> Wait | None:
+    """Why a gang cannot start however many others end, not even at its least; None: it can.
+
+    It depends on nothing but the gang, the nodes, the queues and the ResourceQuotas themselves (``Books.limits``).
+    """
+    lack = books.quotas.lack(entry.queue, {})
+    if lack is not None:
+        return Wait(reason=lack.reason, message=str(lack))
+    beyond = books.bounds.never(entry.gang, ask.least)
+    if beyond is not None:
+        return Wait(reason="NeverFits", message=str(beyond), never=True)
+    hopeless = _hopeless(books, entry, ask)
+    if hopeless is None:
+        return None
+    if words.refused(ask):
+        return Wait(reason=NODES_REFUSED, message=hopeless)
+    return Wait(reason="NeverFits", message=hopeless, never=True)
 
 
 def _hopeless(books: Books, entry: Entry, ask: Ask) -> str | None:

@@ -40,12 +40,15 @@ class Rank(NamedTuple):
 class Group:
     """Gangs of a line that can only start one after the other, in order. ``ranks`` is never empty.
 
-    ``helpless``: the state of everything in which nobody could be made to give way to its first gang.
+    ``helpless``: the state of everything in which nobody could be made to give way to its first gang. ``hindered``: the
+    reason why none of them could start however many others end, as it was said last ("": they could; None: not looked
+    at yet).
     """
 
     ask: Ask
     ranks: list[Rank]
     helpless: object = None
+    hindered: str | None = None
 
 
 Kind = tuple[object, ...]
