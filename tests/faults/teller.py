@@ -383,6 +383,9 @@ class Teller:
             case "Completed" | "Failed" | "Terminated":
                 shape = self.site.shapes[uid(job)]
                 return not living or (shape.dialect == "v1" and shape.clean == "None")
+            case "Pending" if self.site.invariants.job(job) is None:
+                # Scaled beyond its own bounds before any driver had read it: it waits until it is mended, and says so.
+                return bool(memory.get("refusedSpec")) and not living
             case "Pending":
                 return memory.get("reason", "").startswith("NeverFits") and not living and self._never_fits(job)
         return False
