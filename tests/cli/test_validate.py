@@ -22,49 +22,6 @@ def test_the_examples_are_valid(tf_dist: Program) -> None:
     assert found.stdout.count(": valid: ") == len(files) > 0
 
 
-TEXTS = {
-    "syntax": (b"a: 1\nb: [2\nc: 3\n", ["job.yaml:3: is not YAML", "column 2"]),
-    "tab": (b"a:\n\tb: 1\n", ["job.yaml:2: is not YAML", "indent with spaces"]),
-    "empty": (b"", ["job.yaml: holds no document"]),
-    "only separators": (b"---\n---\n# nothing\n", ["job.yaml: holds no document"]),
-    "a list": (b"- 1\n", ["mapping"]),
-    "a word": (b"hello\n", ["mapping"]),
-    "not UTF-8": (b"a: b\nc: \xff\n", ["job.yaml:2: is not text in UTF-8 (byte 8)"]),
-    "a zero byte": (b"a: \x00\n", ["is not YAML: control characters"]),
-    "twice": (b"kind: TFJob\nspec: {}\nkind: TFJob\n", ["job.yaml:3: kind: is there twice: on line 1 too"]),
-    "a tag": (b"a: !Ref x\n", ["job.yaml:1:", "'!Ref'"]),
-    "a number as key": (b"a: {1: x}\n", ["a.1: the key 1 is not text"]),
-    "a list as key": (b"? [1]\n: x\n", ["a key must be text"]),
-    "a bomb": (
-        b"a: &a [x,x,x,x,x,x,x,x,x,x]\n"
-        + b"".join(b"%c: &%c [%s]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 10)) for i in range(9)),
-        ["unfolds to more than a million values"],
-    ),
-    "itself": (b"a: &a [*a]\n", ["nested more than a hundred deep"]),
-    "deep": (b"[" * 100_000 + b"]" * 100_000, ["is nested too deeply"]),
-    "10 MB": (b"a: " + b"x" * 10_000_000, ["is 9.5 MiB large; no more than 3 MiB"]),
-    "unknown kind": (
-        b"apiVersion: kubeflow.org/v1\nkind: TFJbo\nmetadata: {name: a}\n",
-        ["job.yaml:2: kind:", "TFJob"],
-    ),
-    "unknown version": (b"apiVersion: kubeflow.org/v3\nkind: TFJob\n", ["job.yaml:1: apiVersion:", "kubeflow.org/v1"]),
-    "a companion without a name": (b"apiVersion: v1\nkind: ConfigMap\n", ["metadata.name: is missing"]),
-    "a companion of another version": (
-        b"apiVersion: v2\nkind: Secret\nmetadata: {name: a}\n",
-        ["job.yaml:1: apiVersion: a Secret is of apiVersion v1, not 'v2'"],
-    ),
-}
-
-
-@pytest.mark.parametrize(("content", "told"), TEXTS.values(), ids=TEXTS.keys())
-def test_files_that_are_no_jobs(tf_dist: Program, content: bytes, told: list[str]) -> None:
-    (tf_dist.folder / "job.yaml").write_bytes(content)
-    found = tf_dist("validate", "job.yaml")
-    assert found.returncode == 2
-    assert found.stderr == ""
-    assert all(text in found.stdout for text in told), found.stdout
-
-
 def test_files_that_are_not_there(tf_dist: Program) -> None:
     (tf_dist.folder / "folder").mkdir()
     found = tf_dist("validate", "missing.yaml", "folder")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
 import pytest
 
 from tests.client.companions import CLAIM, config, put, secret, word_of
-from tf_dist.client.companions import OWNER, create_companion
+from tests.driver.harness import tfjob
+from tf_dist.client.bundle import Entry, load
+from tf_dist.client.companions import OWNER, create_companion, owner_of
 from tf_dist.client.yaml_files import Written
 from tf_dist.cluster.api import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, QUEUES, SECRETS, Object, Resource
 from tf_dist.cluster.memory import MemoryCluster
@@ -184,3 +187,21 @@ def test_a_queue_belongs_to_no_job() -> None:
 def test_a_namespace_that_is_not_there() -> None:
     with MemoryCluster() as cluster, pytest.raises((NotFound, Rejected)):
         create_companion(cluster, Written("f", None, config(), None), "nowhere", owner="digits")
+
+
+def entry(file: str, name: str) -> Entry:
+    [found] = load([file], texts={file: json.dumps(tfjob(name))}).jobs
+    return found
+
+
+@pytest.mark.parametrize(
+    ("jobs", "owner"),
+    [
+        ([("a.yaml", "first"), ("b.yaml", "second"), ("b.yaml", "third")], "second"),
+        ([("a.yaml", "first"), ("c.yaml", "second")], "first"),
+        ([], "b.yaml"),
+    ],
+)
+def test_whose_it_is(jobs: list[tuple[str, str]], owner: str) -> None:
+    files = [(f"/jobs/{file}", name) for file, name in jobs]
+    assert owner_of(Written("/jobs/b.yaml", None, config(), None), [entry(*one) for one in files]) == owner

@@ -26,6 +26,7 @@ from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, TFJOBS, Object, Resource
 from tf_dist.cluster.memory.resources import CRDS
 from tf_dist.core.gang_scheduler import GangScheduler
 from tf_dist.core.names import DRIVER, GANG_SCHEDULER
+from tf_dist.core.schedulers.kueue import KUEUE
 from tf_dist.core.schedulers.native import NATIVE
 from tf_dist.core.schedulers.volcano import VOLCANO
 from tf_dist.driver.ledger import Ledger
@@ -285,6 +286,18 @@ def test_a_scheduler_that_comes_later_is_found_but_not_asked_for_all_the_time() 
     served = found.served(NATIVE, {})
     assert served is not None
     assert (served.missing, served.versions) == ("", {"PodGroup.scheduling.k8s.io": "v1beta1"})
+
+
+def test_what_jobs_share_wakes_those_that_use_its_scheduler_when_it_changes() -> None:
+    world, woken = kueue_world(), list[JobRef]()
+    world.submit(asking(GangScheduler.KUEUE))
+    world.settle()
+    found = Schedulers(world.memory, None, rung=woken.append, recorder=Recorder())
+    found.served(KUEUE, {})
+    woken.clear()
+    world.memory.patch(FLAVORS, None, "spot", {"metadata": {"labels": {"changed": "true"}}})
+    found.reflector(FLAVORS).refresh()
+    assert woken == [JobRef(TFJOBS, "default", "mnist")]
 
 
 def test_kubernetes_first_form_is_taken_where_there_is_no_other() -> None:

@@ -1,0 +1,70 @@
+"""What is known of one job and its pods, from what came into its mailbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.support import pod
+from tests.driver.harness import tfjob
+from tf_dist.client.following import Instance
+from tf_dist.client.jobs import StoredJob
+from tf_dist.client.watching import Changed, Listed, Mailbox
+from tf_dist.cluster.api import PODS, TFJOBS, Object
+
+JOB: Object = {**tfjob(), "metadata": {"name": "mnist", "namespace": "default", "uid": "u"}}
+
+
+def mailbox() -> Mailbox:
+    return Mailbox(StoredJob(TFJOBS, JOB))
+
+
+def at(version: int, uid: str = "p", **status: Any) -> Object:
+    stored = pod("a")
+    return {**stored, "metadata": {**stored["metadata"], "uid": uid, "resourceVersion": str(version)}, "status": status}
+
+
+RUNNING = {"name": "main", "restartCount": 1, "state": {"running": {}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "number", "ended"),
+    [
+        (None, 0, True),
+        ({}, 0, True),
+        ({"containerStatuses": [RUNNING]}, 1, False),
+        ({"containerStatuses": [RUNNING]}, 0, True),
+        ({"containerStatuses": [{**RUNNING, "name": "other"}]}, 0, True),
+        ({"initContainerStatuses": [RUNNING]}, 1, False),
+        ({"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}, 0, True),
+    ],
+)
+def test_whether_a_container_has_ended(status: Object | None, number: int, ended: bool) -> None:
+    box = mailbox()
+    if status is not None:
+        box.learn(Listed(PODS, [at(1, **status)]))
+    assert box.ended(Instance("p", "main", number)) is ended
+
+
+def test_what_a_watch_brings_late_is_older_than_what_a_list_has_told() -> None:
+    box = mailbox()
+    box.learn(Listed(PODS, [at(5)]))
+    box.learn(Changed(PODS, "MODIFIED", at(4)))
+    assert box.pods == {"p": at(5)}
+    for version in (5, 6):
+        box.learn(Changed(PODS, "MODIFIED", at(version, phase=f"{version}")))
+        assert box.pods == {"p": at(version, phase=f"{version}")}
+    box.learn(Changed(PODS, "ADDED", at(7, "q")))
+    box.learn(Changed(PODS, "DELETED", at(8)))
+    assert box.pods == {"q": at(7, "q")}
+
+
+def test_another_job_of_the_name_is_not_this_one() -> None:
+    box = mailbox()
+    other = {**JOB, "metadata": {**JOB["metadata"], "uid": "v"}}
+    box.learn(Changed(TFJOBS, "ADDED", other))
+    assert box.job is not None
+    assert box.job.uid == "u"
+    box.learn(Listed(TFJOBS, [other]))
+    assert (box.job, box.over) == (None, True)
