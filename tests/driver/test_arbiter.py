@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from tests.driver.harness import Clock, Hands, World, disturbed, tfjob
 from tests.driver.turns import TURNS, Process, Turn, admitted, leave, play
 from tests.waiting import until
-from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, TFJOBS, Cluster, Resource
+from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, TFJOBS, Cluster, Resource
 from tf_dist.core import names
 from tf_dist.core.times import format_time
 from tf_dist.driver import lease
@@ -138,6 +138,46 @@ def test_who_decides_tells_the_jobs_of_others_and_their_drivers_do_the_rest(
     second.step()
     second.step()
     assert sorted(world.pods()) == ["b-ps-0", "b-worker-0", "b-worker-1"]
+
+
+def test_the_pods_of_a_job_that_is_told_another_size_are_listed_first(
+    world: World, arbiters: list[LeaseArbiter]
+) -> None:
+    """The watch of who decides may be behind the job's driver: pods it has not seen must not be taken for evicted."""
+    first, second = inline(world, "a", arbiters[0]), inline(world, "b", arbiters[1])
+    document = tfjob("b", workers=1)
+    document["metadata"]["annotations"] = {names.DRIVER: "default/driver-of-b", names.MAX_WORKERS: "2"}
+    document["spec"]["enableDynamicWorker"] = True
+    first.caches.start()
+    try:
+        until(first.synced, 60)
+        first.caches._reflectors[PODS].stop()  # its watch brings nothing any more
+        world.submit(document)
+        first.step()
+        until(arbiters[0].for_all, 60)
+
+        def go_on() -> bool:
+            second.step()
+            first.step()
+            world.run_pods()
+            return bool(world.status("b").get("phase") == "Running")
+
+        until(go_on, 60)
+        seen = world.job("b")["metadata"]["resourceVersion"]
+        until(lambda: known_version(first, "b") == seen, 60)
+        world.clock.now += 100
+        first.step()
+        assert world.status("b")["admission"]["sizes"] == {"ps": 1, "worker": 2}
+        assert world.status("b")["attempts"] == {"job": 1}
+        assert "disruptions" not in world.status("b")
+    finally:
+        first.stop()
+
+
+def known_version(driver: Driver, name: str) -> str:
+    """The version of a job that a driver has seen."""
+    job = driver.caches.job(JobRef(TFJOBS, "default", name))
+    return str(job["metadata"]["resourceVersion"]) if job is not None else ""
 
 
 def test_a_place_that_comes_too_early_by_a_clock_that_was_set_back_is_told_again_in_time(world: World) -> None:

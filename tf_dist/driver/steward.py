@@ -89,8 +89,11 @@ class Steward:
     def tell(self, ref: JobRef, known: Known, verdict: Verdict | None) -> Plan:
         """Write a verdict into a job of another driver, as that one would; what follows from it is that one's to do.
 
-        A place that the job cannot take yet is told again when it can.
+        A place that the job cannot take yet is told again when it can. Its pods are listed first, if it has any: those
+        that its driver made, and our watch has not brought yet, must not be taken for evicted ones.
         """
+        if known.status.seen:
+            self._caches.confirm(ref, known.uid)
         plan = self.plan(known, verdict, driver=known.driver)
         told = _only(plan, WriteStatus, Emit)
         if isinstance(verdict, Admit) and plan.status.admission is None:
