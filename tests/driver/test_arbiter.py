@@ -28,6 +28,7 @@ class Believer:
 
     def __init__(self, mandate: Hands) -> None:
         self._mandate = mandate
+        self.believes = True
 
     @property
     def epoch(self) -> int:
@@ -41,10 +42,10 @@ class Believer:
     def listen(self, listener: Any) -> None: ...
 
     def decides(self) -> bool:
-        return True
+        return self.believes
 
     def for_all(self) -> bool:
-        return True
+        return self.believes
 
     def pause(self) -> float:
         return 0.0
@@ -178,6 +179,28 @@ def known_version(driver: Driver, name: str) -> str:
     """The version of a job that a driver has seen."""
     job = driver.caches.job(JobRef(TFJOBS, "default", name))
     return str(job["metadata"]["resourceVersion"]) if job is not None else ""
+
+
+def test_who_decides_no_more_does_not_say_any_more_why_a_job_waits(world: World) -> None:
+    """What it knew last is out of date: two drivers would exchange their texts as fast as they can write."""
+    before, after = Believer(Hands()), Believer(Hands())
+    after.believes = False
+    first, second = inline(world, "b", before), inline(world, "a", after)
+    submit(world, "a")
+    submit(world, "b")
+    first.step()
+    first.step()
+    assert "free: cpu 1" in world.status("b")["message"]
+    before.believes, after.believes = False, True
+    node = world.memory.get(NODES, None, "n1")
+    larger = {**node, "status": {"allocatable": {"cpu": "5", "memory": "64Gi", "pods": "110"}}}
+    world.memory.replace(NODES, None, "n1", larger, subresource="status")
+    second.step()
+    said = world.status("b")["message"]
+    assert "free: cpu 1" not in said
+    for driver in (first, second, first):
+        driver.step()
+        assert world.status("b")["message"] == said
 
 
 def test_a_place_that_comes_too_early_by_a_clock_that_was_set_back_is_told_again_in_time(world: World) -> None:

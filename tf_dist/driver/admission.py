@@ -86,6 +86,17 @@ class Admission:
             self._admitter = self._feed = None
         self.want()
 
+    def others_decide(self) -> None:
+        """Another driver decides by now: why a job waits is that one's to say, and what is known here goes out of date.
+
+        Two drivers would exchange their texts as fast as they can write.
+        """
+        with self._lock:
+            if self._admitter is None:
+                return
+            self._admitter = self._feed = None
+        self.want()
+
     def pause(self) -> float:
         """Seconds until it should be asked (again); inf: until something changes."""
         rest = max(0.0, self._rested - self._monotonic())

@@ -360,6 +360,7 @@ class Driver:
         """Have admission decide if it may come to another verdict; the jobs that have one to hear."""
         if not self._deciding.ours(self._right()):
             self._ledger.touch_all()
+            self._admission.others_decide()
             return []
         heard: list[JobRef] = []
         if self._admission.pause() <= 0 or (self._admission.wanted and not self._crew.started):
