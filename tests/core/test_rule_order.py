@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.core.builders import FAILED, ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.world import World
+from tf_dist.core.actions import WriteStatus
 from tf_dist.core.dialects.tfjob_v1 import TOLERANT
-from tf_dist.core.gang.model import Preempt
+from tf_dist.core.gang.model import Admit, Preempt, Wait
 from tf_dist.core.model import Job, JobKey, RunPolicy, Scheduling
 from tf_dist.core.policy_model import Action, Event, ExitCodes, Rule
 from tf_dist.core.requeue import TIMEOUT
-from tf_dist.core.status import Phase
+from tf_dist.core.status import Phase, Status
 
 LIMIT = 100.0
 Happens = Callable[[World], None]
@@ -86,6 +88,64 @@ def test_of_two_things_at_one_moment_the_one_that_weighs_more_decides(
         happens(world)
     world.settle()
     assert (world.memory.phase, world.memory.reason) == (phase, reason)
+
+
+def told(world: World) -> Status:
+    """The memory as a driver leaves it whose job it is not, and who has a verdict for it."""
+    world.verdict_only = True
+    try:
+        plan = world.look()
+    finally:
+        world.verdict_only = False
+    status = replace(plan.status, reported=world.memory.reported)
+    assert any(isinstance(action, WriteStatus) for action in plan.actions) is (status != world.memory)
+    return status
+
+
+def mnist() -> Job:
+    policy = RunPolicy(active_deadline=LIMIT, max_restarts=0)
+    return v1_job(replicas("Chief", 1, rules=ON_FAILURE), replicas("Worker", 1), policy=policy)
+
+
+@pytest.mark.parametrize("happens", [suspended, past_the_deadline, chief_done, worker_failed, container_restarted])
+def test_what_comes_before_a_verdict_is_for_the_job_s_own_driver_to_say(happens: Happens) -> None:
+    world = started(mnist())
+    happens(world)
+    preempted(world)
+    assert told(world) == world.memory, "not even the verdict: the job may have ended"
+    world.settle()
+    assert world.memory.reason != "Preempted"
+
+
+def test_a_verdict_of_another_driver_moves_nothing_else_on() -> None:
+    world = started(mnist())
+    world.remove(world.pods["mnist-worker-0"])
+    world.verdict = None
+    assert told(world) == world.memory, "whether it was replaced already, who replaces it knows"
+    world = started(mnist())
+    preempted(world)
+    assert (told(world).reason, told(world).admission) == ("Preempted", None)
+    waiting = World(mnist())
+    waiting.verdict = None
+    waiting.step()
+    waiting.verdict = Admit()
+    assert (told(waiting).reason, told(waiting).admission is not None) == ("Admitted", True)
+
+
+def test_another_driver_with_another_clock_does_not_say_that_pods_are_overdue() -> None:
+    """The job's own would say by its clock that they are not, and each write would lead to the next."""
+    world = started(mnist())
+    preempted(world)
+    world.step()
+    for pod in tuple(world.pods.values()):
+        world.delete(pod, pod["metadata"]["uid"])
+    world.verdict = Wait(reason="WaitingForCapacity", message="no room")
+    world.step()
+    before = world.memory
+    world.now += 400
+    assert (told(world).unconfirmed, told(world).phase) == ("", before.phase)
+    world.step()
+    assert world.memory.unconfirmed
 
 
 def test_a_job_that_cannot_succeed_any_more_says_so_rather_than_that_its_budget_is_spent() -> None:

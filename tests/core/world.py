@@ -38,6 +38,7 @@ class World:
         self.pods: dict[str, dict[str, Any]] = {}
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.verdict: Verdict | None = Admit()
+        self.verdict_only = False  # as another driver than the job's own looks at it
         self.job_gone = False
         self.schedules = True
         self.writes = 0
@@ -56,6 +57,7 @@ class World:
                 objects=self.objects,
                 verdict=self.verdict,
                 remembered=self.remembered,
+                verdict_only=self.verdict_only,
             ),
             self.memory if self.gathers else replace(self.memory, reported=None),
         )

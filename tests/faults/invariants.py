@@ -295,6 +295,7 @@ class Invariants(Record):
 
     def _given_strictly(self, jobs: list[Object], stored: Object) -> None:
         taken = sum((self.holds(job) for job in jobs), Decimal(0)) + self.others_pods() + self._leaving(jobs)
+        taken -= self._without_room([job for job in jobs if job is not stored])
         room = sum((cpus(node) for _, node in self.of("nodes") if is_ready(node)), Decimal(0))
         assert taken <= room, f"with {name(stored)} {taken} CPUs are taken of {room}"
         queue = self.queue_of(stored)
@@ -305,6 +306,30 @@ class Invariants(Record):
         most = self.most("pods", namespace)
         pods = sum(self.wanted(job) for job in jobs if job["metadata"]["namespace"] == namespace)
         assert most is None or pods <= most, f"{pods} pods are promised in {namespace}, which may have {most}"
+
+    def _without_room(self, jobs: list[Object]) -> Decimal:
+        """The CPUs of pods to come that keep nothing from others: those that a node is to have which takes none now
+        (it was lost), and those for which no node has room, wherever they may come."""
+        nodes = {key.name: cpus(node) for key, node in self.of("nodes") if is_ready(node)}
+        for _, pod in self.of("pods"):
+            if on_a_node(pod) and pod["spec"]["nodeName"] in nodes:
+                nodes[pod["spec"]["nodeName"]] -= requested(pod["spec"])
+        found, anywhere = Decimal(0), list[Decimal]()
+        for job in jobs:
+            for node, cpu in self.to_come(job):
+                if node and node not in nodes:
+                    found += cpu
+                elif node:
+                    nodes[node] -= cpu
+                else:
+                    anywhere.append(cpu)
+        for cpu in sorted(anywhere, reverse=True):
+            fitting = [node for node, free in nodes.items() if free >= cpu]
+            if fitting:
+                nodes[min(fitting, key=nodes.__getitem__)] -= cpu
+            else:
+                found += cpu
+        return found
 
     def _leaving(self, jobs: list[Object]) -> Decimal:
         """What pods take that belong to no place (any more)."""

@@ -88,12 +88,16 @@ class Record:
     def restore(self, objects: Mapping[Key, Object], saved: Mapping[str, Truth]) -> None:
         """The store has been set back to this. What was written since did happen all the same: nobody has renewed a
         Lease since it was renewed last, whatever the store says of that."""
-        self.objects = dict(objects)
+        gone, self.objects = self.objects, dict(objects)
         before, self.truth = self.truth, defaultdict(Truth, copy.deepcopy(dict(saved)))
-        for uid, truth in before.items():  # what the store has forgotten did happen: a driver may still say so
-            self.truth[uid].failed |= truth.failed
-            self.truth[uid].taken |= truth.taken
-            self.truth[uid].succeeded |= truth.succeeded
+        for job, truth in before.items():  # what the store has forgotten did happen: a driver may still say so
+            self.truth[job].failed |= truth.failed
+            self.truth[job].taken |= truth.taken
+            self.truth[job].succeeded |= truth.succeeded
+        # A driver that knew a pod misses it; so does one that knew of its end, and reads of a job that still had it.
+        there, back = ({uid(obj): obj for key, obj in one.items() if key.kind == "pods"} for one in (gone, objects))
+        for one in there.keys() ^ back.keys():
+            self.truth[owner((there | back)[one])].taken.add(one)
         self._read.clear()
 
     def write(self, key: Key, version: int, obj: Object | None) -> None:
@@ -185,7 +189,20 @@ class Record:
     def wanted(self, stored: Object) -> int:
         return sum(count for count, _ in self.parts(stored))
 
+    def to_come(self, stored: Object) -> Iterator[tuple[str, Decimal]]:
+        """The pods of a job's place that have no node yet: the one where each is to be ("": anywhere), and its CPUs."""
+        place, pods = self.memory(stored).admission, self.pods_of(uid(stored))
+        for spec, count in self._parts(stored):
+            there = Counter(pod["spec"]["nodeName"] for pod in pods if type_of(pod) == spec.type and on_a_node(pod))
+            nodes = Counter(place.placement.get(spec.type, {}) if place is not None else {}) - there
+            named = [*nodes.elements()][: max(0, count - there.total())]
+            rest = max(0, count - there.total() - len(named))
+            yield from ((node, pod_cpus(spec)) for node in [*named, *[""] * rest])
+
     def parts(self, stored: Object) -> Iterator[tuple[int, Decimal]]:
+        return ((count, pod_cpus(spec)) for spec, count in self._parts(stored))
+
+    def _parts(self, stored: Object) -> Iterator[tuple[ReplicaSpec, int]]:
         memory, job = self.memory(stored), self.job(stored)
         place = memory.admission
         if place is None or place.by or job is None or memory.phase not in LIVE:
@@ -196,7 +213,7 @@ class Record:
             done = sum(1 for type_, _ in known if type_ == spec.type)
             if not may_restart(job, spec):
                 done += memory.counts.get(spec.type, NO_PODS).failed
-            yield max(0, place.sizes.get(spec.type, spec.replicas) - done), pod_cpus(spec)
+            yield spec, max(0, place.sizes.get(spec.type, spec.replicas) - done)
 
     def on_nodes(self, stored: Object, *, again: bool) -> dict[str, Decimal]:
         """The CPUs of each node that a job surely holds there: its pods, and those still to come.

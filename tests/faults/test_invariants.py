@@ -163,6 +163,17 @@ def test_a_lease_is_as_old_as_it_is_whatever_a_restored_store_says(world: Judged
     assert ("took over from" in world.broken) is renewed
 
 
+def test_a_pod_that_a_restored_store_has_forgotten_was_taken(world: Judged) -> None:
+    world.begun(backoffLimit=0)
+    invariants = world.invariants
+    objects = {key: obj for key, obj in invariants.objects.items() if key.name != "a-worker-1"}
+    invariants.restore(objects, invariants.saved())
+    world.remember(disruptions={"PodEvicted": 1})
+    assert world.broken == ""
+    world.remember(disruptions={"PodEvicted": 2})
+    assert "2 disruptions for 0" in world.broken
+
+
 def test_budgets(world: Judged) -> None:
     world.begun(backoffLimit=0)
     world.remember(restarts={"PodFailed": 1})

@@ -67,6 +67,12 @@ RULES: Final[tuple[Rule, ...]] = (
     follow_pods,
 )
 
+# What another driver than the job's own may do that has a verdict for it, and what it leaves to that one meanwhile.
+# What the other rules say comes before the verdict, and is for the job's own driver to find out, too: it sees the pods
+# that it made itself, by its own clock. Two drivers that wrote what each of them sees would write for ever.
+_OF_VERDICTS: Final = frozenset({give_way, resize, admit})
+_LEFT: Final = frozenset({release, recover, unpin, wait_for_lost_nodes, follow_pods})
+
 # More steps in one pass than there are phases would be a circle.
 _MOST_STEPS: Final = 2 * len(Phase)
 
@@ -94,16 +100,25 @@ def advance(job: Job, status: Status, observed: Observed) -> tuple[Status, Facts
             sized = granted(job, following)
             facts = gather(sized, following, pods, observed.gone)
         status = following
-    status = _remember(sized, status, facts, observed)
+    status = _within(sized, status) if observed.verdict_only else _remember(sized, status, facts, observed)
     return (before if status == before else status), facts
 
 
 def _first(situation: Situation) -> Status | None:
     for rule in RULES:
+        if situation.observed.verdict_only and rule in _LEFT:
+            continue
         following = rule(situation)
         if following is not None and following != situation.status:
-            return following
+            return following if rule in _OF_VERDICTS or not situation.observed.verdict_only else None
     return None
+
+
+def _within(job: Job, status: Status) -> Status:
+    """The memory without replicas that the job is not to have any more: they are no loss."""
+    sizes = {spec.type: spec.replicas for spec in job.replica_specs}
+    seen = frozenset(replica for replica in status.seen if replica.index < sizes.get(replica.type, 0))
+    return status if seen == status.seen else replace(status, seen=seen)
 
 
 def _remember(job: Job, status: Status, facts: Facts, observed: Observed) -> Status:

@@ -145,6 +145,7 @@ class Observed:
     driver's). ``obstacle``: why passes before this one failed, several in a row ("": they did not; None: that is still
     to be seen); ``rejected``: the cluster refuses an object of the job, and would refuse it again. ``accepted``: the
     spec that the job was read from (None: that of its memory); ``refused``: the present one, if that is another.
+    ``verdict_only``: it is another driver's, and is only to have the verdict in its memory.
     """
 
     now: float
@@ -165,6 +166,7 @@ class Observed:
     rejected: bool = False
     accepted: AcceptedSpec | None = None
     refused: RefusedSpec | None = None
+    verdict_only: bool = False
 
     def __post_init__(self) -> None:
         """Times are stored to the microsecond: one that is compared with a stored one must be no finer."""

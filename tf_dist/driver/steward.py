@@ -159,6 +159,7 @@ class Steward:
             # Whose job it is says how it reads it: that one may be of another release.
             accepted=reading.accepted if driver is None else None,
             refused=reading.refused if driver is None else None,
+            verdict_only=driver is not None,
         )
         return reconcile(job, observed, known.status)
 
