@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,8 +22,11 @@ import yaml
 from tests.driver.harness import container, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import NAMESPACES, PODS, TFJOBS, Object
+from tf_dist.cluster.node.settings import NetworkMode
 from tf_dist.cluster.rest import RestCluster
-from tf_dist.driver.local import LocalEndpoint, LocalSettings, client, down, status, up
+from tf_dist.driver.daemon import log_to, settings_of
+from tf_dist.driver.embedded import EmbeddedSettings
+from tf_dist.driver.local import ENDPOINT, LocalEndpoint, LocalSettings, client, down, status, up
 from tf_dist.errors import ClusterError, Forbidden, Unavailable
 
 _UP = """
@@ -170,21 +176,46 @@ def test_a_folder_of_another_user_is_not_used_nor_believed(home: Path, tmp_path:
     assert sorted(tmp_path.iterdir()) == sorted({home, *([theirs] if what == "link" else [])})
 
 
-def test_the_daemons_own_log_is_bounded_whoever_writes_to_it(tmp_path: Path) -> None:
-    script = """
-import logging, os, sys
-from pathlib import Path
-from tf_dist.driver.daemon import log_to
-log_to(Path(sys.argv[1]), limit=10_000)
-for number in range(2000):
-    logging.getLogger("x").info("line %s", number)
-    os.write(2, b"past logging\\n")
-"""
-    log = tmp_path / "daemon.log"
-    subprocess.run([sys.executable, "-c", script, str(log)], check=True)
+def test_the_daemons_own_log_is_bounded_whoever_writes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, ours = tmp_path / "daemon.log", [os.dup(number) for number in (1, 2)]
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    try:
+        log_to(log, limit=10_000)
+        for number in range(2000):
+            logging.getLogger("x").warning("line %s", number)
+            for descriptor in (1, 2):
+                os.write(descriptor, b"past logging %d\n" % descriptor)
+    finally:
+        for number, descriptor in enumerate(ours, start=1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        for handler in logging.getLogger().handlers:
+            handler.close()
     files = sorted(tmp_path.iterdir())
     assert [file.name for file in files] == ["daemon.log", *(f"daemon.log.{number}" for number in range(1, 5))]
     assert sum(file.stat().st_size for file in files) < 5 * 12_000
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
-    assert "line 1999" in log.read_text()
-    assert "past logging" in log.read_text()
+    assert re.findall(r"line 1999|past logging \d", log.read_text())[-3:] == ["line 1999", "past logging 1", "past logging 2"]
+
+
+@pytest.mark.parametrize(
+    ("before", "port"), [('{"url": "http://127.0.0.1:4711"}', 4711), ('{"url": "http://x"}', 0), ("{}", 0), ("[", 0)]
+)
+def test_a_daemon_is_started_with_what_it_was_given_where_the_one_before_listened(
+    tmp_path: Path, before: str, port: int
+) -> None:
+    (tmp_path / ENDPOINT).write_text(before)
+    given = LocalSettings(
+        state_dir=str(tmp_path), workdir="/w", network="shared", capacity={"cpu": "2"}, entrypoints={"tf": ("sh", "-c")}
+    )
+    assert settings_of(json.loads(json.dumps(asdict(given))), tmp_path) == EmbeddedSettings(
+        state_dir=tmp_path,
+        data_dir=tmp_path / "data",
+        workdir=Path("/w"),
+        network=NetworkMode.SHARED,
+        capacity={"cpu": "2"},
+        entrypoints={"tf": ("sh", "-c")},
+        ephemeral=False,
+        durable=True,
+        port=port,
+    )

@@ -34,7 +34,7 @@ def main(argument: str) -> int:
     folder = Path(settings["state_dir"])
     log_to(folder / LOG)
     try:
-        with Signals(patience=0) as signals, EmbeddedCluster(_settings(settings, folder)) as cluster:
+        with Signals(patience=0) as signals, EmbeddedCluster(settings_of(settings, folder)) as cluster:
             signals.listen(lambda _: stopping.set())
             _publish(cluster, folder)
             try:
@@ -64,7 +64,8 @@ def log_to(path: Path, limit: int = _LOG_LIMIT) -> None:
     logging.basicConfig(level=logging.INFO, format=form, handlers=[handler])
 
 
-def _settings(given: dict[str, object], folder: Path) -> EmbeddedSettings:
+def settings_of(given: dict[str, object], folder: Path) -> EmbeddedSettings:
+    """The settings of the embedded cluster, from those that the daemon was started with."""
     return EmbeddedSettings(
         state_dir=folder,
         data_dir=folder / "data",
