@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.airflow.instance import Instance, MakeOperator
+from tests.airflow.light import LightSite, light_site
 from tests.airflow.site import SECONDS, Site
 from tests.airflow.stack import Stack
 from tests.waiting import until
@@ -114,6 +115,13 @@ def stack(cluster_site: Site, database: str) -> Iterator[Stack]:
             yield found
         finally:
             found.stop()
+
+
+@pytest.fixture
+def light(tmp_path: Path) -> Iterator[LightSite]:
+    """A cluster in which nothing runs."""
+    with light_site(tmp_path) as found:
+        yield found
 
 
 @pytest.fixture

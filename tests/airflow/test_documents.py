@@ -136,7 +136,7 @@ def test_a_number_that_jinja_filled_in_is_one_where_the_format_wants_it_and_a_te
         assert container["command"] == ["sh", "-c", "8"]
 
 
-@pytest.mark.parametrize("text", ["eight", "8.5", "{{ params.n }}", "8 "])
+@pytest.mark.parametrize("text", ["eight", "8.5", "{{ params.n }}", "8 ", "-8"])
 def test_a_text_that_spells_no_number_is_refused(text: str) -> None:
     with pytest.raises(InvalidJob, match="replicas: must be a whole number"):
         order(document(), overrides={"spec.tfReplicaSpecs.Worker.replicas": text})

@@ -202,6 +202,14 @@ def test_callbacks(operator: MakeOperator, instance: Instance) -> None:
     assert Notes.seen == ["document", "yes", "cleaned up", "Succeeded True"]
 
 
+def test_its_fields_are_filled_in(operator: MakeOperator) -> None:
+    given = ("name", "namespace", "queue_name", "cluster_context", "job_url", "tensorboard_url")
+    task = operator(document("echo {{ run_id }}"), **{name: f"{name}-{{{{ run_id }}}}" for name in given})
+    task.render_template_fields({"run_id": "r"})
+    assert {name: getattr(task, name) for name in given} == {name: f"{name}-r" for name in given}
+    assert "echo r" in str(task.job)
+
+
 def test_a_dry_run_prints_the_document(operator: MakeOperator, capsys: pytest.CaptureFixture[str]) -> None:
     operator(document("echo {{ ds }}"), overrides={"spec.runPolicy.backoffLimit": 2}).dry_run()
     printed = capsys.readouterr().out

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.airflow.light import LightSite, light_site
+from tests.airflow.light import LightSite
 from tests.waiting import until
 from tf_dist.airflow.seat import RESERVED, Seat
 from tf_dist.airflow.tickets import Ticket
@@ -21,12 +20,6 @@ from tf_dist.driver import lease
 from tf_dist.driver.refs import JobRef
 
 SECONDS = 60.0
-
-
-@pytest.fixture
-def light(tmp_path: Path) -> Iterator[LightSite]:
-    with light_site(tmp_path) as found:
-        yield found
 
 
 class Bench:

@@ -84,7 +84,9 @@ def test_the_time_of_the_task_is_kept_while_deferred(
     operator: MakeOperator, instance: Instance, cluster_site: Site
 ) -> None:
     task = operator(document(FOREVER), execution_timeout=timedelta(seconds=1))
-    event = event_of(deferred(task, instance))
+    trigger = deferred(task, instance)
+    assert trigger.request.deadline == instance.start_date.timestamp() + 1
+    event = event_of(trigger)
     assert event["end"] == "timeout"
     with pytest.raises(JobTimeout):
         task.execute_complete(instance.context(), event)

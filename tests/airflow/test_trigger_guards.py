@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.airflow.light import LightSite, light_site
+from tests.airflow.light import LightSite
 from tests.faults.proxy import Fault, Kind, Passed, Proxy
 from tests.waiting import until
 from tf_dist.airflow.access import Access
@@ -32,12 +30,6 @@ from tf_dist.airflow.trigger import Request, _surely
 
 SECONDS = 60.0
 MINE = "me/1"
-
-
-@pytest.fixture
-def light(tmp_path: Path) -> Iterator[LightSite]:
-    with light_site(tmp_path) as found:
-        yield found
 
 
 class Asked:

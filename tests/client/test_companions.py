@@ -12,6 +12,7 @@ from tests.client.companions import CLAIM, config, put, secret, word_of
 from tests.driver.harness import tfjob
 from tf_dist.client.bundle import Entry, load
 from tf_dist.client.companions import OWNER, create_companion, owner_of
+from tf_dist.client.submitting import WORKDIR, create_job
 from tf_dist.client.yaml_files import Written
 from tf_dist.cluster.api import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, QUEUES, SECRETS, Object, Resource
 from tf_dist.cluster.memory import MemoryCluster
@@ -189,9 +190,18 @@ def test_a_namespace_that_is_not_there() -> None:
         create_companion(cluster, Written("f", None, config(), None), "nowhere", owner="digits")
 
 
-def entry(file: str, name: str) -> Entry:
-    [found] = load([file], texts={file: json.dumps(tfjob(name))}).jobs
+def entry(file: str, name: str, **annotations: str) -> Entry:
+    document = tfjob(name)
+    document["metadata"]["annotations"] = annotations
+    [found] = load([file], texts={file: json.dumps(document)}).jobs
     return found
+
+
+def test_annotations_of_the_command_come_on_top_of_the_jobs_own() -> None:
+    with MemoryCluster() as cluster:
+        own = entry("a.yaml", "mnist", team="vision", run="1")
+        found = create_job(cluster, own, "default", workdir="/w", annotations={"run": "2"}).stored
+    assert found["metadata"]["annotations"] == {"team": "vision", "run": "2", WORKDIR: "/w"}
 
 
 @pytest.mark.parametrize(

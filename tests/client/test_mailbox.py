@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from tests.cluster.support import pod
 from tests.driver.harness import tfjob
+from tests.waiting import until
 from tf_dist.client.following import Instance
 from tf_dist.client.jobs import StoredJob
-from tf_dist.client.watching import Changed, Listed, Mailbox
+from tf_dist.client.watching import Changed, JobWatch, Listed, Mailbox
 from tf_dist.cluster.api import PODS, TFJOBS, Object
+from tf_dist.cluster.memory import MemoryCluster
 
 JOB: Object = {**tfjob(), "metadata": {"name": "mnist", "namespace": "default", "uid": "u"}}
 
@@ -68,3 +71,11 @@ def test_another_job_of_the_name_is_not_this_one() -> None:
     assert box.job.uid == "u"
     box.learn(Listed(TFJOBS, [other]))
     assert (box.job, box.over) == (None, True)
+
+
+def test_when_it_is_closed_its_watches_end() -> None:
+    with MemoryCluster() as memory:
+        before = {*threading.enumerate()}
+        with JobWatch(memory, StoredJob(TFJOBS, memory.create(TFJOBS, "default", tfjob()))) as watch:
+            until(lambda: bool(watch.take(60)), 60)
+        until(lambda: {*threading.enumerate()} <= before, 60)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 from tests.cluster.support import FixedLogs, owned_by, pod
 from tests.driver.harness import tfjob
 from tests.waiting import until
@@ -65,13 +67,14 @@ class Notes:
         pass
 
 
-def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read() -> None:
+@pytest.mark.parametrize("timeout", [SECONDS, None])
+def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read(timeout: float | None) -> None:
     with MemoryCluster() as memory:
         memory.log_source = FixedLogs([b"here\n"])
         stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
         behind, view, results = Behind(memory), Notes(), list[Result]()
         job, manner = StoredJob(TFJOBS, stored), Manner(open_log=lambda _: opener(behind, LogOptions(follow=True)))  # type: ignore[arg-type]
-        session = Session(behind, job, view, Signals(), manner, timeout=SECONDS)  # type: ignore[arg-type]
+        session = Session(behind, job, view, Signals(), manner, timeout=timeout)  # type: ignore[arg-type]
         running = threading.Thread(target=lambda: results.append(session.run()))
         running.start()
         try:

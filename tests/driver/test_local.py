@@ -195,7 +195,13 @@ def test_the_daemons_own_log_is_bounded_whoever_writes_to_it(tmp_path: Path, mon
     assert [file.name for file in files] == ["daemon.log", *(f"daemon.log.{number}" for number in range(1, 5))]
     assert sum(file.stat().st_size for file in files) < 5 * 12_000
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
-    assert re.findall(r"line 1999|past logging \d", log.read_text())[-3:] == ["line 1999", "past logging 1", "past logging 2"]
+    found = re.findall(r"line 1999|past logging \d", log.read_text())
+    assert found[-3:] == ["line 1999", "past logging 1", "past logging 2"]
+
+
+def test_clients_find_it_through_files_of_these_names(tmp_path: Path) -> None:
+    endpoint = LocalEndpoint(url="http://x", token="t", pid=0, network={}, state_dir=tmp_path)
+    assert (endpoint.kubeconfig, ENDPOINT) == (tmp_path / "kubeconfig", "endpoint.json")
 
 
 @pytest.mark.parametrize(

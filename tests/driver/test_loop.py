@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import count as counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tests.driver.harness import START, World, container, disturbed, tfjob
+from tests.driver.harness import START, Counting, World, container, disturbed, tfjob
 from tests.waiting import until
-from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NODES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Resource
+from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NODES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Cluster, Resource
 from tf_dist.driver.loop import Driver
+from tf_dist.driver.mandate import Always
 
 
 @pytest.fixture
@@ -270,6 +271,43 @@ def test_the_loop_outlives_an_error_that_nobody_foresaw(world: World) -> None:
     finally:
         driver.stop()
     assert next(first) > 0
+
+
+def test_what_was_due_when_the_loop_met_a_defect_is_looked_at_afterwards(world: World) -> None:
+    class Faltering(Always):
+        falters = False
+
+        def valid(self) -> bool:
+            if self.falters:
+                self.falters = False
+                raise ZeroDivisionError("a defect")
+            return True
+
+    mandate = Faltering()
+    driver = Driver(world.memory, mandate=mandate)
+    driver.start()
+    try:
+        world.submit(tfjob())
+        until(lambda: len(world.pods()) == 3, 60)
+        world.run_pods()
+        until(lambda: world.status()["phase"] == "Running", 60)
+        mandate.falters = True
+        world.end_pod("mnist-worker-0", 0)
+        until(lambda: world.status()["phase"] in ("Completing", "Completed"), 60)
+    finally:
+        driver.stop()
+
+
+def test_where_replicas_are_is_asked_only_while_one_is_missing(world: World) -> None:
+    counting = Counting(world.memory)
+    world.driver = Driver(cast("Cluster", counting), clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob())
+    world.settle()
+    assert "addresses" in counting.calls
+    counting.calls.clear()
+    world.run_pods()
+    world.settle()
+    assert "addresses" not in counting.calls
 
 
 def test_constraints_that_cannot_be_read_keep_only_their_own_job_waiting(world: World) -> None:

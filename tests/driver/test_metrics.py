@@ -73,6 +73,7 @@ def test_every_method_is_counted_and_no_other() -> None:
 def test_what_happens_can_be_read(recorder: PrometheusRecorder) -> None:
     recorder.acted("Create", "Conflict")
     recorder.acted("Create", "ok")
+    assert samples(recorder)["tf_dist_last_heartbeat_timestamp_seconds"] == 1_800_000_000.0
     recorder.heartbeat(False)
     recorder.leading(False)
     found = samples(recorder)

@@ -6,8 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.driver.harness import World, container, replica, tfjob
-from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, RESOURCE_QUOTAS, RUNTIME_CLASSES, TFJOBS, Object
+from tests.driver.harness import World, container, disturbed, replica, tfjob
+from tf_dist.cluster.api import (
+    NAMESPACES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    RUNTIME_CLASSES,
+    TFJOBS,
+    Object,
+    Resource,
+)
+from tf_dist.driver.loop import Driver
 from tf_dist.errors import Forbidden
 
 
@@ -50,6 +60,19 @@ def test_a_gang_that_would_go_beyond_a_quota_waits_as_a_whole(hard: dict[str, st
         "ResourceQuotaExceeded",
         f"waits for ResourceQuota team-quota: {said}",
     )
+
+
+@pytest.mark.parametrize("kind", [RESOURCE_QUOTAS, RUNTIME_CLASSES, NAMESPACES], ids=lambda kind: kind.plural)
+def test_a_driver_that_may_not_see_them_drives_on(kind: Resource) -> None:
+    def before(verb: str, resource: Any, *_: Any, **__: Any) -> None:
+        if verb in ("list", "watch") and resource == kind:
+            raise Forbidden(f"may not list {kind.plural}")
+
+    world = World()
+    world.driver = Driver(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob())
+    world.settle()
+    assert len(world.pods()) == 3
 
 
 def test_it_starts_when_what_is_used_becomes_less() -> None:

@@ -80,6 +80,17 @@ def test_every_job_is_looked_at_once_a_period_and_never_many_together(world: Wor
         assert max(found) <= 12
 
 
+def test_a_job_that_is_gone_is_no_reason_to_wake(world: World) -> None:
+    settings = DriverSettings(resync=PERIOD)
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    world.submit(tfjob(workers=50))
+    rest(driver)
+    assert driver._resync.pause(world.clock.now, PERIOD) < PERIOD
+    world.memory.delete(TFJOBS, "default", "mnist")
+    rest(driver)
+    assert driver._resync.pause(world.clock.now, PERIOD) == PERIOD
+
+
 def test_the_death_of_a_driver_is_a_reason_to_look_at_its_jobs_alone(world: World, looks: Looks) -> None:
     mandate = Hands(ME)
     driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, recorder=looks, mandate=mandate)

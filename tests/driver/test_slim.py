@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tf_dist.core import names
@@ -88,7 +88,32 @@ PODS = st.fixed_dictionaries(
 )
 
 
+# It ended by itself, long before it would have been disrupted.
+DISRUPTED_LATE = {
+    "metadata": {
+        "name": "mnist-worker-0",
+        "labels": {names.JOB_UID: "job", names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"},
+        "ownerReferences": [{"kind": "TFJob", "name": "mnist", "uid": "job", "controller": True}],
+    },
+    "spec": {"containers": [{"name": "tensorflow"}]},
+    "status": {
+        "phase": "Failed",
+        "conditions": [
+            {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2027-01-15T09:00:00Z", "reason": "X"}
+        ],
+        "containerStatuses": [
+            {
+                "name": "tensorflow",
+                "state": {"terminated": {"exitCode": 3, "finishedAt": "2027-01-15T08:00:00Z"}},
+                "lastState": {"terminated": {"exitCode": 4}},
+            }
+        ],
+    },
+}
+
+
 @given(PODS)
+@example(DISRUPTED_LATE)
 def test_a_pod_is_seen_as_the_whole_pod_would_be(pod: dict[str, Any]) -> None:
     kept = slim.pod(pod)
     assert pod_view(kept, "tensorflow") == pod_view(pod, "tensorflow")

@@ -79,8 +79,10 @@ class Recording:
         return found or set().union(*(tests for line, tests in self.runs.items() if line.file == mutant.line.file))
 
     def _naming(self, mutant: Mutant) -> list[Line]:
-        named = re.compile(rf"\b{re.escape(mutant.defines)}\b")
-        return [line for line in self.runs if named.search(line.text)]
+        """The lines that speak of what it defines; a private name is that of its own module."""
+        named, private = re.compile(rf"\b{re.escape(mutant.defines)}\b"), mutant.defines.startswith("_")
+        lines = (line for line in self.runs if not private or line.file == mutant.line.file)
+        return [line for line in lines if named.search(line.text)]
 
 
 def recorded(tree: Path, copies: Copies, folder: Path, package: str = "") -> Recording:

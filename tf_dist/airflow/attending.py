@@ -28,7 +28,6 @@ from tf_dist.core.model import CleanPodPolicy, Job
 
 _DRAIN: Final = 5.0  # seconds without a line after which the log of a container that has ended is given up
 _CLEAN_UP: Final = 10.0  # seconds for what a driver does after the end
-_QUIET: Final = 30.0  # seconds between two words on a place in the line
 _CHECK: Final = 0.5  # seconds after which a thread looks whether it is to stop
 _TAIL: Final = 200  # lines of each log for the result, where logs are not wanted
 _OURS: Final = "tf-dist"
@@ -63,7 +62,6 @@ class LogView:
         self._width = max(prefix_width(job), len(_OURS))
         self._lines = lines
         self._shown: dict[str, str] = {}
-        self._place, self._said = "", 0.0
 
     def show(self, scene: Scene, lines: list[LogLine]) -> None:
         """Write what is new."""
@@ -72,15 +70,6 @@ class LogView:
                 self._write(f"{line.source:<{self._width}} | {visible(line.text)}")
         for text in changes(scene, self._shown):
             self.say(text)
-            self._said, self._place = time.monotonic(), scene.status.told
-        self._say_place(scene)
-
-    def _say_place(self, scene: Scene) -> None:
-        """Why it waits, and at which place in the line, changes while its state does not."""
-        now, message = time.monotonic(), scene.status.told
-        if scene.state == "Waiting" and message != self._place and now - self._said >= _QUIET:
-            self._said, self._place = now, message
-            self.say(message)
 
     def say(self, text: str, style: str = "") -> None:
         """A word of tf-dist itself."""

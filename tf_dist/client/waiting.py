@@ -24,25 +24,37 @@ class NotYet(Unavailable):
 
 
 def wait_for(
-    cluster: Cluster, jobs: Sequence[StoredJob], goal: str, timeout: float | None, told: Callable[[str], object]
+    cluster: Cluster,
+    jobs: Sequence[StoredJob],
+    goal: str,
+    timeout: float | None,
+    told: Callable[[str], object],
+    *,
+    sleep: Callable[[float], object] = time.sleep,
 ) -> None:
     """Return when every job is at ``goal``; JobFailed (JobEvicted) when one can never be, NotYet after ``timeout``.
 
     ``told`` is given a line for each job that has come there, and for a spec that is not accepted: that can be mended.
+    ``sleep``: pauses between requests.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     for job in jobs:
-        reached = _wait(cluster, job, goal, deadline, told)
+        reached = _wait(cluster, job, goal, deadline, told, sleep)
         told(f"{job.shown} {'deleted' if reached is None else state_word(reached.status)}")
         if goal == "finished" and reached is not None:
             _check(reached)
 
 
 def _wait(
-    cluster: Cluster, job: StoredJob, goal: str, deadline: float | None, told: Callable[[str], object]
+    cluster: Cluster,
+    job: StoredJob,
+    goal: str,
+    deadline: float | None,
+    told: Callable[[str], object],
+    sleep: Callable[[float], object],
 ) -> StoredJob | None:
     limit = _BORNE if deadline is None else min(_BORNE, max(0.0, deadline - time.monotonic()))
-    patience, watches, refusal = Patience(limit), Patience(math.inf), ""
+    patience, watches, refusal = Patience(limit, sleep=sleep), Patience(math.inf, sleep=sleep), ""
     while True:
         try:
             current, version = _look(cluster, job)

@@ -18,9 +18,10 @@ _MOST: Final = 5_000
 
 
 class Departed:
-    """The last version of pods that are gone, by job; the latest few thousand. Thread-safe."""
+    """The last version of pods that are gone, by job; the latest ``most``. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most: int = _MOST) -> None:
+        self._most = most
         self._pods: OrderedDict[tuple[str, str], PodView] = OrderedDict()
         self._by_job: dict[str, set[str]] = {}
         self._lock = threading.Lock()
@@ -33,7 +34,7 @@ class Departed:
         with self._lock:
             self._pods[job, view.name] = view
             self._by_job.setdefault(job, set()).add(view.name)
-            if len(self._pods) > _MOST:
+            if len(self._pods) > self._most:
                 self._drop(*next(iter(self._pods)))
 
     def of(self, job: str) -> tuple[PodView, ...]:

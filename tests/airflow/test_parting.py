@@ -1,0 +1,66 @@
+"""What becomes of a job when a try of its task has done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.airflow.instance import Instance
+from tests.airflow.light import LightSite
+from tests.airflow.site import document
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+
+from tf_dist.airflow import TFJobOperator
+from tf_dist.airflow.hook import TFJobHook
+from tf_dist.airflow.parting import Parting
+
+MINE = "me/1"
+
+
+@pytest.fixture
+def hook(light: LightSite) -> Iterator[TFJobHook]:
+    found = TFJobHook(None, config_file=light.kubeconfig)
+    yield found
+    found.close()
+
+
+def parting(hook: TFJobHook, ti: Instance, **arguments: Any) -> Parting:
+    return Parting(TFJobOperator(task_id="train", job=document(), **arguments), ti, hook, MINE)
+
+
+@pytest.mark.parametrize(
+    ("action", "end", "over", "deleted"),
+    [
+        ("delete_job", "reached", False, True),
+        ("delete_job", "failed", False, True),
+        ("keep_job", "reached", False, False),
+        ("keep_job", "failed", False, False),
+        ("keep_job", "timeout", False, True),
+        ("keep_job", "timeout", True, False),
+        ("delete_succeeded_job", "reached", False, True),
+        ("delete_succeeded_job", "failed", False, False),
+        ("delete_succeeded_job", "timeout", True, False),
+        ("delete_active_job", "reached", False, False),
+        ("delete_active_job", "timeout", False, True),
+    ],
+)
+def test_after_the_wait(light: LightSite, hook: TFJobHook, action: str, end: str, over: bool, deleted: bool) -> None:
+    light.submit("a", MINE)
+    one = parting(hook, Instance("r"), on_finish_action=action)
+    assert one.clean_up(hook.get_job("a", "default"), {"end": end, "over": over}) is deleted
+    assert len(light.uids()) == (not deleted)
+
+
+@pytest.mark.parametrize(
+    ("durable", "number", "owner", "stays"),
+    [(True, 1, MINE, True), (True, 2, MINE, False), (False, 1, MINE, False), (False, 1, "another/1", True)],
+)
+def test_a_wait_that_ended_before_the_job_did(
+    light: LightSite, hook: TFJobHook, durable: bool, number: int, owner: str, stays: bool
+) -> None:
+    light.submit("a", owner)
+    parting(hook, Instance("r", try_number=number), durable=durable).abandon(hook.get_job("a", "default"))
+    assert len(light.uids()) == stays

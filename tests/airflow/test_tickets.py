@@ -1,0 +1,72 @@
+"""Tickets: whoever waits is told once that there is something to take, and takes all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.airflow.site import document
+from tf_dist.airflow.tickets import Seen, Ticket
+from tf_dist.client.following import LogLine
+from tf_dist.client.watching import Listed
+from tf_dist.cluster.api import PODS, TFJOBS, Object
+from tf_dist.core.model import ReplicaId
+from tf_dist.driver.refs import JobRef
+
+
+def job(uid: str = "u", phase: str = "Running") -> Object:
+    stored = document(name="a")
+    status = {"tfDist": {"phase": phase}}
+    return {**stored, "metadata": {"name": "a", "namespace": "default", "uid": uid}, "status": status}
+
+
+class Desk:
+    """A ticket, how often its holder was told, and what there is to see."""
+
+    def __init__(self) -> None:
+        self.told = 0
+        self.seen: Seen | None = job(), []
+        self.ticket = Ticket(JobRef(TFJOBS, "default", "a"), job(), self._tell, lambda: self.seen, driven=False)
+
+    def _tell(self) -> None:
+        self.told += 1
+
+
+LINE = LogLine(ReplicaId("worker", 0), "worker-0", "step=1", True)
+
+
+def test_several_changes_are_told_once_until_they_are_taken() -> None:
+    desk = Desk()
+    for _ in range(3):
+        desk.ticket.ring()
+    desk.ticket.put(LINE)
+    assert desk.told == 1
+    assert desk.ticket.take(0) == [Listed(PODS, []), LINE]
+    desk.ticket.ring()
+    assert desk.told == 2
+    assert desk.ticket.take(0) == [Listed(PODS, [])]
+    desk.ticket.look_again()
+    assert (desk.told, desk.ticket.take(0)) == (2, [Listed(PODS, [])])
+
+
+def test_what_is_too_much_for_once_is_told_again() -> None:
+    desk = Desk()
+    for _ in range(201):
+        desk.ticket.put(LINE)
+    assert (desk.told, len(desk.ticket.take(0)), desk.told) == (1, 200, 2)
+    assert (len(desk.ticket.take(0)), desk.told) == (1, 2)
+
+
+def test_what_is_seen_of_the_job() -> None:
+    desk = Desk()
+    pods: list[Any] = [{"metadata": {"uid": "p"}}]
+    for seen, there, last in [
+        ((job(phase="Completed"), pods), True, "Completed"),
+        (None, True, "Completed"),
+        ((job("another"), []), False, "Completed"),
+        ((None, []), False, "Completed"),
+    ]:
+        desk.seen = seen
+        desk.ticket.ring()
+        desk.ticket.take(0)
+        assert (desk.ticket.job is not None, desk.ticket.last.status.phase) == (there, last)
+        assert list(desk.ticket.pods) == ["p"] * there
