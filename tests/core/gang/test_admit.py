@@ -231,6 +231,18 @@ def test_a_pod_counts_on_the_node_that_refused_it_where_no_other_has_room(others
         assert found.placement == {"worker": {"n": 1}}, "the other one stays free for the pod that was refused here"
 
 
+def test_room_that_a_gang_gives_up_is_first_for_such_pods() -> None:
+    world = World([node("n", gpu=2)])
+    world.put(replace(gang("in", workers(1)), place=Place(at=0, sizes={})))
+    world.put(placed(gang("busy", workers(2)), {"worker": {"n": 2}}))
+    world.put(gang("new", workers(1), at=1))
+    assert reason(world.decide(1)["new"]) == "WaitingForCapacity"
+    world.put(replace(placed(gang("busy", workers(2)), {"worker": {"n": 2}}), done={"worker": 1}))
+    assert world.decide(2) == {}
+    world.put(replace(placed(gang("busy", workers(2)), {"worker": {"n": 2}}), done={"worker": 2}))
+    assert reason(world.decide(3)["new"]) == "Admit"
+
+
 def test_such_pods_of_all_gangs_count_and_those_of_a_gang_that_ends_no_longer() -> None:
     inside = [replace(gang(name, workers(1)), place=Place(at=0, sizes={})) for name in ("in", "too")]
     assert reason(judged([*inside, gang("new", workers(1))], node("n", gpu=3))["new"]) == "Admit"

@@ -99,6 +99,7 @@ class Grants:
             if not claims[shape]:
                 del claims[shape]
             if node in self.room:
+                self._lift()  # one of those that may come to any node may have had no room yet
                 self.room.give(shape, node, count)
                 self._grown()
         for shape, count in anywhere:
