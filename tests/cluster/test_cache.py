@@ -112,6 +112,18 @@ def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_believed() -> 
     assert cache.group("g") == []
 
 
+def test_a_server_that_was_set_back_gives_a_version_to_something_else() -> None:
+    """What was known by that version never was; where nothing is known of a restoration, a version says it all."""
+    cache = Cache(group_of)
+    cache.put(item("a", 8, group="g"))
+    cache.put(item("b", 4))
+    assert cache.replace([item("a", 8, group="h"), item("b", 4)], 10) == []
+    changes = cache.replace([item("a", 8, group="h"), item("b", 4)], 10, doubted=True)
+    assert changes == [(item("a", 8, group="g"), item("a", 8, group="h"))]
+    assert cache.group("g") == []
+    assert cache.group("h") == [item("a", 8, group="h")]
+
+
 @pytest.mark.parametrize(
     ("known", "listed", "at", "shown"),
     [(8, 1, 10, 1), (10, 3, 10, 3), (11, 3, 10, 11), (8, "x", 10, "x")],

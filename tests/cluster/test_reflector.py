@@ -556,6 +556,27 @@ def test_the_wish_for_a_list_outlives_a_list_that_fails() -> None:
         scene.expect(["b@8"], ["list", "watch 5", "list", "list", "list", "watch 9"])
 
 
+def test_a_server_that_was_set_back_is_not_believed_to_mean_the_same_by_a_version() -> None:
+    """A doubt outlives a list that fails, and ends with one that does not."""
+
+    def labelled(s: Scene, label: str) -> Object:
+        obj = s.obj("a", 3)
+        return {**obj, "metadata": {**obj["metadata"], "labels": {"is": label}}}
+
+    def script(s: Scene) -> list[Answer]:
+        lists = [listed(version, labelled(s, label)) for version, label in ((5, "first"), (9, "second"), (9, "third"))]
+        return [lists[0], watched(), Refusal(500), lists[1], watched(), lists[2], watched()]
+
+    with reflecting(script) as scene:
+        until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
+        scene.reflector.relist(doubted=True)
+        scene.expect(["a@3"], ["list", "watch 5", "list", "list", "watch 9"])
+        assert [one["metadata"]["labels"] for one in scene.reflector.items()] == [{"is": "second"}]
+        scene.reflector.relist()
+        scene.expect(["a@3"], ["list", "watch 5", "list", "list", "watch 9", "list", "watch 9"])
+        assert [one["metadata"]["labels"] for one in scene.reflector.items()] == [{"is": "second"}]
+
+
 def test_a_wish_that_comes_while_a_list_is_under_way_is_for_the_next_one() -> None:
     """What that list shows may be older than the wish: nothing of it is believed."""
     first, second = threading.Event(), threading.Event()

@@ -13,6 +13,8 @@ from tests.waiting import until
 from tf_dist.cluster.api import NODES, PODS, TFJOBS, Resource
 from tf_dist.core import names
 from tf_dist.core.claims import driver_of
+from tf_dist.core.observed import PodPhase
+from tf_dist.driver.ledger import Ledger
 from tf_dist.driver.loop import Driver
 from tf_dist.driver.refs import JobRef
 from tf_dist.driver.settings import DriverSettings
@@ -334,6 +336,20 @@ def test_pods_made_by_the_driver_before_are_found_when_a_job_is_taken_over(world
         assert {pod["metadata"]["labels"][names.ATTEMPT] for pod in world.pods().values()} == {"1.0.0"}
     finally:
         driver.stop()
+
+
+def test_a_pod_is_read_by_what_it_says_and_not_by_its_version(world: World) -> None:
+    """A server that was set back has given the version of a pod that runs to its end, too."""
+    world.submit(tfjob())
+    settle(driven(world, Hands()))
+    world.run_pods()
+    ledger = Ledger()
+    job = ledger.read(JobRef(TFJOBS, "default", "mnist"), world.job()).job
+    assert job is not None
+    runs = [*world.pods().values()]
+    ends = [{**pod, "status": {"phase": "Succeeded"}} for pod in runs]
+    assert {view.phase for view in ledger.pod_views(job, runs)} == {PodPhase.RUNNING}
+    assert {view.phase for view in ledger.pod_views(job, ends)} == {PodPhase.SUCCEEDED}
 
 
 def test_a_job_whose_pods_cannot_be_looked_for_is_not_taken_over(world: World) -> None:

@@ -146,8 +146,8 @@ MUTANTS: Final = (
     Mutant(
         "takeover-without-looking-for-pods",
         "driver/steward.py",
-        "            self._caches.confirm(ref, known.uid)\n",
-        "",
+        "            self._caches.confirm(ref, known.uid)\n        key",
+        "        key",
         "pods that the last driver made are taken for pods that were taken away",
     ),
     Mutant(

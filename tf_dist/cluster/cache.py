@@ -112,19 +112,25 @@ class Cache:
             self._set(key, old, new)
             return Change(old, new)
 
-    def replace(self, listed: Iterable[Object], version: int, *, set_back: bool = False) -> list[Change]:
+    def replace(
+        self, listed: Iterable[Object], version: int, *, set_back: bool = False, doubted: bool = False
+    ) -> list[Change]:
         """Take over a list of everything, made at ``version``: what it lacks is gone, unless newer.
 
         ``set_back``: the server has lost its latest changes (a backup was restored), and what is newer never was.
         Nor was that which the list shows in an older version than we have, though the list is newer than ours: the
-        server has written so much since it was restored that its versions have overtaken ours.
+        server has written so much since it was restored that its versions have overtaken ours. ``doubted``: it is known
+        that it was restored, so that an object of the very version that we have may be another than ours.
         """
         with self._lock:
             present = {key_of(stored): stored for stored in listed}
             changes = self._drop_lost(self._objects, {} if set_back else present, math.inf if set_back else version)
             for key, stored in present.items():
                 old = self._objects.get(key)
-                if old is not None and 0 < version_of(stored) < version_of(old) <= version:
+                if old is None:
+                    continue
+                overtaken = 0 < version_of(stored) < version_of(old) <= version
+                if overtaken or (doubted and version_of(stored) == version_of(old) and stored != old):
                     self._set(key, old, stored)
                     changes.append(Change(old, stored))
             changes += [change for stored in present.values() if (change := self.put(stored)) is not None]

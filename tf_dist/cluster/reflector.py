@@ -95,7 +95,7 @@ class Reflector:
         self._expiries = 0  # how many watches in a row have expired (410) at once
         self._older_lists = 0
         self._listed = runtime.event()
-        self._wanted = False
+        self._wanted = self._doubted = False
         self._begun = False
         self._stopped = runtime.event()
         self._stirred = runtime.event()
@@ -168,10 +168,14 @@ class Reflector:
         for change in self.cache.replace_group(group, kept, as_number(version)):
             self._tell(change)
 
-    def relist(self) -> None:
-        """List anew before anything else is believed; ``synced`` says when it is done."""
+    def relist(self, *, doubted: bool = False) -> None:
+        """List anew before anything else is believed; ``synced`` says when it is done.
+
+        ``doubted``: the server was set back, and may have given versions that we know to something else since.
+        """
         with self._lock:
             self._wanted = True
+            self._doubted = self._doubted or doubted
             self._listed.clear()
         self._stir()
 
@@ -245,15 +249,17 @@ class Reflector:
     def _list(self) -> None:
         with self._lock:
             wanted, self._wanted = self._wanted, False
+            doubted, self._doubted = self._doubted, False
         try:
-            listed, version = self._newest()
+            listed, version = self._newest(doubted=doubted)
         except Exception:
             # A wish is granted by a list, not by the attempt to make one.
             with self._lock:
                 self._wanted = self._wanted or wanted
+                self._doubted = self._doubted or doubted
             raise
         set_back = as_number(version) < as_number(self._version)
-        for change in self.cache.replace(listed, as_number(version), set_back=set_back):
+        for change in self.cache.replace(listed, as_number(version), set_back=set_back, doubted=doubted):
             self._tell(change)
         self._version = self._resume = version
         self.problem = None
@@ -266,9 +272,9 @@ class Reflector:
                 self._listed.set()
         self._relisted()
 
-    def _newest(self) -> tuple[list[Object], str]:
+    def _newest(self, *, doubted: bool) -> tuple[list[Object], str]:
         """Everything there is; Unavailable when the answer is older than what was seen, unless it stays so."""
-        listed, version = self._pages(**self._scope)
+        listed, version = self._pages(doubted=doubted, **self._scope)
         if as_number(version) < as_number(self._version) and self._older_lists < _SET_BACK:
             if self._older_lists == 0:
                 self._failures = 0  # it answers: how long it was away says nothing of how soon it has caught up
@@ -277,25 +283,25 @@ class Reflector:
         self._older_lists = 0
         return listed, version
 
-    def _pages(self, **scope: str | None) -> tuple[list[Object], str]:
+    def _pages(self, *, doubted: bool = False, **scope: str | None) -> tuple[list[Object], str]:
         """Everything there is, page by page; from the beginning again when the pages expire on the way (410).
 
         Only what is kept of a page outlives it: the raw objects of a large cluster are several GiB.
         """
         for _ in range(_MOST_RESTARTS):
             try:
-                return self._paged(scope)
+                return self._paged(scope, doubted=doubted)
             except Gone:
                 _LOG.info("the pages of %s expired on the way: listed from the beginning", self.resource.plural)
-        return self._paged(scope)
+        return self._paged(scope, doubted=doubted)
 
-    def _paged(self, scope: Mapping[str, str | None]) -> tuple[list[Object], str]:
+    def _paged(self, scope: Mapping[str, str | None], *, doubted: bool) -> tuple[list[Object], str]:
         kept: list[Object] = []
         continue_ = ""
         while True:
             found = self._cluster.list(self.resource, **scope, limit=_PAGE, continue_=continue_)  # type: ignore[arg-type]
             self._hear()
-            kept += [self._known(stored) or self._keep(stored) for stored in found.items]
+            kept += [(None if doubted else self._known(stored)) or self._keep(stored) for stored in found.items]
             version, continue_ = found.resource_version, found.continue_
             if not continue_:
                 return kept, version

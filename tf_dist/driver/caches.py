@@ -168,10 +168,13 @@ class Caches:
             for reflector in self._all():
                 reflector.refresh()
 
-    def relist(self) -> None:
-        """Believe nothing that is not newer than this moment; ``synced`` says when that is so."""
+    def relist(self, *, doubted: bool = False) -> None:
+        """Believe nothing that is not newer than this moment; ``synced`` says when that is so.
+
+        ``doubted``: see ``Reflector.relist``.
+        """
         for reflector in self._all():
-            reflector.relist()
+            reflector.relist(doubted=doubted)
 
     def synced(self) -> bool:
         """Whether everything there is has been listed."""
@@ -302,7 +305,7 @@ class Caches:
             return
         if known is not None and 0 < version_of(stored) < version_of(known):
             _LOG.warning("%s is older on the server than it was seen: everything is listed anew", ref)
-            self.relist()
+            self.relist(doubted=True)
             return
         self.wrote(ref.resource, stored)
 

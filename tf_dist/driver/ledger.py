@@ -143,7 +143,7 @@ class Ledger:
         self._gang = gang
         self._others = others
         self._known: dict[JobRef, Known] = {}
-        self._views: dict[str, dict[str, tuple[str, PodView | None]]] = {}
+        self._views: dict[str, dict[str, tuple[Object, PodView | None]]] = {}
         self._lock = threading.Lock()
         self._standings: Counter[Standing] = Counter()
         self._waits = 0
@@ -264,11 +264,11 @@ class Ledger:
         before, now = self._views.get(job.uid, {}), {}
         for pod in pods:
             metadata = pod["metadata"]
-            version = f"{metadata['resourceVersion']}{'-' if 'deletionTimestamp' in metadata else ''}"
             cached = before.get(metadata["uid"])
-            if cached is None or cached[0] != version:
+            # Not by its version: a server that was set back gives one twice.
+            if cached is None or cached[0] is not pod:
                 spec = job.spec((metadata.get("labels") or {}).get(names.REPLICA_TYPE, ""))
-                cached = (version, pod_view(pod, spec.container if spec else ""))
+                cached = (pod, pod_view(pod, spec.container if spec else ""))
             now[metadata["uid"]] = cached
         self._views[job.uid] = now
         return tuple(view for _, view in now.values() if view is not None)
