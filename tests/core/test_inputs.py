@@ -130,7 +130,8 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_an_empty_value_leaves_the_document_as_it_is() -> None:
-    assert input_overrides([declared("integer")], {"x": ""}) == ()
+    both = [declared("integer"), JobInput(name="y", path="metadata.name")]
+    assert [one.value for one in input_overrides(both, {"x": "", "y": "a"})] == ["a"]
 
 
 def test_a_declaration_that_is_written_reads_back() -> None:

@@ -104,6 +104,13 @@ def test_a_value_is_never_more_than_one_scalar(text: str) -> None:
     assert override(document(), parse_overrides(strings=[f"spec.x={text}"]))["spec"]["x"] == text
 
 
+@pytest.mark.parametrize(("way", "option"), [("scalars", "--set"), ("json", "--set-json"), ("strings", "--set-string")])
+def test_what_is_wrong_is_told_of_the_option_that_it_was_given_with(way: str, option: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        parse_overrides(**{"scalars": [], way: ["no-value"]})  # type: ignore[arg-type]
+    assert [problem.path for problem in caught.value.problems] == [option]
+
+
 @given(st.text())
 def test_whatever_is_set_is_a_scalar_or_refused(text: str) -> None:
     try:

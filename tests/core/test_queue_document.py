@@ -15,6 +15,7 @@ from tf_dist.core.gang.model import Order, Preemption, Queue, Quota
 from tf_dist.core.gang.queues import Quotas
 from tf_dist.core.labels import Requirement
 from tf_dist.core.queue_document import check_together, is_queue, parse_queue, read_queue
+from tf_dist.core.rules import rules_of
 from tf_dist.errors import InvalidJob, InvalidQueue
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "queues"
@@ -260,6 +261,11 @@ def test_the_example_lends_and_borrows_as_its_page_says() -> None:
     lent = Quotas(teams)
     lent.take("vision", {GPU: Decimal(10)})
     assert lent.reclaims("speech", {GPU: Decimal(4)}, "vision")
+
+
+def test_a_queue_that_cannot_be_read_hides_no_other() -> None:
+    found = rules_of([document("broken", weight=-1), document("vision")], [])
+    assert [queue.name for queue in found.queues or ()] == ["vision"]
 
 
 ANY = st.recursive(

@@ -90,7 +90,7 @@ def test_a_resize_is_told_once_however_long_the_verdict_stands() -> None:
     assert not world.look().actions
     resize(world, "somebody waits", ps=1, worker=3)
     world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="nobody waits")
-    assert any(isinstance(action, Emit) for action in world.look().actions)
+    assert Emit("Normal", "Resized", "nobody waits") in world.look().actions
 
 
 def test_a_dense_configuration_makes_growing_a_restart_that_costs_nothing() -> None:

@@ -141,13 +141,6 @@ class Books:
             self._read_again()
         return self.grants
 
-    def see_no_nodes(self) -> None:
-        """Nodes may not be seen: quotas alone decide."""
-        if self.grants is not None:
-            self.grants = None
-            self.quotas.put_capacity({})
-            self._read_again()
-
     def put_queues(self, queues: Iterable[Queue]) -> None:
         """All queues there are. ValueError: two of one name."""
         listed = {queue.name: queue for queue in queues}
