@@ -325,6 +325,19 @@ def test_who_was_away_for_long_and_then_answers_with_older_lists_is_asked_again_
         assert scene.failures[-8:] == [1, 2, 3, 4, 5, 0, 1, 2]
 
 
+def test_that_the_server_was_set_back_is_said_once_and_not_of_older_lists_that_are_not_believed() -> None:
+    """What follows other kinds may have been overtaken by the restored server, and notices nothing."""
+    said: list[int] = []
+
+    def script(s: Scene) -> list[Answer]:
+        older = [listed(45, s.obj("a", 40)) for _ in range(9)]
+        return [listed(50, s.obj("a", 48)), watched(gone()), *older, watched()]
+
+    with reflecting(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+        scene.expect(["a@40"], ["list", "watch 50", *["list"] * 9, "watch 45"])
+        assert said == [11]
+
+
 # The cache
 
 

@@ -132,6 +132,18 @@ def test_a_verdict_of_another_driver_moves_nothing_else_on() -> None:
     assert (told(waiting).reason, told(waiting).admission is not None) == ("Admitted", True)
 
 
+def test_a_job_that_waits_is_told_its_place_though_its_own_driver_has_missed_something() -> None:
+    """A restored etcd knows neither its pods nor its place, and its driver still sees pods: it will find out."""
+    world = started(mnist())
+    world.status["tfDist"] |= {"admission": None, "phase": "Pending", "reason": "JobCreated"}
+    for pod in tuple(world.pods.values()):
+        world.remove(pod)
+    before = world.memory
+    assert before.seen
+    after = told(world)
+    assert (after.reason, after.admission is not None, after.attempts) == ("Admitted", True, before.attempts)
+
+
 def test_another_driver_with_another_clock_does_not_say_that_pods_are_overdue() -> None:
     """The job's own would say by its clock that they are not, and each write would lead to the next."""
     world = started(mnist())

@@ -212,3 +212,17 @@ def test_who_sleeps_as_long_as_it_may_comes_to_each_once_a_period(names: list[st
         found += resync.due(now)
     assert set(found) == set(refs)
     assert rounds <= PERIOD / beat + 2 * len(refs) + 1
+
+
+def test_where_one_kind_shows_that_the_server_was_set_back_the_others_are_listed_anew(world: World) -> None:
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+    driver.caches.start()
+    try:
+        assert driver.caches.wait_synced(SECONDS)
+        reflectors = driver.caches._reflectors
+        before = {kind: reflector.lists for kind, reflector in reflectors.items()}
+        reflectors[TFJOBS]._set_back()
+        more = {kind: count + (kind != TFJOBS) for kind, count in before.items()}
+        until(lambda: {kind: reflector.lists for kind, reflector in reflectors.items()} == more, SECONDS)
+    finally:
+        driver.stop()

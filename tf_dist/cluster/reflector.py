@@ -49,7 +49,8 @@ class Reflector:
     ``keep`` makes what is cached of an object (it must keep ``metadata``); ``index`` see ``Cache``; ``changed`` is
     called with every change, from the reflector's thread or from the one that calls ``put``; ``restarted`` with the
     kind and the cause when a watch did not end as agreed (``problem`` says more); ``relisted`` after every list;
-    ``pause`` gives the seconds to wait after so many failures.
+    ``set_back`` after one that shows that the server was set back (a backup was restored): watches of other kinds may
+    have been overtaken by it, and then do not notice; ``pause`` gives the seconds to wait after so many failures.
     ``optional``: without the right to see the kind there is nothing to be seen, as if it were not served.
 
     A kind that is not served, or may not be seen, is asked for again and again: its definition, or the right, may come.
@@ -68,6 +69,7 @@ class Reflector:
         index: Callable[[Object], str] = lambda _: "",
         restarted: Callable[[str, str], None] = lambda *_: None,
         relisted: Callable[[], None] = lambda: None,
+        set_back: Callable[[], None] = lambda: None,
         pause: Callable[[int], float] | None = None,
         optional: bool = False,
         runtime: Runtime = MACHINE,
@@ -79,6 +81,7 @@ class Reflector:
         self._changed = changed
         self._restarted = restarted
         self._relisted = relisted
+        self._set_back = set_back
         self._runtime = runtime
         self._pause = pause or partial(backoff, uniform=runtime.uniform)
         self._optional = optional
@@ -271,6 +274,8 @@ class Reflector:
             if not self._wanted:
                 self._listed.set()
         self._relisted()
+        if set_back:
+            self._set_back()
 
     def _newest(self, *, doubted: bool) -> tuple[list[Object], str]:
         """Everything there is; Unavailable when the answer is older than what was seen, unless it stays so."""

@@ -105,12 +105,22 @@ def advance(job: Job, status: Status, observed: Observed) -> tuple[Status, Facts
 
 
 def _first(situation: Situation) -> Status | None:
+    if situation.observed.verdict_only:
+        return _of_verdict(situation)
     for rule in RULES:
-        if situation.observed.verdict_only and rule in _LEFT:
-            continue
         following = rule(situation)
         if following is not None and following != situation.status:
-            return following if rule in _OF_VERDICTS or not situation.observed.verdict_only else None
+            return following
+    return None
+
+
+def _of_verdict(situation: Situation) -> Status | None:
+    """What the verdict alone makes of the memory. One that waits loses nothing by it, whatever else has happened."""
+    waits = situation.status.admission is None
+    for rule in RULES:
+        following = rule(situation) if rule is admit or not (waits or rule in _LEFT) else None
+        if following is not None and following != situation.status:
+            return following if rule in _OF_VERDICTS else None
     return None
 
 

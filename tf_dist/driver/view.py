@@ -156,9 +156,16 @@ class View:
             keep=keep,
             index=index,
             restarted=self._recorder.watch_restarted,
+            set_back=partial(self._set_back, kind),
             optional=optional,
             runtime=self._runtime,
         )
+
+    def _set_back(self, noticed: Resource) -> None:
+        """The server was set back, as one kind has noticed: nothing that is known of the others can be believed."""
+        for kind, reflector in self.reflectors.items():
+            if kind != noticed:
+                reflector.relist()
 
     # Its life
 
