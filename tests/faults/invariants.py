@@ -55,6 +55,7 @@ class Invariants(Record):
         self.broken: list[str] = []
         self.strict = False
         self._placed: dict[str, float] = {}
+        self._lingering: dict[str, float] = {}
         self._dead_at: dict[str, float] = {}
         self._decides: tuple[str, float] = ("", 0.0)
         self._room: dict[str, Decimal] = {}
@@ -64,6 +65,7 @@ class Invariants(Record):
         super().restore(objects, saved)
         self._opened.clear()
         self._placed.clear()
+        self._lingering.clear()
         self._decides = "", self.now()
 
     def wrote(self, key: Key, before: Object | None, after: Object | None, author: Author) -> None:
@@ -156,11 +158,12 @@ class Invariants(Record):
             self._placed.pop(uid(after), None)
         if place is not None and not place.by and job is not None:
             given = old.admission is None or sum(place.sizes.values()) > sum(old.admission.sizes.values())
-            if given:
+            if old.admission is None or place.sizes != old.admission.sizes:
                 self._placed[uid(after)] = self.now()
+            if given:
                 self._given(key, after, author)
             if author.sees_nodes:
-                self._on_nodes(key, after, old.admission)
+                self._on_nodes(key, after, old.admission, author)
 
     def _driver(self, old: Status, new: Status) -> None:
         """A job changes hands only when its driver is dead."""
@@ -258,18 +261,19 @@ class Invariants(Record):
             assert uid(stored) in self._named(), f"{name(stored)} has a place that is not among the intended"
         if not author.sees_nodes:
             return
-        others = [job for other, job in self.of(*JOBS) if other != key]
+        others = [job for other, job in self.of(*JOBS) if other != key and other.kind not in author.unserved]
         promised = sum((self.holds(job) for job in (*others, stored)), Decimal(0))
         room = sum(self._room.values(), Decimal(0))
         assert promised <= room, f"places for {promised} CPUs were given away, and there are {room}"
         if self.strict:
             self._given_strictly([*others, stored], stored)
 
-    def _on_nodes(self, key: Key, stored: Object, before: Admission | None) -> None:
+    def _on_nodes(self, key: Key, stored: Object, before: Admission | None, author: Author) -> None:
         """No node is promised more than it ever had, where a job now gets more of it."""
         mine, given = self.on_nodes(stored, again=True), self._on(before)
         more = {node for node, count in self._on(self.memory(stored).admission).items() if count > given[node]}
-        others = [self.on_nodes(job, again=False) for other, job in self.of(*JOBS) if other != key]
+        seen = [job for other, job in self.of(*JOBS) if other != key and other.kind not in author.unserved]
+        others = [self.on_nodes(job, again=False) for job in seen]
         for node in sorted(more & self._room.keys()):
             promised = sum((one.get(node, Decimal(0)) for one in others), mine.get(node, Decimal(0)))
             room = self._room[node]
@@ -359,11 +363,14 @@ class Invariants(Record):
             versions = {uid(job): str(job["metadata"]["resourceVersion"]) for _, job in self.of(*JOBS)}
             self._opened[key] = now, {one: versions[one] for one in named_in(after) if one in versions}
             return
-        # One that is named anew is to get a larger place than it has; that may be the first write since it got that.
+        # The list is written only when there is something new to be named: what is over leaves it then. One that is
+        # named anew is to get a larger place, or to give some of it up: that may be the first write since it got that.
         named = set(named_in(before)).intersection(named_in(after))
-        long_since = sorted(one for one in named if self.now() - self._placed.get(one, self.now()) > LONG)
-        old = [one for one in long_since if not self._may_grow(one)]
-        assert not (self.strict and old), f"{old} are still intended, long after they have their places"
+        long_since = {one for one in named if self.now() - self._placed.get(one, self.now()) > LONG}
+        old = {one: self._lingering.get(one, self.now()) for one in long_since if not self._may_grow(one)}
+        self._lingering = old
+        left = sorted(one for one, since in old.items() if self.now() - since > LONG)
+        assert not (self.strict and left), f"{left} are still intended, long after they have their places"
         arbiter, versions = self._opened.get(key, ("", {}))
         if arbiter != now or not versions:
             return

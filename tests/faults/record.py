@@ -37,7 +37,7 @@ class Author(NamedTuple):
     """Whose write it is: ``driver``, as jobs name it (None: a user's, a kubelet's, or that of Kubernetes itself);
     ``process`` and ``arbiter``, as it holds Leases; ``late``: it was sent long ago. ``shares``: it decides about places
     together with others, so that it has to write down what it is about to give; ``sees_nodes``: it knows how much room
-    there is."""
+    there is; ``unserved``: kinds of which it was told that there are none, so that it knows of no such job."""
 
     driver: str | None = None
     process: str = ""
@@ -45,6 +45,7 @@ class Author(NamedTuple):
     late: bool = False
     shares: bool = False
     sees_nodes: bool = False
+    unserved: frozenset[str] = frozenset()
 
 
 HANDS: Final = Author()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tests.faults.puppet import Puppet, Reach
-from tests.faults.record import HANDS, Author
+from tests.faults.record import HANDS, JOBS, Author
 from tests.faults.rest import Rest
 from tests.faults.site import (
     Site,
@@ -76,6 +76,9 @@ class Rules:
             late,
             shares=puppet.reach in (Reach.CLUSTER, Reach.NAMESPACE),
             sees_nodes=puppet.driver.caches.knows_room,
+            unserved=frozenset(
+                kind for kind in JOBS if puppet.network.unserved.get(kind.partition(".")[0], 0.0) > site.simulation.now
+            ),
         )
 
     def told(self, write: Executed) -> None:

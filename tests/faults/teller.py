@@ -20,6 +20,8 @@ from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOL
 
 # The most that the end of a story may take, in true seconds.
 _LONGEST = 2400.0
+# Seconds within which it is found out that a kind is served again, as it is asked for ever more seldom.
+_ASKED_AGAIN = 40.0
 # For how long it stays as it is, so that it can be seen whether it may.
 _QUIET = 95.0
 
@@ -256,6 +258,7 @@ class Teller:
         fault = Fault(Kind.REFUSE, frozenset({"list", "watch"}), frozenset({what}), times=None, code=404)
         network.inject(fault)
         network.disconnect(frozenset({what}))
+        network.unserved[what] = self.simulation.now + seconds + _ASKED_AGAIN
         self._later(seconds, partial(network.withdraw, fault))
 
     def restore_etcd(self, back: int) -> None:

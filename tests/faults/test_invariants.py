@@ -307,7 +307,27 @@ def test_what_was_given_long_ago_is_still_intended(world: Judged) -> None:
     world.memory.create(LEASES, "default", {"metadata": {"name": "l", "annotations": annotations}, "spec": {}})
     world.clock.now += 100
     world.memory.patch(LEASES, "default", "l", {"metadata": {"labels": {"x": "y"}}})
+    assert world.broken == "", "it may be named anew"
+    world.clock.now += 100
+    world.memory.patch(LEASES, "default", "l", {"metadata": {"labels": {"x": "z"}}})
     assert "still intended" in world.broken
+
+
+def test_a_place_is_no_wrong_beside_jobs_of_a_kind_that_the_server_says_is_not_there(world: Judged) -> None:
+    world.begun()
+    world.submit(tfjob("b", workers=7))
+    place = {
+        "at": "2027-01-15T08:00:00Z",
+        "sizes": {"ps": 1, "worker": 7},
+        "placement": {"ps": {"n1": 1}, "worker": {"n1": 7}},
+    }
+    status = {"tfDist": {"phase": "Pending", "admission": place}}
+    blind = ME._replace(unserved=frozenset({"tfjobs.kubeflow.org"}))
+    world.by(blind, lambda: world.memory.patch(TFJOBS, "default", "b", {"status": status}, subresource="status"))
+    assert world.broken == ""
+    world.memory.patch(TFJOBS, "default", "b", {"status": {"tfDist": {"admission": None}}}, subresource="status")
+    world.by(ME, lambda: world.memory.patch(TFJOBS, "default", "b", {"status": status}, subresource="status"))
+    assert "were given away" in world.broken
 
 
 def test_what_was_given_long_ago_is_intended_anew(world: Judged) -> None:

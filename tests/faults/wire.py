@@ -83,6 +83,8 @@ class Network:
     # After how many more writes of these resources (none: any) the process dies, or stops for so many seconds.
     doom: tuple[int, frozenset[str]] | None = None
     nap: tuple[int, frozenset[str], float] | None = None
+    # Until when it may take it for granted that kinds of these plurals are not served.
+    unserved: dict[str, float] = field(default_factory=dict)
 
     def inject(self, *faults: Fault) -> None:
         """Lay these out; a request is struck by the first that takes it."""
