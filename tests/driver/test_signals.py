@@ -35,10 +35,10 @@ def test_those_that_ask_to_stop_are_told_of_and_no_others() -> None:
 
 @pytest.mark.parametrize(("count", "code"), [(2, 0), (3, 128 + signal.SIGTERM)])
 def test_the_third_ends_the_process_as_it_is(count: int, code: int) -> None:
+    signals, told = Signals(), list[int]()
     pid = os.fork()
     if not pid:
-        told: list[int] = []
-        with signals_heard(), Signals() as signals:
+        with signals_heard(), signals:
             signals.listen(told.append)
             for _ in range(count):
                 signal.raise_signal(signal.SIGTERM)
