@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.driver.harness import tfjob
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.arguments import Options, parse
+from tf_dist.client.launch.order import order
 from tf_dist.core.termination import OnTerm
 
 SAID: list[tuple[str, str, Any]] = [
@@ -80,3 +83,10 @@ def test_a_line_has_at_most_1024_characters(length: int) -> None:
     else:
         with pytest.raises(SystemExit):
             parse(["--job=x", f"--model-dir={line}"], {})
+
+
+def test_pods_that_still_run_at_the_end_go_where_the_document_does_not_say_which_do() -> None:
+    document = tfjob()
+    del document["spec"]["runPolicy"]["cleanPodPolicy"]
+    found = order(Options(job=json.dumps(document)), "default")[0].document
+    assert found["spec"]["runPolicy"]["cleanPodPolicy"] == "Running"
