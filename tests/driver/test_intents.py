@@ -127,6 +127,31 @@ def test_the_next_arbiter_touches_what_was_listed_and_shuts_the_last_one_out(mem
     assert listed(memory) == []
 
 
+@pytest.mark.parametrize("asleep_after", ["get", "replace"])
+def test_who_has_lost_the_right_to_drive_while_it_opened_writes_no_more(
+    memory: MemoryCluster, asleep_after: str
+) -> None:
+    """As a process does that is stopped while a request is under way, and goes on once its Lease has run out."""
+    uid = memory.create(TFJOBS, "default", tfjob("a"))["metadata"]["uid"]
+    opened(memory).declare({uid: JobRef(TFJOBS, "default", "a")})
+    right, verbs = [True], list[str]()
+
+    class Wire:
+        def __getattr__(self, verb: str) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                verbs.append(verb)
+                answer = getattr(memory, verb)(*args, **kwargs)
+                right[0] = right[0] and verb != asleep_after
+                return answer
+
+            return call
+
+    slow = LeaseIntents(Wire(), PLACE, lambda *_: None, may_act=lambda: right[0])  # type: ignore[arg-type]
+    with pytest.raises(NotDriving):
+        slow.open(2)
+    assert verbs == {"get": ["get"], "replace": ["get", "replace"]}[asleep_after]
+
+
 def test_another_job_of_the_same_name_is_not_touched(memory: MemoryCluster) -> None:
     opened(memory).declare(refs("a"))
     before = memory.create(TFJOBS, "default", tfjob("a"))

@@ -81,16 +81,24 @@ class Alone:
 class LeaseIntents:
     """Kept in annotations of the Lease ``ref``, that nobody holds. ``touched`` is given each job that was touched.
 
-    ``room``: so many jobs are named at a time.
+    ``room``: so many jobs are named at a time. ``may_act``: asked before every write, as a process that slept
+    meanwhile may have lost the right to drive.
     """
 
     def __init__(
-        self, cluster: Cluster, ref: LeaseRef, touched: Callable[[JobRef, Object], None], *, room: int = ROOM
+        self,
+        cluster: Cluster,
+        ref: LeaseRef,
+        touched: Callable[[JobRef, Object], None],
+        *,
+        room: int = ROOM,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         self._cluster = cluster
         self._ref = ref
         self._touched = touched
         self._room = room
+        self._may_act = may_act
         self._stored: Object | None = None
         self._epoch: object = None
         self._jobs: dict[str, JobRef] = {}
@@ -147,7 +155,12 @@ class LeaseIntents:
                 return lease.create(self._cluster, self._ref, body)
             return self._cluster.get(LEASES, *self._ref)
 
+    def _check(self) -> None:
+        if not self._may_act():
+            raise NotDriving("the right to drive has ended")
+
     def _write(self, stored: Object, jobs: Mapping[str, JobRef], arbiter: str = "") -> Object:
+        self._check()
         metadata = stored["metadata"]
         annotations = {**(metadata.get("annotations") or {}), ADMITTING: _dumped(jobs)}
         if arbiter:
@@ -160,6 +173,7 @@ class LeaseIntents:
 
     def _fence(self, uid: str, ref: JobRef) -> None:
         patch = {"metadata": {"uid": uid, "annotations": {FENCED: uuid.uuid4().hex}}}
+        self._check()
         with suppress(NotFound):
             try:
                 self._touched(ref, self._cluster.patch(ref.resource, ref.namespace, ref.name, patch))

@@ -154,6 +154,7 @@ class Driver:
             place,
             lambda ref, stored: self.caches.wrote(ref.resource, stored),
             room=self._settings.intents,
+            may_act=self._may_act,
         )
 
     # Its life
