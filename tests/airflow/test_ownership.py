@@ -86,6 +86,16 @@ def test_what_was_given_up_is_adopted_by_nobody() -> None:
             adopt(cluster, job, "two/2")
 
 
+def test_what_is_on_its_way_out_is_given_up() -> None:
+    with MemoryCluster() as cluster:
+        body = document()
+        body["metadata"]["finalizers"] = ["example.com/held"]
+        job = StoredJob(TFJOBS, cluster.create(TFJOBS, "default", body))
+        assert not candidate(job).doomed
+        cluster.delete(TFJOBS, "default", "job")
+        assert candidate(StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))).doomed
+
+
 def test_a_result_that_was_handed_on_is_marked() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER: "one/1"})
