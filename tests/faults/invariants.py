@@ -35,7 +35,7 @@ from tf_dist.cluster.memory.store import Key
 from tf_dist.core import names
 from tf_dist.core.model import Job
 from tf_dist.core.status import FREE, Admission, Phase, Status
-from tf_dist.driver.intents import ARBITER, FENCED
+from tf_dist.driver.intents import ARBITER
 from tf_dist.driver.lease import BROKEN_BY, SETTLE
 
 # Of a Lease's duration, as a clock that is as fast as may be measures it.
@@ -88,7 +88,7 @@ class Invariants(Record):
                 self._intentions(key, before, after)
         if author.driver is None or author.late:
             return
-        if key.kind in (*OWNED, *JOBS) and not self._fences(before, after):
+        if key.kind in (*OWNED, *JOBS):
             self._holder(author)
         if key.kind in OWNED:
             self._own(before, after, author)
@@ -98,13 +98,6 @@ class Invariants(Record):
         lease = self.lease(author.driver)[0] if author.process and author.driver and "/" in author.driver else None
         holder = ((lease or {}).get("spec") or {}).get("holderIdentity", author.process)
         assert lease is None or holder == author.process, f"{author.process} wrote, and {holder} holds its lease"
-
-    def _fences(self, before: Object | None, after: Object | None) -> bool:
-        """Who opens the list of intentions touches jobs, whoever holds its Lease by then: no clock has a part in that,
-        and nothing comes of it but that an older write fails."""
-        if before is None or after is None or annotation(before, FENCED) == annotation(after, FENCED):
-            return False
-        return before.get("spec") == after.get("spec") and before.get("status") == after.get("status")
 
     def _own(self, before: Object | None, after: Object | None, author: Author) -> None:
         """A driver writes only what belongs to a job that it drives."""

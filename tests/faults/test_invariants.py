@@ -15,7 +15,7 @@ from tests.faults.rest import Rest
 from tf_dist.cluster.api import LEASES, NODES, PODS, PRIORITY_CLASSES, SERVICES, TFJOBS, VOLCANO_JOBS, Object
 from tf_dist.cluster.memory import MemoryCluster
 from tf_dist.core import names
-from tf_dist.driver.intents import ADMITTING, ARBITER, FENCED
+from tf_dist.driver.intents import ADMITTING, ARBITER
 from tf_dist.driver.loop import Driver
 
 ME = Author("", sees_nodes=True)
@@ -279,17 +279,6 @@ def test_a_list_of_intentions_that_is_emptied(world: Judged, touched: bool) -> N
         world.memory.patch(TFJOBS, "default", "a", {"metadata": {"annotations": {"x": "y"}}})
     write("two")
     assert ("no longer intended" in world.broken) is not touched
-
-
-@pytest.mark.parametrize(("spec", "told"), [({}, False), ({"suspend": True}, True)])
-def test_a_driver_touches_a_job_while_another_process_holds_its_lease(world: Judged, spec: Object, told: bool) -> None:
-    """As who opens the list of intentions does, and nothing else in it is changed."""
-    world.memory.create(LEASES, "default", {"metadata": {"name": "both"}, "spec": {"holderIdentity": "one"}})
-    world.begun()
-    touch = {"metadata": {"annotations": {FENCED: "now"}}, **({"spec": {"runPolicy": spec}} if spec else {})}
-    two = Author("default/both", "two")
-    world.by(two, lambda: world.memory.patch(TFJOBS, "default", "a", touch))
-    assert ("two wrote, and one holds its lease" in world.broken) is told
 
 
 def test_a_driver_writes_while_another_process_holds_its_lease(world: Judged) -> None:
