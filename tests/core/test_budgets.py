@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core.builders import FAILED, ON_FAILURE, replicas, v1_job, volcano_job
+from tests.core.builders import EVICTED, FAILED, ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.world import World
 from tf_dist.core import disruptions
 from tf_dist.core.gang.model import Preempt
@@ -60,6 +60,23 @@ def test_what_the_kubelet_restarted_in_pods_that_go_is_remembered_once(
     assert world.memory.container_restarts == kept
     assert world.memory.phase is not Phase.FAILED
     assert world.memory.restarts == {"PodFailed": 1}
+
+
+@pytest.mark.parametrize(
+    ("action", "kept"), [(Action.RESTART_POD, 2), (Action.RESTART_TASK, 6), (Action.RESTART_JOB, 7)]
+)
+def test_what_the_kubelet_restarted_in_a_pod_that_vanishes_is_remembered_too(action: Action, kept: int) -> None:
+    workers = replicas("worker", 2, rules=(Rule(events=EVICTED, action=action),))
+    policy = RunPolicy(max_restarts=8)
+    world = started(volcano_job(replicas("ps", 1, rules=()), workers, run_policy=policy))
+    for replica, times in (("ps-0", 1), ("worker-0", 2), ("worker-1", 4)):
+        for _ in range(times):
+            world.restart_container(world.pods[f"tf-dist-mnist-{replica}"], 1)
+    world.settle()
+    world.vanish(world.pods["tf-dist-mnist-worker-0"])
+    world.settle()
+    assert world.memory.container_restarts == kept
+    assert world.memory.total_disruptions == 1
 
 
 def test_a_gang_that_gives_its_place_up_keeps_what_the_kubelet_restarted() -> None:

@@ -14,7 +14,7 @@ from tf_dist.core import disruptions, names
 from tf_dist.core.actions import Action, Create, Delete, DeleteJob, Plan, Update, WriteStatus
 from tf_dist.core.gang.model import Admit, Verdict, Wait
 from tf_dist.core.model import Job, ReplicaId
-from tf_dist.core.observed import Observed, pod_view
+from tf_dist.core.observed import Observed, PodView, pod_view
 from tf_dist.core.reconcile import reconcile
 from tf_dist.core.status import LIVE, TERMINAL, TRANSITIONS, Phase, Status
 from tf_dist.core.status_codec import FIELD, dump_status, load_status
@@ -41,6 +41,7 @@ class World:
         self.verdict_only = False  # as another driver than the job's own looks at it
         self.job_gone = False
         self.schedules = True
+        self.gone: list[PodView] = []
         self.writes = 0
         self._uids = 0
 
@@ -58,6 +59,7 @@ class World:
                 verdict=self.verdict,
                 remembered=self.remembered,
                 verdict_only=self.verdict_only,
+                gone=tuple(self.gone),
             ),
             self.memory if self.gathers else replace(self.memory, reported=None),
         )
@@ -237,6 +239,12 @@ class World:
 
     def remove(self, pod: dict[str, Any]) -> None:
         self.pods.pop(pod["metadata"]["name"], None)
+
+    def vanish(self, pod: dict[str, Any]) -> None:
+        """It is gone from one moment to the next, and remembered as it was."""
+        view = pod_view(pod, "tensorflow")
+        self.gone += [view] if view is not None else []
+        self.remove(pod)
 
     def suspend(self, wish: bool) -> None:
         self.job = replace(self.job, run_policy=replace(self.job.run_policy, suspend=wish))

@@ -1,4 +1,4 @@
-"""Tell stories: ``python -m tests.faults [--from SEED] [--count N] [--shorten]``; see ``tests/faults/teller.py``."""
+"""Tell stories: ``python -m tests.faults [--from SEED] [--count N] [--more] [--shorten]``; see ``teller.py``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--more", action="store_true", help="as the mutants are told them")
     parser.add_argument("--shorten", action="store_true")
     parser.add_argument("--keep-going", action="store_true")
     options = parser.parse_args()
@@ -45,7 +46,7 @@ def main() -> int:
     counts: Counter[str] = Counter()
     failed, began = 0, time.process_time()
     for seed in range(options.first, options.first + options.count):
-        story = drawn(seed)
+        story = drawn(seed, more=options.more)
         teller = Teller(story)
         signal.setitimer(signal.ITIMER_VIRTUAL, _PATIENCE)
         try:

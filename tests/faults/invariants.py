@@ -58,6 +58,7 @@ class Invariants(Record):
         self._lingering: dict[str, float] = {}
         self._dead_at: dict[str, float] = {}
         self._decides: tuple[str, float] = ("", 0.0)
+        self._unseen: set[str] = set()
         self._room: dict[str, Decimal] = {}
         self._opened: dict[Key, tuple[str, dict[str, str]]] = {}
 
@@ -257,12 +258,16 @@ class Invariants(Record):
         """A job gets a place, or a larger one: that was written down before, and there is room for it."""
         if self.strict and not author.late:
             self._may_give(stored, author)
+        driven = not author.driver or self.memory(stored).driver or annotation(stored, names.DRIVER)
+        assert driven, f"{name(stored)} has a place, and nobody drives it"
         if author.shares:
             assert uid(stored) in self._named(), f"{name(stored)} has a place that is not among the intended"
         if not author.sees_nodes:
+            self._unseen.add(uid(stored))  # what is free it cannot know
             return
+        self._unseen.discard(uid(stored))
         others = [job for other, job in self.of(*JOBS) if other != key and other.kind not in author.unserved]
-        promised = sum((self.holds(job) for job in (*others, stored)), Decimal(0))
+        promised = sum((self.holds(job) for job in (*others, stored) if uid(job) not in self._unseen), Decimal(0))
         room = sum(self._room.values(), Decimal(0))
         assert promised <= room, f"places for {promised} CPUs were given away, and there are {room}"
         if self.strict:
@@ -298,9 +303,14 @@ class Invariants(Record):
             assert not dead, f"{name(stored)} got a place, and its driver {driver} is dead"
 
     def _given_strictly(self, jobs: list[Object], stored: Object) -> None:
-        taken = sum((self.holds(job) for job in jobs), Decimal(0)) + self.others_pods() + self._leaving(jobs)
-        taken -= self._without_room([job for job in jobs if job is not stored])
-        room = sum((cpus(node) for _, node in self.of("nodes") if is_ready(node)), Decimal(0))
+        seen = [job for job in jobs if uid(job) not in self._unseen]
+        unseen = (pod for job in jobs if job not in seen for pod in self.pods_of(uid(job)) if on_a_node(pod))
+        taken = sum((self.holds(job) for job in seen), Decimal(0)) + self.others_pods() + self._leaving(jobs)
+        taken += sum((requested(pod["spec"]) for pod in unseen), Decimal(0))
+        taken -= self._without_room([job for job in seen if job is not stored])
+        ready = {key.name: cpus(node) for key, node in self.of("nodes") if is_ready(node)}
+        elsewhere = (pod for _, pod in self.of("pods") if on_a_node(pod) and pod["spec"]["nodeName"] not in ready)
+        room = sum((*ready.values(), *(requested(pod["spec"]) for pod in elsewhere)), Decimal(0))
         assert taken <= room, f"with {name(stored)} {taken} CPUs are taken of {room}"
         queue = self.queue_of(stored)
         limit = self.nominal(queue)

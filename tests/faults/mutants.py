@@ -1,6 +1,6 @@
 """Whether the fault machine notices: each defect of ``mutants_list`` put into a copy of the package, and stories told.
 
-    python -m tests.faults.mutants [NAME…] [--stories 400] [--jobs 2]
+    python -m tests.faults.mutants [NAME…] [--stories 400] [--more] [--jobs 2]
 
 A mutant is noticed when a story breaks a rule with it and the same story keeps all of them without it.
 """
@@ -68,7 +68,7 @@ def package_with(mutant: Mutant) -> Iterator[Path]:
         yield Path(folder)
 
 
-def told(mutant: Mutant, stories: Iterable[int], limit: float) -> Found:
+def told(mutant: Mutant, stories: Iterable[int], limit: float, *, more: bool = False) -> Found:
     """Tell these stories with the mutant, up to the first that breaks a rule, in a process of its own.
 
     What does not come to its end within ``limit`` seconds was not noticed: the machine may only be slow.
@@ -76,6 +76,7 @@ def told(mutant: Mutant, stories: Iterable[int], limit: float) -> Found:
     began = time.monotonic()
     with package_with(mutant) as folder:
         command = [sys.executable, "-m", "tests.faults.mutants", "--tell", json.dumps(list(stories))]
+        command += ["--more"] if more else []
         path = os.pathsep.join((str(folder), str(ROOT)))
         # The order of sets is part of a story.
         environ = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
@@ -93,11 +94,11 @@ def told(mutant: Mutant, stories: Iterable[int], limit: float) -> Found:
     return Found(mutant, answer["story"], answer["why"], seconds)
 
 
-def doubted(found: Iterable[Found], limit: float) -> dict[int, str]:
+def doubted(found: Iterable[Found], limit: float, *, more: bool = False) -> dict[int, str]:
     """Of the stories that noticed something those that break a rule without any mutant, and which."""
     stories, flawed = sorted({one.story for one in found if one.story is not None}), {}
     while stories:
-        again = told(UNCHANGED, stories, limit)
+        again = told(UNCHANGED, stories, limit, more=more)
         if again.story is None:
             break
         flawed[again.story] = again.why
@@ -105,14 +106,14 @@ def doubted(found: Iterable[Found], limit: float) -> dict[int, str]:
     return flawed
 
 
-def tell(stories: Iterable[int]) -> dict[str, object]:
+def tell(stories: Iterable[int], *, more: bool = False) -> dict[str, object]:
     """In the process of the mutant: tell stories up to the first that breaks a rule."""
     from tests.faults.teller import tell  # only here: the package that it imports is the mutant's
 
     logging.disable(logging.CRITICAL)  # everything that happens here is worth a warning
     for story in stories:
         try:
-            tell(story)
+            tell(story, more=more)
         except Exception as error:
             lines = str(error).splitlines() or [""]
             return {"story": story, "why": f"{type(error).__name__}: {lines[0]}"[:300]}
@@ -130,24 +131,23 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--stories", type=int, default=400)
     parser.add_argument("--from", dest="first", type=int, default=0)
+    parser.add_argument("--more", action="store_true", help="stories with what befalls few clusters")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds for a mutant")
     parser.add_argument("--tell", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.tell is not None:
-        print(json.dumps(tell(json.loads(chosen.tell))))
+        print(json.dumps(tell(json.loads(chosen.tell), more=chosen.more)))
         return 0
     known = {mutant.name: mutant for mutant in (*MUTANTS, UNCHANGED)}
     if unknown := [name for name in chosen.names if name not in known]:
         parser.error(f"no such mutant: {', '.join(unknown)}")
     mutants = [known[name] for name in chosen.names] or list(MUTANTS)
+    stories = range(chosen.first, chosen.first + chosen.stories)
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        futures = [
-            pool.submit(told, mutant, range(chosen.first, chosen.first + chosen.stories), chosen.limit)
-            for mutant in mutants
-        ]
+        futures = [pool.submit(told, mutant, stories, chosen.limit, more=chosen.more) for mutant in mutants]
         found = [future.result() for future in as_completed(futures) if not _say(future.result())]
-    flawed = doubted((one for one in found if one.mutant is not UNCHANGED), chosen.limit)
+    flawed = doubted((one for one in found if one.mutant is not UNCHANGED), chosen.limit, more=chosen.more)
     for story, why in flawed.items():
         print(f"story {story} breaks a rule by itself: {why}")
     noticed = sum(one.noticed and one.story not in flawed for one in found)

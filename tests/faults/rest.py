@@ -85,8 +85,10 @@ class Rest:
             lease, silent = record.lease(memory.driver)
             if lease is None or silent > GRACE:
                 yield "driver", f"has driver {memory.driver}, which is dead", SOON
-        if memory.obstacle and not self._is_over_quota(stored, memory.obstacle):
+        if memory.obstacle and not self._is_over_quota(stored, memory.obstacle) and not self._taken(stored):
             yield "stalled", f"calls itself stalled: {memory.obstacle}", SOON
+        if memory.admission is not None and not memory.obstacle:
+            yield from self._silent(stored, job, memory)
         living = [pod for pod in pods if phase(pod) not in ENDED]
         if memory.finished:
             yield from self._clean(stored, job, memory, living)
@@ -108,6 +110,23 @@ class Rest:
         namespace = stored["metadata"]["namespace"]
         limits = (obj for key, obj in self._record.of("resourcequotas") if key.namespace == namespace)
         return "exceeded quota" in obstacle and any((one.get("spec") or {}).get("hard") for one in limits)
+
+    def _taken(self, stored: Object) -> list[str]:
+        """The pods of a stranger under names of a job's."""
+        found = (key.name for key, pod in self._record.of("pods") if not owner(pod))
+        return sorted(one for one in found if one.startswith(f"{name(stored)}-"))
+
+    def _silent(self, stored: Object, job: Job, memory: Status) -> Iterator[tuple[str, str, float]]:
+        """What is in the way of a job that has a place, and that it does not speak of."""
+        place, taken = memory.admission, set(self._taken(stored))
+        if place is None or not taken or any(pause.until > self._record.now() for pause in memory.pauses.values()):
+            return
+        for spec in job.replica_specs:
+            size = min(place.sizes.get(spec.type, spec.replicas), spec.most)
+            done = {one.index for one in memory.succeeded if one.type == spec.type}
+            wanted = {f"{name(stored)}-{spec.type.lower()}-{index}" for index in range(size) if index not in done}
+            if found := sorted(wanted & taken):
+                yield "taken", f"does not say that {found} are not its own", SOON
 
     def _clean(
         self, stored: Object, job: Job, memory: Status, living: list[Object]
@@ -196,7 +215,9 @@ class Rest:
         if limit is not None and held + need > limit:
             return ""
         namespace = stored["metadata"]["namespace"]
-        there = [pod for pod in pods if pod["metadata"]["namespace"] == namespace]
+        # For those nobody is stopped.
+        every = (pod for _, pod in record.of("pods") if phase(pod) not in ENDED)
+        there = [pod for pod in every if pod["metadata"]["namespace"] == namespace]
         most = record.most("pods", namespace)
         if most is not None and len(there) + sum(spec.replicas for spec in job.replica_specs) > most:
             return ""

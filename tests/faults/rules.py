@@ -209,14 +209,14 @@ class Rules:
         if self.late:
             return  # a request that arrives after its time may bring a pod of an old attempt, which then goes
         attempts: dict[str, set[str]] = defaultdict(set)
-        for pod in alive(pods):
+        for pod in filter(owner_uid, alive(pods)):
             attempts[owner_uid(pod)].add(label(pod, names.ATTEMPT).partition(".")[0])
         if any(len(found) > 1 for found in attempts.values()):
             self._fail(f"attempts of one job overlap: {[(name(p), label(p, names.ATTEMPT)) for p in alive(pods)]}")
 
     def _every_pod_has_an_owner(self, pods: list[Object], jobs: list[Object]) -> None:
         known = {uid(job) for job in jobs}
-        orphans = [name(pod) for pod in pods if owner_uid(pod) not in known and not deleting(pod)]
+        orphans = [name(pod) for pod in pods if owner_uid(pod) not in {"", *known} and not deleting(pod)]
         if orphans:
             self._fail(f"pods without a job: {orphans}")
 

@@ -14,6 +14,7 @@ from tests.driver.harness import START, running
 from tests.faults.documents import TEAM, Shape, queue
 from tests.faults.invariants import Invariants
 from tests.faults.record import HANDS
+from tests.faults.record import owner as owner_uid
 from tests.faults.simulation import Simulation
 from tf_dist.cluster.api import (
     NAMESPACES,
@@ -54,7 +55,8 @@ class Site:
     """One cluster with nodes of so many CPUs each. Its kubelets start and stop pods, whose programs end by themselves.
 
     ``slow``: how many seconds a kubelet takes at most to start or to stop a pod; ``failing``: how likely a program
-    fails; ``longest``: for how many seconds it runs at most.
+    fails; ``longest``: for how many seconds it runs at most; ``polite``: how likely one that is told to stop exits
+    with 0.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Site:
         slow: float = 2.0,
         failing: float = 0.15,
         longest: float = 60.0,
+        polite: float = 0.0,
     ) -> None:
         self.simulation = simulation
         uids = count(1)
@@ -84,6 +87,8 @@ class Site:
         self._slow = slow
         self._failing = failing
         self._longest = longest
+        self._polite = polite
+        self._strangers = count(1)
         self._due: dict[str, float] = {}
         self._scheduler = Scheduler(self.memory)
         self.cpus = {f"n{number}": cpu for number, cpu in enumerate(cpus, start=1)}
@@ -126,7 +131,8 @@ class Site:
 
     def free(self) -> int:
         """How many CPUs are free on nodes that take pods."""
-        held = sum(cpu_of(pod) for pod in alive(self.pods()) if self.takes_pods(node_of(pod)))
+        placed = [pod for pod in alive(self.pods()) if node_of(pod)]
+        held = sum(cpu_of(pod) for pod in placed if self.takes_pods(node_of(pod)))
         return sum(cpu for node, cpu in self.cpus.items() if self.takes_pods(node)) - held
 
     # Nodes
@@ -149,11 +155,16 @@ class Site:
         allocatable = {"cpu": str(self.cpus[node]), "memory": "64Gi", "pods": "110"}
         self._set_node(node, {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]})
 
-    def drain(self, node: str) -> None:
-        """As ``kubectl drain`` does: the node takes no more pods, and those it has are evicted."""
+    def close_node(self, node: str) -> None:
+        """It takes no more pods; those that it has stay."""
         with suppress(NotFound):
             self.memory.patch(NODES, None, node, {"spec": {"unschedulable": True}})
-            self.note(f"{node} is drained")
+            self.note(f"{node} is closed")
+
+    def drain(self, node: str) -> None:
+        """As ``kubectl drain`` does: the node takes no more pods, and those it has are evicted."""
+        self.note(f"{node} is drained")
+        self.close_node(node)
         for pod in self.pods():
             if node_of(pod) == node and phase(pod) not in OVER:
                 self._disrupt(pod, "EvictionByEvictionAPI")
@@ -210,7 +221,7 @@ class Site:
             if node_of(pod) and self._silent(pod):
                 continue
             if deleting(pod):
-                self._when(pod, "stops", self._stopping, self._remove)
+                self._when(pod, "stops", self._stopping, self._stop)
             elif phase(pod) == "Pending" and node_of(pod):
                 self._when(pod, "starts", self._starting, self.run)
             elif phase(pod) == "Running":
@@ -238,7 +249,16 @@ class Site:
     def _running_for(self, pod: Object) -> float:
         if label(pod, names.REPLICA_TYPE) == "ps":
             return 1e9
-        return self._dice(pod, "runs").uniform(1.0, self._longest)
+        shape = self.shapes.get(owner_uid(pod))
+        lasts = shape.lasts if shape is not None and not self.invariants.truth[owner_uid(pod)].failed else 0.0
+        return lasts + self._dice(pod, "runs").uniform(1.0, self._longest)
+
+    def _stop(self, pod: Object) -> None:
+        """Its time to end is over; one that ends by itself is seen to have done so for a moment."""
+        if phase(pod) == "Running" and self._dice(pod, "stops politely").random() < self._polite:
+            self.end(pod, 0)
+        else:
+            self._remove(pod)
 
     def _end(self, pod: Object) -> None:
         dice, truth = self._dice(pod, "ends"), self.invariants.truth[owner_uid(pod)]
@@ -262,6 +282,17 @@ class Site:
         status = {"phase": "Failed" if code else "Succeeded"}
         self._set_status(pod, {**status, "containerStatuses": [{"name": "tensorflow", "state": state}]})
 
+    def restart_container(self, pod: Object) -> None:
+        """Its container fails, and the kubelet starts it again, where the pod says that it is to."""
+        if phase(pod) != "Running" or deleting(pod) or self._silent(pod) or pod["spec"].get("restartPolicy") == "Never":
+            return
+        before = (pod["status"].get("containerStatuses") or [{}])[0].get("restartCount") or 0
+        self.note(f"{name(pod)} {label(pod, names.ATTEMPT)} is restarted by its kubelet")
+        container = {"name": "tensorflow", "state": {"running": {}}, "restartCount": before + 1}
+        container["lastState"] = {"terminated": {"exitCode": 1, "reason": "Error"}}
+        self._set_status(pod, {**pod["status"], "containerStatuses": [container]})
+        self.counts["restarted by kubelets"] += 1
+
     def evict(self, pod: Object) -> None:
         """The pod is gone from one moment to the next."""
         self._taken(pod)
@@ -282,6 +313,27 @@ class Site:
 
     def _set_status(self, pod: Object, status: Object) -> None:
         self.memory.replace(PODS, TEAM, name(pod), {**pod, "status": status}, subresource="status")
+
+    # Strangers
+
+    def strangers(self) -> list[Object]:
+        """Pods that no job controls."""
+        return [pod for pod in self.pods() if not owner_uid(pod)]
+
+    def add_stranger(self, cpu: int, called: str = "", labels: Object | None = None) -> None:
+        """A pod of another controller: with labels of ours, or under a name of ours, if it is so wanted."""
+        container = {"name": "main", "image": "other", "resources": {"requests": {"cpu": str(cpu)}}}
+        controller = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web", "controller": True}
+        metadata = {"name": called or f"stranger-{next(self._strangers)}", "labels": labels or {}}
+        with suppress(ClusterError):
+            pod = {"metadata": {**metadata, "ownerReferences": [controller]}, "spec": {"containers": [container]}}
+            self.memory.create(PODS, TEAM, pod)
+            self.note(f"{metadata['name']} comes, which is no job's")
+            self.counts["strangers"] += 1
+
+    def remove_stranger(self, pod: Object) -> None:
+        self.note(f"{name(pod)} goes, which was no job's")
+        self._remove(pod)
 
     # Users
 
@@ -445,10 +497,6 @@ def alive(pods: list[Object]) -> Iterator[Object]:
 
 def label(pod: Object, key: str) -> str:
     return str((pod["metadata"].get("labels") or {}).get(key, ""))
-
-
-def owner_uid(pod: Object) -> str:
-    return label(pod, names.JOB_UID)
 
 
 def memory_of(job: Object) -> Object:

@@ -13,10 +13,11 @@ from tests.faults.proxy import Fault, Kind
 from tests.faults.puppet import Puppet, Reach
 from tests.faults.rules import Rules
 from tests.faults.simulation import simulated
-from tests.faults.site import Backup, Site, alive, deleting, memory_of, name, owner_uid, uid
-from tests.faults.story import COMPANIES, JOBS, Story, drawn
+from tests.faults.site import Backup, Site, alive, cpu_of, deleting, memory_of, name, node_of, owner_uid, uid
+from tests.faults.story import COMPANIES, JOBS, LATE_JOBS, WRITES, Story, drawn
 from tests.faults.wire import Server
 from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object
+from tf_dist.driver.arbiter import ADMISSIONS
 
 # The most that the end of a story may take, in true seconds.
 _LONGEST = 2400.0
@@ -24,6 +25,9 @@ _LONGEST = 2400.0
 _ASKED_AGAIN = 40.0
 # For how long it stays as it is, so that it can be seen whether it may.
 _QUIET = 95.0
+_READS = frozenset({"get", "list", "watch"})
+# After which drivers that are well have seen everything.
+_SEEN = 30.0
 
 
 class Teller:
@@ -46,9 +50,11 @@ class Teller:
                 slow=story.slow,
                 failing=story.failing,
                 longest=story.longest,
+                polite=story.polite,
             )
             self.server = Server(self.simulation, self.site.memory)
             self.puppets: list[Puppet] = []
+            self._to_come: list[Fault] = []  # for whoever appears until it is calm
             self.rules = Rules(self.site, self.puppets)
             self.rules.late = story.late
             self.server.told, self.server.acting = self.rules.told, self.rules.acting
@@ -96,7 +102,7 @@ class Teller:
         story, dice = self.story, self.simulation.dice
         number = len(self.puppets) + 1
         volcano = any(shape.dialect == "volcano" for shape in story.jobs) or any(
-            step.act == "submit" and step.given["shape"].dialect == "volcano" for step in story.steps
+            step.act == "submit" and step.given["shape"].dialect == "volcano" for step in (*story.steps, *story.calm)
         )
         puppet = Puppet(
             self.site,
@@ -112,6 +118,9 @@ class Teller:
             job=job,
         )
         puppet.network.latency, puppet.network.lag = story.latency, story.lag
+        if story.narrow and reach is Reach.NAMESPACE:
+            puppet.network.rights = (Fault(Kind.REFUSE, _READS, frozenset({"nodes"}), times=None, code=403),)
+        puppet.network.inject(*puppet.network.rights, *map(replace, self._to_come))
         self.puppets.append(puppet)
         self.site.counts["processes"] += 1
 
@@ -148,6 +157,63 @@ class Teller:
 
     def nap(self, which: int, writes: int, kinds: frozenset[str], seconds: float) -> None:
         self._puppet(which).network.nap = writes, kinds, seconds
+
+    def hand_over(self, refusals: int, code: int, writes: int) -> None:
+        """Who decides for all dies of its next writes to the list of intentions; whom it names others may not touch."""
+        decides = [puppet for puppet in self._living() if puppet.arbiter is not None and puppet.arbiter.for_all()]
+        for puppet in decides:
+            puppet.network.doom = writes, frozenset({ADMISSIONS.name})
+        refused = Fault(Kind.REFUSE, frozenset({"patch"}), frozenset({"tfjobs", "jobs"}), times=refusals, code=code)
+        for puppet in self._living():
+            if puppet not in decides:
+                puppet.network.inject(replace(refused))
+        self._to_come.append(refused)
+
+    def refused_everywhere(
+        self, what: frozenset[str], verbs: frozenset[str], code: int, skip: int, times: int | None, seconds: float
+    ) -> None:
+        for puppet in self._living():
+            fault = Fault(Kind.REFUSE, verbs, what, skip=skip, times=times, code=code)
+            puppet.network.inject(fault)
+            self._later(seconds, partial(puppet.network.withdraw, fault))
+
+    def lapse(self, times: int, later: int) -> None:
+        """Who holds a Lease cannot renew it, and is to come again with what else it writes, until it has lapsed."""
+        for puppet in self._living():
+            if puppet.tenure is not None and puppet.mandate.valid():
+                network, resources = puppet.network, frozenset({"tfjobs", "jobs", "pods"})
+                renewals = Fault(Kind.REFUSE, frozenset({"update"}), frozenset({"leases"}), times=None)
+                busy = Fault(Kind.REFUSE, WRITES, resources, times=2 + times % 2, code=429, retry_after=later)
+                network.inject(renewals, busy)
+                self._later(40.0, partial(network.withdraw, renewals))
+
+    def hold_pods(self, seconds: float) -> None:
+        """Who may take over sees nothing of pods."""
+        for puppet in self._living():
+            if puppet.reach in (Reach.CLUSTER, Reach.NAMESPACE):
+                puppet.network.hold_events(frozenset({"pods"}))
+                self._later(seconds, puppet.network.release_events)
+
+    def die_of(self) -> None:
+        """The driver of a job dies."""
+        drivers = {memory_of(job).get("driver") for job in self.site.jobs()} - {None, ""}
+        found = [one for one in self._living() if one.tenure is not None and one.mandate.ref in drivers]
+        for puppet in sorted(found, key=lambda one: one.reach is not Reach.JOB)[:1]:
+            self.die(self._living().index(puppet))
+
+    def others_write(self, times: int) -> None:
+        """What is no business of ours is written so many times."""
+        self.site.memory._store.version += times
+
+    def stop_shared(self, seconds: float) -> None:
+        for puppet in self._living():
+            if puppet.reach is not Reach.JOB and not puppet.process.stopped:
+                puppet.process.stop()
+                self._later(seconds, puppet.process.go_on)
+
+    def delay_all(self, seconds: float) -> None:
+        for index in range(len(self._living())):
+            self.delay(index, seconds)
 
     def appear(self) -> None:
         reaches = [reach for reach in COMPANIES[self.story.company] if reach not in (Reach.ALONE, Reach.JOB)]
@@ -308,6 +374,44 @@ class Teller:
         if pod := self.site.pod(which):
             self.site.delete_pod(pod)
 
+    def _of(self, called: str) -> Object | None:
+        """A job's first worker, where it runs."""
+        found = (pod for pod in self.site.pods() if name(pod) == f"{called}-worker-0" and owner_uid(pod))
+        return next(found, None)
+
+    def restart_container(self, name: str) -> None:
+        if pod := self._of(name):
+            self.site.restart_container(pod)
+
+    def evict_of(self, name: str) -> None:
+        if pod := self._of(name):
+            self.site.evict(pod)
+
+    def stranger(self, which: int, how: str, cpu: int) -> None:
+        pod = self.site.pod(which)
+        if pod is None or not how:
+            self.site.add_stranger(cpu)
+        elif how == "labels":
+            self.site.add_stranger(cpu, labels=dict(pod["metadata"].get("labels") or {}))
+        elif owner_uid(pod):
+            self.site.evict(pod)
+            self.site.add_stranger(cpu, called=name(pod))
+
+    def strangers_go(self, most: int = 99) -> None:
+        for pod in self.site.strangers()[:most]:
+            self.site.remove_stranger(pod)
+
+    def crowd(self) -> None:
+        """Pods of others take all that is free and promised to no job."""
+        promised = sum(self.rules.site.invariants.holds(job) for job in self.site.jobs())
+        taken = sum(cpu_of(pod) for pod in alive(self.site.pods()) if owner_uid(pod))
+        for _ in range(self.site.free() - max(0, int(promised) - taken)):
+            self.site.add_stranger(1)
+
+    def open_node(self) -> None:
+        for node in self.site.nodes():
+            self.site.restore_node(node)
+
     def limit(self, hard: Mapping[str, int]) -> None:
         self.site.limit(**hard)
 
@@ -323,6 +427,12 @@ class Teller:
 
     def _end(self) -> None:
         self._calm_down()
+        if self.story.calm:
+            self._pass(_SEEN)
+        for step in self.story.calm:
+            self._pass(step.pause)
+            self.site.note(f"--- {step}")
+            getattr(self, step.act)(**step.given)
         self._pass(_QUIET)  # what was suspended, or has no quota, is so in truth
         self._let_go()
         self._until(self._at_rest, "never comes to rest")
@@ -345,8 +455,14 @@ class Teller:
         for puppet in self.puppets:
             puppet.network.calm()
             puppet.process.skew = 0.0
+        self._to_come.clear()
         for node in self.site.nodes():
             self.site.restore_node(node)
+        if self.story.closed:
+            self.site.close_node(self.site.nodes()[0])
+        for stranger in self.site.strangers():
+            if not node_of(stranger):  # it would take what is promised
+                self.site.remove_stranger(stranger)
         for called in JOBS:
             self.site.mend(called)
         self.site.make_namespace()
@@ -355,9 +471,11 @@ class Teller:
         self.rules.calm_since = self.simulation.now
 
     def _let_go(self) -> None:
-        for called in JOBS:
+        for called in (*JOBS, *LATE_JOBS):
             self.site.suspend(called, False)
         self.site.limit()
+        self.strangers_go()
+        self.open_node()
 
     def _until(self, done: Callable[[], bool], problem: str) -> None:
         end = self.simulation.now + _LONGEST
@@ -410,9 +528,9 @@ class Teller:
         return f"{jobs} {pods} {drivers}"
 
 
-def tell(seed: int) -> Counter[str]:
+def tell(seed: int, *, more: bool = False) -> Counter[str]:
     """Tell the story of a seed; what happened how often. AssertionError, or whatever a thread raised, when it fails."""
-    return Teller(drawn(seed)).tell()
+    return Teller(drawn(seed, more=more)).tell()
 
 
 def fails(story: Story) -> BaseException | None:

@@ -355,6 +355,29 @@ def test_a_replica_that_has_failed_for_good_gives_its_room_to_others(world: Judg
     assert before - world.invariants.holds(world.job("a")) == 1
 
 
+def test_a_place_for_a_job_that_nobody_drives(world: Judged) -> None:
+    world.begun()
+    teller, place = Author(OTHER, sees_nodes=True), {"at": "2027-01-15T08:00:00Z", "sizes": {"ps": 1, "worker": 2}}
+    world.remember(admission=None, driver="default/me")
+    world.remember(teller, admission=place)
+    assert world.broken == ""
+    world.remember(HANDS, admission=None, driver="")
+    world.remember(teller, admission=place)
+    assert "a has a place, and nobody drives it" in world.broken
+
+
+def test_a_pod_of_a_stranger_under_the_name_of_a_jobs(world: Judged) -> None:
+    world.begun()
+    pod = world.pods()["a-worker-1"]
+    world.memory.delete(PODS, "default", "a-worker-1", grace_period=0)
+    labelled = {"metadata": {"name": "a-worker-1", "labels": pod["metadata"]["labels"]}, "spec": {"containers": []}}
+    world.memory.create(PODS, "default", {**labelled, "spec": pod["spec"]})
+    assert "does not say that ['a-worker-1'] are not its own" in world.unrest
+    world.remember(obstacle="Pod a-worker-1 exists already")
+    assert "does not say" not in world.unrest
+    assert "calls itself stalled" not in world.unrest
+
+
 def test_who_waits_for_one_of_lower_priority(world: Judged) -> None:
     high = {"metadata": {"name": "high"}, "value": 10}
     world.memory.create(PRIORITY_CLASSES, None, high)

@@ -77,10 +77,13 @@ class Network:
     latency: float = 0.0
     lag: float = 0.0
     faults: list[Fault] = field(default_factory=list)
+    rights: tuple[Fault, ...] = ()  # what it may not do, also when it is calm
     holding: bool = False
+    held: frozenset[str] = frozenset()  # the resources whose events are held back; none: all
     writes: int = 0
     struck: Counter[str] = field(default_factory=Counter)
-    # After how many more writes of these resources (none: any) the process dies, or stops for so many seconds.
+    # After how many more writes of these resources, or to objects of these names (none: any), the process dies, or
+    # stops for so many seconds.
     doom: tuple[int, frozenset[str]] | None = None
     nap: tuple[int, frozenset[str], float] | None = None
     # Until when it may take it for granted that kinds of these plurals are not served.
@@ -97,13 +100,17 @@ class Network:
 
     def calm(self) -> None:
         """End them all; what is on its way arrives."""
-        self.faults.clear()
+        self.faults[:] = self.rights
         self.doom = self.nap = None
         self.release_events()
 
-    def hold_events(self) -> None:
-        """Keep the events of every watch back."""
-        self.holding = True
+    def hold_events(self, resources: frozenset[str] = frozenset()) -> None:
+        """Keep the events of every watch back, or of those of these resources."""
+        self.holding, self.held = True, resources
+
+    def holds(self, plural: str) -> bool:
+        """Whether the events of a resource are held back."""
+        return self.holding and (not self.held or plural in self.held)
 
     def release_events(self) -> None:
         """Let them come."""
@@ -130,14 +137,14 @@ class Network:
     def after_write(self, call: Call) -> None:
         """A write has come to the server: the process may die of it, or stop."""
         self.writes += 1
-        plural = call.resource.partition("/")[0]
-        if self.doom is not None and (not self.doom[1] or plural in self.doom[1]):
+        what = {call.resource.partition("/")[0], call.name}
+        if self.doom is not None and (not self.doom[1] or what & self.doom[1]):
             count = self.doom[0] - 1
             self.doom = (count, self.doom[1]) if count > 0 else None
             if count <= 0:
                 self.process.kill()
                 self.struck["died after a write"] += 1
-        if self.nap is not None and (not self.nap[1] or plural in self.nap[1]):
+        if self.nap is not None and (not self.nap[1] or what & self.nap[1]):
             count, which, seconds = self.nap[0] - 1, self.nap[1], self.nap[2]
             self.nap = (count, which, seconds) if count > 0 else None
             if count <= 0 and not self.process.stopped:
@@ -512,7 +519,7 @@ class Watch:
             if self._broken:
                 self.close()
                 raise Unavailable(f"{self._asked}: the stream broke")
-            if not self.network.holding:
+            if not self.network.holds(self.plural):
                 if self._coming and self._coming[0][0] <= now:
                     return self._tell(self._coming.popleft()[1])
                 if self._over and not self._coming:
@@ -531,7 +538,7 @@ class Watch:
                 self.close()
                 raise StopIteration  # silence ends it
             moments = [self._heard + _STALL]
-            if not self.network.holding:
+            if not self.network.holds(self.plural):
                 # What is on its way comes before the next bookmark.
                 moments += [self._end, self._coming[0][0] if self._coming else self._bookmarked + _BOOKMARK]
             self._reader = simulation._me()

@@ -24,7 +24,7 @@ def restart_job(job: Job, status: Status, facts: Facts, answered: Answered, now:
     first = [_gravest(answered)]
     if over := _unaffordable(job, status, facts, answered, first, now):
         return over
-    status = forget(_spend(status, first), facts.current, facts)
+    status = forget(_spend(status, first), {**facts.gone, **facts.current}, facts)
     anew = replace(
         status,
         attempts=status.attempts.next_job(),
@@ -46,7 +46,8 @@ def restart_tasks(job: Job, status: Status, facts: Facts, answered: Answered, no
     ran: dict[str, float | None] = {}
     for type_ in by_task:
         replicas = [replica for replica in facts.current if replica.type == type_]
-        status = forget(status, replicas, facts)
+        gone = [replica for replica in facts.gone if replica.type == type_]
+        status = forget(status, [*replicas, *gone], facts)
         status = replace(status, attempts=status.attempts.next_task(type_))
         ran[type_] = _ran_for(facts, replicas, now)
     seen, succeeded = (
@@ -147,12 +148,14 @@ def _spend(status: Status, costs: Iterable[Occurrence]) -> Status:
 
 
 def forget(status: Status, replicas: Iterable[ReplicaId], facts: Facts) -> Status:
-    """Pods that go take their restart counters with them: keep what they had spent."""
+    """Pods that go, or went from one moment to the next, take their restart counters with them: keep what they had
+    spent."""
     return replace(status, container_restarts=status.container_restarts + _by_kubelet(facts, replicas))
 
 
 def _by_kubelet(facts: Facts, replicas: Iterable[ReplicaId]) -> int:
-    return sum(facts.current[replica].restarts for replica in replicas if replica in facts.current)
+    pods = {**facts.gone, **facts.current}
+    return sum(pods[replica].restarts for replica in replicas if replica in pods)
 
 
 def _ran_for(facts: Facts, replicas: Iterable[ReplicaId], now: float) -> float | None:
