@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 from tf_dist.airflow.identity import INSTANCE, OWNER, TASK, TaskKey, annotations_of
 from tf_dist.airflow.ownership import give_up
@@ -18,7 +18,7 @@ from tf_dist.client.jobs import StoredJob
 from tf_dist.cluster.api import Cluster, Resource
 from tf_dist.errors import ClusterError
 
-_LOG: Final = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 
 def note(key: TaskKey) -> dict[str, str]:
