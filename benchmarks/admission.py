@@ -10,10 +10,11 @@ from dataclasses import replace
 from decimal import Decimal
 
 from benchmarks.measure import Measured, Row, Target, benchmark
-from tf_dist.core.gang.admit import Admitter
-from tf_dist.core.gang.model import Admit, Gang, Member, Node, Place, Preempt, Queue, Quota, Resources, Wait
-from tf_dist.core.gang.queues import Quotas
-from tf_dist.core.model import JobKey
+from tf_dist.core.api.assignment import Admit, Preempt, Wait
+from tf_dist.core.api.job import JobKey
+from tf_dist.core.gang.admission import Admitter
+from tf_dist.core.gang.quota import Quotas
+from tf_dist.core.gang.types import Assignment, Gang, Node, PodSet, Queue, Quota, Resources
 
 GPU = "nvidia.com/gpu"
 NODES, SHAPES = 5000, 40
@@ -21,12 +22,12 @@ NOW = 1_800_000_000.0
 _FEW, _EIGHT_PODS, _NAIVE = "1,000 waiting", "a gang of 8", "all gangs added up at every question"
 
 
-def _member(type_: str, count: int, cpu: int, gpu: int = 0) -> Member:
+def _member(type_: str, count: int, cpu: int, gpu: int = 0) -> PodSet:
     asked = {"cpu": Decimal(cpu)} | ({GPU: Decimal(gpu)} if gpu else {})
-    return Member(type=type_, count=count, requests=asked)
+    return PodSet(type=type_, count=count, requests=asked)
 
 
-def _gang(uid: str, *members: Member, at: float = NOW, priority: int = 0) -> Gang:
+def _gang(uid: str, *members: PodSet, at: float = NOW, priority: int = 0) -> Gang:
     return Gang(key=JobKey("ml", uid), uid=uid, created_at=at, members=members, priority=priority)
 
 
@@ -40,7 +41,7 @@ def _full() -> Admitter:
     for number in range(NODES):
         name = f"node-{number:05}"
         admitter.put_node(Node(name=name, allocatable=room, free=room))
-        place = Place(at=NOW - 10_000 + number, sizes={"worker": 8}, placement={"worker": {name: 8}})
+        place = Assignment(at=NOW - 10_000 + number, sizes={"worker": 8}, placement={"worker": {name: 8}})
         admitter.put_gang(replace(_gang(f"r{number}", *_EIGHT, at=NOW - 10_000), place=place))
     return admitter
 
@@ -121,7 +122,7 @@ def _plan(admitter: Admitter, pods: int, number: int) -> tuple[float, int]:
     admitter.remove_gang(high.uid)
     for uid in preempted:
         name = f"node-{int(uid[1:]):05}"
-        place = Place(at=NOW - 10_000 + int(uid[1:]), sizes={"worker": 8}, placement={"worker": {name: 8}})
+        place = Assignment(at=NOW - 10_000 + int(uid[1:]), sizes={"worker": 8}, placement={"worker": {name: 8}})
         admitter.put_gang(replace(_gang(uid, *_EIGHT, at=NOW - 10_000), place=place))
     return spent * 1e3, len(preempted)
 
@@ -300,9 +301,9 @@ def quota_operations() -> dict[str, Measured]:
     short: dict[str, list[float]] = {"": [], _NAIVE: []}
     for _ in range(3):
         done = set()
-        for name, ledger in (("", Quotas(queues)), (_NAIVE, Naive(queues))):
+        for name, job_index in (("", Quotas(queues)), (_NAIVE, Naive(queues))):
             start = time.thread_time()
-            done.add(operations := operate(ledger, first))
+            done.add(operations := operate(job_index, first))
             short[name].append(operations / (time.thread_time() - start))
         assert len(done) == 1, "they did not decide the same"
     return {"gang.queues": Measured(rates), "gang.queues_200": Measured(short[""], {_NAIVE: short[_NAIVE]})}

@@ -11,16 +11,15 @@ from functools import partial
 from benchmarks.control_plane import NOBODY, SPACE, Controller, job_of, no_server, prepared
 from benchmarks.measure import Measured, Row, Target, benchmark, until
 from tf_dist.cluster.api import NODES, TFJOBS, Cluster, Object
-from tf_dist.cluster.reflector import Reflector
-from tf_dist.core import names
-from tf_dist.core.actions import Emit, WriteStatus
+from tf_dist.cluster.client.informer import Informer
+from tf_dist.controller.leases.leader_election import LeaderElector
+from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.observability.events import EventRecorder
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import Admit
+from tf_dist.core.api.context import EmitEvent, Observed, WriteStatus
 from tf_dist.core.dialects import read
-from tf_dist.core.gang.model import Admit
-from tf_dist.core.observed import Observed
-from tf_dist.core.reconcile import reconcile
-from tf_dist.driver.events import EventWriter
-from tf_dist.driver.lease import LeaseRef
-from tf_dist.driver.tenure import Tenure
+from tf_dist.core.reconciler.reconcile import reconcile
 
 JOBS = 2000
 OFFERED = 400  # jobs a second
@@ -43,7 +42,7 @@ class _Seen:
 @contextmanager
 def _following(cluster: Cluster) -> Iterator[_Seen]:
     seen = _Seen()
-    reflector = Reflector(cluster, TFJOBS, namespace=SPACE, changed=seen.note)
+    reflector = Informer(cluster, TFJOBS, namespace=SPACE, changed=seen.note)
     reflector.start()
     try:
         yield seen
@@ -56,10 +55,10 @@ def _scene() -> Iterator[tuple[Cluster, _Seen]]:
     """A cluster, a controller that decides for all, and a driver that lives and does nothing."""
     with ExitStack() as stack:
         cluster = stack.enter_context(prepared())
-        tenure = Tenure(cluster, _DRIVER, shared=False)
-        stack.callback(tenure.stop)
-        tenure.start()
-        until(tenure.valid)
+        elector = LeaderElector(cluster, _DRIVER, shared=False)
+        stack.callback(elector.stop)
+        elector.start()
+        until(elector.valid)
         controller = stack.enter_context(Controller())
         until(controller.leads)
         seen = stack.enter_context(_following(cluster))
@@ -109,19 +108,19 @@ def _write_alike() -> float:
     with prepared() as cluster, ThreadPoolExecutor(16) as pool:
         list(pool.map(partial(_create, cluster), range(JOBS)))
         jobs = cluster.list(TFJOBS, SPACE).items
-        events = EventWriter(cluster, time.time, "tf-dist")
+        events = EventRecorder(cluster, time.time, "tf-dist")
         begun = time.monotonic()
         list(pool.map(partial(_write, cluster, events), jobs))
         return JOBS / (time.monotonic() - begun)
 
 
-def _write(cluster: Cluster, events: EventWriter, stored: Object) -> None:
+def _write(cluster: Cluster, events: EventRecorder, stored: Object) -> None:
     plan = reconcile(read(stored), Observed(now=time.time(), verdict=Admit()))
     for action in plan.actions:
         if isinstance(action, WriteStatus):
             body = {**stored, "status": action.status}
             cluster.replace(TFJOBS, SPACE, stored["metadata"]["name"], body, subresource="status")
-        elif isinstance(action, Emit):
+        elif isinstance(action, EmitEvent):
             events.emit(TFJOBS, SPACE, stored, action)
 
 
@@ -141,7 +140,7 @@ def latency() -> Measured:
         waits, offered = _offered(partial(_create, cluster), seen)
     told = f"offered: {offered:.0f} jobs/s; half of them within {waits[JOBS // 2]:.0f} ms."
     with prepared() as cluster, _following(cluster) as seen:
-        events = EventWriter(cluster, time.time, "tf-dist")
+        events = EventRecorder(cluster, time.time, "tf-dist")
         alone, _ = _offered(lambda number: partial(_write, cluster, events, _create(cluster, number)), seen)
     return Measured(waits[int(JOBS * 0.99)], {_BARE: alone[int(JOBS * 0.99)]}, told)
 

@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 from benchmarks.jobs import tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark, until
 from tf_dist.cluster.api import TFJOBS
-from tf_dist.driver.refs import JobRef
+from tf_dist.controller.driver_settings import JobRef
 
 JOBS: Final = 1_000
 SECONDS: Final = 20.0
@@ -167,14 +167,14 @@ def triggerer() -> dict[str, Measured]:
 )
 def event() -> Measured:
     """The peer sets the same events on the same loop, and hands over nothing."""
-    from tf_dist.airflow.hub import Hub
-    from tf_dist.client.connect import Connection
-    from tf_dist.cluster.memory import MemoryCluster
+    from tf_dist.airflow.shared.job_informer import SharedJobInformer
+    from tf_dist.client.connection import Connection
+    from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 
     with MemoryCluster() as cluster:
         for number in range(JOBS):
             cluster.create(TFJOBS, "default", tfjob(f"job-{number}"))
-        hub = Hub(Connection(cluster, "default", "memory"), "default")
+        hub = SharedJobInformer(Connection(cluster, "default", "memory"), "default")
         try:
             ours, bare = asyncio.run(_handed(hub, JOBS))
         finally:
@@ -184,11 +184,11 @@ def event() -> Measured:
 
 async def _handed(hub: Any, count: int) -> tuple[list[float], list[float]]:
     """Microseconds an event and waiter, in rounds."""
-    from tf_dist.airflow.bell import bell_here
+    from tf_dist.airflow.shared.informer_registry import waker_of_running_loop
 
     loop, events = asyncio.get_running_loop(), [asyncio.Event() for _ in range(count)]
     refs = [JobRef(TFJOBS, "default", f"job-{number}") for number in range(count)]
-    ring = bell_here().ring
+    ring = waker_of_running_loop().ring
     tickets = [hub.join(ref, partial(ring, loop, event)) for ref, event in zip(refs, events, strict=True)]
 
     async def one_round(tell: Callable[[int], object], take: Callable[[], object]) -> float:

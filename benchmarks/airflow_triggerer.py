@@ -87,7 +87,7 @@ async def main() -> None:
     threading.Thread(target=listen, args=(asyncio.get_running_loop(), told), daemon=True).start()
     make(kubeconfig, 0)
     if kind == "ours":
-        import_module("tf_dist.airflow.attending")  # an idle triggerer has imported it once, too
+        import_module("tf_dist.airflow.shared.job_waiter")  # an idle triggerer has imported it once, too
     idle, stalls = memory(), Stalls()
     watching = asyncio.ensure_future(stalls.watch())
     triggers = [make(kubeconfig, number) for number in range(count)]

@@ -20,18 +20,22 @@ from typing import Any
 
 from benchmarks.jobs import tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark, cpu_seconds, resident_mib, until
-from tf_dist.cli.manifests import definitions
+from tf_dist.cli.install import crds
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, SERVICES, TFJOBS, Cluster, Object
-from tf_dist.cluster.kube import load
-from tf_dist.cluster.memory.resources import CRDS
-from tf_dist.cluster.reflector import Reflector
-from tf_dist.core.actions import Create, WriteStatus
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.cluster.client.client_config import load_config
+from tf_dist.cluster.client.informer import Informer
+from tf_dist.controller.leases.lease import (
+    LeaseRef,
+    admission_leader_lease,
+    controller_lease_name,
+    pending_admissions_lease,
+    system_namespace,
+)
+from tf_dist.core.api.assignment import Admit
+from tf_dist.core.api.context import Create, Observed, WriteStatus
 from tf_dist.core.dialects import read
-from tf_dist.core.gang.model import Admit
-from tf_dist.core.observed import Observed
-from tf_dist.core.reconcile import reconcile
-from tf_dist.driver.arbiter import admissions_lease, arbiter_lease, system_namespace
-from tf_dist.driver.lease import LeaseRef, controller_name
+from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.errors import AlreadyExists, NotFound
 
 VARIABLE = "TF_DIST_TEST_KUBECONFIG"
@@ -63,9 +67,9 @@ def no_server() -> str:
 @contextmanager
 def prepared() -> Iterator[Cluster]:
     """The real cluster with the TFJob kind, sixty nodes, and an empty namespace."""
-    with load(os.environ[VARIABLE]).cluster(connections=32) as cluster:
+    with load_config(os.environ[VARIABLE]).cluster(connections=32) as cluster:
         with suppress(AlreadyExists):
-            cluster.create(CRDS, None, definitions.tfjobs())
+            cluster.create(CRDS, None, crds.tfjobs())
         until(lambda: _served(cluster))
         for number in range(60):
             _node(cluster, f"{SPACE}-{number}")
@@ -74,7 +78,11 @@ def prepared() -> Iterator[Cluster]:
             with suppress(AlreadyExists):
                 cluster.create(NAMESPACES, None, {"metadata": {"name": namespace}})
         # As tf-dist install brings them: where one is missing, its first holder makes sure for a while that none was.
-        for lease in (LeaseRef(SPACE, controller_name((SPACE,))), arbiter_lease(where), admissions_lease(where)):
+        for lease in (
+            LeaseRef(SPACE, controller_lease_name((SPACE,))),
+            admission_leader_lease(where),
+            pending_admissions_lease(where),
+        ):
             with suppress(AlreadyExists):
                 cluster.create(LEASES, lease.namespace, {"metadata": {"name": lease.name}})
         try:
@@ -172,13 +180,13 @@ class Controller:
 
 
 @contextmanager
-def _pods(cluster: Cluster) -> Iterator[Reflector]:
+def _pods(cluster: Cluster) -> Iterator[Informer]:
     """Names and nodes of the pods there are."""
 
     def keep(pod: Object) -> Object:
         return {"metadata": pod["metadata"], "node": pod["spec"].get("nodeName", "")}
 
-    reflector = Reflector(cluster, PODS, namespace=SPACE, keep=keep, changed=lambda *_: None)
+    reflector = Informer(cluster, PODS, namespace=SPACE, keep=keep, changed=lambda *_: None)
     reflector.start()
     try:
         yield reflector
@@ -226,7 +234,7 @@ def _written(scheduler: str) -> tuple[float, float]:
         return _seen(pods, begun, bound=scheduler != NOBODY)
 
 
-def _seen(pods: Reflector, begun: float, *, bound: bool) -> tuple[float, float]:
+def _seen(pods: Informer, begun: float, *, bound: bool) -> tuple[float, float]:
     until(lambda: len(pods.cache) >= PODS_ALL)
     made = time.monotonic() - begun
     if bound:
@@ -317,7 +325,7 @@ def idle() -> dict[str, Measured]:
         }
 
 
-def _run(cluster: Cluster, pods: Reflector) -> None:
+def _run(cluster: Cluster, pods: Informer) -> None:
     def run(pod: Object) -> None:
         cluster.patch(PODS, SPACE, pod["metadata"]["name"], {"status": RUNNING}, subresource="status")
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from benchmarks.jobs import TEMPLATE, Copies, tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark
 from tf_dist.cluster.api import LEASES, NODES, PODS, TFJOBS, Object
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.core import names
-from tf_dist.driver.controller import collect_rarely
-from tf_dist.driver.lease import LeaseRef
-from tf_dist.driver.loop import Driver
-from tf_dist.driver.settings import DriverSettings
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.manager import tune_garbage_collector
+from tf_dist.core.api import names
 
 GANGS, WORKERS = 200, 8
 _LONGEST = 1800  # seconds for an answer
@@ -108,7 +108,7 @@ def _admitted(job: Object) -> bool:
 @contextmanager
 def scene(waiting: int) -> Iterator[Scene]:
     """So many gangs wait, and a driver follows them."""
-    collect_rarely()
+    tune_garbage_collector()
     settings = DriverSettings(volcano_jobs=False, workers=16, admissions=LeaseRef("default", "admissions"))
     journal = Copies("waiting", waiting)
     with MemoryCluster(journal=journal, uids=journal.uids) as small:

@@ -10,17 +10,18 @@ from typing import Any
 from benchmarks.jobs import NODE, TEMPLATE, Copies, tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark, rounds, until
 from tf_dist.cluster.api import NODES, PODS, SERVICES, TFJOBS, Object
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.core import render
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.manager import tune_garbage_collector
+from tf_dist.core.api.assignment import Admit
+from tf_dist.core.api.context import Observed
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.pods import pod_view
+from tf_dist.core.api.status import Status
+from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.dialects import parse
-from tf_dist.core.gang.model import Admit
-from tf_dist.core.model import Job
-from tf_dist.core.observed import Observed, pod_view
-from tf_dist.core.reconcile import reconcile
-from tf_dist.core.status import Status
-from tf_dist.core.status_codec import load_status
-from tf_dist.driver.controller import collect_rarely
-from tf_dist.driver.loop import Driver
+from tf_dist.core.podbuilder import replica_pod, services
+from tf_dist.core.reconciler.reconcile import reconcile
 
 NOW = 1_800_000_000.0
 RUNNING: dict[str, Any] = {
@@ -38,9 +39,9 @@ def _steady() -> tuple[Job, Observed, Status, list[Object]]:
     """A job all of whose replicas run, and whose status says so; and its objects."""
     document = tfjob("steady", ps=2, workers=4)
     job = parse(document).job
-    bodies = [{**render.pod(job, replica, "1.0.0"), "status": RUNNING} for replica in job.replicas]
+    bodies = [{**replica_pod.build_pod(job, replica, "1.0.0"), "status": RUNNING} for replica in job.replicas]
     views = [pod_view(body, "tensorflow") for body in bodies]
-    objects = {("Service", name): body for name, body in render.services(job).items()}
+    objects = {("Service", name): body for name, body in services.build_services(job).items()}
     seen = Observed(now=NOW, pods=tuple(v for v in views if v), objects=objects, verdict=Admit())
     written: Any = reconcile(job, seen).actions[0]
     observed = Observed(now=NOW + 1, stored_status=written.status, pods=seen.pods, objects=objects, verdict=Admit())
@@ -121,7 +122,7 @@ def a_full_pass() -> Measured:
 )
 def cold_start() -> Measured:
     """One run. The peer decodes the same objects, as a client that lists them has to; this driver need not."""
-    collect_rarely()
+    tune_garbage_collector()
     journal = Copies("job", 10_000, nodes=100)
     with MemoryCluster(clock=lambda: NOW, journal=journal, uids=journal.uids) as small:
         room = {"cpu": "1000", "memory": "10Ti", "pods": "1000"}

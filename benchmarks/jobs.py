@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Final
 
 from tf_dist.cluster.api import Object
-from tf_dist.cluster.memory.store import Key
+from tf_dist.cluster.apiserver.storage.store import Key
 
 # What stands for the name of a job, the beginning of uids, and the name of a node in what is copied.
 TEMPLATE: Final = "the-job-here"

@@ -18,13 +18,13 @@ from urllib.parse import parse_qs, urlsplit
 from benchmarks.jobs import tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark, resident_mib, until
 from tf_dist.cluster.api import NODES, PODS, SERVICES, TFJOBS, Object, Resource
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.cluster.rest import RestCluster
-from tf_dist.driver.controller import collect_rarely
-from tf_dist.driver.loop import Driver
-from tf_dist.driver.mandate import Always
-from tf_dist.driver.recorder import Recorder
-from tf_dist.driver.settings import DriverSettings
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.leases.leadership import PermanentLeadership
+from tf_dist.controller.manager import tune_garbage_collector
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 
 JOBS: Final = 5_000
 WORKERS: Final = 8
@@ -45,7 +45,7 @@ def _documents() -> dict[Resource, list[Object]]:
     document = tfjob(_NAME, workers=WORKERS)
     document["spec"]["tfReplicaSpecs"].pop("PS", None)
     memory.create(TFJOBS, "default", document)
-    driver = Driver(memory, mandate=Always("bench"), settings=DriverSettings(volcano_jobs=False))
+    driver = Driver(memory, leadership=PermanentLeadership("bench"), settings=DriverSettings(volcano_jobs=False))
     for _ in range(3):
         driver.step()
     for pod in memory.list(PODS).items:
@@ -178,23 +178,23 @@ def serve() -> None:
 
 def drive(url: str) -> None:
     """The driver's process: a cold start, a pass over every job, then a relist; prints the peaks in MiB."""
-    collect_rarely()
+    tune_garbage_collector()
     looked = Looked()
     settings = DriverSettings(volcano_jobs=False, workers=16)
     with RestCluster(url) as cluster:
-        driver = Driver(cluster, mandate=Always("bench"), settings=settings, recorder=looked)
+        driver = Driver(cluster, leadership=PermanentLeadership("bench"), settings=settings, recorder=looked)
         began = time.monotonic()
         driver.start()
         until(lambda: driver.synced() and looked.count >= JOBS)
         cold, seconds = peak(), time.monotonic() - began
-        driver.caches.relist()
+        driver.informers.relist()
         until(driver.synced)
         assert sum(driver.readings().jobs.values()) == JOBS, driver.readings().jobs
         print(json.dumps({"cold": cold, "relist": peak(), "now": resident_mib(), "seconds": seconds}), flush=True)
         driver.stop()
 
 
-class Looked(Recorder):
+class Looked(MetricsRecorder):
     """How many jobs were looked at."""
 
     count = 0

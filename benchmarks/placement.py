@@ -18,14 +18,14 @@ import numpy as np
 
 from benchmarks import naive_place
 from benchmarks.measure import Measured, Row, Target, benchmark
-from tf_dist.core.gang.model import Locality, Member, Node
-from tf_dist.core.gang.pack import place
-from tf_dist.core.gang.room import Room
-from tf_dist.core.gang.shapes import Shape
-from tf_dist.core.gang.table import Table
+from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
+from tf_dist.core.gang.placement.node_table import NodeTable
+from tf_dist.core.gang.placement.pod_classes import PodClass
+from tf_dist.core.gang.placement.search import place_gang
+from tf_dist.core.gang.types import Node, PodSet, TopologyRequest
 
 GPU = "nvidia.com/gpu"
-Wants = list[tuple[Shape, int]]
+Wants = list[tuple[PodClass, int]]
 SIZES = {8: 1.6, 64: 5.2, 512: 5.2}
 """Pods of a gang, and the target: so many times one bare scan of the nodes."""
 _SCAN, _VECTOR = "scan, pod by pod", "numpy, pod by pod"
@@ -39,10 +39,10 @@ def node(name: str, cpu: int, memory: int, gpu: int = 0, **labels: str) -> Node:
     return Node(name=name, allocatable=whole, free=whole, labels=labels)
 
 
-def pods(type_: str, count: int, cpu: int, memory: int, gpu: int = 0) -> Member:
+def pods(type_: str, count: int, cpu: int, memory: int, gpu: int = 0) -> PodSet:
     """Equal pods; memory in GiB."""
     asked = {"cpu": Decimal(cpu), "memory": Decimal(memory << 30), "pods": Decimal(1), GPU: Decimal(gpu)}
-    return Member(type=type_, count=count, requests=asked)
+    return PodSet(type=type_, count=count, requests=asked)
 
 
 @lru_cache(maxsize=1)
@@ -55,7 +55,7 @@ def mixed(count: int) -> tuple[Node, ...]:
 class Gangs:
     """Gangs of a number of pods, with workers of 20 shapes."""
 
-    def __init__(self, room: Room, seed: int = 7) -> None:
+    def __init__(self, room: NodeSnapshot, seed: int = 7) -> None:
         self.dice = random.Random(seed)
         self.chief = room.shape(pods("chief", 1, 4, 16))
         self.server = room.shape(pods("ps", 1, 4, 32))
@@ -74,7 +74,7 @@ class Gangs:
 class Filled:
     """A room with gangs in it."""
 
-    room: Room
+    room: NodeSnapshot
     gangs: Gangs
     running: list[tuple[Wants, list[dict[str, int]]]]
 
@@ -82,7 +82,7 @@ class Filled:
         """Place the next gang; how many seconds that took, and whether there was room."""
         wants = self.gangs.next(count)
         began = time.thread_time()
-        placed = place(self.room, wants)
+        placed = place_gang(self.room, wants)
         took = time.thread_time() - began
         if isinstance(placed, int):
             return took, False
@@ -106,7 +106,7 @@ class Filled:
 
 def filled(nodes: int, gpus: float = 0.62) -> Filled:
     """A cluster with gangs of 8 and less, until so much of its GPUs is in use."""
-    room = Room(mixed(nodes))
+    room = NodeSnapshot(mixed(nodes))
     cluster = Filled(room, Gangs(room), [])
     for size in (8, 4, 3):
         failures = 0
@@ -164,7 +164,7 @@ def _naive(cluster: Filled, size: int) -> dict[str, list[float]]:
     return took
 
 
-def _bare_scan(table: Table) -> list[float]:
+def _bare_scan(table: NodeTable) -> list[float]:
     """Microseconds for no more than the count of one shape's pods on every node, as floats of half the size."""
     free = np.ascontiguousarray(table.free, np.float32)
     asked = np.float32([2000, 1 << 33, 1, 1])[: len(free), None]
@@ -233,17 +233,17 @@ def nearly_full() -> Measured:
 def _identical(gangs: int, pods_each: int) -> tuple[list[float], list[float]]:
     """Microseconds a gang, ours and naive, on 5,000 empty nodes of 4 CPUs, as kube-scheduler's benchmark has it."""
     whole = {"cpu": Decimal(4), "memory": Decimal(32 << 30), "pods": Decimal(110)}
-    room = Room([Node(name=f"n{number:04}", allocatable=whole, free=whole) for number in range(5_000)])
+    room = NodeSnapshot([Node(name=f"n{number:04}", allocatable=whole, free=whole) for number in range(5_000)])
     asked = {"cpu": Decimal("0.1"), "memory": Decimal(500 << 20), "pods": Decimal(1)}
-    shape = room.shape(Member(type="pod", count=1, requests=asked))
+    shape = room.shape(PodSet(type="pod", count=1, requests=asked))
     columns = range(room.table.columns)
     naive = naive_place.Vector(room.table.free.astype(int).T.tolist())
     gang = [([dict(shape.requests).get(column, 0) for column in columns], pods_each)]
-    place(room, [(shape, pods_each)])  # what is made on first use
+    place_gang(room, [(shape, pods_each)])  # what is made on first use
     ours, theirs = [], []
     for number in range(gangs):
         began = time.thread_time()
-        placed = place(room, [(shape, pods_each)])
+        placed = place_gang(room, [(shape, pods_each)])
         ours.append((time.thread_time() - began) * 1e6)
         assert not isinstance(placed, int), f"gang {number} found no room"
         if len(theirs) < 9:
@@ -292,7 +292,7 @@ class Ours:
     """Racks of nodes of 96 CPUs, and our way to place gangs in them."""
 
     def __init__(self, racks: int, each: int) -> None:
-        self._room = Room(
+        self._room = NodeSnapshot(
             [node(f"n{number:05}", 96, 384, rack=f"r{number // each:03}") for number in range(racks * each)]
         )
         self._shape = self._room.shape(pods("worker", 1, 48, 8))
@@ -300,7 +300,9 @@ class Ours:
     def place(self, asked: Asked) -> dict[int, int]:
         """How many pods are on which node; empty if they have no room."""
         size, required = asked
-        placed = place(self._room, [(self._shape, size)], locality=Locality(label="rack", required=required))
+        placed = place_gang(
+            self._room, [(self._shape, size)], locality=TopologyRequest(label="rack", required=required)
+        )
         return {} if isinstance(placed, int) else {int(name[1:]): count for name, count in placed[0].items()}
 
     def give(self, placed: dict[int, int]) -> None:

@@ -18,9 +18,9 @@ from benchmarks.jobs import tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark, cpu_seconds, resident_mib, rounds, until
 from tests.faults.proxy import Fault, Kind, Proxy
 from tf_dist.cluster.api import LEASES, NODES, TFJOBS
-from tf_dist.cluster.http import ApiServer, kubeconfig
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings, dump
+from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json
 
 _TF_DIST: Final = Path(sys.executable).with_name("tf-dist")
 _GRACE: Final = 20.0  # seconds: well within the kubelet's 30
@@ -130,7 +130,7 @@ def ends() -> dict[str, Measured]:
 def _ends(*, hanging: bool) -> float:
     with MemoryCluster() as memory, ApiServer(memory) as server:
         host, _, port = server.app.url.removeprefix("http://").partition(":")
-        with Proxy((host, int(port))) as proxy, _controller(kubeconfig(proxy.url, server.token)) as process:
+        with Proxy((host, int(port))) as proxy, _controller(make_kubeconfig(proxy.url, server.token)) as process:
             memory.create(NODES, None, {"metadata": {"name": "n1"}})
             _submit(memory, "before")
             until(lambda: all("status" in job for job in memory.list(TFJOBS).items))
@@ -179,7 +179,7 @@ def _launched() -> Iterator[tuple[subprocess.Popen[str], float]]:
         EmbeddedCluster(EmbeddedSettings(state_dir=Path(folder) / "state")) as cluster,
     ):
         place = Path(folder) / "kubeconfig"
-        dump(cluster.kubeconfig(), place)
+        write_private_json(cluster.kubeconfig(), place)
         job = json.dumps(tfjob("mnist", command=_FOREVER))
         command = [str(_TF_DIST), "argo-launch", f"--job={job}", f"--out={folder}/out", f"--kubeconfig={place}"]
         started = time.perf_counter()

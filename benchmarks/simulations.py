@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from benchmarks.measure import Measured, Row, Target, benchmark
-from tf_dist.simulate.engine import simulate
+from tf_dist.simulate.engine import World, simulate
 from tf_dist.simulate.metrics import Figures, averaged, figures
-from tf_dist.simulate.model import Scenario
 from tf_dist.simulate.policies import POLICIES
-from tf_dist.simulate.policies.ours import Ours
-from tf_dist.simulate.traces import TRACES, Wish
-from tf_dist.simulate.world import World
+from tf_dist.simulate.policies.tf_dist_admission import TfDistAdmission
+from tf_dist.simulate.scenario import Scenario
+from tf_dist.simulate.traces import TRACES, TraceOptions
 
 CLUSTERS = {"2x4": (2, 4, 150), "8x4": (8, 4, 300), "32x8": (32, 8, 800)}
 # Admissions a second: 15,000 workloads in the 351.1 s that Kueue's CI takes; and the least time the workload can take.
@@ -37,7 +36,7 @@ class Result:
 
 
 @cache
-def result(trace: str, policy: str, wish: Wish, seeds: int) -> Result:
+def result(trace: str, policy: str, wish: TraceOptions, seeds: int) -> Result:
     """One policy on a trace; measured once a run of the benchmarks."""
     scenarios = [TRACES[trace](replace(wish, seed=seed)) for seed in range(seeds)]
     start = time.process_time()
@@ -51,8 +50,8 @@ def result(trace: str, policy: str, wish: Wish, seeds: int) -> Result:
 
 def kueue(rate: float | None = None) -> World:
     """Kueue's baseline workload through our queues, with so many admissions a second."""
-    scenario = replace(TRACES["kueue"](Wish()), rate=rate)
-    return simulate(scenario, Ours(scenario))
+    scenario = replace(TRACES["kueue"](TraceOptions()), rate=rate)
+    return simulate(scenario, TfDistAdmission(scenario))
 
 
 def waits(world: World) -> str:
@@ -103,7 +102,7 @@ def kueue_makespan() -> dict[str, Measured]:
 def claim(cluster: str, load: float, policy: str, seeds: int) -> Figures:
     """A policy on elastic jobs of parameter servers and workers."""
     nodes, gpus, jobs = CLUSTERS[cluster]
-    return result("dragon", policy, Wish(jobs=jobs, nodes=nodes, gpus=gpus, load=load), seeds).figures
+    return result("dragon", policy, TraceOptions(jobs=jobs, nodes=nodes, gpus=gpus, load=load), seeds).figures
 
 
 def _claims(cluster: str = "8x4", seeds: int = 4) -> list[tuple[float, Figures, Figures]]:
@@ -165,7 +164,7 @@ def claim_dragon() -> Measured:
 
 # -- a trace like Philly's --
 
-_PHILLY = Wish(jobs=10_000, load=0.95)
+_PHILLY = TraceOptions(jobs=10_000, load=0.95)
 
 
 @benchmark(
@@ -200,7 +199,7 @@ def philly() -> dict[str, Measured]:
 )
 def speed() -> Measured:
     """One run of each policy. The target was 5,000, where EASY made 17,848."""
-    wish = Wish(jobs=10_000, nodes=250, load=0.95)
+    wish = TraceOptions(jobs=10_000, nodes=250, load=0.95)
     names = {"EASY": "easy", "first in, first out": "fifo", "the first that fits": "skip"}
     peers = {name: result("philly", policy, wish, 1).speed for name, policy in names.items()}
     return Measured(result("philly", "ours", wish, 1).speed, peers)
@@ -209,7 +208,7 @@ def speed() -> Measured:
 # -- a storm --
 
 
-class Crashing(Ours):
+class Crashing(TfDistAdmission):
     """Ours, whose admitter is lost and made anew from what was written, now and then."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -236,11 +235,11 @@ class Crashing(Ours):
 )
 def storm() -> dict[str, Measured]:
     """Deterministic."""
-    scenario = TRACES["storm"](Wish())
+    scenario = TRACES["storm"](TraceOptions())
     policy = Crashing(scenario, 1)
     world = simulate(scenario, policy)
     ideal = sum(run.job.duration * run.job.workers for run in world.runs) / scenario.cluster.units
-    found, peer = figures(world), result("storm", "default", Wish(), 1).figures
+    found, peer = figures(world), result("storm", "default", TraceOptions(), 1).figures
     assert policy.crashes, "the admitter was never lost"
     return {
         "simulate.storm": Measured(found.makespan / ideal, note=f"{policy.crashes} crashes."),
@@ -282,7 +281,7 @@ def _row(name: str, one: Result) -> str:
     return f"{name:<16}{''.join(cells)}"
 
 
-def _table(title: str, trace: str, wish: Wish, seeds: int, policies: Sequence[str]) -> None:
+def _table(title: str, trace: str, wish: TraceOptions, seeds: int, policies: Sequence[str]) -> None:
     print(f"\n{title}, {seeds} seeds")
     widths = (9, 9, 9, 9, 9, 9, 10, 10, 10, 10, 9)
     more = "".join(f"{text:>9}" for text in ("stuck", "restarts", "resizes", "jobs/s"))
@@ -296,24 +295,24 @@ def main(seeds: int) -> int:
     every = tuple(POLICIES)
     for cluster, (nodes, gpus, jobs) in CLUSTERS.items():
         for load in (0.5, 0.7, 0.9, 1.1):
-            wish = Wish(jobs=jobs, nodes=nodes, gpus=gpus, load=load)
+            wish = TraceOptions(jobs=jobs, nodes=nodes, gpus=gpus, load=load)
             _table(f"B8 {cluster}, load {load}", "dragon", wish, seeds, every)
     for load in (0.8, 0.95, 1.05):
         _table(
             f"B9 philly, load {load}",
             "philly",
-            Wish(jobs=10_000, load=load),
+            TraceOptions(jobs=10_000, load=load),
             min(seeds, 5),
             ("default+timeout", *every[6:]),
         )
         _table(
             f"B9 helios, load {load}",
             "helios",
-            Wish(jobs=10_000, load=load),
+            TraceOptions(jobs=10_000, load=load),
             min(seeds, 5),
             ("default+timeout", *every[6:]),
         )
-    _table("B10 storm", "storm", Wish(), 1, every)
+    _table("B10 storm", "storm", TraceOptions(), 1, every)
     print("\nB7 Kueue's baseline: admissions a second, makespan, use, waits")
     for rate in (43.0, 69.0, 100.0, 250.0, 500.0, None):
         world = kueue(rate)

@@ -16,12 +16,13 @@ from typing import Any, Final, cast
 
 from benchmarks.jobs import tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark
-from tf_dist.client.watching import Watcher
+from tf_dist.client.monitor import ObjectWatcher
 from tf_dist.cluster.api import PODS, TFJOBS, Cluster, ObjectList
-from tf_dist.cluster.http import ApiServer
-from tf_dist.cluster.memory import MemoryCluster, SqliteJournal
-from tf_dist.core import render
+from tf_dist.cluster.apiserver.server import ApiServer
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
 from tf_dist.core.dialects import parse
+from tf_dist.core.podbuilder import replica_pod
 from tf_dist.errors import Gone
 
 _JSON = "json.dumps and loads of the same"
@@ -34,7 +35,7 @@ _FOLLOWED: Final = 10.0  # seconds
 def pods(count: int) -> list[dict[str, Any]]:
     """Pods as a job really makes them, each a dict of its own."""
     job = parse(tfjob("mnist", workers=1)).job
-    bodies = [render.pod(job, job.replicas[-1], "1.0.0") for _ in range(count)]
+    bodies = [replica_pod.build_pod(job, job.replicas[-1], "1.0.0") for _ in range(count)]
     for number, body in enumerate(bodies):
         body["metadata"]["name"] = f"pod-{number:06}"
         del body["metadata"]["ownerReferences"]  # the job itself is not stored here
@@ -117,7 +118,7 @@ _CLIENT = """
 import sys, time
 from benchmarks.store import pods
 from tf_dist.cluster.api import PODS
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.client.rest import RestCluster
 bodies, rates = pods(3100), []
 with RestCluster(sys.argv[1], token=sys.argv[2]) as cluster:
     for body in bodies[3000:]:
@@ -197,7 +198,7 @@ import os, resource, sys
 from pathlib import Path
 from benchmarks.store import pods
 from tf_dist.cluster.api import PODS
-from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 
 def resident():
     # On Linux ru_maxrss starts with what the parent had before exec, so it cannot be used there.
@@ -232,7 +233,7 @@ _OURS_CPU = """
 import sys, time
 from benchmarks.store import pods
 from tf_dist.cluster.api import PODS
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.client.rest import RestCluster
 bodies = pods(3500)
 with RestCluster(sys.argv[1], token=sys.argv[2]) as cluster:
     for first in range(0, 3500, 500):
@@ -319,7 +320,7 @@ class _Broken:
 def lists_behind_410() -> Measured:
     """Later they come every five seconds."""
     broken = _Broken()
-    watcher = Watcher(cast(Cluster, broken), TFJOBS, "default", lambda _: None)
+    watcher = ObjectWatcher(cast(Cluster, broken), TFJOBS, "default", lambda _: None)
     threading.Event().wait(_FOLLOWED)
     watcher.close()
     assert broken.lists > 1, "it did not try again"

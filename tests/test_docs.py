@@ -58,7 +58,7 @@ def test_every_link_and_path_of_the_documents_is_there(page: Path) -> None:
 
 def test_the_documents_say_of_every_security_field_what_becomes_of_it() -> None:
     """What the node reads of a pod's security is in the table, and the other way round."""
-    code = (ROOT / "tf_dist/cluster/node/security.py").read_text()
+    code = (ROOT / "tf_dist/cluster/kubelet/pod/security_context.py").read_text()
     table = (ROOT / "docs/node.md").read_text().partition("## Security and limits")[2].partition("\n## ")[0]
     told = set(re.findall(r"`([a-zA-Z]+)[`.:]", table))
     fields = {"runAsUser", "runAsGroup", "runAsNonRoot", "supplementalGroups", "fsGroup", "readOnlyRootFilesystem"}

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings, dump
+from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 # A line of Airflow's log that is ours; one without a time was printed by a task.
@@ -37,7 +37,7 @@ def main() -> int:
         kubeconfig = Path(scratch, "kubeconfig")
         try:
             with EmbeddedCluster(EmbeddedSettings(state_dir=Path(scratch, "node"), workdir=DAGS.parent)) as cluster:
-                dump(cluster.kubeconfig(), kubeconfig)
+                write_private_json(cluster.kubeconfig(), kubeconfig)
                 return run(dag, Path(scratch), kubeconfig)
         except KeyboardInterrupt:
             print("\nStopped; the job, the cluster and Airflow are gone.")

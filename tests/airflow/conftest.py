@@ -20,9 +20,9 @@ from tests.airflow.light import LightSite, light_site
 from tests.airflow.site import SECONDS, Site
 from tests.airflow.stack import Stack
 from tests.waiting import until
-from tf_dist.airflow.hubs import HUBS
-from tf_dist.cluster.node.settings import NetworkMode
-from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings, dump
+from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
+from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
+from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json
 
 INSTALLED = importlib.util.find_spec("airflow") is not None
 
@@ -68,7 +68,7 @@ def cluster_site() -> Iterator[Site]:
         settings = EmbeddedSettings(state_dir=Path(scratch, "node"), network=NetworkMode.SHARED)
         with EmbeddedCluster(settings) as embedded:
             kubeconfig = Path(scratch, "kubeconfig")
-            dump(embedded.kubeconfig(), kubeconfig)
+            write_private_json(embedded.kubeconfig(), kubeconfig)
             # The cluster's own driver follows the last of its kinds: what begins from now on is not its thread.
             until(lambda: "reflect-priorityclasses" in {thread.name for thread in threading.enumerate()}, 60)
             yield Site(embedded, str(kubeconfig))
@@ -131,7 +131,7 @@ def nothing_is_left(cluster_site: Site) -> Iterator[None]:
     for job in cluster_site.jobs():
         cluster_site.delete(job["metadata"]["name"])
     cluster_site.until_empty()
-    assert len(HUBS) == 0
+    assert len(SHARED_INFORMERS) == 0
     until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("hub")], SECONDS)
 
 

@@ -70,7 +70,7 @@ def deferred(task: TFJobOperator, instance: Instance) -> TFJobTrigger:
     with pytest.raises(TaskDeferred) as caught:
         task.execute(instance.context())
     path, arguments = caught.value.trigger.serialize()
-    assert path == "tf_dist.airflow.trigger.TFJobTrigger"
+    assert path == "tf_dist.airflow.triggers.tfjob.TFJobTrigger"
     return TFJobTrigger(**arguments)
 
 

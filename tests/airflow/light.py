@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.airflow.site import document
-from tf_dist.airflow.identity import OWNER
+from tf_dist.airflow.jobs.task_identity import OWNER_ANNOTATION
 from tf_dist.cluster.api import LEASES, TFJOBS, Object
-from tf_dist.cluster.http import ApiServer, kubeconfig
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.core import names
+from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.core.api import names
 
 
 @dataclass(frozen=True)
 class LightSite:
-    """``url`` and ``token``: how it is reached; ``kubeconfig``: a file that says so."""
+    """``url`` and ``token``: how it is reached; ``make_kubeconfig``: a file that says so."""
 
     cluster: MemoryCluster
     folder: Path
@@ -33,7 +33,7 @@ class LightSite:
     def config(self, url: str) -> str:
         """A kubeconfig for this cluster as it is reached at ``url``."""
         path = self.folder / f"kubeconfig-{url.rpartition(':')[2]}"
-        path.write_text(json.dumps(kubeconfig(url, self.token)))
+        path.write_text(json.dumps(make_kubeconfig(url, self.token)))
         return str(path)
 
     @property
@@ -45,7 +45,7 @@ class LightSite:
     def submit(self, name: str, owner: str = "", **annotations: str) -> str:
         """A job; its uid."""
         body = document(name=name)
-        body["metadata"]["annotations"] = {**({OWNER: owner} if owner else {}), **annotations}
+        body["metadata"]["annotations"] = {**({OWNER_ANNOTATION: owner} if owner else {}), **annotations}
         return str(self.cluster.create(TFJOBS, "default", body)["metadata"]["uid"])
 
     def status(self, name: str, **memory: Any) -> None:

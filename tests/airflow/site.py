@@ -9,10 +9,10 @@ from typing import Any
 
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS, Object
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.core import names
-from tf_dist.driver.embedded import EmbeddedCluster
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.core.api import names
 from tf_dist.errors import NotFound
+from tf_dist.local.embedded import EmbeddedCluster
 
 SECONDS = 120.0
 FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"

@@ -7,28 +7,28 @@ from typing import Any
 
 from tests.airflow.site import document
 from tests.waiting import until
-from tf_dist.airflow.attending import LogView
-from tf_dist.airflow.sight import OwnSight
-from tf_dist.client.following import LogLine
-from tf_dist.client.jobs import StoredJob
-from tf_dist.client.scene import Scene
+from tf_dist.airflow.shared.job_store import InformerJobStore
+from tf_dist.airflow.shared.job_waiter import TaskLogView
+from tf_dist.client.log_follower import LogLine
+from tf_dist.client.monitor import JobSnapshot
+from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import TFJOBS
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.core.model import ReplicaId
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.core.api.job import ReplicaId
 
 
-def waiting(message: str) -> Scene:
+def waiting(message: str) -> JobSnapshot:
     """A job that waits, and why."""
     stored: dict[str, Any] = document(name="a")
     stored["metadata"] |= {"namespace": "default", "uid": "u"}
     stored["status"] = {"tfDist": {"phase": "Pending", "reason": "NoRoom", "message": message}}
     job = StoredJob(TFJOBS, stored)
-    return Scene(job.job).with_objects(job.status, [])
+    return JobSnapshot(job.job).with_objects(job.status, [])
 
 
 def test_its_place_in_the_line_is_told_when_it_changes() -> None:
     said: list[str] = []
-    view = LogView(waiting("").job, said.append, lines=True)
+    view = TaskLogView(waiting("").job, said.append, lines=True)
     for message in ("place 3", "place 2", "place 2"):
         view.show(waiting(message), [])
     view.show(waiting("place 2"), [LogLine(ReplicaId("worker", 0), "worker-0", "step=1")])
@@ -43,7 +43,7 @@ def test_when_it_is_closed_nothing_is_followed_any_more() -> None:
     with MemoryCluster() as cluster:
         before = {*threading.enumerate()}
         rung: list[Any] = []
-        sight = OwnSight(cluster, "default", rung=rung.append, troubled=lambda: None)
+        sight = InformerJobStore(cluster, "default", rung=rung.append, troubled=lambda: None)
         sight.follow(TFJOBS)
         cluster.create(TFJOBS, "default", document(name="a"))
         until(lambda: bool(rung), 60)

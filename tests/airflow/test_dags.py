@@ -19,7 +19,7 @@ from tests.airflow.running import run
 from tests.airflow.site import SECONDS
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS
-from tf_dist.driver import local as lasting
+from tf_dist.local import daemon_control as lasting
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
 
@@ -32,7 +32,7 @@ NAMES = sorted(path.stem for path in DAGS.glob("*.py"))
 def local(airflow_db: None) -> Iterator[str]:
     """The folder of a local cluster that is up, as ``tf-dist local up`` makes it."""
     with tempfile.TemporaryDirectory(prefix="td-") as folder:
-        lasting.up(lasting.LocalSettings(state_dir=folder, workdir=folder), timeout=SECONDS)
+        lasting.up(lasting.DaemonSettings(state_dir=folder, workdir=folder), timeout=SECONDS)
         try:
             yield folder
         finally:

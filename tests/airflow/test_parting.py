@@ -14,8 +14,8 @@ from tests.airflow.site import document
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
 
 from tf_dist.airflow import TFJobOperator
-from tf_dist.airflow.hook import TFJobHook
-from tf_dist.airflow.parting import Parting
+from tf_dist.airflow.hooks.tfjob import TFJobHook
+from tf_dist.airflow.operators.task_run import JobCleanup
 
 MINE = "me/1"
 
@@ -27,8 +27,8 @@ def hook(light: LightSite) -> Iterator[TFJobHook]:
     found.close()
 
 
-def parting(hook: TFJobHook, ti: Instance, **arguments: Any) -> Parting:
-    return Parting(TFJobOperator(task_id="train", job=document(), **arguments), ti, hook, MINE)
+def parting(hook: TFJobHook, ti: Instance, **arguments: Any) -> JobCleanup:
+    return JobCleanup(TFJobOperator(task_id="train", job=document(), **arguments), ti, hook, MINE)
 
 
 @pytest.mark.parametrize(

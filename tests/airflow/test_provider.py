@@ -46,11 +46,16 @@ def test_looking_for_providers_imports_nothing_of_what_a_task_needs() -> None:
     code = "import sys; from tf_dist.airflow.provider import get_provider_info as g; g(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     loaded = set(done.stdout.split())
-    assert not loaded & {"airflow", "pydantic", "numpy", "yaml", "tf_dist.core.dialects", "tf_dist.driver.loop"}
+    assert not loaded & {"airflow", "pydantic", "numpy", "yaml", "tf_dist.core.dialects", "tf_dist.controller.driver"}
 
 
 def test_reading_dags_imports_nothing_of_what_a_task_needs() -> None:
     code = "import sys; from tf_dist.airflow import *; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
     loaded = set(done.stdout.split())
-    assert not loaded & {"numpy", "tf_dist.driver.loop", "tf_dist.core.gang.admit", "tf_dist.airflow.hub"}
+    assert not loaded & {
+        "numpy",
+        "tf_dist.controller.driver",
+        "tf_dist.core.gang.admission",
+        "tf_dist.airflow.shared.job_informer",
+    }

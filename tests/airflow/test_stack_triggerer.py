@@ -9,7 +9,7 @@ import pytest
 from tests.airflow.site import Site
 from tests.airflow.stack import Stack, eventually
 from tf_dist.cluster.api import LEASES
-from tf_dist.core.claims import driver_of
+from tf_dist.core.reconciler.ownership import driver_of
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tests.airflow.site import document
-from tf_dist.airflow.tickets import Seen, Ticket
-from tf_dist.client.following import LogLine
-from tf_dist.client.watching import Listed
+from tf_dist.airflow.shared.subscription import SeenJob, Subscription
+from tf_dist.client.log_follower import LogLine
+from tf_dist.client.monitor import ObjectsListed
 from tf_dist.cluster.api import PODS, TFJOBS, Object
-from tf_dist.core.model import ReplicaId
-from tf_dist.driver.refs import JobRef
+from tf_dist.controller.driver_settings import JobRef
+from tf_dist.core.api.job import ReplicaId
 
 
 def job(uid: str = "u", phase: str = "Running") -> Object:
@@ -24,8 +24,8 @@ class Desk:
 
     def __init__(self) -> None:
         self.told = 0
-        self.seen: Seen | None = job(), []
-        self.ticket = Ticket(JobRef(TFJOBS, "default", "a"), job(), self._tell, lambda: self.seen, driven=False)
+        self.seen: SeenJob | None = job(), []
+        self.ticket = Subscription(JobRef(TFJOBS, "default", "a"), job(), self._tell, lambda: self.seen, driven=False)
 
     def _tell(self) -> None:
         self.told += 1
@@ -40,12 +40,12 @@ def test_several_changes_are_told_once_until_they_are_taken() -> None:
         desk.ticket.ring()
     desk.ticket.put(LINE)
     assert desk.told == 1
-    assert desk.ticket.take(0) == [Listed(PODS, []), LINE]
+    assert desk.ticket.take(0) == [ObjectsListed(PODS, []), LINE]
     desk.ticket.ring()
     assert desk.told == 2
-    assert desk.ticket.take(0) == [Listed(PODS, [])]
+    assert desk.ticket.take(0) == [ObjectsListed(PODS, [])]
     desk.ticket.look_again()
-    assert (desk.told, desk.ticket.take(0)) == (2, [Listed(PODS, [])])
+    assert (desk.told, desk.ticket.take(0)) == (2, [ObjectsListed(PODS, [])])
 
 
 def test_what_is_too_much_for_once_is_told_again() -> None:

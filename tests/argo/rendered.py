@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tf_dist.argo.rendering import render
+from tf_dist.argo.render import render
 
 FOLDER = Path(__file__).parents[2] / "workflows"
 MODULES = sorted(FOLDER.glob("*.py"))

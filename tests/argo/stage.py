@@ -15,15 +15,15 @@ from typing import Any
 import yaml
 
 from tests.cli.conftest import PROGRAM, surroundings
-from tests.client.launching import definition
+from tests.client.launch.launching import definition
 from tests.waiting import until
 from tf_dist.client.launch.contract import WORKFLOWS
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS, Cluster, Object
-from tf_dist.cluster.memory.resources import CRDS
-from tf_dist.core import names
-from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings
-from tf_dist.driver.lease import INLINE
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.controller.leases.lease import DRIVER_INLINE
+from tf_dist.core.api import names
 from tf_dist.errors import NotFound
+from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
 
 PATIENCE = 60.0
 FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
@@ -150,7 +150,7 @@ class Stage:
 
     def leases(self) -> list[str]:
         """Those of drivers that live in a process of their own."""
-        found = self.cluster.list(LEASES, labels=f"{names.DRIVER}={INLINE}").items
+        found = self.cluster.list(LEASES, labels=f"{names.DRIVER}={DRIVER_INLINE}").items
         return [lease["metadata"]["name"] for lease in found]
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tf_dist.cli.commands.workflows import home
-from tf_dist.cli.manifests import rules
-from tf_dist.cli.manifests.argo import for_argo, launching
+from tf_dist.cli.commands.argo_workflows import home
+from tf_dist.cli.install import rbac
+from tf_dist.cli.install.rbac import argo_roles, launcher_rules
 
 TF_DIST = Path(sys.executable).with_name("tf-dist")
 
@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_step_may_what_a_driver_may_and_what_argo_needs() -> None:
-    more = [rule for rule in launching() if rule not in rules.inline()]
+    more = [rule for rule in launcher_rules() if rule not in rbac.inline_driver_rules()]
     assert [(rule["resources"], rule["verbs"]) for rule in more] == [
         (["workflowtaskresults"], ["create", "patch"]),
         (["workflows"], ["get"]),
@@ -62,6 +62,6 @@ def test_a_step_may_what_a_driver_may_and_what_argo_needs() -> None:
 
 @pytest.mark.parametrize("namespace", ["default", "research"])
 def test_the_account_is_bound_where_it_is(namespace: str) -> None:
-    for one in for_argo(namespace):
+    for one in argo_roles(namespace):
         for subject in one.get("subjects", []):
             assert subject["namespace"] == namespace

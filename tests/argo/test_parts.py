@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 
 from tests.argo.stage import job
 from tests.waiting import until
-from tf_dist.client.following import LogLine
 from tf_dist.client.launch import contract
-from tf_dist.client.launch.arguments import Options, parse
-from tf_dist.client.launch.order import order
-from tf_dist.client.launch.outputs import Outputs, ProgressFile, progress_outputs
-from tf_dist.client.launch.relay import Relay
-from tf_dist.client.launch.usage import Usage
-from tf_dist.client.scene import Scene
-from tf_dist.core.model import ReplicaId
-from tf_dist.core.progress import Progress
-from tf_dist.core.termination import OnTerm
+from tf_dist.client.launch.launcher_arguments import LauncherOptions, parse_arguments
+from tf_dist.client.launch.log_writer import LogWriter
+from tf_dist.client.launch.step_job import step_document
+from tf_dist.client.launch.step_outputs import GpuUsage, ProgressFile, StepOutputs, progress_outputs
+from tf_dist.client.log_follower import LogLine
+from tf_dist.client.monitor import JobSnapshot
+from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.diagnostics.metrics_parser import Progress
+from tf_dist.core.steps.shutdown import OnTerm
 from tf_dist.errors import InvalidJob
 
 # The command line
@@ -32,11 +31,11 @@ from tf_dist.errors import InvalidJob
 
 def test_what_is_empty_is_not_said() -> None:
     names = ("workers", "ps", "queue", "priority-class", "image", "model-dir", "total-steps", "timeout", "retry")
-    assert parse(["--job=x", *(f"--{name}=" for name in names), "--set="], {}) == Options(job="x")
+    assert parse_arguments(["--job=x", *(f"--{name}=" for name in names), "--set="], {}) == LauncherOptions(job="x")
 
 
 def test_what_is_said(tmp_path: Path) -> None:
-    found = parse(
+    found = parse_arguments(
         ["--job-file=x.yaml", "--workers=3", "--retry=1", "--retries=3", "--pending-timeout=1h30m", "--on-term=leave"],
         {"ARGO_PROGRESS_FILE": "/p", "ARGO_TERMINATION_GRACE_PERIOD_SECONDS": "90", "ARGO_DEADLINE": "d"},
     )
@@ -57,7 +56,7 @@ def test_what_is_said(tmp_path: Path) -> None:
 )
 def test_a_wrong_command_line_ends_with_2(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        parse(arguments, {})
+        parse_arguments(arguments, {})
     assert caught.value.code == 2
     assert told in capsys.readouterr().err
 
@@ -66,27 +65,27 @@ def test_an_argument_too_long_for_a_command_line_comes_in_a_file(capsys: pytest.
     stored = Path(f"/tmp/argo_arg_{os.getpid()}.txt")
     stored.write_text("--job=kind: TFJob\nmetadata:\n  name: long\n")
     try:
-        assert parse([f"@{stored}"], {}).job == "kind: TFJob\nmetadata:\n  name: long\n"
+        assert parse_arguments([f"@{stored}"], {}).job == "kind: TFJob\nmetadata:\n  name: long\n"
     finally:
         stored.unlink()
     with pytest.raises(SystemExit):
-        parse([f"@{stored}"], {})
+        parse_arguments([f"@{stored}"], {})
     assert "cannot be read" in capsys.readouterr().err
-    assert parse(["--job=@/tmp/other.txt"], {}).job == "@/tmp/other.txt"  # anybody else's file is left alone
+    assert parse_arguments(["--job=@/tmp/other.txt"], {}).job == "@/tmp/other.txt"  # anybody else's file is left alone
 
 
 # The job
 
 
-def made(options: Options, home: str = "ml") -> dict[str, Any]:
-    return order(options, home)[0].document
+def made(options: LauncherOptions, home: str = "ml") -> dict[str, Any]:
+    return step_document(options, home)[0].document
 
 
-def options(document: Any, **more: Any) -> Options:
+def options(document: Any, **more: Any) -> LauncherOptions:
     import json
 
     step = {"workflow": "wf", "workflow_uid": "u-1", "node": "wf.train"}
-    return Options(job=json.dumps(document), **{**step, **more})
+    return LauncherOptions(job=json.dumps(document), **{**step, **more})
 
 
 def test_the_name_is_that_of_the_step_at_every_try() -> None:
@@ -98,7 +97,7 @@ def test_the_name_is_that_of_the_step_at_every_try() -> None:
 
 @given(name=st.from_regex(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?", fullmatch=True), workers=st.integers(1, 2000))
 def test_names_of_pods_stay_short_enough(name: str, workers: int) -> None:
-    entry, _ = order(options(job("true", name=name, workers=workers)), "ml")
+    entry, _ = step_document(options(job("true", name=name, workers=workers)), "ml")
     assert re.fullmatch(r".+-[a-z0-9]{8}", entry.job.key.name)
     assert len(f"{entry.job.key.name}-worker-{workers - 1}") <= 63
 
@@ -129,7 +128,7 @@ def test_what_the_step_asks_for_is_checked_like_all_the_rest() -> None:
 
 
 def test_outputs_are_whole_at_every_moment(tmp_path: Path) -> None:
-    outputs, seen, stop = Outputs(tmp_path / "out"), set(), threading.Event()
+    outputs, seen, stop = StepOutputs(tmp_path / "out"), set(), threading.Event()
     outputs.start("tiny")
 
     def read() -> None:
@@ -148,7 +147,7 @@ def test_outputs_are_whole_at_every_moment(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_goes_away_meanwhile_ends_nothing(tmp_path: Path) -> None:
-    outputs = Outputs(tmp_path / "out")
+    outputs = StepOutputs(tmp_path / "out")
     outputs.start("tiny")
     for path in (tmp_path / "out").iterdir():
         path.unlink()
@@ -196,37 +195,37 @@ def lines(*texts: str) -> list[LogLine]:
 
 def test_a_slow_reader_holds_up_whoever_writes() -> None:
     reading, writing = os.pipe()
-    relay = Relay(writing)
+    log_writer = LogWriter(writing)
     try:
         chunk = ["x" * 1000] * 100
         filled = threading.Event()
 
         def fill() -> None:
             for _ in range(40):
-                relay.show(Scene(_job()), lines(*chunk))
+                log_writer.show(JobSnapshot(_job()), lines(*chunk))
             filled.set()
 
         thread = threading.Thread(target=fill)
         thread.start()
-        until(lambda: relay.behind, 60)
+        until(lambda: log_writer.behind, 60)
         assert not filled.is_set()
         got = 0
         while not (filled.is_set() and got >= 40 * 100 * 1012):
             got += len(os.read(reading, 1 << 16))
         thread.join()
     finally:
-        relay.close()
+        log_writer.close()
         os.close(reading)
         os.close(writing)
 
 
 def test_in_a_hurry_lines_are_left_out() -> None:
     reading, writing = os.pipe()
-    relay = Relay(writing)
-    relay.hurry()
+    log_writer = LogWriter(writing)
+    log_writer.hurry()
     for _ in range(40):
-        relay.show(Scene(_job()), lines(*["x" * 1000] * 100))
-    assert relay.finish(0) is False
+        log_writer.show(JobSnapshot(_job()), lines(*["x" * 1000] * 100))
+    assert log_writer.finish(0) is False
     os.close(reading)  # the writer's thread ends with the pipe
     os.close(writing)
 
@@ -234,15 +233,15 @@ def test_in_a_hurry_lines_are_left_out() -> None:
 def test_a_reader_that_has_left_ends_nothing() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    relay = Relay(writing)
+    log_writer = LogWriter(writing)
     for _ in range(3):
-        relay.say("hello")
-    assert relay.finish(60)
+        log_writer.say("hello")
+    assert log_writer.finish(60)
     os.close(writing)
 
 
 def _job() -> Any:
-    return order(options(job("true")), "ml")[0].job
+    return step_document(options(job("true")), "ml")[0].job
 
 
 # GPUs
@@ -258,7 +257,7 @@ def pod(uid: str, gpus: int, start: int, end: int | None = None) -> dict[str, An
 
 
 def test_gpu_seconds_count_what_pods_held() -> None:
-    start, usage = 1_800_000_000.0, Usage()
+    start, usage = 1_800_000_000.0, GpuUsage()
     usage.note({"a": pod("a", 2, 0), "b": pod("b", 1, 10)}, start + 10)
     assert usage.gpu_seconds(start + 10) == 20
     usage.note({"a": pod("a", 2, 0, 20)}, start + 30)  # b is gone: it held its GPU until somebody saw that
@@ -275,7 +274,7 @@ def test_gpu_seconds_of_a_pod_that_has_ended_are_those_up_to_its_last_container(
     phase: str, end: int | None, seconds: int
 ) -> None:
     """One that has ended, and whose containers do not say when, has never begun as far as one knows."""
-    start, usage, found = 1_800_000_000.0, Usage(), pod("a", 1, 0, end)
+    start, usage, found = 1_800_000_000.0, GpuUsage(), pod("a", 1, 0, end)
     found["status"]["phase"] = phase
     usage.note({"a": found}, start + 30)
     assert usage.gpu_seconds(start + 60) == seconds

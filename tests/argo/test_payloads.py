@@ -17,8 +17,8 @@ from tests.argo.rendered import documents  # noqa: E402
 from tests.argo.runner import spec_of  # noqa: E402
 from tests.argo.strict import REFERENCE  # noqa: E402
 from tests.payloads import PAYLOADS, changed_leaves  # noqa: E402
-from tf_dist.client.launch.arguments import parse  # noqa: E402
-from tf_dist.client.launch.order import order  # noqa: E402
+from tf_dist.client.launch.launcher_arguments import parse_arguments  # noqa: E402
+from tf_dist.client.launch.step_job import step_document  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
 
 DOCUMENTS = documents()
@@ -70,7 +70,7 @@ def _tasks(spec: Mapping[str, Any], template: str) -> Iterator[dict[str, Any]]:
 
 def job(name: str, given: Mapping[str, str]) -> dict[str, Any]:
     """The job that the step would create."""
-    entry, _ = order(parse(command_line(name, given), {}), "default")
+    entry, _ = step_document(parse_arguments(command_line(name, given), {}), "default")
     return entry.document
 
 

@@ -22,10 +22,10 @@ from tests.core.dialects.documents import v1, v1alpha1, volcano  # noqa: E402
 from tests.payloads import changed_leaves  # noqa: E402
 from tf_dist.argo import Input, TFJob, TFJobStep, cleanup_step, tf_job_resource, wait_admitted_step  # noqa: E402
 from tf_dist.client.launch import contract  # noqa: E402
-from tf_dist.client.launch.arguments import parse  # noqa: E402
-from tf_dist.client.launch.order import order  # noqa: E402
+from tf_dist.client.launch.launcher_arguments import parse_arguments  # noqa: E402
+from tf_dist.client.launch.step_job import step_document  # noqa: E402
 from tf_dist.cluster.api import TFJOBS  # noqa: E402
-from tf_dist.core.status import TERMINAL, Phase  # noqa: E402
+from tf_dist.core.api.status import TERMINAL, Phase  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
 
 Parameter = hera.Parameter
@@ -45,7 +45,7 @@ def command_line(step: Any, **arguments: str) -> Any:
     scope = {"workflow.name": "wf", "workflow.uid": "u", "node.name": "wf.train", "retries": "0"}
     for one in found["inputs"]["parameters"]:
         scope[f"inputs.parameters.{one['name']}"] = arguments.get(one["name"], one.get("default", ""))
-    return parse([substituted(word, scope) for word in found["container"]["args"]], {})
+    return parse_arguments([substituted(word, scope) for word in found["container"]["args"]], {})
 
 
 def test_every_argument_reaches_the_launcher() -> None:
@@ -130,7 +130,7 @@ STEPS = Input("steps", int, default=10, minimum=1, maximum=5000, text="train --s
 
 def made(step: Any, **arguments: str) -> dict[str, Any]:
     """The job that the launcher would create."""
-    return dict(order(command_line(step, **arguments), "default")[0].document)
+    return dict(step_document(command_line(step, **arguments), "default")[0].document)
 
 
 def test_what_a_workflow_fills_in_goes_to_one_place() -> None:

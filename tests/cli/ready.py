@@ -21,10 +21,10 @@ from pathlib import Path
 
 import tf_dist.cli
 import tf_dist.client
-import tf_dist.driver
+import tf_dist.controller
 from tf_dist.cli.main import main
 
-for _package in (tf_dist.cli, tf_dist.client, tf_dist.driver):
+for _package in (tf_dist.cli, tf_dist.client, tf_dist.controller):
     for _module in pkgutil.walk_packages(_package.__path__, f"{_package.__name__}."):
         if not _module.name.endswith("__main__"):
             importlib.import_module(_module.name)

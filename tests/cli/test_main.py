@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Program
 from tf_dist import __version__, errors
-from tf_dist.client import exits
+from tf_dist.client import exit_codes
 
 COMMANDS = ["validate", "plan", "run", "convert", "submit", "get", "describe", "logs", "wait", "explain", "suspend"]
 
@@ -89,14 +89,14 @@ def test_a_traceback_only_for_those_who_ask(tf_dist: Program) -> None:
     ],
 )
 def test_exit_codes(error: errors.TFDistError, code: int) -> None:
-    assert exits.code_of(error) == code
+    assert exit_codes.exit_code_of_error(error) == code
 
 
 @pytest.mark.parametrize(
     ("arguments", "forbidden"),
     [
-        (["--help"], {"pydantic", "yaml", "urllib3", "kubernetes", "tf_dist.core.dialects", "tf_dist.driver"}),
-        (["validate", "job.yaml"], {"urllib3", "kubernetes", "tf_dist.driver", "tf_dist.cluster", "rich"}),
+        (["--help"], {"pydantic", "yaml", "urllib3", "kubernetes", "tf_dist.core.dialects", "tf_dist.controller"}),
+        (["validate", "job.yaml"], {"urllib3", "kubernetes", "tf_dist.controller", "tf_dist.cluster", "rich"}),
     ],
 )
 def test_nothing_heavy_is_imported(tf_dist: Program, arguments: list[str], forbidden: set[str]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from tf_dist.client.companions import create_companion
-from tf_dist.client.yaml_files import Written
+from tf_dist.client.submission import create_companion
+from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.cluster.api import Object
 
 CLAIM = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -27,7 +27,7 @@ def secret(word: str = "hello", **more: Any) -> Object:
 
 
 def put(cluster: Any, body: Object, owner: str = "digits", namespace: str = "default") -> str:
-    return create_companion(cluster, Written("job.yaml", None, body, None), namespace, owner=owner)
+    return create_companion(cluster, YamlDocument("job.yaml", None, body, None), namespace, owner=owner)
 
 
 def word_of(body: Object) -> str:

@@ -6,12 +6,12 @@ import threading
 from typing import Any
 
 from tests.cluster.support import FixedStream, pod
-from tests.driver.harness import tfjob
+from tests.controller.harness import tfjob
 from tests.waiting import until
-from tf_dist.client.following import Ended, Following, Instance, LogLine
-from tf_dist.client.jobs import StoredJob
+from tf_dist.client.log_follower import ContainerInstance, LogEnded, LogFollower, LogLine
+from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import TFJOBS, Object
-from tf_dist.core import names
+from tf_dist.core.api import names
 
 SECONDS = 60
 
@@ -38,19 +38,19 @@ def test_all_end_when_it_is_closed_one_that_is_only_being_opened_included() -> N
     body = pod("a")
     body["metadata"] |= {"uid": "p", "labels": labels}
     streams = {"open": Endless(), "slow": Endless()}
-    gate, opening, said = threading.Event(), list[str](), list[LogLine | Ended]()
+    gate, opening, said = threading.Event(), list[str](), list[LogLine | LogEnded]()
 
-    def open_log(_: Object, instance: Instance) -> Any:
+    def open_log(_: Object, instance: ContainerInstance) -> Any:
         opening.append(instance.container)
         assert instance.container == "open" or gate.wait(SECONDS)
         return streams[instance.container]
 
-    following = Following(job, open_log, said.append)
+    following = LogFollower(job, open_log, said.append)
     assert following.notice({**body, "status": {"containerStatuses": started}})
     until(lambda: len(opening) == 2, SECONDS)
     assert following.pending(lambda _: True)
     following.close()
     gate.set()
     until(lambda: len(said) == 2, SECONDS)
-    assert sorted(said) == [Ended(Instance("p", name, 0)) for name in ("open", "slow")]
+    assert sorted(said) == [LogEnded(ContainerInstance("p", name, 0)) for name in ("open", "slow")]
     assert not following.pending(lambda _: True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.driver.harness import disturbed, tfjob
-from tf_dist.client.jobs import StoredJob
-from tf_dist.client.waiting import NotYet, wait_for
+from tests.controller.harness import disturbed, tfjob
+from tf_dist.client.stored_jobs import StoredJob
+from tf_dist.client.wait import GoalNotReached, wait_for
 from tf_dist.cluster.api import TFJOBS, Cluster
-from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.errors import Gone, JobFailed, NotFound, Unavailable
 
 
@@ -34,7 +34,7 @@ def stored(memory: MemoryCluster, phase: str) -> StoredJob:
         ("Failed", "failed", "tfjob/a Failed", None),
         ("Failed", "succeeded", "", JobFailed("tfjob/a failed: exit code 3")),
         ("Completed", "running", "", JobFailed("tfjob/a is Succeeded and will never be running")),
-        ("Running", "finished", "", NotYet("tfjob/a is not finished yet, it is Running")),
+        ("Running", "finished", "", GoalNotReached("tfjob/a is not finished yet, it is Running")),
         ("", "deleted", "tfjob/a deleted", None),
         ("", "running", "", NotFound("tfjob/a has been deleted, so it will never be running")),
     ],
@@ -68,23 +68,23 @@ def interrupted(memory: MemoryCluster, watches: Iterator[bool]) -> Cluster:
 
 
 def test_after_a_watch_that_brought_something_pauses_are_short_again() -> None:
-    pauses: list[float] = []
+    backoffs: list[float] = []
     with MemoryCluster() as memory:
         job = stored(memory, "Running")
         cluster = interrupted(memory, iter([*[False] * 6, True, False]))
-        wait_for(cluster, [job], "deleted", None, print, sleep=pauses.append)
-    assert len(pauses) == 8
-    assert max(pauses[:6]) > 0.2 >= pauses[6]
+        wait_for(cluster, [job], "deleted", None, print, sleep=backoffs.append)
+    assert len(backoffs) == 8
+    assert max(backoffs[:6]) > 0.2 >= backoffs[6]
 
 
 def test_a_cluster_that_is_away_is_asked_ever_more_seldom() -> None:
-    pauses: list[float] = []
+    backoffs: list[float] = []
 
     def before(verb: str, *_: Any, **__: Any) -> None:
-        if len(pauses) < 6:
+        if len(backoffs) < 6:
             raise Unavailable("away")
 
     with MemoryCluster() as memory:
         job = stored(memory, "Completed")
-        wait_for(disturbed(memory, before), [job], "succeeded", None, print, sleep=pauses.append)
-    assert max(pauses) > 10 * pauses[0] > 0
+        wait_for(disturbed(memory, before), [job], "succeeded", None, print, sleep=backoffs.append)
+    assert max(backoffs) > 10 * backoffs[0] > 0

@@ -13,10 +13,11 @@ import pytest
 
 from tests.cluster.support import cluster_of_kubeconfig, real_kubeconfig, tf_job_definition, wait_for
 from tf_dist.cluster.api import NAMESPACES, TFJOBS, Cluster, Resource
-from tf_dist.cluster.http import ApiServer
-from tf_dist.cluster.memory import MemoryCluster, SqliteJournal
-from tf_dist.cluster.memory.resources import CRDS
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.apiserver.server import ApiServer
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
+from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import AlreadyExists, NotFound
 
 SERVICE_ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from tf_dist.cli.manifests import definitions
+from tf_dist.cli.install import crds
 from tf_dist.cluster.api import ALL_LINES, Cluster, LogOptions, Object, Resource, WatchEvent
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import NotFound
 
 
@@ -142,7 +142,7 @@ def cluster_of_kubeconfig(path: str) -> RestCluster:
 
 def tf_job_definition() -> Object:
     """The CustomResourceDefinition that tf-dist installs."""
-    return definitions.tfjobs()
+    return crds.tfjobs()
 
 
 def real_kubeconfig() -> str:

@@ -6,29 +6,32 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tf_dist.core import names, render
-from tf_dist.core.actions import Plan, WriteStatus
-from tf_dist.core.dialects.tfjob_v1 import RESTART_POLICIES
-from tf_dist.core.dialects.tfjob_v1alpha1 import REPLACE, chief_rules
-from tf_dist.core.gang.model import Admit
-from tf_dist.core.model import (
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import Admit
+from tf_dist.core.api.context import Observed, Plan, WriteStatus
+from tf_dist.core.api.job import (
+    Action,
     CleanPodPolicy,
-    Counting,
+    CompletionByCounts,
     Dialect,
+    Event,
     Job,
     JobKey,
     Plugins,
     ReplicaId,
     ReplicaSpec,
     Role,
+    Rule,
     RunPolicy,
     Scheduling,
     ServiceStyle,
     SuccessRule,
     TFConfigStyle,
 )
-from tf_dist.core.observed import Observed, PodView, pod_view
-from tf_dist.core.policy_model import Action, Event, Rule
+from tf_dist.core.api.pods import PodView, pod_view
+from tf_dist.core.dialects.kubeflow_v1 import RESTART_POLICIES
+from tf_dist.core.dialects.kubeflow_v1alpha1 import REPLACE_POD, chief_rules
+from tf_dist.core.podbuilder import replica_pod
 
 START = 1_800_000_000.0
 EVICTED = frozenset({Event.POD_EVICTED, Event.NODE_LOST})
@@ -36,7 +39,7 @@ FAILED = frozenset({Event.POD_FAILED})
 
 # The tables themselves, as documents come to them.
 NEVER, ON_FAILURE, EXIT_CODE = (RESTART_POLICIES[policy] for policy in ("Never", "OnFailure", "ExitCode"))
-REPLACED = (REPLACE,)
+REPLACED = (REPLACE_POD,)
 CHIEF = chief_rules(0)
 
 
@@ -88,7 +91,7 @@ def volcano_job(
         "key": JobKey("default", "tf-dist-mnist"),
         "uid": "uid-volcano",
         "run_policy": RunPolicy(clean_pods=CleanPodPolicy.RUNNING, max_restarts=2, container_restarts_count=False),
-        "counting": Counting(min_available=needed),
+        "counting": CompletionByCounts(min_available=needed),
         "services": ServiceStyle.PER_JOB,
         "plugins": Plugins(env=True, svc=True),
         "scheduling": Scheduling(min_available=needed, queue="default", scheduler_name="volcano"),
@@ -100,7 +103,7 @@ def volcano_job(
 def pod(job: Job, replica: str, status: Mapping[str, Any] | None = None, *, attempt: str = "1.0.0", **meta: Any) -> Any:
     """A raw pod of a job as a cluster has it; ``status`` as in Kubernetes."""
     type_, _, index = replica.rpartition("-")
-    body = render.pod(job, ReplicaId(type_, int(index)), attempt)
+    body = replica_pod.build_pod(job, ReplicaId(type_, int(index)), attempt)
     body["metadata"] |= {"uid": f"{replica}@{attempt}", "creationTimestamp": "2027-01-15T08:00:00Z", **meta}
     return {**body, "status": dict(status or {"phase": "Pending"})}
 

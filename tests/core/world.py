@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from tests.core.builders import START
-from tf_dist.core import disruptions, names
-from tf_dist.core.actions import Action, Create, Delete, DeleteJob, Plan, Update, WriteStatus
-from tf_dist.core.gang.model import Admit, Verdict, Wait
-from tf_dist.core.model import Job, ReplicaId
-from tf_dist.core.observed import Observed, PodView, pod_view
-from tf_dist.core.reconcile import reconcile
-from tf_dist.core.status import LIVE, TERMINAL, TRANSITIONS, Phase, Status
-from tf_dist.core.status_codec import FIELD, dump_status, load_status
-from tf_dist.core.times import format_micro_time, format_time
+from tf_dist.core.api import names, pods
+from tf_dist.core.api.assignment import Admit, Verdict, Wait
+from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, Observed, Plan, Update, WriteStatus
+from tf_dist.core.api.job import Job, ReplicaId
+from tf_dist.core.api.pods import PodView, pod_view
+from tf_dist.core.api.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
+from tf_dist.core.api.status_codec import FIELD, dump_status, load_status
+from tf_dist.core.api.timestamps import format_micro_time, format_time
+from tf_dist.core.reconciler.reconcile import reconcile
 
 WAIT = Wait(reason="WaitingForCapacity", message="no room")
 _MOST_PASSES = 60
@@ -132,7 +132,7 @@ class World:
             assert (after.phase, after.reason) == (before.phase, before.reason)
         limit = self.job.run_policy.max_restarts
         assert limit is None or after.charged_restarts <= limit
-        assert after.total_disruptions <= disruptions.limit(self.job)
+        assert after.total_disruptions <= pods.disruption_limit(self.job)
         if after.phase not in (Phase.PENDING, Phase.RUNNING):
             assert after.reason
             assert after.message
@@ -270,7 +270,7 @@ def _reachable(phase: Phase) -> set[Phase]:
     found: set[Phase] = set()
     edge = {phase}
     while edge:
-        edge = {following for one in edge for following in TRANSITIONS[one]} - found
+        edge = {following for one in edge for following in ALLOWED_TRANSITIONS[one]} - found
         found |= edge
     return found
 

@@ -20,11 +20,11 @@ from tests.cluster.conftest import SERVICE_ACCOUNTS, kubeconfig
 from tests.cluster.support import cluster_of_kubeconfig, wait_for
 from tests.deploy.kubelet import Kubelet
 from tests.waiting import until
-from tf_dist.cli.manifests.files import files
-from tf_dist.cli.manifests.settings import Settings
+from tf_dist.cli.install.install_options import InstallOptions
+from tf_dist.cli.install.workload import manifest_files
 from tf_dist.cluster.api import NAMESPACES, NODES, TFJOBS, TFJOBS_V1ALPHA1, Resource
-from tf_dist.cluster.memory.resources import QUEUES
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.apiserver.storage.api_resources import QUEUES
+from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import NotFound
 
 __all__ = ["kubeconfig"]
@@ -147,7 +147,7 @@ def room(admin: RestCluster, namespace: str) -> Iterator[Kubelet]:
         admin.delete(NODES, None, name)
 
 
-def container(settings: Settings) -> dict[str, Any]:
-    (deployment,) = (one for one in files(settings)["controller.yaml"] if one["kind"] == "Deployment")
+def container(settings: InstallOptions) -> dict[str, Any]:
+    (deployment,) = (one for one in manifest_files(settings)["controller.yaml"] if one["kind"] == "Deployment")
     (found,) = deployment["spec"]["template"]["spec"]["containers"]
     return dict(found)

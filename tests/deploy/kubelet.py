@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from tests.driver.harness import running
+from tests.controller.harness import running
 from tf_dist.cluster.api import PODS, Object
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import NotFound
 
 

@@ -13,8 +13,8 @@ from tf_dist.cluster.api import (
     Object,
     Resource,
 )
-from tf_dist.cluster.rest import RestCluster
-from tf_dist.driver.loop import Driver
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
 
 Kubectl = Callable[..., str]
 Account = Callable[[str, str], RestCluster]

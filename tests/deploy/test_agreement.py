@@ -14,15 +14,15 @@ from typing import Any, Final
 
 import pytest
 
-from tf_dist.cli.manifests.definitions import definitions, queues, tfjobs, volcano_jobs
-from tf_dist.cli.manifests.settings import Settings
-from tf_dist.cli.manifests.shapes import RULES
+from tf_dist.cli.install.crds import definitions, queues, tfjobs, volcano_jobs
+from tf_dist.cli.install.install_options import InstallOptions
+from tf_dist.cli.install.schema_builders import RULES
 from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Resource
-from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.dialects import read
-from tf_dist.core.queue_document import read_queue
-from tf_dist.driver.embedded import VALIDATORS
+from tf_dist.core.gang.resources.queue_resource import read_queue
 from tf_dist.errors import InvalidJob, InvalidQueue, Rejected
+from tf_dist.local.embedded import ADMISSION_VALIDATORS
 
 Document = dict[str, Any]
 Path = tuple[str | int, ...]
@@ -225,7 +225,7 @@ def refused_by_reader(found: Document) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_embedded_server_refuses_what_the_reader_refuses(kind: str) -> None:
-    with MemoryCluster(validators=VALIDATORS) as cluster:
+    with MemoryCluster(validators=ADMISSION_VALIDATORS) as cluster:
         for what, found in cases(kind):
             refused = ""
             try:
@@ -359,6 +359,6 @@ def test_the_selector_of_a_queue_is_judged_alike(selector: Document, refused: bo
 
 @pytest.mark.parametrize(("release", "knows"), [((0, 0), True), ((1, 27), True), ((2, 0), True), ((1, 26), False)])
 def test_servers_that_know_no_rules_get_none(release: tuple[int, int], knows: bool) -> None:
-    found = definitions(Settings(volcano_jobs=True, kubernetes=release))
+    found = definitions(InstallOptions(volcano_jobs=True, kubernetes=release))
     assert any(rules_in(found)) == knows
     assert knows or "x-kubernetes-validations" not in str(found)

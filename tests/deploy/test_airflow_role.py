@@ -12,15 +12,15 @@ from tests.airflow.site import SECONDS, document
 from tests.cluster.support import exists
 from tests.deploy.kubelet import Kubelet
 from tests.waiting import until
-from tf_dist.airflow.access import Access, open_connection
-from tf_dist.airflow.attending import Attendance, Wish, attend
-from tf_dist.airflow.hub import Hub
-from tf_dist.airflow.seat import RESERVED
-from tf_dist.airflow.tickets import Ticket
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
+from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER
+from tf_dist.airflow.shared.job_informer import SharedJobInformer
+from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_in_thread
+from tf_dist.airflow.shared.subscription import Subscription
 from tf_dist.cluster.api import PODS, TFJOBS
-from tf_dist.cluster.rest import RestCluster
-from tf_dist.core import names
-from tf_dist.driver.refs import JobRef
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver_settings import JobRef
+from tf_dist.core.api import names
 from tf_dist.errors import Forbidden
 
 pytestmark = pytest.mark.cluster
@@ -34,32 +34,34 @@ def drivers(kubectl: Callable[..., str], install: Callable[..., CompletedProcess
 
 
 @pytest.fixture
-def hub(config_of: Callable[[str, str], str], drivers: str) -> Iterator[Hub]:
+def hub(config_of: Callable[[str, str], str], drivers: str) -> Iterator[SharedJobInformer]:
     """As a triggerer has it that acts as the role's account."""
-    found = Hub(open_connection(Access(config_file=config_of("tf-dist-driver", drivers)), {}), drivers)
+    found = SharedJobInformer(
+        open_connection(ClusterArguments(config_file=config_of("tf-dist-driver", drivers)), {}), drivers
+    )
     try:
         yield found
     finally:
         found.close()
 
 
-def joined(hub: Hub, told: Callable[[], None], *, drive: bool) -> Ticket:
+def joined(hub: SharedJobInformer, told: Callable[[], None], *, drive: bool) -> Subscription:
     body = document("true", name="a")
-    body["metadata"]["annotations"] = {names.DRIVER: RESERVED}
+    body["metadata"]["annotations"] = {names.DRIVER: AIRFLOW_DRIVER}
     hub.cluster.create(TFJOBS, hub.namespace, body)
     return hub.join(JobRef(TFJOBS, hub.namespace, "a"), told, drive=drive)
 
 
-def test_a_job_is_driven_to_its_end(admin: RestCluster, hub: Hub, room: Kubelet) -> None:
+def test_a_job_is_driven_to_its_end(admin: RestCluster, hub: SharedJobInformer, room: Kubelet) -> None:
     rung = threading.Event()
     ticket = joined(hub, rung.set, drive=True)
-    course = Attendance(hub, ticket, Wish(get_logs=False, results=False), lambda _: None).course()
+    wait_steps = JobWaiter(hub, ticket, WaitOptions(get_logs=False, results=False), lambda _: None).wait_steps()
     ends, found = {"worker-0": 0}, []
 
     def over() -> bool:
         room.step(ends)
         try:
-            next(course)
+            next(wait_steps)
         except StopIteration as done:
             found.append(done.value["end"])
         return bool(found)
@@ -71,14 +73,16 @@ def test_a_job_is_driven_to_its_end(admin: RestCluster, hub: Hub, room: Kubelet)
 
 
 @pytest.mark.parametrize("drive", [True, False], ids=["drives", "looks on"])
-def test_a_right_that_is_missing_is_said_and_not_waited_for(kubectl: Callable[..., str], hub: Hub, drive: bool) -> None:
+def test_a_right_that_is_missing_is_said_and_not_waited_for(
+    kubectl: Callable[..., str], hub: SharedJobInformer, drive: bool
+) -> None:
     without = [{"op": "remove", "path": f"/rules/{number}"} for number in _of_pods(kubectl, hub.namespace)]
     kubectl("patch", "role", "tf-dist-driver", "-n", hub.namespace, "--type=json", "-p", str(without).replace("'", '"'))
     rung = threading.Event()
     ticket = joined(hub, rung.set, drive=drive)
-    course = Attendance(hub, ticket, Wish(), lambda _: None).course()
+    wait_steps = JobWaiter(hub, ticket, WaitOptions(), lambda _: None).wait_steps()
     with pytest.raises(Forbidden, match="pods"):
-        attend(course, rung, lambda: None)
+        wait_in_thread(wait_steps, rung, lambda: None)
     hub.leave(ticket)
 
 

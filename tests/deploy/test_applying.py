@@ -12,11 +12,11 @@ import yaml
 
 from tests.deploy.conftest import SYSTEM, Object
 from tests.waiting import until
-from tf_dist.cli.manifests.files import files
-from tf_dist.cli.manifests.settings import Settings
+from tf_dist.cli.install.install_options import InstallOptions
+from tf_dist.cli.install.workload import manifest_files
 from tf_dist.cluster.api import PODS
-from tf_dist.cluster.memory.resources import CRDS
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.cluster.client.rest import RestCluster
 
 pytestmark = pytest.mark.cluster
 
@@ -33,7 +33,7 @@ def minor(kubectl: Kubectl) -> int:
 
 
 def test_all_that_is_printed_is_accepted(installed: str) -> None:
-    expected = sum(len(part) for part in files(Settings()).values())
+    expected = sum(len(part) for part in manifest_files(InstallOptions()).values())
     assert len(installed.splitlines()) == expected
 
 

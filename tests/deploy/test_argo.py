@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.argo.stage import Launcher, Stage, Step, definition
+from tests.argo.stage import Launcher, Stage, Step
 from tests.cli.conftest import PROGRAM, surroundings
+from tests.client.launch.launching import definition
+from tests.controller.harness import tfjob
 from tests.deploy.conftest import is_served
 from tests.deploy.kubelet import Kubelet
-from tests.driver.harness import tfjob
 from tests.waiting import until
-from tf_dist.cli.manifests.argo import ARGO, for_argo
+from tf_dist.cli.install.rbac import ARGO_ACCOUNT, argo_roles
 from tf_dist.client.launch import contract
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.client.rest import RestCluster
 
 pytestmark = pytest.mark.cluster
 
@@ -35,16 +36,16 @@ def place(
     crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
     kubectl("apply", "-f", "-", stdin={**crd, **definition("Workflow", "workflows")})
     until(lambda: is_served(admin, contract.WORKFLOWS), 60)
-    account = {"apiVersion": "v1", "kind": "List", "items": for_argo(namespace)}
+    account = {"apiVersion": "v1", "kind": "List", "items": argo_roles(namespace)}
     kubectl("apply", "-f", "-", stdin=account)
     with tempfile.TemporaryDirectory(prefix="ta-") as scratch:
         stage = Stage(admin, "", "", tmp_path, scratch, namespace)
         try:
-            yield stage, config_of(ARGO, namespace)
+            yield stage, config_of(ARGO_ACCOUNT, namespace)
         finally:
             for launcher in stage.launchers:
                 launcher.close()
-            kubectl("delete", "clusterrolebinding", f"{ARGO}-{namespace}", "--ignore-not-found")
+            kubectl("delete", "clusterrolebinding", f"{ARGO_ACCOUNT}-{namespace}", "--ignore-not-found")
 
 
 def job() -> dict[str, Any]:

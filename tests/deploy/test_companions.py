@@ -8,10 +8,10 @@ from subprocess import CompletedProcess
 import pytest
 
 from tests.client.companions import CLAIM, config, put, secret, word_of
-from tf_dist.client.companions import create_companion
-from tf_dist.client.yaml_files import Written
+from tf_dist.client.submission import create_companion
+from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.cluster.api import CONFIG_MAPS, SECRETS, Object, Resource
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import AlreadyExists, Forbidden
 
 pytestmark = pytest.mark.cluster
@@ -50,6 +50,6 @@ def test_it_is_made_changed_and_left_alone(
 def test_what_the_server_adds_is_no_difference(
     admin: RestCluster, driver: RestCluster, namespace: str, kind: str, spec: Object
 ) -> None:
-    written = Written("f", None, {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}, None)
+    written = YamlDocument("f", None, {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}, None)
     said = [create_companion(driver, written, namespace, owner=owner) for owner in ("digits", "digits", "another")]
     assert said == ["created", "unchanged", "unchanged"]

@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.support import exists
+from tests.controller.harness import tfjob
 from tests.deploy.conftest import SYSTEM, container
 from tests.deploy.kubelet import Kubelet
-from tests.driver.harness import tfjob
 from tests.waiting import until
-from tf_dist.cli.manifests.settings import Settings
+from tf_dist.cli.install.install_options import InstallOptions
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.client.rest import RestCluster
 
 PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 
 
 def test_the_command_takes_every_argument_that_is_given_to_it() -> None:
     """``--help`` after them: they are read, and nothing is started."""
-    arguments = container(Settings(namespaces=("a", "b"), volcano_jobs=True))["args"]
+    arguments = container(InstallOptions(namespaces=("a", "b"), volcano_jobs=True))["args"]
     told = subprocess.run([*PROGRAM, *arguments, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert told.returncode == 0, told.stderr
     flags = {one.partition("=")[0] for one in arguments if one.startswith("--")}
@@ -54,7 +54,7 @@ def answers(log: Path, path: str) -> int:
 def test_the_controller_drives_a_job_with_nothing_but_its_role(
     admin: RestCluster, config_of: Callable[[str, str], str], room: Kubelet, namespace: str, tmp_path: Path
 ) -> None:
-    shipped = container(Settings())
+    shipped = container(InstallOptions())
     given = ["--metrics-port=0" if one.startswith("--metrics-port") else one for one in shipped["args"]]
     config = config_of("tf-dist-controller", SYSTEM)
     with (tmp_path / "log").open("w") as log:

@@ -13,20 +13,19 @@ import yaml
 
 from tests.deploy.conftest import is_served
 from tests.waiting import until
-from tf_dist.cli.manifests.definitions import volcano_jobs
-from tf_dist.client.ownership import VOLCANO_JOBS
+from tf_dist.cli.install.crds import volcano_jobs
+from tf_dist.client.connection import VOLCANO_JOBS_DEFINITION
 from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, Resource
 from tf_dist.cluster.api import VOLCANO_JOBS as VOLCANO
-from tf_dist.cluster.memory.resources import CRDS, QUEUES
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS, QUEUES
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.core.api.job import Dialect
+from tf_dist.core.api.status import Counts, Phase, Status
+from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.dialects import read
-from tf_dist.core.gang.queue_report import facts, queue_status
-from tf_dist.core.gang.queues import Quotas
-from tf_dist.core.model import Dialect
-from tf_dist.core.queue_document import read_queue
-from tf_dist.core.report import report
-from tf_dist.core.status import Counts, Phase, Status
-from tf_dist.core.status_codec import load_status
+from tf_dist.core.gang.quota import Quotas, queue_status, queue_usage
+from tf_dist.core.gang.resources.queue_resource import read_queue
+from tf_dist.core.reconciler.status_writer import build_status
 from tf_dist.errors import AlreadyExists, Rejected
 
 pytestmark = pytest.mark.cluster
@@ -88,7 +87,7 @@ def test_what_a_driver_writes_at_v1_is_kept_and_shown(
     job = read(stored)
     counts = {"worker": Counts(running=1, ready=1, pending=1)}
     status = Status(phase=Phase.RUNNING, reason="Started", message="it runs", counts=counts, since=1.8e9)
-    body = {**stored, "status": report(job, status, {}, 1.8e9)}
+    body = {**stored, "status": build_status(job, status, {}, 1.8e9)}
     admin.replace(TFJOBS, namespace, job.key.name, body, subresource="status")
     again = admin.get(TFJOBS, namespace, job.key.name)
     assert again["status"] == body["status"]
@@ -114,7 +113,7 @@ def test_workers_are_scaled_by_kubectl(admin: RestCluster, kubectl: Kubectl, nam
     kubectl("scale", "tfjob", "odd", "--replicas=5", "-n", namespace)
     stored = admin.get(TFJOBS, namespace, "odd")
     assert stored["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 5
-    status = report(read(made), Status(phase=Phase.RUNNING, counts={"worker": Counts(running=2)}), {}, 1.8e9)
+    status = build_status(read(made), Status(phase=Phase.RUNNING, counts={"worker": Counts(running=2)}), {}, 1.8e9)
     admin.replace(TFJOBS, namespace, "odd", {**stored, "status": status}, subresource="status")
     scale = yaml.safe_load(kubectl("get", "--raw", f"{TFJOBS.path(namespace, 'odd', 'scale')}"))
     assert scale["spec"] == {"replicas": 5}
@@ -193,7 +192,7 @@ def test_queues(admin: RestCluster, kubectl: Kubectl, installed: str) -> None:
         assert made["spec"] == spec
         queues = Quotas([read_queue(made)])
         queues.take("research", {"nvidia.com/gpu": Decimal(6), "memory": Decimal(1 << 30), "cpu": Decimal("1.5")})
-        status = queue_status(facts(queues, "research", pending=3, admitted=1))
+        status = queue_status(queue_usage(queues, "research", pending=3, admitted=1))
         written = admin.replace(QUEUES, None, "research", {**made, "status": status}, subresource="status")
         assert written["status"] == status
         titles, row = kubectl("get", "queues.tf-dist.dev").splitlines()
@@ -226,4 +225,4 @@ def test_volcanos_jobs(admin: RestCluster, kubectl: Kubectl, namespace: str) -> 
         assert titles.split() == ["NAME", "STATUS", "MINAVAILABLE", "RUNNINGS", "AGE"]
         assert row.split()[1:4] == ["Running", "3", "2"]
     finally:
-        admin.delete(CRDS, None, VOLCANO_JOBS)
+        admin.delete(CRDS, None, VOLCANO_JOBS_DEFINITION)

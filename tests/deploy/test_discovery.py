@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.controller.harness import container
 from tests.deploy.conftest import is_served
 from tests.deploy.kubelet import Kubelet
-from tests.driver.harness import container
 from tests.waiting import until
-from tf_dist.cli.manifests.definitions import volcano_jobs
+from tf_dist.cli.install.crds import volcano_jobs
 from tf_dist.cluster.api import PODS, VOLCANO_JOBS
-from tf_dist.cluster.memory.resources import CRDS
-from tf_dist.cluster.rest import RestCluster
-from tf_dist.driver.loop import Driver
-from tf_dist.driver.settings import DriverSettings
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
 
 pytestmark = pytest.mark.cluster
 SECONDS = 120.0
@@ -26,10 +26,10 @@ def test_jobs_of_a_kind_that_is_defined_later_are_driven(admin: RestCluster, roo
     driver.start()
     try:
         until(driver.synced, SECONDS)
-        assert driver.caches.missing() == [VOLCANO_JOBS]
+        assert driver.informers.missing() == [VOLCANO_JOBS]
         made = admin.create(CRDS, None, volcano_jobs())
         try:
-            until(lambda: driver.caches.missing() == [], SECONDS)
+            until(lambda: driver.informers.missing() == [], SECONDS)
             task = {"name": "worker", "replicas": 2, "template": {"spec": {"containers": [container()]}}}
             admin.create(
                 VOLCANO_JOBS, namespace, {"metadata": {"name": "vc"}, "spec": {"minAvailable": 2, "tasks": [task]}}
@@ -37,7 +37,7 @@ def test_jobs_of_a_kind_that_is_defined_later_are_driven(admin: RestCluster, roo
             until(lambda: len(admin.list(PODS, namespace).items) == 2, SECONDS)
         finally:
             admin.delete(CRDS, None, made["metadata"]["name"])
-        until(lambda: driver.caches.missing() == [VOLCANO_JOBS], SECONDS)
-        assert list(driver.caches.jobs()) == []
+        until(lambda: driver.informers.missing() == [VOLCANO_JOBS], SECONDS)
+        assert list(driver.informers.jobs()) == []
     finally:
         driver.stop()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tf_dist.cli.manifests.files import files
-from tf_dist.cli.manifests.settings import Settings
+from tf_dist.cli.install.install_options import InstallOptions
+from tf_dist.cli.install.workload import manifest_files
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -72,6 +72,6 @@ def test_the_last_stage_takes_the_program_and_no_tool_that_built_it() -> None:
 
 
 def test_it_runs_as_the_user_that_the_deployment_names() -> None:
-    (deployment,) = (one for one in files(Settings())["controller.yaml"] if one["kind"] == "Deployment")
+    (deployment,) = (one for one in manifest_files(InstallOptions())["controller.yaml"] if one["kind"] == "Deployment")
     security = deployment["spec"]["template"]["spec"]["securityContext"]
     assert values(FINAL, "USER") == [f"{security['runAsUser']}:{security['runAsGroup']}"]

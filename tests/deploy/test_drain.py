@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.controller.harness import tfjob
 from tests.deploy.kubelet import Kubelet
 from tests.deploy.roles import Life, short
-from tests.driver.harness import tfjob
 from tf_dist.cluster.api import TFJOBS
-from tf_dist.cluster.rest import RestCluster
-from tf_dist.driver.loop import Driver
-from tf_dist.driver.settings import DriverSettings
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
 
 pytestmark = pytest.mark.cluster
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.driver.harness import container, replica, tfjob
+from tests.controller.harness import container, replica, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import NODES, PODS, TFJOBS, Object
-from tf_dist.cluster.rest import RestCluster
-from tf_dist.driver.loop import Driver
-from tf_dist.driver.settings import DriverSettings
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
 
 pytestmark = pytest.mark.cluster
 

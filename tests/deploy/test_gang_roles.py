@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
+from tests.controller.harness import tfjob
 from tests.deploy.conftest import container
-from tests.driver.harness import tfjob
-from tf_dist.cli.manifests.files import files
-from tf_dist.cli.manifests.settings import Settings
-from tf_dist.core.gang_scheduler import GangScheduler
-from tf_dist.core.names import GANG_SCHEDULER
+from tf_dist.cli.install.install_options import InstallOptions
+from tf_dist.cli.install.workload import manifest_files
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.names import GANG_SCHEDULER
 
 PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 OTHERS = tuple(one.value for one in GangScheduler if one is not GangScheduler.BUILTIN)
 
 
-def found(settings: Settings, *kinds: str) -> list[dict[str, Any]]:
-    return [one for part in files(settings).values() for one in part if one["kind"] in kinds]
+def found(settings: InstallOptions, *kinds: str) -> list[dict[str, Any]]:
+    return [one for part in manifest_files(settings).values() for one in part if one["kind"] in kinds]
 
 
-def rights(settings: Settings, role: str) -> set[tuple[str, str, str]]:
+def rights(settings: InstallOptions, role: str) -> set[tuple[str, str, str]]:
     """Group, resource and verb of every right in the roles of that name."""
     named = (one for one in found(settings, "Role", "ClusterRole") if one["metadata"]["name"] == role)
     return {
@@ -39,14 +39,14 @@ def rights(settings: Settings, role: str) -> set[tuple[str, str, str]]:
 
 
 def test_nothing_is_granted_that_nobody_asked_for() -> None:
-    text = json.dumps(found(Settings(drivers=("a",)), "Role", "ClusterRole"))
+    text = json.dumps(found(InstallOptions(drivers=("a",)), "Role", "ClusterRole"))
     assert not re.search(r"podgroups|workloads|resourceflavors", text)
-    assert not any("gang" in one for one in container(Settings())["args"])
+    assert not any("gang" in one for one in container(InstallOptions())["args"])
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_one_that_was_asked_for_may_be_used_by_every_driver_and_no_other(name: str) -> None:
-    plain, asked = Settings(drivers=("a",)), Settings(drivers=("a",), gang_schedulers=(name,))
+    plain, asked = InstallOptions(drivers=("a",)), InstallOptions(drivers=("a",), gang_schedulers=(name,))
     for role in ("tf-dist-controller", "tf-dist-driver"):
         more = rights(asked, role) - rights(plain, role)
         assert {"get", "list", "watch", "create", "patch", "delete"} <= {verb for _, _, verb in more}
@@ -59,7 +59,7 @@ def test_one_that_was_asked_for_may_be_used_by_every_driver_and_no_other(name: s
 
 
 def test_the_default_is_granted_and_told_to_the_controller() -> None:
-    settings = Settings(gang_scheduler="volcano")
+    settings = InstallOptions(gang_scheduler="volcano")
     assert settings.others == ("volcano",)
     assert ("scheduling.volcano.sh", "podgroups", "create") in rights(settings, "tf-dist-controller")
     assert "--gang-scheduler=volcano" in container(settings)["args"]
@@ -68,7 +68,7 @@ def test_the_default_is_granted_and_told_to_the_controller() -> None:
 @pytest.mark.parametrize("where", [{"namespaces": ("a", "b")}, {"drivers": ("a", "b"), "controller": False}])
 def test_who_has_rights_in_single_namespaces_sees_what_kueue_has_in_none(where: dict[str, Any]) -> None:
     """They are in no namespace, so that takes a binding of its own."""
-    settings = Settings(gang_schedulers=("kueue",), **where)
+    settings = InstallOptions(gang_schedulers=("kueue",), **where)
     assert rights(settings, "tf-dist-flavors") == {
         ("kueue.x-k8s.io", kind, verb)
         for kind in ("resourceflavors", "workloadpriorityclasses")
@@ -89,7 +89,7 @@ def told(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_controller_takes_the_argument_that_is_given_to_it() -> None:
     """``--help`` after it: it is read, and nothing is started."""
-    assert told(*container(Settings(gang_scheduler="kueue"))["args"], "--help").returncode == 0
+    assert told(*container(InstallOptions(gang_scheduler="kueue"))["args"], "--help").returncode == 0
 
 
 def test_the_command_writes_what_was_asked_for_and_knows_no_other() -> None:

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.support import names
-from tests.deploy.conftest import SYSTEM, is_served
-from tests.deploy.kubelet import Kubelet
-from tests.deploy.roles import ARBITRATING, CONTROLLER, INLINE, QUEUES, Account, Kubectl, Life, granted, short, table
-from tests.driver.gang_apis import (
+from tests.controller.harness import tfjob
+from tests.controller.informers.gang_apis import (
     COSCHEDULING_GROUPS,
     FLAVORS,
     VOLCANO_GROUPS,
@@ -24,15 +22,17 @@ from tests.driver.gang_apis import (
     gang_object,
     tell,
 )
-from tests.driver.harness import tfjob
+from tests.deploy.conftest import SYSTEM, is_served
+from tests.deploy.kubelet import Kubelet
+from tests.deploy.roles import ARBITRATING, CONTROLLER, INLINE, QUEUES, Account, Kubectl, Life, granted, short, table
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Object, Resource
-from tf_dist.cluster.memory.resources import CRDS
-from tf_dist.cluster.rest import RestCluster
-from tf_dist.core.gang_scheduler import GangScheduler
-from tf_dist.core.names import GANG_SCHEDULER
-from tf_dist.driver.loop import Driver
-from tf_dist.driver.settings import DriverSettings
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.names import GANG_SCHEDULER
 from tf_dist.errors import Conflict, Forbidden
 
 pytestmark = pytest.mark.cluster

@@ -14,30 +14,29 @@ import yaml
 
 from tests.cluster.support import names
 from tests.waiting import until
-from tf_dist.cli.commands.install import text_of
-from tf_dist.cli.manifests.definitions import queues, tfjobs, volcano_jobs
-from tf_dist.cli.manifests.files import files, tree
-from tf_dist.cli.manifests.settings import Budgets, Settings
+from tf_dist.cli.commands.install import manifest_text
+from tf_dist.cli.install.crds import queues, tfjobs, volcano_jobs
+from tf_dist.cli.install.install_options import DisruptionBudgetVersion, InstallOptions
+from tf_dist.cli.install.workload import kustomize_tree, manifest_files
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, Resource
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.driver.arbiter import system_namespace
-from tf_dist.driver.controller import Controller, ControllerSettings
-from tf_dist.driver.lease import controller_name
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.leases.lease import controller_lease_name, system_namespace
+from tf_dist.controller.manager import Manager, ManagerSettings
 from tf_dist.errors import AlreadyExists, Forbidden
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
 
-def objects(settings: Settings) -> list[dict[str, Any]]:
-    return [one for part in files(settings).values() for one in part]
+def objects(settings: InstallOptions) -> list[dict[str, Any]]:
+    return [one for part in manifest_files(settings).values() for one in part]
 
 
-def found(settings: Settings, kind: str) -> list[dict[str, Any]]:
+def found(settings: InstallOptions, kind: str) -> list[dict[str, Any]]:
     return [one for one in objects(settings) if one["kind"] == kind]
 
 
-def pod(settings: Settings) -> dict[str, Any]:
+def pod(settings: InstallOptions) -> dict[str, Any]:
     (deployment,) = found(settings, "Deployment")
     return deployment["spec"]["template"]["spec"]
 
@@ -45,7 +44,7 @@ def pod(settings: Settings) -> dict[str, Any]:
 def test_the_folder_is_what_the_generator_writes() -> None:
     """After a change: tf-dist install --offline -o deploy"""
     written = {str(path.relative_to(DEPLOY)): path.read_text() for path in DEPLOY.rglob("*.yaml")}
-    assert written == {name: text_of(parts) for name, parts in tree(Settings()).items()}
+    assert written == {name: manifest_text(parts) for name, parts in kustomize_tree(InstallOptions()).items()}
 
 
 def test_every_file_is_named_in_its_kustomization() -> None:
@@ -57,7 +56,7 @@ def test_every_file_is_named_in_its_kustomization() -> None:
     assert {*listed, *others} == {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*.yaml")}
 
 
-EVERYTHING = Settings(service_monitor=True, volcano_jobs=True, drivers=("research",))
+EVERYTHING = InstallOptions(service_monitor=True, volcano_jobs=True, drivers=("research",))
 
 
 def test_everything_is_known_as_tf_dists() -> None:
@@ -66,19 +65,21 @@ def test_everything_is_known_as_tf_dists() -> None:
 
 
 def test_objects_are_written_before_what_refers_to_them() -> None:
-    kinds = [one["kind"] for one in objects(Settings())]
+    kinds = [one["kind"] for one in objects(InstallOptions())]
     assert kinds.index("CustomResourceDefinition") == 0
     assert kinds.index("Namespace") < kinds.index("ServiceAccount") < kinds.index("Deployment")
 
 
 def test_no_object_is_written_twice() -> None:
-    settings = Settings(namespaces=("research", "tf-dist-system"), drivers=("research", "vision"), volcano_jobs=True)
+    settings = InstallOptions(
+        namespaces=("research", "tf-dist-system"), drivers=("research", "vision"), volcano_jobs=True
+    )
     places = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects(settings)]
     assert len(places) == len(set(places))
 
 
 def test_roles_are_bound_to_accounts_that_exist() -> None:
-    for settings in (EVERYTHING, Settings(namespaces=("a", "b"), into="system")):
+    for settings in (EVERYTHING, InstallOptions(namespaces=("a", "b"), into="system")):
         accounts = {
             (one["metadata"]["namespace"], one["metadata"]["name"]) for one in found(settings, "ServiceAccount")
         }
@@ -106,7 +107,7 @@ def test_no_role_grants_by_wildcard_or_lets_anyone_raise_their_rights() -> None:
 
 
 def test_a_controller_of_some_namespaces_has_rights_in_these_alone() -> None:
-    settings = Settings(namespaces=("research", "vision"))
+    settings = InstallOptions(namespaces=("research", "vision"))
     assert not found(settings, "ClusterRoleBinding")
     bound = {one["metadata"]["namespace"] for one in found(settings, "RoleBinding")}
     assert bound == {"research", "vision", "tf-dist-system"}
@@ -114,14 +115,14 @@ def test_a_controller_of_some_namespaces_has_rights_in_these_alone() -> None:
 
 
 def test_without_a_controller_nothing_runs_in_the_cluster() -> None:
-    kinds = {one["kind"] for one in objects(Settings(controller=False, drivers=("research",)))}
+    kinds = {one["kind"] for one in objects(InstallOptions(controller=False, drivers=("research",)))}
     roles = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
     meeting_place = {"Namespace", "Lease"}
     assert kinds == {"CustomResourceDefinition", "ServiceAccount", *meeting_place, *roles}
 
 
 def test_a_driver_without_a_controller_reaches_beyond_its_namespace_only_to_see_queues() -> None:
-    settings = Settings(controller=False, drivers=("research", "vision"))
+    settings = InstallOptions(controller=False, drivers=("research", "vision"))
     bindings = found(settings, "ClusterRoleBinding")
     assert [one["subjects"][0]["namespace"] for one in bindings] == ["research", "vision"]
     (role,) = (one for one in found(settings, "ClusterRole") if one["metadata"]["name"] == "tf-dist-queues")
@@ -134,8 +135,8 @@ def test_a_driver_without_a_controller_reaches_beyond_its_namespace_only_to_see_
 
 
 def test_definitions_alone() -> None:
-    assert {one["kind"] for one in objects(Settings(only_definitions=True))} == {"CustomResourceDefinition"}
-    assert set(tree(Settings(only_definitions=True))) == {
+    assert {one["kind"] for one in objects(InstallOptions(only_definitions=True))} == {"CustomResourceDefinition"}
+    assert set(kustomize_tree(InstallOptions(only_definitions=True))) == {
         "crds/tfjobs.kubeflow.org.yaml",
         "crds/queues.tf-dist.dev.yaml",
         "kustomization.yaml",
@@ -143,22 +144,22 @@ def test_definitions_alone() -> None:
 
 
 def test_somebody_elses_definition_is_left_out() -> None:
-    settings = Settings(left_out=frozenset({"tfjobs.kubeflow.org"}))
+    settings = InstallOptions(left_out=frozenset({"tfjobs.kubeflow.org"}))
     assert [one["metadata"]["name"] for one in found(settings, "CustomResourceDefinition")] == ["queues.tf-dist.dev"]
 
 
 def test_volcanos_jobs_are_driven_only_if_asked_for() -> None:
-    assert "batch.volcano.sh" not in json.dumps(objects(Settings()))
-    assert "--volcano-jobs" not in pod(Settings())["containers"][0]["args"]
-    asked = Settings(volcano_jobs=True)
+    assert "batch.volcano.sh" not in json.dumps(objects(InstallOptions()))
+    assert "--volcano-jobs" not in pod(InstallOptions())["containers"][0]["args"]
+    asked = InstallOptions(volcano_jobs=True)
     assert "jobs.batch.volcano.sh" in {one["metadata"]["name"] for one in found(asked, "CustomResourceDefinition")}
     assert "--volcano-jobs" in pod(asked)["containers"][0]["args"]
 
 
 def test_a_service_monitor_only_if_asked_for() -> None:
-    assert not found(Settings(), "ServiceMonitor")
-    (monitor,) = found(Settings(service_monitor=True), "ServiceMonitor")
-    (service,) = found(Settings(), "Service")
+    assert not found(InstallOptions(), "ServiceMonitor")
+    (monitor,) = found(InstallOptions(service_monitor=True), "ServiceMonitor")
+    (service,) = found(InstallOptions(), "Service")
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert {one["port"] for one in monitor["spec"]["endpoints"]} <= {one["name"] for one in service["spec"]["ports"]}
 
@@ -168,7 +169,7 @@ def test_a_service_monitor_only_if_asked_for() -> None:
     [("kube-system", set(), "system-cluster-critical"), ("a", {"a"}, None), ("tf-dist-system", set(), None)],
 )
 def test_where_the_controller_runs(into: str, made: set[str], priority: str | None) -> None:
-    settings = Settings(into=into)
+    settings = InstallOptions(into=into)
     assert {one["metadata"]["name"] for one in found(settings, "Namespace")} == {"tf-dist-system"} | made
     assert pod(settings).get("priorityClassName") == priority
     (deployment,) = found(settings, "Deployment")
@@ -176,11 +177,11 @@ def test_where_the_controller_runs(into: str, made: set[str], priority: str | No
 
 
 @pytest.mark.parametrize(
-    "settings", [Settings(), Settings(namespaces=("a", "b"), into="home", system_namespace="kube-system")]
+    "settings", [InstallOptions(), InstallOptions(namespaces=("a", "b"), into="home", system_namespace="kube-system")]
 )
-def test_the_leases_that_drivers_take_turns_in_are_installed(settings: Settings) -> None:
+def test_the_leases_that_drivers_take_turns_in_are_installed(settings: InstallOptions) -> None:
     """Under the very names that the controller asks for: no role lets it create any."""
-    options = ControllerSettings(
+    options = ManagerSettings(
         namespaces=settings.namespaces,
         lease_namespace=settings.into,
         system_namespace=system_namespace(
@@ -199,9 +200,9 @@ def test_the_leases_that_drivers_take_turns_in_are_installed(settings: Settings)
             memory.create(LEASES, one["metadata"]["namespace"], one)
         installed = names(memory, LEASES, None)
         cluster: Any = WithoutNodes(memory) if settings.namespaces else memory
-        with Controller(cluster, options) as controller:
+        with Manager(cluster, options) as controller:
             until(lambda: not controller.unready() and bool(held(memory, settings)), 60)
-            until(lambda: all(driver._deciding.ours(driver._right()) for _, driver in controller._pairs), 60)
+            until(lambda: all(driver._admission_runner.ours(driver._right()) for _, driver in controller._pairs), 60)
         assert names(memory, LEASES, None) == installed
 
 
@@ -220,14 +221,14 @@ class WithoutNodes:
         return self._inner.list(resource, *args, **kwargs)
 
 
-def held(memory: MemoryCluster, settings: Settings) -> str:
+def held(memory: MemoryCluster, settings: InstallOptions) -> str:
     """Who drives."""
-    stored = memory.get(LEASES, settings.into, controller_name(settings.namespaces))
+    stored = memory.get(LEASES, settings.into, controller_lease_name(settings.namespaces))
     return str((stored.get("spec") or {}).get("holderIdentity", ""))
 
 
 def test_the_pod_meets_the_restricted_standard_and_what_it_needs_is_there() -> None:
-    spec = pod(Settings(image="mine:2", replicas=3))
+    spec = pod(InstallOptions(image="mine:2", replicas=3))
     (container,) = spec["containers"]
     assert container["image"] == "mine:2"
     assert spec["securityContext"]["runAsNonRoot"]
@@ -246,10 +247,10 @@ def test_the_pod_meets_the_restricted_standard_and_what_it_needs_is_there() -> N
 
 
 def test_the_budget_lets_a_single_replica_be_drained() -> None:
-    (budget,) = found(Settings(replicas=1, budgets=Budgets.V1BETA1), "PodDisruptionBudget")
+    (budget,) = found(InstallOptions(replicas=1, budgets=DisruptionBudgetVersion.V1BETA1), "PodDisruptionBudget")
     assert budget["apiVersion"] == "policy/v1beta1"
     assert budget["spec"]["maxUnavailable"] == 1
-    (deployment,) = found(Settings(replicas=1), "Deployment")
+    (deployment,) = found(InstallOptions(replicas=1), "Deployment")
     assert budget["spec"]["selector"] == deployment["spec"]["selector"]
 
 
@@ -290,6 +291,6 @@ def strings(value: object) -> Iterable[str]:
 
 
 def test_no_image_names_a_registry() -> None:
-    images = [container["image"] for container in pod(Settings())["containers"]]
+    images = [container["image"] for container in pod(InstallOptions())["containers"]]
     assert all(re.fullmatch(r"[a-z-]+:[\w.]+", image) for image in images)
     assert not [text for text in strings(list(objects(EVERYTHING))) if "://" in text]

@@ -15,7 +15,7 @@ from tests.cluster.support import config_map, exists, names, pod
 from tests.deploy.conftest import Object
 from tests.waiting import until
 from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.client.rest import RestCluster
 
 pytestmark = pytest.mark.cluster
 

@@ -13,10 +13,9 @@ import pytest
 import yaml
 
 from tests.deploy.rbac import Call, Object, Subject, allowed
-from tf_dist.cli.manifests.argo import for_argo
-from tf_dist.cli.manifests.files import files
-from tf_dist.cli.manifests.roles import for_drivers
-from tf_dist.cli.manifests.settings import Settings
+from tf_dist.cli.install.install_options import InstallOptions
+from tf_dist.cli.install.rbac import argo_roles, driver_roles
+from tf_dist.cli.install.workload import manifest_files
 
 SYSTEM, TEAM, OTHER = "tf-dist-system", "team", "other"
 _RBAC = "rbac.authorization.k8s.io"
@@ -213,12 +212,12 @@ class Who:
 
     subject: Subject
     may: str = ""
-    settings: Settings = field(default_factory=lambda: Settings(drivers=(TEAM,)))
+    settings: InstallOptions = field(default_factory=lambda: InstallOptions(drivers=(TEAM,)))
     bound: tuple[tuple[str, str, str], ...] = ()  # kind of role, its name, namespace of the binding
 
     def objects(self) -> list[Object]:
-        installed = [one for part in files(self.settings).values() for one in part]
-        return [*installed, *for_argo(TEAM), *self.bindings()]
+        installed = [one for part in manifest_files(self.settings).values() for one in part]
+        return [*installed, *argo_roles(TEAM), *self.bindings()]
 
     def bindings(self) -> Iterator[Object]:
         for number, (kind, role, namespace) in enumerate(self.bound):
@@ -296,7 +295,7 @@ ROLES = {
         Subject("tf-dist-controller", SYSTEM),
         f"{DRIVES_TEAM}\n list {LEASES} {TEAM}/\n get {LEASES} {TEAM}/tf-dist-0123456789ab"
         f"\n get {LEASES} {SYSTEM}/tf-dist-controller\n get {LEASES} {SYSTEM}/another-operator",
-        Settings(namespaces=(TEAM,)),
+        InstallOptions(namespaces=(TEAM,)),
     ),
     "arbiter": Who(
         Subject("an-arbiter"),
@@ -350,7 +349,7 @@ def test_leases_of_others_are_never_written_by_a_right_without_a_name() -> None:
 def team(kubectl: Callable[..., str], installed: str) -> Iterator[None]:
     """What Settings of the table install beside the defaults."""
     kubectl("create", "namespace", TEAM)
-    accounts = [*for_drivers(TEAM), *for_argo(TEAM)]
+    accounts = [*driver_roles(TEAM), *argo_roles(TEAM)]
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(accounts))
     yield
     kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(accounts))

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.controller.harness import tfjob
 from tests.deploy.kubelet import Kubelet
-from tests.driver.harness import tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS
-from tf_dist.cluster.rest import RestCluster
-from tf_dist.core.status_codec import stored_status
-from tf_dist.driver.loop import Driver
-from tf_dist.driver.settings import DriverSettings
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.core.api.status_codec import stored_status
 
 pytestmark = pytest.mark.cluster
 

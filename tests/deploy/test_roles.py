@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.cluster.support import exists, names
+from tests.controller.harness import container, tfjob
 from tests.deploy.conftest import SYSTEM, is_served
 from tests.deploy.kubelet import Kubelet
 from tests.deploy.roles import (
@@ -25,7 +26,6 @@ from tests.deploy.roles import (
     short,
     table,
 )
-from tests.driver.harness import container, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import (
     CONFIG_MAPS,
@@ -41,17 +41,16 @@ from tf_dist.cluster.api import (
     VOLCANO_JOBS,
     Object,
 )
-from tf_dist.cluster.memory.resources import CRDS
-from tf_dist.cluster.rest import RestCluster
-from tf_dist.core.pruned_status import CONDITION
-from tf_dist.core.status_codec import stored_status
-from tf_dist.driver import lease
-from tf_dist.driver.intents import LeaseIntents
-from tf_dist.driver.lease import LeaseRef, admissions_name, controller_name
-from tf_dist.driver.leasebook import LeaseBook, sweep
-from tf_dist.driver.loop import Driver
-from tf_dist.driver.settings import DriverSettings
-from tf_dist.driver.tenure import Tenure
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
+from tf_dist.controller.leases import lease
+from tf_dist.controller.leases.leader_election import LeaderElector
+from tf_dist.controller.leases.lease import LeaseRef, admissions_lease_name, controller_lease_name
+from tf_dist.controller.leases.lease_monitor import LeaseMonitor, delete_expired_leases
+from tf_dist.core.api.status_codec import MEMORY_CONDITION, stored_status
 from tf_dist.errors import Forbidden
 
 pytestmark = pytest.mark.cluster
@@ -130,8 +129,8 @@ def test_a_controller_of_some_namespaces(kubectl: Kubectl, install: Callable[...
         if one["kind"] in ("ServiceAccount", "Role", "RoleBinding") and one["metadata"]["namespace"] == namespace
     ]
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(rights))
-    name = controller_name((namespace,))
-    leases = (name, admissions_name(name, namespace))
+    name = controller_lease_name((namespace,))
+    leases = (name, admissions_lease_name(name, namespace))
     election = {("coordination.k8s.io", f"leases/{one}", verb) for one in leases for verb in ("get", "update")}
     assert granted(kubectl, "tf-dist-controller", namespace, namespace) == (CONTROLLER - ARBITRATING) | election
     assert granted(kubectl, "tf-dist-controller", namespace, "default") == set()
@@ -200,41 +199,41 @@ def test_the_controllers_role_suffices(admin: RestCluster, as_account: Account, 
     live(admin, Driver(account, settings=DriverSettings(volcano_jobs=False)), room, admin, namespace)
     for name in ("tf-dist-controller", "tf-dist-arbiter"):
         # Not held by a controller: nothing runs the pods of this cluster.
-        tenure = Tenure(account, LeaseRef(SYSTEM, name), shared=True)
-        tenure.step()
-        assert tenure.problem is None
-        tenure.step()
-        assert tenure.problem is None
-        tenure.stop()
+        elector = LeaderElector(account, LeaseRef(SYSTEM, name), shared=True)
+        elector.step()
+        assert elector.problem is None
+        elector.step()
+        assert elector.problem is None
+        elector.stop()
     for name in ("tf-dist-controller-admissions", "tf-dist-admissions"):
-        LeaseIntents(account, LeaseRef(SYSTEM, name), lambda *_: None).open(1)
+        LeasePendingAdmissions(account, LeaseRef(SYSTEM, name), lambda *_: None).open(1)
     with pytest.raises(Forbidden, match="may not be created"):
-        lease.create(account, LeaseRef(SYSTEM, "one"), {"metadata": {"name": "one"}})
-    assert isinstance(_problem(Tenure(account, LeaseRef(SYSTEM, "missing"), shared=True)), Forbidden)
+        lease.create_lease(account, LeaseRef(SYSTEM, "one"), {"metadata": {"name": "one"}})
+    assert isinstance(_problem(LeaderElector(account, LeaseRef(SYSTEM, "missing"), shared=True)), Forbidden)
     with pytest.raises(Forbidden):
         account.list(SECRETS, namespace)
 
 
-def _problem(tenure: Tenure) -> Exception | None:
+def _problem(elector: LeaderElector) -> Exception | None:
     """What keeps it from being held, once it has been missing for long enough to be made."""
-    tenure._seen.duration = 0.0
-    tenure.step()
-    tenure.step()
-    return tenure.problem
+    elector._seen.duration = 0.0
+    elector.step()
+    elector.step()
+    return elector.problem
 
 
 def test_the_drivers_role_suffices(admin: RestCluster, as_account: Account, room: Kubelet, drivers: str) -> None:
     account = as_account("tf-dist-driver", drivers)
-    tenure = Tenure(account, LeaseRef(drivers, "driver"), shared=False)
-    tenure.step()
-    assert tenure.valid()
+    elector = LeaderElector(account, LeaseRef(drivers, "driver"), shared=False)
+    elector.step()
+    assert elector.valid()
     driver = Driver(account, settings=DriverSettings(namespace=drivers, volcano_jobs=False))
     live(admin, driver, room, account, drivers)
-    tenure.step()
-    assert tenure.problem is None
-    tenure.stop()
+    elector.step()
+    assert elector.problem is None
+    elector.stop()
     assert not exists(admin, LEASES, drivers, "driver")
-    sweep(account, drivers)
+    delete_expired_leases(account, drivers)
     with pytest.raises(Forbidden):
         account.list(NODES)
     with pytest.raises(Forbidden):
@@ -243,12 +242,12 @@ def test_the_drivers_role_suffices(admin: RestCluster, as_account: Account, room
 
 def test_a_dead_driver_is_known_as_such(admin: RestCluster, as_account: Account, drivers: str) -> None:
     """To the controller, which may read its Lease and not write it."""
-    dead = Tenure(as_account("tf-dist-driver", drivers), LeaseRef(drivers, "dead"), shared=False, duration=1.0)
+    dead = LeaderElector(as_account("tf-dist-driver", drivers), LeaseRef(drivers, "dead"), shared=False, duration=1.0)
     dead.step()
     now = time.monotonic()
     clock = [now]
-    book = LeaseBook(as_account("tf-dist-controller", SYSTEM), "me", monotonic=lambda: clock[0])
-    book.watch_refs([f"{drivers}/dead"])
+    book = LeaseMonitor(as_account("tf-dist-controller", SYSTEM), "me", monotonic=lambda: clock[0])
+    book.watch_drivers([f"{drivers}/dead"])
     for _ in range(4):
         book.look()
         clock[0] += 30
@@ -339,7 +338,7 @@ def test_the_role_suffices_where_kubeflows_definition_drops_the_memory(
     stored = admin.get(TFJOBS, namespace, "mnist")
     assert stored_status(stored)["tfDist"]["phase"] == "Running"
     # Who may write jobs, but not their status subresource, changes nothing of it.
-    forged = {"type": CONDITION, "status": "Unknown", "message": '{"phase": "Failed"}'}
+    forged = {"type": MEMORY_CONDITION, "status": "Unknown", "message": '{"phase": "Failed"}'}
     admin.patch(TFJOBS, namespace, "mnist", {"status": {"conditions": [forged]}})
     assert stored_status(admin.get(TFJOBS, namespace, "mnist"))["tfDist"]["phase"] == "Running"
     life.until(lambda: life.holds("Restarting") or len(names(admin, PODS, namespace)) == 3, worker_1=137)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.cluster.support import pod
 from tf_dist.cluster.api import Object
-from tf_dist.core import names
-from tf_dist.driver.departed import Departed
+from tf_dist.controller.informers.driver_informers import DeletedPods
+from tf_dist.core.api import names
 
 
 def gone(job: str, name: str, uid: str = "") -> Object:
@@ -16,12 +16,12 @@ def gone(job: str, name: str, uid: str = "") -> Object:
     return {**stored, "metadata": {**stored["metadata"], **metadata}, "status": {"phase": "Failed"}}
 
 
-def kept(departed: Departed) -> dict[str, list[str]]:
-    return {job: [view.name for view in departed.of(names.owned_key("default", job))] for job in "ab"}
+def kept(departed: DeletedPods) -> dict[str, list[str]]:
+    return {job: [view.name for view in departed.of(names.owned_by_key("default", job))] for job in "ab"}
 
 
 def test_the_latest_are_kept() -> None:
-    departed = Departed(most=3)
+    departed = DeletedPods(most=3)
     for job, name in (("a", "1"), ("b", "3"), ("b", "2"), ("b", "2")):
         departed.add(gone(job, name))
     departed.add(pod("4"))
@@ -31,7 +31,7 @@ def test_the_latest_are_kept() -> None:
 
 
 def test_what_a_pass_has_taken_into_account_is_forgotten_and_nothing_newer() -> None:
-    departed, job = Departed(), names.owned_key("default", "a")
+    departed, job = DeletedPods(), names.owned_by_key("default", "a")
     for name in "12":
         departed.add(gone("a", name))
     read = departed.of(job)

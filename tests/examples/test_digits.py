@@ -21,9 +21,9 @@ import yaml
 
 from tests.waiting import until
 from tf_dist.cluster.api import TFJOBS, Cluster
-from tf_dist.cluster.node.runtime.members import below, marked
+from tf_dist.cluster.kubelet.runtime.linux import descendants, pids_with_variable
 from tf_dist.core.dialects import parse
-from tf_dist.driver.embedded import EmbeddedCluster, EmbeddedSettings
+from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted((EXAMPLES / "digits").glob("*.yaml"))
@@ -115,7 +115,7 @@ def _steps(cluster: Cluster, pod: str) -> int:
 def _processes(replica: str) -> list[int]:
     """The training processes of a replica, by the host name in their environment: those of other runs are let be."""
     found = []
-    for process in below(os.getpid()) & marked(f"HOSTNAME=digits-{replica}".encode()):
+    for process in descendants(os.getpid()) & pids_with_variable(f"HOSTNAME=digits-{replica}".encode()):
         with suppress(OSError):
             if b"train.py" in Path(f"/proc/{process}/cmdline").read_bytes():
                 found.append(process)

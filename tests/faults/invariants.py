@@ -31,12 +31,12 @@ from tests.faults.record import (
     uid,
 )
 from tf_dist.cluster.api import Object
-from tf_dist.cluster.memory.store import Key
-from tf_dist.core import names
-from tf_dist.core.model import Job
-from tf_dist.core.status import FREE, Admission, Phase, Status
-from tf_dist.driver.intents import ARBITER
-from tf_dist.driver.lease import BROKEN_BY, SETTLE
+from tf_dist.cluster.apiserver.storage.store import Key
+from tf_dist.controller.gang_admission.pending_admissions import LEADER_ANNOTATION
+from tf_dist.controller.leases.lease import BROKEN_BY, TAKEOVER_DELAY
+from tf_dist.core.api import names
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.status import UNCHARGED_REASONS, Admission, Phase, Status
 
 # Of a Lease's duration, as a clock that is as fast as may be measures it.
 FAST: Final = 0.8
@@ -44,7 +44,7 @@ FAST: Final = 0.8
 LONG: Final = 60.0
 # Seconds for which a Lease that is held again after its driver was dead is not used: until then others may go on to act
 # on that. (What they wait by their own clocks is longer, but for those that are fast.)
-TAKING: Final = SETTLE / 1.03
+TAKING: Final = TAKEOVER_DELAY / 1.03
 
 
 class Invariants(Record):
@@ -185,7 +185,7 @@ class Invariants(Record):
 
     def _budget(self, stored: Object, memory: Status) -> None:
         truth, job = self.truth[uid(stored)], self.job(stored)
-        spent = sum(count for cause, count in memory.restarts.items() if cause not in FREE)
+        spent = sum(count for cause, count in memory.restarts.items() if cause not in UNCHARGED_REASONS)
         disrupted, failed = memory.total_disruptions, len(truth.failed)
         kubelets = sum(truth.containers.values())
         assert spent <= failed + kubelets, f"{spent} restarts for {failed} pods that failed"
@@ -368,7 +368,7 @@ class Invariants(Record):
         driver = f"{key.namespace}/{key.name}"
         if self._is_dead(before, self.lease(driver)[1]):
             self._dead_at[driver] = self.now()
-        was, now = annotation(before, ARBITER), annotation(after, ARBITER)
+        was, now = annotation(before, LEADER_ANNOTATION), annotation(after, LEADER_ANNOTATION)
         if was != now:
             versions = {uid(job): str(job["metadata"]["resourceVersion"]) for _, job in self.of(*JOBS)}
             self._opened[key] = now, {one: versions[one] for one in named_in(after) if one in versions}

@@ -9,15 +9,18 @@ from tests.faults.simulation import Process, SimulatedRuntime
 from tests.faults.site import Site
 from tests.faults.wire import Network, Server, Wire
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
-from tf_dist.driver.arbiter import LeaseArbiter
-from tf_dist.driver.lease import TIMEOUT, LeaseRef, admissions_name, controller_name
-from tf_dist.driver.lease_mandate import LeaseMandate
-from tf_dist.driver.leasebook import LeaseBook
-from tf_dist.driver.loop import Driver
-from tf_dist.driver.mandate import Always, Mandate
-from tf_dist.driver.refs import JobRef
-from tf_dist.driver.settings import DriverSettings
-from tf_dist.driver.tenure import Tenure
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
+from tf_dist.controller.leases.leader_election import LeaderElector
+from tf_dist.controller.leases.leadership import Leadership, LeaseLeadership, PermanentLeadership
+from tf_dist.controller.leases.lease import (
+    LEASE_REQUEST_TIMEOUT,
+    LeaseRef,
+    admissions_lease_name,
+    controller_lease_name,
+)
+from tf_dist.controller.leases.lease_monitor import LeaseMonitor
 
 # Seconds: a driver hears of everything, and nothing waits for it to look at all there is.
 _NEVER = 1e9
@@ -61,16 +64,16 @@ class Puppet:
         self.network = Network(server, self.process)
         self.left = False
         self._job = job
-        self._leases = Wire(self.network, retries=0, timeout=TIMEOUT)
-        self.tenure: Tenure | None = None
-        self.arbiter: LeaseArbiter | None = None
-        self.mandate: Mandate = Always("")
+        self._leases = Wire(self.network, retries=0, timeout=LEASE_REQUEST_TIMEOUT)
+        self.elector: LeaderElector | None = None
+        self.arbiter: LeaseAdmissionLeader | None = None
+        self.leadership: Leadership = PermanentLeadership("")
         settings = self._settings(workers, volcano, intents)
         if reach is not Reach.ALONE:
-            self.mandate = self._lease_mandate()
-            self.arbiter = LeaseArbiter(
+            self.leadership = self._lease_mandate()
+            self.arbiter = LeaseAdmissionLeader(
                 self._leases,
-                stands=self.mandate.valid,
+                stands=self.leadership.valid,
                 monotonic=self.process.monotonic,
                 runtime=self.runtime,
             )
@@ -79,7 +82,7 @@ class Puppet:
             clock=self.process.wall,
             monotonic=self.process.monotonic,
             settings=settings,
-            mandate=self.mandate,
+            leadership=self.leadership,
             arbiter=self.arbiter,
             runtime=self.runtime,
         )
@@ -103,7 +106,7 @@ class Puppet:
             kind = VOLCANO_JOBS if shape.dialect == "volcano" else TFJOBS
             only = JobRef(kind, TEAM, name)
         elif self.reach is not Reach.ALONE:
-            admissions = LeaseRef("default", admissions_name(self._lease_name(), namespace))
+            admissions = LeaseRef("default", admissions_lease_name(self._lease_name(), namespace))
         return DriverSettings(
             namespace=namespace,
             only=only,
@@ -111,17 +114,17 @@ class Puppet:
             workers=workers,
             resync=_NEVER,
             admissions=admissions,
-            arbitrates=self.reach is not Reach.ALONE,
+            can_lead_admission=self.reach is not Reach.ALONE,
             intents=intents,
         )
 
     def _lease_name(self) -> str:
-        return controller_name((TEAM,) if self.reach is Reach.NAMESPACE else ())
+        return controller_lease_name((TEAM,) if self.reach is Reach.NAMESPACE else ())
 
-    def _lease_mandate(self) -> LeaseMandate:
+    def _lease_mandate(self) -> LeaseLeadership:
         shared = self.reach is not Reach.JOB
         ref = LeaseRef("default", self._lease_name()) if shared else LeaseRef("default", f"inline-{self.number}")
-        self.tenure = Tenure(
+        self.elector = LeaderElector(
             self._leases,
             ref,
             self.identity,
@@ -130,26 +133,26 @@ class Puppet:
             monotonic=self.process.monotonic,
             runtime=self.runtime,
         )
-        book = LeaseBook(self._leases, self.identity, monotonic=self.process.monotonic)
-        return LeaseMandate(self.tenure, book, takes_over=shared, runtime=self.runtime)
+        book = LeaseMonitor(self._leases, self.identity, monotonic=self.process.monotonic)
+        return LeaseLeadership(self.elector, book, takes_over=shared, runtime=self.runtime)
 
     # Its life
 
     def _live(self) -> None:
-        if isinstance(self.mandate, LeaseMandate) and self.tenure is not None:
+        if isinstance(self.leadership, LeaseLeadership) and self.elector is not None:
             if self._job is not None:
-                self.tenure.start()
-                if not self.tenure.wait(30.0):
-                    self.tenure.stop()
+                self.elector.start()
+                if not self.elector.wait(30.0):
+                    self.elector.stop()
                     self.left = True
                     return
-                self.site.submit(*self._job, driver=self.mandate.ref)
-                self.mandate.start()
+                self.site.submit(*self._job, driver=self.leadership.ref)
+                self.leadership.start()
                 self.driver.start()
             else:
-                self.mandate.start()
+                self.leadership.start()
                 self.driver.start()
-                self.tenure.start()
+                self.elector.start()
         else:
             self.driver.start()
 
@@ -161,10 +164,10 @@ class Puppet:
 
     def _leave(self) -> None:
         self.driver.stop()
-        if isinstance(self.mandate, LeaseMandate):
-            self.mandate.stop()
-        if self.tenure is not None:
-            self.tenure.stop()
+        if isinstance(self.leadership, LeaseLeadership):
+            self.leadership.stop()
+        if self.elector is not None:
+            self.elector.stop()
         self.left = True
 
     def die(self) -> None:

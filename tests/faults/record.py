@@ -15,15 +15,15 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from tf_dist.cluster.api import Object
-from tf_dist.cluster.memory.store import Key
-from tf_dist.core import names
-from tf_dist.core.accepted_spec import read_stored
-from tf_dist.core.model import Job, ReplicaSpec
-from tf_dist.core.policies import may_restart
-from tf_dist.core.quantity import parse_quantity
-from tf_dist.core.status import LIVE, NO_PODS, Phase, Status
-from tf_dist.core.status_codec import load_status, stored_status
-from tf_dist.driver.intents import ADMITTING
+from tf_dist.cluster.apiserver.storage.store import Key
+from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION
+from tf_dist.core.api import names
+from tf_dist.core.api.job import Job, ReplicaSpec
+from tf_dist.core.api.lifecycle_policy import policy_may_restart
+from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.api.status import LIVE, NO_PODS, Phase, Status
+from tf_dist.core.api.status_codec import load_status, stored_status
+from tf_dist.core.reconciler.accepted_spec import read_stored_spec
 
 JOBS: Final = ("tfjobs.kubeflow.org", "jobs.batch.volcano.sh")
 LEASES: Final = "leases.coordination.k8s.io"
@@ -137,7 +137,7 @@ class Record:
         version = stored["metadata"].get("generation"), stored["metadata"].get("annotations"), status.accepted
         known = self._read.get(uid(stored))
         if known is None or known[0] != version:
-            known = self._read[uid(stored)] = version, read_stored(stored, status).job
+            known = self._read[uid(stored)] = version, read_stored_spec(stored, status).job
         return known[1]
 
     def memory(self, stored: Object) -> Status:
@@ -212,7 +212,7 @@ class Record:
             # That a replica is done shows in its pod before it is in the status.
             known = {(one.type, one.index) for one in memory.succeeded} | self.truth[uid(stored)].succeeded
             done = sum(1 for type_, _ in known if type_ == spec.type)
-            if not may_restart(job, spec):
+            if not policy_may_restart(job, spec):
                 done += memory.counts.get(spec.type, NO_PODS).failed
             yield spec, max(0, place.sizes.get(spec.type, spec.replicas) - done)
 
@@ -321,7 +321,7 @@ def annotation(obj: Object, key: str) -> str:
 
 def named_in(lease: Object) -> set[str]:
     """The uids of the jobs that a list of intentions names."""
-    return {str(row[3]) for row in json.loads(annotation(lease, ADMITTING) or "[]")}
+    return {str(row[3]) for row in json.loads(annotation(lease, ADMITTING_ANNOTATION) or "[]")}
 
 
 def on_a_node(pod: Object) -> bool:

@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 
 from tests.faults.calls import Call
-from tf_dist.cluster.http import ApiServer
-from tf_dist.cluster.http.app import App
-from tf_dist.cluster.http.messages import Reply, Request, Streamed
-from tf_dist.cluster.memory import MemoryCluster
+from tf_dist.cluster.apiserver.requests import Request, Response, StreamResponse
+from tf_dist.cluster.apiserver.routes import Router
+from tf_dist.cluster.apiserver.server import ApiServer
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 
 GOLDEN = Path(__file__).parent / "golden"
 _UPDATE = "TF_DIST_UPDATE_GOLDEN"
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
-class RecordingApp(App):
+class RecordingApp(Router):
     """An App that remembers what it was asked, and says it in a line each."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
@@ -32,12 +32,12 @@ class RecordingApp(App):
         self.calls: list[Call] = []
         self.writes: list[str] = []
 
-    def handle(self, request: Request) -> Reply | Streamed:
+    def handle(self, request: Request) -> Response | StreamResponse:
         reply = super().handle(request)
         call = Call.of(request.method, request.path, request.query)
         self.calls.append(call)
         if call.writes:
-            code = reply.code if isinstance(reply, Reply) else 200
+            code = reply.code if isinstance(reply, Response) else 200
             self.writes.append(_line(call, request.body, code))
         return reply
 

@@ -25,8 +25,8 @@ from tests.faults.record import (
     uid,
 )
 from tf_dist.cluster.api import Object
-from tf_dist.core.model import CleanPodPolicy, Job, ServiceStyle
-from tf_dist.core.status import Phase, Status
+from tf_dist.core.api.job import CleanPodPolicy, Job, ServiceStyle
+from tf_dist.core.api.status import Phase, Status
 
 # Ends at which whatever still runs has to stop.
 CUT_SHORT: Final = ("DeadlineExceeded", "BackoffLimitExceeded", "MaxDisruptionsExceeded")
@@ -85,9 +85,9 @@ class Rest:
             lease, silent = record.lease(memory.driver)
             if lease is None or silent > GRACE:
                 yield "driver", f"has driver {memory.driver}, which is dead", SOON
-        if memory.obstacle and not self._is_over_quota(stored, memory.obstacle) and not self._taken(stored):
-            yield "stalled", f"calls itself stalled: {memory.obstacle}", SOON
-        if memory.admission is not None and not memory.obstacle:
+        if memory.last_error and not self._is_over_quota(stored, memory.last_error) and not self._taken(stored):
+            yield "stalled", f"calls itself stalled: {memory.last_error}", SOON
+        if memory.admission is not None and not memory.last_error:
             yield from self._silent(stored, job, memory)
         living = [pod for pod in pods if phase(pod) not in ENDED]
         if memory.finished:
@@ -105,11 +105,11 @@ class Rest:
         elif living:
             yield "without a place", f"has no place, and {len(living)} pods", SOON
 
-    def _is_over_quota(self, stored: Object, obstacle: str) -> bool:
+    def _is_over_quota(self, stored: Object, last_error: str) -> bool:
         """Whether what keeps a job from going on is a ResourceQuota that is there."""
         namespace = stored["metadata"]["namespace"]
         limits = (obj for key, obj in self._record.of("resourcequotas") if key.namespace == namespace)
-        return "exceeded quota" in obstacle and any((one.get("spec") or {}).get("hard") for one in limits)
+        return "exceeded quota" in last_error and any((one.get("spec") or {}).get("hard") for one in limits)
 
     def _taken(self, stored: Object) -> list[str]:
         """The pods of a stranger under names of a job's."""
@@ -119,7 +119,7 @@ class Rest:
     def _silent(self, stored: Object, job: Job, memory: Status) -> Iterator[tuple[str, str, float]]:
         """What is in the way of a job that has a place, and that it does not speak of."""
         place, taken = memory.admission, set(self._taken(stored))
-        if place is None or not taken or any(pause.until > self._record.now() for pause in memory.pauses.values()):
+        if place is None or not taken or any(pause.until > self._record.now() for pause in memory.backoffs.values()):
             return
         for spec in job.replica_specs:
             size = min(place.sizes.get(spec.type, spec.replicas), spec.most)

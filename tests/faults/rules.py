@@ -8,22 +8,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tests.faults.puppet import Puppet, Reach
-from tests.faults.record import HANDS, JOBS, Author
+from tests.faults.record import HANDS, JOBS, Author, owner
 from tests.faults.rest import Rest
-from tests.faults.site import (
-    Site,
-    alive,
-    deleting,
-    label,
-    memory_of,
-    name,
-    owner_uid,
-    uid,
-)
+from tests.faults.site import Site, alive, deleting, label, memory_of, name, uid
 from tests.faults.wire import Executed
 from tf_dist.cluster.api import LEASES, Object
-from tf_dist.core import names
-from tf_dist.driver import lease
+from tf_dist.controller.leases import lease
+from tf_dist.core.api import names
 from tf_dist.errors import AlreadyExists
 
 # Seconds after which drivers that are well have seen everything.
@@ -70,12 +61,12 @@ class Rules:
         puppet = self._puppet(process)
         site.invariants.strict = self._well()
         site.author = Author(
-            puppet.mandate.ref,
+            puppet.leadership.ref,
             puppet.identity,
             puppet.arbiter.identity if puppet.arbiter is not None else "",
             late,
             shares=puppet.reach in (Reach.CLUSTER, Reach.NAMESPACE),
-            sees_nodes=puppet.driver.caches.knows_room,
+            sees_nodes=puppet.driver.informers.sees_nodes,
             unserved=frozenset(
                 kind for kind in JOBS if puppet.network.unserved.get(kind.partition(".")[0], 0.0) > site.simulation.now
             ),
@@ -119,7 +110,7 @@ class Rules:
             self.site.counts["lease won"] += 1
             if before:
                 self.site.counts["lease taken over"] += 1
-        duration = float(spec.get("leaseDurationSeconds") or lease.DURATION)
+        duration = float(spec.get("leaseDurationSeconds") or lease.LEASE_DURATION)
         self._renewed[called] = (holder, now, duration)
 
     def _changes_hands(self, write: Executed) -> bool:
@@ -132,22 +123,22 @@ class Rules:
         self._restored = self.site.simulation.now
         for stored in self.site.memory.list(LEASES).items:
             spec = stored.get("spec") or {}
-            duration = float(spec.get("leaseDurationSeconds") or lease.DURATION)
+            duration = float(spec.get("leaseDurationSeconds") or lease.LEASE_DURATION)
             holder = str(spec.get("holderIdentity") or "")
             self._renewed[name(stored)] = (holder, self.site.simulation.now, duration)
 
     def holds(self, puppet: Puppet) -> bool:
         """Whether the server would say that a driver's Lease is its own at this moment of true time."""
-        if puppet.tenure is None:
+        if puppet.elector is None:
             return True
-        holder, renewed, duration = self._renewed.get(puppet.tenure.ref.name, ("", 0.0, 0.0))
+        holder, renewed, duration = self._renewed.get(puppet.elector.ref.name, ("", 0.0, 0.0))
         return holder == puppet.identity and self.site.simulation.now <= renewed + duration
 
     def _right(self, write: Executed) -> None:
         """No write, not even one that is refused, once the Lease has run out; who holds it, the record judges."""
         puppet = self._puppet(write.process)
         if not self.holds(puppet):
-            held = puppet.tenure and self._renewed.get(puppet.tenure.ref.name)
+            held = puppet.elector and self._renewed.get(puppet.elector.ref.name)
             self._fail(f"{write.process} did {write.call} while its lease was {held}")
 
     def _status(self, process: str, before: Object, after: Object) -> None:
@@ -185,12 +176,12 @@ class Rules:
         shared: dict[str, list[str]] = defaultdict(list)
         for puppet in self._puppets:
             if (
-                puppet.tenure is not None
+                puppet.elector is not None
                 and puppet.reach is not Reach.JOB
                 and not puppet.dead
-                and puppet.tenure.valid()
+                and puppet.elector.valid()
             ):
-                shared[puppet.tenure.ref.name].append(puppet.process.name)
+                shared[puppet.elector.ref.name].append(puppet.process.name)
         if any(len(held) > 1 for held in shared.values()):
             self._fail(f"one lease is held twice: {dict(shared)}")
 
@@ -198,10 +189,10 @@ class Rules:
         """What was wrong with a write, and who believes what of Leases."""
         if self.site.invariants.broken:
             self._fail("; ".join(self.site.invariants.broken))
-        acting = [puppet for puppet in self._puppets if not puppet.dead and puppet.mandate.valid()]
-        held = [(puppet.process.name, puppet.mandate.ref) for puppet in acting if puppet.tenure is not None]
+        acting = [puppet for puppet in self._puppets if not puppet.dead and puppet.leadership.valid()]
+        held = [(puppet.process.name, puppet.leadership.ref) for puppet in acting if puppet.elector is not None]
         try:
-            self.site.invariants.check_rights(held, {one for puppet in acting for one in puppet.mandate.stale()})
+            self.site.invariants.check_rights(held, {one for puppet in acting for one in puppet.leadership.stale()})
         except AssertionError as error:
             self._fail(str(error))
 
@@ -209,14 +200,14 @@ class Rules:
         if self.late:
             return  # a request that arrives after its time may bring a pod of an old attempt, which then goes
         attempts: dict[str, set[str]] = defaultdict(set)
-        for pod in filter(owner_uid, alive(pods)):
-            attempts[owner_uid(pod)].add(label(pod, names.ATTEMPT).partition(".")[0])
+        for pod in filter(owner, alive(pods)):
+            attempts[owner(pod)].add(label(pod, names.ATTEMPT).partition(".")[0])
         if any(len(found) > 1 for found in attempts.values()):
             self._fail(f"attempts of one job overlap: {[(name(p), label(p, names.ATTEMPT)) for p in alive(pods)]}")
 
     def _every_pod_has_an_owner(self, pods: list[Object], jobs: list[Object]) -> None:
         known = {uid(job) for job in jobs}
-        orphans = [name(pod) for pod in pods if owner_uid(pod) not in {"", *known} and not deleting(pod)]
+        orphans = [name(pod) for pod in pods if owner(pod) not in {"", *known} and not deleting(pod)]
         if orphans:
             self._fail(f"pods without a job: {orphans}")
 

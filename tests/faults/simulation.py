@@ -1,8 +1,8 @@
 """Threads on virtual time: one runs at a time, the story's dice say which, and time goes on when all of them wait.
 
-The code of a driver runs as it is, in greenlets, on the ``Runtime`` of a simulated process. Nothing here depends on the
-machine's clock or its load, so a story with the same dice is the same story. What no test would survive is found: two
-threads that wait for each other's locks, a loop that goes round without time passing.
+The code of a driver runs as it is, in greenlets, on the ``ThreadRuntime`` of a simulated process. Nothing here
+depends on the machine's clock or its load, so a story with the same dice is the same story. What no test would
+survive is found: two threads that wait for each other's locks, a loop that goes round without time passing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from tests.driver.harness import START
-from tf_dist.cluster.runtime import Runtime
+from tests.controller.harness import START
+from tf_dist.cluster.concurrency import ThreadRuntime
 
 # A wait ends a little later than it should, as waits do: it must not seem to end earlier by an error of rounding.
 _TICK = 1e-6
@@ -478,7 +478,7 @@ class Pool:
                 simulation.park()
 
 
-class SimulatedRuntime(Runtime):
+class SimulatedRuntime(ThreadRuntime):
     """The runtime of one process."""
 
     def __init__(self, process: Process) -> None:

@@ -10,7 +10,7 @@ from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
-from tests.driver.harness import START, running
+from tests.controller.harness import START, running
 from tests.faults.documents import TEAM, Shape, queue
 from tests.faults.invariants import Invariants
 from tests.faults.record import HANDS
@@ -28,11 +28,11 @@ from tf_dist.cluster.api import (
     Object,
     Resource,
 )
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.cluster.memory.scheduler import Scheduler
-from tf_dist.cluster.memory.store import Key
-from tf_dist.core import names
-from tf_dist.core.status_codec import FIELD
+from tf_dist.cluster.apiserver.scheduler import Scheduler
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.store import Key
+from tf_dist.core.api import names
+from tf_dist.core.api.status_codec import FIELD
 from tf_dist.errors import AlreadyExists, ClusterError, NotFound
 
 OVER = ("Succeeded", "Failed")

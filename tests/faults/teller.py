@@ -11,13 +11,14 @@ from random import Random
 from tests.faults.documents import TEAM, Shape
 from tests.faults.proxy import Fault, Kind
 from tests.faults.puppet import Puppet, Reach
+from tests.faults.record import owner
 from tests.faults.rules import Rules
 from tests.faults.simulation import simulated
-from tests.faults.site import Backup, Site, alive, cpu_of, deleting, memory_of, name, node_of, owner_uid, uid
+from tests.faults.site import Backup, Site, alive, cpu_of, deleting, memory_of, name, node_of, uid
 from tests.faults.story import COMPANIES, JOBS, LATE_JOBS, WRITES, Story, drawn
 from tests.faults.wire import Server
 from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object
-from tf_dist.driver.arbiter import ADMISSIONS
+from tf_dist.controller.leases.lease import PENDING_ADMISSIONS_LEASE
 
 # The most that the end of a story may take, in true seconds.
 _LONGEST = 2400.0
@@ -162,7 +163,7 @@ class Teller:
         """Who decides for all dies of its next writes to the list of intentions; whom it names others may not touch."""
         decides = [puppet for puppet in self._living() if puppet.arbiter is not None and puppet.arbiter.for_all()]
         for puppet in decides:
-            puppet.network.doom = writes, frozenset({ADMISSIONS.name})
+            puppet.network.doom = writes, frozenset({PENDING_ADMISSIONS_LEASE.name})
         refused = Fault(Kind.REFUSE, frozenset({"patch"}), frozenset({"tfjobs", "jobs"}), times=refusals, code=code)
         for puppet in self._living():
             if puppet not in decides:
@@ -180,7 +181,7 @@ class Teller:
     def lapse(self, times: int, later: int) -> None:
         """Who holds a Lease cannot renew it, and is to come again with what else it writes, until it has lapsed."""
         for puppet in self._living():
-            if puppet.tenure is not None and puppet.mandate.valid():
+            if puppet.elector is not None and puppet.leadership.valid():
                 network, resources = puppet.network, frozenset({"tfjobs", "jobs", "pods"})
                 renewals = Fault(Kind.REFUSE, frozenset({"update"}), frozenset({"leases"}), times=None)
                 busy = Fault(Kind.REFUSE, WRITES, resources, times=2 + times % 2, code=429, retry_after=later)
@@ -197,7 +198,7 @@ class Teller:
     def die_of(self) -> None:
         """The driver of a job dies."""
         drivers = {memory_of(job).get("driver") for job in self.site.jobs()} - {None, ""}
-        found = [one for one in self._living() if one.tenure is not None and one.mandate.ref in drivers]
+        found = [one for one in self._living() if one.elector is not None and one.leadership.ref in drivers]
         for puppet in sorted(found, key=lambda one: one.reach is not Reach.JOB)[:1]:
             self.die(self._living().index(puppet))
 
@@ -376,7 +377,7 @@ class Teller:
 
     def _of(self, called: str) -> Object | None:
         """A job's first worker, where it runs."""
-        found = (pod for pod in self.site.pods() if name(pod) == f"{called}-worker-0" and owner_uid(pod))
+        found = (pod for pod in self.site.pods() if name(pod) == f"{called}-worker-0" and owner(pod))
         return next(found, None)
 
     def restart_container(self, name: str) -> None:
@@ -393,7 +394,7 @@ class Teller:
             self.site.add_stranger(cpu)
         elif how == "labels":
             self.site.add_stranger(cpu, labels=dict(pod["metadata"].get("labels") or {}))
-        elif owner_uid(pod):
+        elif owner(pod):
             self.site.evict(pod)
             self.site.add_stranger(cpu, called=name(pod))
 
@@ -404,7 +405,7 @@ class Teller:
     def crowd(self) -> None:
         """Pods of others take all that is free and promised to no job."""
         promised = sum(self.rules.site.invariants.holds(job) for job in self.site.jobs())
-        taken = sum(cpu_of(pod) for pod in alive(self.site.pods()) if owner_uid(pod))
+        taken = sum(cpu_of(pod) for pod in alive(self.site.pods()) if owner(pod))
         for _ in range(self.site.free() - max(0, int(promised) - taken)):
             self.site.add_stranger(1)
 
@@ -440,13 +441,13 @@ class Teller:
         for job in self.site.jobs():
             self.site.delete_job(name(job))
         self._until(self._nothing_left, "something is left")
-        held = [puppet for puppet in self._living() if puppet.tenure is not None and puppet.tenure.valid()]
+        held = [puppet for puppet in self._living() if puppet.elector is not None and puppet.elector.valid()]
         self.ending = True
         for puppet in self._living():
             puppet.leave()
         self._until(lambda: not self._living(), "drivers do not end")
         left = {name(lease) for lease in self.site.memory.list(LEASES, "default").items}
-        kept = {puppet.tenure.ref.name for puppet in held if puppet.reach is Reach.JOB and puppet.tenure is not None}
+        kept = {puppet.elector.ref.name for puppet in held if puppet.reach is Reach.JOB and puppet.elector is not None}
         if left & kept:
             self.rules._fail(f"leases are left behind: {left & kept}")
 
@@ -494,12 +495,12 @@ class Teller:
         for job in self.site.jobs():
             if memory_of(job).get("phase") in ("Completed", "Failed", "Terminated"):
                 for pod in self.site.pods():
-                    if owner_uid(pod) == uid(job) and not deleting(pod):
+                    if owner(pod) == uid(job) and not deleting(pod):
                         self.site.end(pod, 0)
 
     def _job_at_rest(self, job: Object) -> bool:
         memory = memory_of(job)
-        living = [pod for pod in alive(self.site.pods()) if owner_uid(pod) == uid(job)]
+        living = [pod for pod in alive(self.site.pods()) if owner(pod) == uid(job)]
         match memory.get("phase"):
             case "Completed" | "Failed" | "Terminated":
                 shape = self.site.shapes[uid(job)]
@@ -524,7 +525,9 @@ class Teller:
     def _described(self) -> str:
         jobs = [(name(job), memory_of(job)) for job in self.site.jobs()]
         pods = [(name(pod), (pod.get("status") or {}).get("phase")) for pod in self.site.pods()]
-        drivers = [(p.process.name, p.reach, p.mandate.valid(), p.driver.caches.problems()) for p in self._living()]
+        drivers = [
+            (p.process.name, p.reach, p.leadership.valid(), p.driver.informers.problems()) for p in self._living()
+        ]
         return f"{jobs} {pods} {drivers}"
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.driver.harness import World, tfjob
+from tests.controller.harness import World, tfjob
 from tests.faults import recorder
 from tests.faults.recorder import RecordingApp
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, SERVICES, TFJOBS, Object
-from tf_dist.cluster.rest import RestCluster
-from tf_dist.core.dialects.shape import SERVICES_ANNOTATION
-from tf_dist.core.model import ServiceStyle
-from tf_dist.driver.loop import Driver
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.core.api.job import ServiceStyle
+from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION
 
 SECONDS = 60
 
@@ -27,7 +27,7 @@ class Recorded(World):
     def __init__(self, client: RestCluster, world: World, app: RecordingApp) -> None:
         self.clock, self.memory, self.cluster, self.app = world.clock, world.memory, client, app
         self.driver = Driver(client, clock=self.clock, monotonic=self.clock)
-        self.driver.caches.start()
+        self.driver.informers.start()
         # Who has listed is synced; but only when everything is watched, too, does nothing more come of the start.
         until(lambda: self.driver.synced() and app.asked("watch") == app.asked("list"), SECONDS)
         self.started = len(app.calls)
@@ -41,14 +41,14 @@ class Recorded(World):
         raise AssertionError(self.describe())
 
     def _caught_up(self) -> bool:
-        caches = self.driver.caches
+        informers = self.driver.informers
         seen = {
-            TFJOBS: [stored for _, stored in caches.jobs()],
-            PODS: caches._reflectors[PODS].items(),
+            TFJOBS: [stored for _, stored in informers.jobs()],
+            PODS: informers._reflectors[PODS].items(),
             SERVICES: [
                 one
-                for ref, job in caches.jobs()
-                for one in caches.objects(ref.namespace, job["metadata"]["uid"]).values()
+                for ref, job in informers.jobs()
+                for one in informers.objects(ref.namespace, job["metadata"]["uid"]).values()
             ],
         }
         return all(_versions(self.memory.list(kind).items) == _versions(known) for kind, known in seen.items())

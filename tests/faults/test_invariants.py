@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.driver.harness import Clock, World, replica, running, tfjob
+from tests.controller.harness import Clock, World, replica, running, tfjob
 from tests.faults.invariants import Invariants
 from tests.faults.record import HANDS, Author
 from tests.faults.rest import Rest
 from tf_dist.cluster.api import LEASES, NODES, PODS, PRIORITY_CLASSES, SERVICES, TFJOBS, VOLCANO_JOBS, Object
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.core import names
-from tf_dist.driver.intents import ADMITTING, ARBITER
-from tf_dist.driver.loop import Driver
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION, LEADER_ANNOTATION
+from tf_dist.core.api import names
 
 ME = Author("", sees_nodes=True)
 OTHER = "default/other"
@@ -265,7 +265,13 @@ def test_a_list_of_intentions_that_is_emptied(world: Judged, touched: bool) -> N
     row = ["tfjobs", "default", "a", job["metadata"]["uid"]]
 
     def lease(arbiter: str, *rows: list[str]) -> Object:
-        return {"metadata": {"name": "l", "annotations": {ARBITER: arbiter, ADMITTING: json.dumps(rows)}}, "spec": {}}
+        return {
+            "metadata": {
+                "name": "l",
+                "annotations": {LEADER_ANNOTATION: arbiter, ADMITTING_ANNOTATION: json.dumps(rows)},
+            },
+            "spec": {},
+        }
 
     def write(arbiter: str, *rows: list[str]) -> None:
         before = world.memory.get(LEASES, "default", "l")
@@ -303,7 +309,7 @@ def test_a_driver_is_dead_and_its_job_is_left_to_it(world: Judged) -> None:
 def test_what_was_given_long_ago_is_still_intended(world: Judged) -> None:
     job = world.begun()
     row = ["tfjobs", "default", "a", job["metadata"]["uid"]]
-    annotations = {ADMITTING: json.dumps([row])}
+    annotations = {ADMITTING_ANNOTATION: json.dumps([row])}
     world.memory.create(LEASES, "default", {"metadata": {"name": "l", "annotations": annotations}, "spec": {}})
     world.clock.now += 100
     world.memory.patch(LEASES, "default", "l", {"metadata": {"labels": {"x": "y"}}})
@@ -335,7 +341,7 @@ def test_what_was_given_long_ago_is_intended_anew(world: Judged) -> None:
     world.memory.create(LEASES, "default", {"metadata": {"name": "l"}, "spec": {}})
     world.clock.now += 100
     row = ["tfjobs", "default", "a", job["metadata"]["uid"]]
-    world.memory.patch(LEASES, "default", "l", {"metadata": {"annotations": {ADMITTING: json.dumps([row])}}})
+    world.memory.patch(LEASES, "default", "l", {"metadata": {"annotations": {ADMITTING_ANNOTATION: json.dumps([row])}}})
     assert world.broken == ""
 
 
@@ -373,7 +379,7 @@ def test_a_pod_of_a_stranger_under_the_name_of_a_jobs(world: Judged) -> None:
     labelled = {"metadata": {"name": "a-worker-1", "labels": pod["metadata"]["labels"]}, "spec": {"containers": []}}
     world.memory.create(PODS, "default", {**labelled, "spec": pod["spec"]})
     assert "does not say that ['a-worker-1'] are not its own" in world.unrest
-    world.remember(obstacle="Pod a-worker-1 exists already")
+    world.remember(last_error="Pod a-worker-1 exists already")
     assert "does not say" not in world.unrest
     assert "calls itself stalled" not in world.unrest
 
@@ -444,7 +450,7 @@ def test_what_is_left_of_a_job_that_is_over(world: Judged) -> None:
 
 def test_a_job_that_calls_itself_stalled_or_lacks_pods(world: Judged) -> None:
     world.begun()
-    world.remember(obstacle="nothing")
+    world.remember(last_error="nothing")
     world.evict("a-worker-1")
     assert "stalled: nothing" in world.unrest
     assert "has worker [0] of [0, 1]" in world.unrest

@@ -15,9 +15,9 @@ from tests.faults.calls import Call
 from tests.faults.proxy import Fault, Kind, Proxy
 from tests.waiting import until
 from tf_dist.cluster.api import CONFIG_MAPS, PODS, ObjectList
-from tf_dist.cluster.http import ApiServer
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.apiserver.server import ApiServer
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import ClusterError, Conflict, Forbidden, Gone, NotFound, Throttled, Unavailable
 
 SECONDS = 60

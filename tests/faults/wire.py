@@ -17,12 +17,10 @@ from tests.faults.calls import Call
 from tests.faults.proxy import Fault, Kind
 from tests.faults.simulation import Process, Simulation
 from tf_dist.cluster.api import ALL_LINES, LogOptions, Object, ObjectList, PatchType, Resource, WatchEvent
-from tf_dist.cluster.asked import Asked
-from tf_dist.cluster.memory import MemoryCluster
-from tf_dist.cluster.memory.watching import WatchStream
-from tf_dist.cluster.permission import seconds_left
-from tf_dist.cluster.retries import Retries, repeated
-from tf_dist.cluster.status import error_of
+from tf_dist.cluster.api_errors import RequestInfo, error_from_status
+from tf_dist.cluster.apiserver.storage.list_watch import WatchStream
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.retries import RetryPolicy, call_with_retries, fence_seconds_left
 from tf_dist.errors import ClusterError, Forbidden, Gone, NotFound, Unavailable
 
 _READ = 30.0
@@ -167,7 +165,7 @@ class Wire:
         self._memory = network.server.memory
         self._process = network.process
         self._simulation = network.process.simulation
-        self._retries = Retries(most=retries)
+        self._retries = RetryPolicy(most=retries)
         self._timeout = timeout
         self._answers: dict[object, deque[Any]] = {}
 
@@ -183,7 +181,7 @@ class Wire:
         limit: int = 0,
         continue_: str = "",
     ) -> ObjectList:
-        asked = Asked("list", resource, "", namespace or "")
+        asked = RequestInfo("list", resource, "", namespace or "")
 
         def act() -> ObjectList:
             return self._memory.list(
@@ -195,7 +193,7 @@ class Wire:
         return found
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
-        asked = Asked("get", resource, "", namespace or "")
+        asked = RequestInfo("get", resource, "", namespace or "")
         key = (resource, namespace, name)
         found: Object = self._call(asked, name, lambda: self._memory.get(resource, namespace, name), key=key)
         return found
@@ -210,7 +208,7 @@ class Wire:
         since: str = "",
         timeout: float = 290,
     ) -> Watch:
-        asked = Asked("watch", resource, "", namespace or "")
+        asked = RequestInfo("watch", resource, "", namespace or "")
 
         def act() -> WatchStream:
             stream = self._memory.watch(
@@ -231,14 +229,14 @@ class Wire:
     # Writing
 
     def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
-        asked = Asked("create", resource, "", namespace or "")
+        asked = RequestInfo("create", resource, "", namespace or "")
         name = str(body["metadata"].get("name", ""))
         return self._write(asked, name, body, lambda: self._memory.create(resource, namespace, body))
 
     def replace(
         self, resource: Resource, namespace: str | None, name: str, body: Object, *, subresource: str = ""
     ) -> Object:
-        asked = Asked("update", resource, subresource, namespace or "")
+        asked = RequestInfo("update", resource, subresource, namespace or "")
         return self._write(
             asked, name, body, lambda: self._memory.replace(resource, namespace, name, body, subresource=subresource)
         )
@@ -253,7 +251,7 @@ class Wire:
         kind: PatchType = PatchType.MERGE,
         subresource: str = "",
     ) -> Object:
-        asked = Asked("patch", resource, subresource, namespace or "")
+        asked = RequestInfo("patch", resource, subresource, namespace or "")
         return self._write(
             asked,
             name,
@@ -271,19 +269,21 @@ class Wire:
         grace_period: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        asked = Asked("delete", resource, "", namespace or "")
+        asked = RequestInfo("delete", resource, "", namespace or "")
 
         def act() -> None:
             self._memory.delete(resource, namespace, name, uid=uid, grace_period=grace_period, propagation=propagation)
 
         self._write(asked, name, {"uid": uid}, act)
 
-    def _write(self, asked: Asked, name: str, body: Any, act: Callable[[], Any]) -> Any:
+    def _write(self, asked: RequestInfo, name: str, body: Any, act: Callable[[], Any]) -> Any:
         return self._call(asked, name, act, body=body)
 
     # Requests
 
-    def _call(self, asked: Asked, name: str, act: Callable[[], Any], *, body: Any = None, key: object = None) -> Any:
+    def _call(
+        self, asked: RequestInfo, name: str, act: Callable[[], Any], *, body: Any = None, key: object = None
+    ) -> Any:
         """A request with its retries, which are the client's own."""
         began = self._process.monotonic()
 
@@ -297,17 +297,23 @@ class Wire:
                 self._answers.setdefault(key, deque(maxlen=_REMEMBERED)).append(answer)
             return answer
 
-        return repeated(attempt, pause, self._sleep)
+        return call_with_retries(attempt, pause, self._sleep)
 
     def _sleep(self, seconds: float) -> bool:
         self._simulation.park(self._process.until(seconds))
         return True
 
     def _attempt(
-        self, asked: Asked, name: str, act: Callable[[], Any], *, body: Any = None, stale: deque[Any] | None = None
+        self,
+        asked: RequestInfo,
+        name: str,
+        act: Callable[[], Any],
+        *,
+        body: Any = None,
+        stale: deque[Any] | None = None,
     ) -> tuple[Any, Fault | None]:
         """One try, and the fault that strikes what comes after it."""
-        limit = min(self._timeout, seconds_left())
+        limit = min(self._timeout, fence_seconds_left())
         simulation, network = self._simulation, self._network
         simulation.breathe()
         call = Call(asked.verb, asked.plural, asked.namespace, name)
@@ -375,12 +381,12 @@ class Wire:
         if not answered:
             raise self._no_answer(request.asked, "timed out")
 
-    def _refuse(self, asked: Asked, fault: Fault) -> None:
+    def _refuse(self, asked: RequestInfo, fault: Fault) -> None:
         text = "the server could not find the requested resource" if fault.code == 404 else "so says the network"
         after = "" if fault.retry_after is None else str(fault.retry_after)
-        raise error_of(fault.code, {"message": text, "code": fault.code}, asked=asked, retry_after=after)
+        raise error_from_status(fault.code, {"message": text, "code": fault.code}, asked=asked, retry_after=after)
 
-    def _no_answer(self, asked: Asked, why: str) -> Unavailable:
+    def _no_answer(self, asked: RequestInfo, why: str) -> Unavailable:
         error = Unavailable(f"{asked}: no answer: {why}")
         error.code = 0
         return error
@@ -389,7 +395,7 @@ class Wire:
 class _Request:
     """A request on its way."""
 
-    def __init__(self, wire: Wire, asked: Asked, call: Call, act: Callable[[], Any], body: Any) -> None:
+    def __init__(self, wire: Wire, asked: RequestInfo, call: Call, act: Callable[[], Any], body: Any) -> None:
         self.asked = asked
         self.waiting = False
         self._wire = wire
@@ -411,7 +417,7 @@ class _Request:
         try:
             self._answer = self._act()
         except (Forbidden, NotFound) as error:
-            self._error = error_of(error.code, {"message": str(error)}, asked=self.asked)
+            self._error = error_from_status(error.code, {"message": str(error)}, asked=self.asked)
         except ClusterError as error:
             self._error = error
         finally:
@@ -444,7 +450,7 @@ class Watch:
         self,
         network: Network,
         resource: Resource,
-        asked: Asked,
+        asked: RequestInfo,
         stream: WatchStream,
         timeout: float,
         fault: Fault | None,

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import conftest
-from tests.cluster.node.bench import why_not_isolated
+from tests.cluster.kubelet.bench import why_not_isolated
 from tests.cluster.support import cluster_of_kubeconfig, tf_job_definition, wait_for
 from tests.waiting import until
 from tf_dist.cluster.api import NAMESPACES, NODES, TFJOBS, Cluster, Object
-from tf_dist.cluster.memory.resources import CRDS
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import AlreadyExists, NotFound
 
 kubeconfig = conftest.kubeconfig  # the same API server as for the other tests

@@ -19,9 +19,9 @@ import yaml
 from tests.cluster.support import exists
 from tests.integration.conftest import MakeNode, NodeProcess
 from tests.waiting import until
-from tf_dist.cli.manifests.roles import for_nodes
+from tf_dist.cli.install.rbac import node_roles
 from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, Cluster, LogOptions, Object, Resource
-from tf_dist.cluster.rest import RestCluster
+from tf_dist.cluster.client.rest import RestCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -220,7 +220,7 @@ def modest_kubeconfig(real: RestCluster, namespace: str, kubeconfig: str, tmp_pa
         pytest.skip("needs kubectl to get a token")
     name = f"tf-dist-node-{namespace}"
     account = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
-    for role in for_nodes():
+    for role in node_roles():
         place = role["metadata"].get("namespace")
         kind = RBAC[role["kind"]], RBAC[f"{role['kind']}Binding"]
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": role["kind"], "name": name}
@@ -236,7 +236,7 @@ def modest_kubeconfig(real: RestCluster, namespace: str, kubeconfig: str, tmp_pa
     modest.touch(mode=0o600)
     modest.write_text(yaml.safe_dump(document))
     yield str(modest)
-    for role in for_nodes():
+    for role in node_roles():
         for kind in (f"{role['kind']}Binding", role["kind"]):
             real.delete(RBAC[kind], role["metadata"].get("namespace"), name)
 

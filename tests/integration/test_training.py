@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.node.bench import processes_with
+from tests.cluster.kubelet.bench import processes_with
 from tests.integration.conftest import ROOT, NodeProcess
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Cluster
-from tf_dist.cluster.rest import RestCluster
-from tf_dist.driver.loop import Driver
-from tf_dist.driver.settings import DriverSettings
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
 from tf_dist.errors import ClusterError
 
 pytestmark = [

@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 
 from tests.mutation import inside
-from tests.mutation.mutating import PACKAGES, Mutant, sample
+from tests.mutation.inside import PACKAGES
+from tests.mutation.mutating import Mutant, sample
 from tests.mutation.recording import Recording, recorded
 from tests.mutation.running import Copies, Ended, Job, run
 

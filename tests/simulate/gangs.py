@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tf_dist.simulate.model import SimJob, Speed
+from tf_dist.simulate.scenario import SimJob, Speed
 
 LONG = 10_000.0
 RIGID = Speed(remote=1.0, overhead=0.0, restart=15.0)

@@ -1,4 +1,7 @@
-"""Whatever the policy and the trace: jobs end or are reported, nothing is lost, and a seed decides everything."""
+"""Whatever the policy and the trace: jobs end or are reported, nothing is lost, and a seed decides everything.
+
+The books: room, work and time add up, and what is not there cannot be given.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tf_dist.core.gang.model import Queue, Quota
-from tf_dist.simulate.engine import simulate
+from tf_dist.core.gang.types import Queue, Quota
+from tf_dist.simulate.engine import JobRun, World, simulate
 from tf_dist.simulate.metrics import averaged, figures, quantile
-from tf_dist.simulate.model import Cluster, Scenario, SimJob, Speed
+from tf_dist.simulate.placement import FreeCapacity, NoRoom
 from tf_dist.simulate.policies import POLICIES
-from tf_dist.simulate.policies.ours import Ours
-from tf_dist.simulate.traces import TRACES, Wish
-from tf_dist.simulate.world import Run, World
+from tf_dist.simulate.policies.tf_dist_admission import TfDistAdmission
+from tf_dist.simulate.scenario import Cluster, Layout, Scenario, SimJob, Speed
+from tf_dist.simulate.traces import TRACES, TraceOptions
 
 CLUSTER = Cluster(nodes=3, gpus=4, cpu=64)
 ELASTIC = {"seed", "dragon", "ours"}
@@ -59,7 +62,7 @@ def test_nothing_is_lost(policy: str, trace: list[SimJob], seed: int) -> None:
     assert figures(world).stuck == sum(run.ended is None for run in world.runs)
 
 
-def _check_run(run: Run, world: World, policy: str) -> None:
+def _check_run(run: JobRun, world: World, policy: str) -> None:
     if run.ended is None:
         assert policy == "default"  # only there jobs hold room for each other's pods for ever
         return
@@ -76,7 +79,7 @@ def _check_run(run: Run, world: World, policy: str) -> None:
 @pytest.mark.parametrize("trace", TRACES)
 def test_a_seed_decides_everything(policy: str, trace: str) -> None:
     def once(seed: int) -> World:
-        scenario = TRACES[trace](Wish(jobs=60, seed=seed))
+        scenario = TRACES[trace](TraceOptions(jobs=60, seed=seed))
         return simulate(scenario, POLICIES[policy](scenario))
 
     first, again = once(1), once(1)
@@ -86,7 +89,7 @@ def test_a_seed_decides_everything(policy: str, trace: str) -> None:
 
 @pytest.mark.parametrize("trace", ["philly", "helios", "dragon"])
 def test_another_seed_is_another_trace_of_the_same_load(trace: str) -> None:
-    one, other = (TRACES[trace](Wish(jobs=3000, load=0.9, seed=seed)) for seed in (1, 2))
+    one, other = (TRACES[trace](TraceOptions(jobs=3000, load=0.9, seed=seed)) for seed in (1, 2))
     assert one.jobs != other.jobs
     for scenario in (one, other):
         asked = sum(job.duration * job.workers * job.gpus for job in scenario.jobs)
@@ -95,13 +98,13 @@ def test_another_seed_is_another_trace_of_the_same_load(trace: str) -> None:
 
 
 def test_sizes_and_run_times_are_those_of_the_clusters() -> None:
-    philly = TRACES["philly"](Wish(jobs=20_000, seed=3)).jobs
+    philly = TRACES["philly"](TraceOptions(jobs=20_000, seed=3)).jobs
     singles = sum(job.workers * job.gpus == 1 for job in philly) / len(philly)
     runs = sorted(job.duration for job in philly)
     assert singles == pytest.approx(0.722, abs=0.03)  # sweeps make it uneven
     assert quantile(runs, 0.5) == pytest.approx(1186, rel=0.1)
     assert quantile(runs, 0.9) == pytest.approx(12_859, rel=0.1)
-    helios = sorted(job.duration for job in TRACES["helios"](Wish(jobs=20_000, seed=3)).jobs)
+    helios = sorted(job.duration for job in TRACES["helios"](TraceOptions(jobs=20_000, seed=3)).jobs)
     assert quantile(helios, 0.5) == pytest.approx(206, rel=0.1)
     known = [job for job in philly if job.estimate is not None]
     assert len(known) / len(philly) == pytest.approx(0.8, abs=0.02)
@@ -110,7 +113,7 @@ def test_sizes_and_run_times_are_those_of_the_clusters() -> None:
 
 
 def test_the_workload_of_kueue_is_what_they_say() -> None:
-    scenario = TRACES["kueue"](Wish())
+    scenario = TRACES["kueue"](TraceOptions())
     assert len(scenario.jobs) == 15_000
     assert sum(job.cpu * job.duration for job in scenario.jobs) / 600 == pytest.approx(66)
     assert len(scenario.queues) == 35
@@ -141,7 +144,7 @@ def test_figures_by_hand() -> None:
     assert (both.jobs, both.makespan) == (6, 1100)
 
 
-class _Forgetful(Ours):
+class _Forgetful(TfDistAdmission):
     """Loses its admitter before every decision."""
 
     def act(self, world: World) -> float | None:
@@ -151,8 +154,8 @@ class _Forgetful(Ours):
 
 @pytest.mark.parametrize("trace", ["dragon", "kueue", "storm", "philly"])
 def test_an_admitter_that_is_lost_and_made_anew_decides_the_same(trace: str) -> None:
-    scenario = TRACES[trace](Wish(jobs=120, nodes=4, gpus=4, load=1.1))
-    steady, forgetful = (simulate(scenario, policy(scenario)) for policy in (Ours, _Forgetful))
+    scenario = TRACES[trace](TraceOptions(jobs=120, nodes=4, gpus=4, load=1.1))
+    steady, forgetful = (simulate(scenario, policy(scenario)) for policy in (TfDistAdmission, _Forgetful))
     assert [run.ended for run in forgetful.runs] == [run.ended for run in steady.runs]
     assert figures(forgetful) == figures(steady)
 
@@ -164,4 +167,111 @@ def test_queues_are_kept_to() -> None:
     trace = tuple(SimJob(name=f"j{n}", submit=n, duration=10, gpus=0, cpu=1, queue=q) for n, q in enumerate(names))
     cluster = Cluster(nodes=1, gpus=0, cpu=100)
     scenario = Scenario(name="queues", cluster=cluster, jobs=trace, queues=queues)
-    assert [run.started for run in simulate(scenario, Ours(scenario)).runs] == [0, 1, 10, 3]
+    assert [run.started for run in simulate(scenario, TfDistAdmission(scenario)).runs] == [0, 1, 10, 3]
+
+
+SMALL_CLUSTER = Cluster(nodes=2, gpus=4, cpu=64)
+
+
+def a_world(*jobs: SimJob) -> World:
+    return World(
+        Scenario(name="test", cluster=SMALL_CLUSTER, jobs=jobs, speed=Speed(remote=0.5, overhead=0, restart=10))
+    )
+
+
+def job(**fields: object) -> SimJob:
+    return SimJob(**({"name": "a", "submit": 0.0, "duration": 100.0, "workers": 2, "most": 4, "ps": 1} | fields))  # type: ignore[arg-type]
+
+
+def end(world: World) -> float:
+    world.now = world.next_end()
+    world.end_next()
+    return world.now
+
+
+def test_a_job_beside_its_parameter_server_runs_for_its_duration() -> None:
+    world = a_world(job())
+    world.resume(world.runs[0], Layout({0: 2}, {0: 1}))
+    assert end(world) == 100
+    assert (world.runs[0].held, world.runs[0].busy, world.runs[0].left) == (200, 200, 0)
+
+
+def test_workers_elsewhere_are_slower() -> None:
+    world = a_world(job())
+    world.resume(world.runs[0], Layout({0: 1, 1: 1}, {0: 1}))
+    assert end(world) == pytest.approx(200 / 1.5)
+
+
+def test_without_parameter_servers_the_node_with_most_workers_is_home() -> None:
+    world = a_world(job(ps=0, workers=3))
+    world.resume(world.runs[0], Layout({0: 1, 1: 2}))
+    assert end(world) == pytest.approx(300 / 2.5)
+
+
+def test_work_is_conserved_when_workers_go_and_growing_costs_a_restart() -> None:
+    world = a_world(job())
+    run = world.runs[0]
+    world.resume(run, Layout({0: 2}, {0: 1}))
+    world.now = 50
+    world.resize(run, Layout({0: 1}, {0: 1}))  # 100 of 200 are left, for one worker
+    world.now = 100
+    world.resize(run, Layout({0: 4}, {0: 1}))  # 50 are left: 10 s of restart and 12.5 s of four workers
+    assert end(world) == pytest.approx(122.5)
+    assert run.held == pytest.approx(2 * 50 + 50 + 4 * 22.5)
+    assert run.busy == pytest.approx(2 * 50 + 50 + 4 * 12.5)
+    assert (run.done, run.resizes, run.restarts) == (pytest.approx(200), 2, 0)
+
+
+def test_a_job_that_was_stopped_goes_on_from_its_checkpoint() -> None:
+    world = a_world(job())
+    run = world.runs[0]
+    world.resume(run, Layout({0: 2}, {0: 1}))
+    world.now = 40
+    world.take(run)
+    assert (world.waiting, world.working, world.floor.free) == (0, 0, 8)
+    world.now = 60
+    world.resume(run, Layout({1: 2}, {1: 1}))
+    assert end(world) == 60 + 10 + 60
+    assert run.restarts == 1
+
+
+def test_a_restart_in_a_restart_does_not_add_up() -> None:
+    world = a_world(job(workers=1))
+    run = world.runs[0]
+    world.resume(run, Layout({0: 1}, {0: 1}))
+    world.resize(run, Layout({0: 2}, {0: 1}))
+    world.now = 5
+    world.resize(run, Layout({0: 4}, {0: 1}))
+    assert end(world) == 5 + 10 + 25
+
+
+def test_held_pods_do_no_work() -> None:
+    world = a_world(job())
+    run = world.runs[0]
+    world.give(run, Layout({0: 1}, {0: 1}), works=False)
+    assert world.next_end() == float("inf")
+    world.now = 30
+    world.give(run, Layout({0: 2}, {0: 1}))
+    assert end(world) == 130
+    assert (run.held, run.busy) == (30 + 200, 200)
+
+
+def test_no_more_can_be_given_than_there_is() -> None:
+    world = a_world(job(workers=4, most=8), job(workers=2))
+    world.resume(world.runs[0], Layout({0: 4}, {0: 1}))
+    with pytest.raises(NoRoom, match="node 0"):
+        world.resume(world.runs[1], Layout({0: 1, 1: 1}, {1: 1}))
+
+
+def test_no_more_can_be_given_back_than_was_taken() -> None:
+    floor = FreeCapacity(SMALL_CLUSTER)
+    with pytest.raises(NoRoom):
+        floor.change(0, 1, 0)
+
+
+def test_admissions_take_their_time_at_a_given_rate() -> None:
+    jobs = tuple(job(name=str(number), workers=1, most=1) for number in range(3))
+    world = World(Scenario(name="test", cluster=SMALL_CLUSTER, jobs=jobs, rate=2.0))
+    for run in world.runs:
+        world.resume(run, Layout({0: 1}, {0: 1}))
+    assert [end(world) for _ in jobs] == [100.5, 101.0, 101.5]

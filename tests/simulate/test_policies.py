@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.simulate.gangs import LONG, RIGID, gang
-from tf_dist.simulate.engine import simulate
-from tf_dist.simulate.model import Cluster, Scenario, SimJob, Speed
+from tf_dist.simulate.engine import Interval, World, simulate
 from tf_dist.simulate.policies import POLICIES
-from tf_dist.simulate.world import Piece, World
+from tf_dist.simulate.scenario import Cluster, Scenario, SimJob, Speed
 
 
 def run(policy: str, *jobs: SimJob, nodes: int = 2, speed: Speed = RIGID) -> World:
@@ -24,7 +23,7 @@ def starts(world: World) -> dict[str, float | None]:
 def at(world: World, time: float) -> dict[str, dict[int, int]]:
     """GPUs of each job per node at a time."""
     found: dict[str, dict[int, int]] = {}
-    pieces: list[Piece] = world.pieces or []
+    pieces: list[Interval] = world.pieces or []
     for piece in pieces:
         if piece.start <= time < piece.end:
             found.setdefault(world.runs[piece.run].job.name, {})[piece.node] = piece.units

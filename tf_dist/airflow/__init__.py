@@ -1,4 +1,4 @@
-"""Airflow: operator, sensors, hook, triggers, links. No decisions of its own: it wires Airflow to the client.
+"""Airflow provider: operator, sensors, hook, trigger, decorator, links.
 
 Names are imported when they are first used: Airflow looks at this package in every process that lists its providers.
 """
@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tf_dist.airflow.callbacks import TFJobCallbacks
-    from tf_dist.airflow.decorator import tfjob_task
-    from tf_dist.airflow.hook import TFJobHook
-    from tf_dist.airflow.operator import TFJobOperator
-    from tf_dist.airflow.sensors import GangAdmittedSensor, TFJobSensor
-    from tf_dist.airflow.trigger import TFJobTrigger
+    from tf_dist.airflow.decorators.tfjob import tfjob_task
+    from tf_dist.airflow.hooks.tfjob import TFJobHook
+    from tf_dist.airflow.operators.tfjob import TFJobOperator
+    from tf_dist.airflow.sensors.tfjob import GangAdmittedSensor, TFJobSensor
+    from tf_dist.airflow.triggers.tfjob import TFJobTrigger
     from tf_dist.client.tfjob import TFJob
     from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFailed, JobTimeout
 
 _HOMES: Final = {
     "AdmissionTimeout": "tf_dist.errors",
-    "GangAdmittedSensor": "tf_dist.airflow.sensors",
+    "GangAdmittedSensor": "tf_dist.airflow.sensors.tfjob",
     "ImagePullFailed": "tf_dist.errors",
     "JobEvicted": "tf_dist.errors",
     "JobFailed": "tf_dist.errors",
     "JobTimeout": "tf_dist.errors",
     "TFJob": "tf_dist.client.tfjob",
     "TFJobCallbacks": "tf_dist.airflow.callbacks",
-    "TFJobHook": "tf_dist.airflow.hook",
-    "TFJobOperator": "tf_dist.airflow.operator",
-    "TFJobSensor": "tf_dist.airflow.sensors",
-    "TFJobTrigger": "tf_dist.airflow.trigger",
-    "tfjob_task": "tf_dist.airflow.decorator",
+    "TFJobHook": "tf_dist.airflow.hooks.tfjob",
+    "TFJobOperator": "tf_dist.airflow.operators.tfjob",
+    "TFJobSensor": "tf_dist.airflow.sensors.tfjob",
+    "TFJobTrigger": "tf_dist.airflow.triggers.tfjob",
+    "tfjob_task": "tf_dist.airflow.decorators.tfjob",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What Airflow is told of this package when it looks for providers. Imports nothing: every Airflow process asks."""
+"""Provider information for Airflow. Imports nothing: every Airflow process asks for it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [
             {"integration-name": name, "external-doc-url": "https://www.kubeflow.org/docs", "tags": ["software"]}
         ],
-        "operators": [{"integration-name": name, "python-modules": ["tf_dist.airflow.operator"]}],
-        "sensors": [{"integration-name": name, "python-modules": ["tf_dist.airflow.sensors"]}],
-        "hooks": [{"integration-name": name, "python-modules": ["tf_dist.airflow.hook"]}],
-        "triggers": [{"integration-name": name, "python-modules": ["tf_dist.airflow.trigger"]}],
-        "task-decorators": [{"name": "tfjob", "class-name": "tf_dist.airflow.decorator.tfjob_task"}],
+        "operators": [{"integration-name": name, "python-modules": ["tf_dist.airflow.operators.tfjob"]}],
+        "sensors": [{"integration-name": name, "python-modules": ["tf_dist.airflow.sensors.tfjob"]}],
+        "hooks": [{"integration-name": name, "python-modules": ["tf_dist.airflow.hooks.tfjob"]}],
+        "triggers": [{"integration-name": name, "python-modules": ["tf_dist.airflow.triggers.tfjob"]}],
+        "task-decorators": [{"name": "tfjob", "class-name": "tf_dist.airflow.decorators.tfjob.tfjob_task"}],
         "extra-links": [
-            "tf_dist.airflow.links.JobLink",
-            "tf_dist.airflow.links.TensorBoardLink",
-            "tf_dist.airflow.links.CheckpointLink",
+            "tf_dist.airflow.links.tfjob.JobLink",
+            "tf_dist.airflow.links.tfjob.TensorBoardLink",
+            "tf_dist.airflow.links.tfjob.CheckpointLink",
         ],
         "config": {
             "tf_dist": {

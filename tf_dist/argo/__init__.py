@@ -7,10 +7,9 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("tf_dist.argo needs Hera: pip install 'tf-dist[argo]'", name=error.name) from error
 
-from tf_dist.argo.inputs import Input
+from tf_dist.argo.job_source import Input
 from tf_dist.argo.resource import tf_job_resource
-from tf_dist.argo.small_steps import cleanup_step, wait_admitted_step
-from tf_dist.argo.step import OnTerm, TFJobStep, default_retries
+from tf_dist.argo.steps import OnTerm, TFJobStep, cleanup_step, default_retries, wait_admitted_step
 from tf_dist.client.tfjob import TFJob
 
 __all__ = [

@@ -8,11 +8,11 @@ import yaml
 from hera.workflows import Parameter, Resource
 from hera.workflows import models as m
 
-from tf_dist.argo.documents import Job, refuse_references, text_of
+from tf_dist.argo.job_source import JobSource, document_text, refuse_references
 from tf_dist.client.launch import contract
-from tf_dist.client.yaml_writing import to_yaml
-from tf_dist.core.dialects import Tailoring, dialect_of, tailored
-from tf_dist.core.model import Dialect
+from tf_dist.client.yaml_output import to_yaml
+from tf_dist.core.api.job import Dialect
+from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of
 
 # Label selectors over the object's fields (Argo Workflows 4.1, workflow/executor/resource.go): the step has failed as
 # soon as one requirement of the failure holds, so each condition is one that lists every way to end.
@@ -24,7 +24,7 @@ _WAY: Final = 'TFJobStep(drive="controller", overrides={"spec.…args[1]": Input
 
 
 def tf_job_resource(
-    job: Job,
+    job: JobSource,
     *,
     name: str,
     workers: int | None = None,
@@ -47,8 +47,8 @@ def tf_job_resource(
     """
     for what, text in (("queue", queue), ("priority_class", priority_class), ("job_image", job_image)):
         refuse_references(what, text, _WAY)
-    document = yaml.safe_load(text_of(job, way=_WAY))
-    tailoring = Tailoring(
+    document = yaml.safe_load(document_text(job, way=_WAY))
+    tailoring = StepOverrides(
         workers=workers,
         ps=ps,
         queue=queue,
@@ -58,7 +58,7 @@ def tf_job_resource(
         tidy=True,
     )
     volcano = dialect_of(document) is Dialect.VOLCANO
-    manifest = tailored(document, tailoring)
+    manifest = apply_step_overrides(document, tailoring)
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "generateName")}
     base = manifest["metadata"].get("generateName") or f"{manifest['metadata']['name']}-"
     labels = {**(metadata.get("labels") or {}), contract.WORKFLOW_UID: "{{workflow.uid}}"}

@@ -1,1 +1,1 @@
-"""Filled in below."""
+"""The command line."""

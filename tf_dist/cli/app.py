@@ -10,27 +10,18 @@ import typer
 from tf_dist import __version__
 from tf_dist.cli import output
 from tf_dist.cli.commands import (
-    argo_launch,
+    argo_workflows,
     controller,
-    convert,
-    delete,
-    describe,
-    explain,
-    get,
+    file_checks,
+    inspect_jobs,
     install,
     local,
     logs,
+    manage_jobs,
     node,
-    plan,
     queues,
     run,
-    scale,
     simulate,
-    submit,
-    suspend,
-    validate,
-    wait,
-    workflows,
 )
 
 app = typer.Typer(
@@ -47,30 +38,32 @@ _CLUSTERS = "Clusters"
 _PIPELINES = "Pipelines"
 
 for _name, _command, _panel in (
-    ("validate", validate.validate, _ON_FILES),
-    ("plan", plan.plan, _ON_FILES),
+    ("validate", file_checks.validate, _ON_FILES),
+    ("plan", file_checks.plan, _ON_FILES),
     ("run", run.run, _ON_FILES),
-    ("convert", convert.convert, _ON_FILES),
-    ("submit", submit.submit, _ON_JOBS),
-    ("get", get.get, _ON_JOBS),
-    ("describe", describe.describe, _ON_JOBS),
+    ("convert", file_checks.convert, _ON_FILES),
+    ("submit", manage_jobs.submit, _ON_JOBS),
+    ("get", inspect_jobs.get, _ON_JOBS),
+    ("describe", inspect_jobs.describe, _ON_JOBS),
     ("logs", logs.logs, _ON_JOBS),
-    ("wait", wait.wait, _ON_JOBS),
-    ("explain", explain.explain, _ON_JOBS),
-    ("suspend", suspend.suspend, _ON_JOBS),
-    ("resume", suspend.resume, _ON_JOBS),
-    ("scale", scale.scale, _ON_JOBS),
-    ("delete", delete.delete, _ON_JOBS),
+    ("wait", manage_jobs.wait, _ON_JOBS),
+    ("explain", inspect_jobs.explain, _ON_JOBS),
+    ("suspend", manage_jobs.suspend, _ON_JOBS),
+    ("resume", manage_jobs.resume, _ON_JOBS),
+    ("scale", manage_jobs.scale, _ON_JOBS),
+    ("delete", manage_jobs.delete, _ON_JOBS),
 ):
     app.command(_name, rich_help_panel=_panel)(_command)
 app.command("queues", rich_help_panel=_CLUSTERS)(queues.queues)
 app.command("controller", rich_help_panel=_CLUSTERS)(controller.controller)
 app.command("install", rich_help_panel=_CLUSTERS)(install.install)
 app.command("simulate", rich_help_panel=_CLUSTERS)(simulate.simulate)
-app.command("argo-launch", rich_help_panel=_PIPELINES, context_settings=argo_launch.PASSED_ON)(argo_launch.argo_launch)
-app.command("argo-clean", rich_help_panel=_PIPELINES)(argo_launch.argo_clean)
+app.command("argo-launch", rich_help_panel=_PIPELINES, context_settings=argo_workflows.PASS_THROUGH)(
+    argo_workflows.argo_launch
+)
+app.command("argo-clean", rich_help_panel=_PIPELINES)(argo_workflows.argo_clean)
 app.command("node", rich_help_panel=_CLUSTERS)(node.node)
-app.add_typer(workflows.app, name="workflows", rich_help_panel=_PIPELINES)
+app.add_typer(argo_workflows.app, name="workflows", rich_help_panel=_PIPELINES)
 app.add_typer(local.app, name="local", rich_help_panel=_CLUSTERS)
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from tf_dist.cli import output
-from tf_dist.client import exits
+from tf_dist.client import exit_codes
 from tf_dist.errors import InvalidJob, TFDistError
 
 _REPORT = "this is a defect of tf-dist; please report it with the output of the same command under TF_DIST_DEBUG=1"
@@ -24,10 +24,10 @@ def run(arguments: list[str]) -> int:
     try:
         code = _call(arguments)
         output.flush()
-    except output.ReaderGone:
-        code = _reader_gone()
+    except output.OutputClosed:
+        code = _output_closed()
     except KeyboardInterrupt:
-        code = exits.SIGNALLED + 2
+        code = exit_codes.SIGNAL_BASE + 2
     except TFDistError as error:
         code = _explain(error)
     except Exception as error:
@@ -44,23 +44,23 @@ def _call(arguments: list[str]) -> int:
     from tf_dist.cli.app import app
 
     code = app(args=arguments, prog_name="tf-dist", standalone_mode=False)
-    return code if isinstance(code, int) else exits.DONE
+    return code if isinstance(code, int) else exit_codes.SUCCEEDED
 
 
 def _explain(error: TFDistError) -> int:
     _trace(error)
     found = getattr(error, "found", None)
     if found is not None:
-        from tf_dist.client.bundle import text_of
+        from tf_dist.client.job_files import problem_text
 
         for one in found:
-            (output.warning if one.warning else output.failure)(text_of(one), one.problem.hint)
+            (output.warning if one.warning else output.failure)(problem_text(one), one.problem.hint)
     elif isinstance(error, InvalidJob):
         for problem in error.problems:
             output.failure(f"{problem.path}: {problem.message}" if problem.path else problem.message, problem.hint)
     else:
         output.failure(str(error), error.hint)
-    return exits.code_of(error)
+    return exit_codes.exit_code_of_error(error)
 
 
 def _defect(error: Exception) -> int:
@@ -68,7 +68,7 @@ def _defect(error: Exception) -> int:
         return _usage(error)
     _trace(error)
     output.failure(f"{type(error).__name__}: {error}", _REPORT)
-    return exits.FAILED
+    return exit_codes.FAILED
 
 
 def _usage(error: Exception) -> int:
@@ -76,7 +76,7 @@ def _usage(error: Exception) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "tf-dist"
     output.failure(error.format_message(), f"{path} --help shows what can be given")  # type: ignore[attr-defined]
-    return exits.USAGE
+    return exit_codes.USAGE
 
 
 def _trace(error: BaseException) -> None:
@@ -87,12 +87,12 @@ def _trace(error: BaseException) -> None:
         output.note("".join(traceback.format_exception(error)).rstrip())
 
 
-def _reader_gone() -> int:
+def _output_closed() -> int:
     """Whoever read our output has left (``| head``). Python would complain once more at its end."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
-    return exits.BROKEN_PIPE
+    return exit_codes.BROKEN_PIPE
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The only place that writes to standard output and standard error.
+"""Output: the only module that writes to standard output and standard error.
 
 What was asked for goes to standard output, what is said about it to standard error. On a terminal tables and colours
 are rich's; anywhere else, with NO_COLOR, or with --plain, they are plain text that scripts can cut.
@@ -6,17 +6,49 @@ are rich's; anywhere else, with NO_COLOR, or with --plain, they are plain text t
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tf_dist.client.yaml_writing import to_yaml
+from tf_dist.client.yaml_output import to_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tf_dist.client.connect import Connection
+    from tf_dist.client.connection import Connection
+
+
+def format_duration(seconds: float) -> str:
+    """``4.2s``, ``1m05s``, ``3h12m``, ``5d3h``."""
+    if seconds < 0:
+        return "0s"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"
+
+
+def format_age(since: float | None, now: float) -> str:
+    """How long ago, ``-`` if nobody knows."""
+    return "-" if since is None else format_duration(max(0.0, float(int(now - since)))).replace(".0s", "s")
+
+
+def format_number(value: float | None) -> str:
+    """A metric: whole numbers as such, others with four digits that say something."""
+    if value is None:
+        return ""
+    if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
+
 
 _state = {"plain": False}
 
@@ -43,7 +75,7 @@ def console(*, error: bool = False) -> Console:
     return Console(stderr=error, highlight=False, soft_wrap=True)
 
 
-class ReaderGone(Exception):
+class OutputClosed(Exception):
     """Whoever read our output has left (``| head``)."""
 
 
@@ -52,7 +84,7 @@ def write(text: str) -> None:
     try:
         sys.stdout.write(text)
     except BrokenPipeError as error:
-        raise ReaderGone from error
+        raise OutputClosed from error
 
 
 def line(text: str = "") -> None:
@@ -65,12 +97,12 @@ def flush() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError as error:
-        raise ReaderGone from error
+        raise OutputClosed from error
 
 
 def note(text: str, style: str = "") -> None:
     """One line about what is going on."""
-    sys.stderr.write(f"{painted(text, style, sys.stderr) if style else text}\n")
+    sys.stderr.write(f"{styled(text, style, sys.stderr) if style else text}\n")
     sys.stderr.flush()
 
 
@@ -86,7 +118,7 @@ _ANSI = {
 }
 
 
-def painted(text: str, style: str, stream: Any = None) -> str:
+def styled(text: str, style: str, stream: Any = None) -> str:
     """The text in a colour, where colours are wanted."""
     codes = ";".join(_ANSI[word] for word in style.split() if word in _ANSI)
     return f"\x1b[{codes}m{text}\x1b[0m" if codes and rich_wanted(stream) else text
@@ -95,7 +127,7 @@ def painted(text: str, style: str, stream: Any = None) -> str:
 def failure(message: str, hint: str = "") -> None:
     """An error and the way out, on standard error."""
     first, *rest = (message or "it failed without a word").split("\n")
-    note(f"{painted('error:', 'red bold', sys.stderr)} {first}")
+    note(f"{styled('error:', 'red bold', sys.stderr)} {first}")
     for text in rest:
         note(f"  {text}")
     _hint(hint)
@@ -103,13 +135,13 @@ def failure(message: str, hint: str = "") -> None:
 
 def warning(message: str, hint: str = "") -> None:
     """Something that was most likely not meant, on standard error."""
-    note(f"{painted('warning:', 'yellow bold', sys.stderr)} {message}")
+    note(f"{styled('warning:', 'yellow bold', sys.stderr)} {message}")
     _hint(hint)
 
 
 def _hint(text: str) -> None:
     if text:
-        note(f"  {painted('hint:', 'cyan', sys.stderr)} {text}")
+        note(f"  {styled('hint:', 'cyan', sys.stderr)} {text}")
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[str, str] | None = None) -> None:
@@ -125,7 +157,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[
 
 
 def _cell(text: str, width: int, style: str) -> str:
-    shown = painted(text, style) if style and text else text
+    shown = styled(text, style) if style and text else text
     return shown + " " * (width - len(text))
 
 
@@ -139,7 +171,23 @@ def data(form: str, objects: Any) -> None:
         write(to_yaml(objects))
 
 
-def announce(connection: Connection, namespace: str) -> None:
+def announce_target(connection: Connection, namespace: str) -> None:
     """Tell a person at a terminal, before something is changed in a cluster, which one it is."""
     if connection.place is not None and sys.stderr.isatty():
         note(f"cluster: {connection.name}, namespace {namespace}", "dim")
+
+
+STATE_STYLES = {
+    "Running": "cyan",
+    "Succeeded": "green",
+    "Failed": "red",
+    "Terminated": "red",
+    "Aborted": "red",
+    "Restarting": "yellow",
+    "Waiting": "yellow",
+    "Pending": "yellow",
+    "Suspended": "dim",
+    "Gone": "dim",
+    "Stopped": "dim",
+}
+"""The colour of each state."""

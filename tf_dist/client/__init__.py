@@ -1,1 +1,3 @@
-"""What every front (command line, Airflow, Argo) does with jobs: read, submit, drive, follow, wait, bring to an end."""
+"""Client library: read job files, submit, drive, follow, wait, and clean up. Every face (CLI, Airflow, Argo) uses
+it.
+"""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tf_dist.core.model import Dialect
+from tf_dist.core.api.job import Dialect
 
 _CONTAINER: Final = "tensorflow"
 

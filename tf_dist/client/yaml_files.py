@@ -1,25 +1,105 @@
-"""Reading YAML files: their documents, where everything in them stands, and what is wrong with one as a file."""
+"""YAML files: their documents, the line of every field, and what is wrong with a file as YAML."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
-from tf_dist.client.yaml_checks import FATAL, check_depth, inspect
-from tf_dist.core.paths import parse_path
-from tf_dist.core.yaml_types import TAG, Loader
+from tf_dist.core.api.fieldpath import format_field_path, parse_field_path
+from tf_dist.core.api.overrides import TAG, Loader
 from tf_dist.errors import Problem
 
-LIMIT: Final = 3 << 20  # what an API server takes in one request
+_MAX_VALUES: Final = 1_000_000
+_MAX_DEPTH: Final = 100
+_SAFE_DEPTH: Final = 2000
+
+_NO_TEXT: Final = "a key must be text, not a list or a mapping"
+_DEEP: Final = "is nested more than a hundred deep"
+_BOMB: Final = "unfolds to more than a million values: its aliases (*name) repeat each other"
+
+
+FATAL: Final = (_BOMB, _DEEP, _NO_TEXT)
+"""With one of these messages there is no sense in reading on."""
+
+
+class _NodePath(NamedTuple):
+    """A path by its last part and the place above: shared, because a path a value would be too much to write."""
+
+    above: _NodePath | None
+    part: str | int
+    depth: int
+
+    def path(self) -> str:
+        parts: list[str | int] = []
+        place: _NodePath | None = self
+        while place is not None:
+            parts.append(place.part)
+            place = place.above
+        return format_field_path(tuple(reversed(parts)))
+
+
+def find_yaml_problems(root: Any) -> Iterator[tuple[int, Problem]]:
+    """Keys that are there twice, and aliases that unfold without end; without recursion, for it may be deep."""
+    pending: list[tuple[Any, _NodePath | None]] = [(root, None)]
+    inspected: set[int] = set()
+    seen = 0
+    while pending:
+        node, place = pending.pop()
+        seen += 1
+        if seen > _MAX_VALUES:
+            yield root.start_mark.line + 1, Problem("", _BOMB, "write values out, or use fewer aliases")
+            return
+        depth = place.depth + 1 if place else 1
+        if depth > _MAX_DEPTH:
+            yield node.start_mark.line + 1, Problem("", _DEEP, "an alias (*name) may contain itself")
+            return
+        if isinstance(node, yaml.MappingNode):
+            if id(node) not in inspected:
+                inspected.add(id(node))
+                yield from _keys(node, place)
+            pending += [(value, _NodePath(place, str(getattr(key, "value", "?")), depth)) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            pending += [(item, _NodePath(place, index, depth)) for index, item in enumerate(node.value)]
+
+
+def _keys(node: yaml.MappingNode, place: _NodePath | None) -> Iterator[tuple[int, Problem]]:
+    lines: dict[str, int] = {}
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            yield line, Problem(place.path() if place else "", _NO_TEXT)
+            continue
+        name = str(key.value)
+        path = _NodePath(place, name, 0).path()
+        if key.tag not in (f"{TAG}str", f"{TAG}merge"):
+            yield line, Problem(path, f"the key {name} is not text", f'write "{name}"')
+        elif name in lines:
+            yield line, Problem(path, f"is there twice: on line {lines[name]} too", "keep one of them")
+        lines[name] = line
+
+
+def check_depth(text: str) -> None:
+    """RecursionError for what would overflow the C stack of the parser, which asks nobody before it crashes."""
+    if sum(map(text.count, ("[", "{", "- "))) <= _SAFE_DEPTH:
+        return
+    depth = 0
+    for event in yaml.parse(text, Loader=Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _SAFE_DEPTH:
+            raise RecursionError
+
+
+MAX_FILE_SIZE: Final = 3 << 20  # what an API server takes in one request
 _STDIN: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class YamlDocument:
     """One document of a file. ``number`` counts from 1, None if it is the only one."""
 
     file: str
@@ -32,7 +112,7 @@ class Written:
         node = self.node
         line = node.start_mark.line
         try:
-            parts = parse_path(path) if path else ()
+            parts = parse_field_path(path) if path else ()
         except ValueError:
             parts = ()
         for part in parts:
@@ -54,7 +134,7 @@ class FileProblem:
     warning: bool = False
 
 
-def read(name: str) -> tuple[list[Written], list[FileProblem]]:
+def read_yaml_file(name: str) -> tuple[list[YamlDocument], list[FileProblem]]:
     """The documents of a file (``-``: standard input), empty ones left out, and what is wrong with it as a file."""
     try:
         text = _decoded(_content(name))
@@ -62,12 +142,12 @@ def read(name: str) -> tuple[list[Written], list[FileProblem]]:
         return [], [_of_file(name, *_refused(error))]
     except _Unreadable as error:
         return [], [_of_file(name, *error.args)]
-    return read_text(name, text)
+    return read_yaml_text(name, text)
 
 
-def read_text(name: str, text: str) -> tuple[list[Written], list[FileProblem]]:
-    """``read`` of a text that is at hand; ``name`` stands for it in messages."""
-    documents: list[Written] = []
+def read_yaml_text(name: str, text: str) -> tuple[list[YamlDocument], list[FileProblem]]:
+    """``read_yaml_file`` of a text that is at hand; ``name`` stands for it in messages."""
+    documents: list[YamlDocument] = []
     problems: list[FileProblem] = []
     _load(name, text, documents, problems)
     if not documents and not problems:
@@ -76,10 +156,10 @@ def read_text(name: str, text: str) -> tuple[list[Written], list[FileProblem]]:
 
 
 def _of_file(name: str, message: str, hint: str = "", line: int = 0) -> FileProblem:
-    return FileProblem(shown(name), None, line, Problem("", message, hint))
+    return FileProblem(display_name(name), None, line, Problem("", message, hint))
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """The name of a file in messages."""
     return "(standard input)" if name == _STDIN else name
 
@@ -90,16 +170,16 @@ class _Unreadable(Exception):
 
 def _content(name: str) -> bytes:
     if name == _STDIN:
-        data = sys.stdin.buffer.read(LIMIT + 1)
+        data = sys.stdin.buffer.read(MAX_FILE_SIZE + 1)
         size = len(data)
     else:
         with Path(name).open("rb") as file:
-            data = file.read(LIMIT + 1)
+            data = file.read(MAX_FILE_SIZE + 1)
             size = max(len(data), Path(name).stat().st_size)
-    if len(data) > LIMIT:
+    if len(data) > MAX_FILE_SIZE:
         more = "more than " if name == _STDIN else ""
         raise _Unreadable(
-            f"is {more}{size / (1 << 20):.1f} MiB large; no more than {LIMIT >> 20} MiB are read, because an API "
+            f"is {more}{size / (1 << 20):.1f} MiB large; no more than {MAX_FILE_SIZE >> 20} MiB are read, because an API "
             "server takes no more",
             "keep data in volumes, and large settings in files that the image brings",
         )
@@ -123,7 +203,7 @@ def _decoded(data: bytes) -> str:
         raise _Unreadable(f"is not text in UTF-8 (byte {error.start})", "save it as UTF-8", line) from None
 
 
-def _load(name: str, text: str, documents: list[Written], problems: list[FileProblem]) -> None:
+def _load(name: str, text: str, documents: list[YamlDocument], problems: list[FileProblem]) -> None:
     """Every document up to the first that cannot be told apart from the rest."""
     nodes: list[Any] = []
     loader = Loader(text)
@@ -142,22 +222,24 @@ def _load(name: str, text: str, documents: list[Written], problems: list[FilePro
         if _empty(node):
             continue
         where = number if several else None
-        found = list(inspect(node))
-        problems += [FileProblem(shown(name), where, line, problem) for line, problem in found]
+        found = list(find_yaml_problems(node))
+        problems += [FileProblem(display_name(name), where, line, problem) for line, problem in found]
         if not any(problem.message in FATAL for _, problem in found):
             _construct(name, where, node, documents, problems)
 
 
-def _construct(name: str, number: int | None, node: Any, documents: list[Written], problems: list[FileProblem]) -> None:
+def _construct(
+    name: str, number: int | None, node: Any, documents: list[YamlDocument], problems: list[FileProblem]
+) -> None:
     maker = Loader("")
     try:
-        documents.append(Written(shown(name), number, maker.construct_document(node), node))
+        documents.append(YamlDocument(display_name(name), number, maker.construct_document(node), node))
     except yaml.YAMLError as error:
         problems.append(_syntax(name, error, number))
     except RecursionError:
-        problems.append(FileProblem(shown(name), number, 0, Problem("", "is nested too deeply to be read")))
+        problems.append(FileProblem(display_name(name), number, 0, Problem("", "is nested too deeply to be read")))
     except ValueError as error:
-        problems.append(FileProblem(shown(name), number, 0, Problem("", f"cannot be read: {error}")))
+        problems.append(FileProblem(display_name(name), number, 0, Problem("", f"cannot be read: {error}")))
     finally:
         maker.dispose()
 
@@ -171,8 +253,10 @@ def _syntax(name: str, error: yaml.YAMLError, number: int | None = None) -> File
     if "could not determine a constructor" in what:
         message, hint = f"has a value that no cluster understands: {what.partition(' for ')[2]}", "quote it, or drop it"
     if mark is None:
-        return FileProblem(shown(name), number, 0, Problem("", message, hint))
-    return FileProblem(shown(name), number, mark.line + 1, Problem("", f"{message} (column {mark.column + 1})", hint))
+        return FileProblem(display_name(name), number, 0, Problem("", message, hint))
+    return FileProblem(
+        display_name(name), number, mark.line + 1, Problem("", f"{message} (column {mark.column + 1})", hint)
+    )
 
 
 def _empty(node: Any) -> bool:

@@ -1,1 +1,1 @@
-"""Everything that touches a cluster: the protocol, its implementations, and the node agent."""
+"""Everything that touches a cluster: the protocol, the REST client, the embedded API server and the kubelet."""

@@ -1,4 +1,4 @@
-"""The one interface to a cluster: nine verbs over plain dicts.
+"""The Cluster protocol: nine verbs over plain dicts, and the resources they are about.
 
 Objects are dicts in the Kubernetes wire form. A verb raises only ``tf_dist.errors.ClusterError`` and its children.
 Nobody may change a dict that a verb returned: copy before editing (implementations share memory where they can).

@@ -1,11 +1,188 @@
-"""The loop: the next arrival, end of a job or wish of the policy to be asked, and then the policy's turn."""
+"""The simulated cluster and its event loop: who runs where and how fast, and what was held, used and done.
+
+A policy changes it by ``give`` and ``take`` alone. Work is conserved: whatever a job has done stays done, and what is
+left is shared by the workers it then has.
+"""
 
 from __future__ import annotations
 
+import heapq
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tf_dist.simulate.model import Scenario
-from tf_dist.simulate.world import Run, World
+from tf_dist.simulate.placement import FreeCapacity
+from tf_dist.simulate.scenario import Layout, Scenario, SimJob
+
+_NOWHERE = Layout()
+
+
+class JobRun:
+    """What becomes of one job. Times in seconds; ``None``: not yet.
+
+    ``layout``: where its pods are (None: it has none); ``works``: whether they do work, or only hold their place.
+    ``left``: work to do. ``held``, ``busy``: unit-seconds of pods that had room, and of pods that worked.
+    """
+
+    __slots__ = (
+        "busy", "done", "ended", "held", "job", "layout", "left", "number", "rate", "resizes", "restarts", "since",
+        "started", "timeouts", "units", "version", "works", "works_from",
+    )  # fmt: skip
+
+    def __init__(self, number: int, job: SimJob, work: float) -> None:
+        self.number = number
+        self.job = job
+        self.left = work
+        self.layout: Layout | None = None
+        self.works = False
+        self.since = self.works_from = 0.0
+        self.rate = 0.0
+        self.units = 0
+        self.started: float | None = None
+        self.ended: float | None = None
+        self.version = self.resizes = self.restarts = self.timeouts = 0
+        self.held = self.busy = self.done = 0.0
+
+    @property
+    def size(self) -> int:
+        """Workers that it has now."""
+        return self.layout.size if self.layout else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A stretch of time in which a job had some units of a node; ``works``: and did work there."""
+
+    run: int
+    node: int
+    units: int
+    start: float
+    end: float
+    works: bool
+
+
+class World:
+    """The state of a simulation.
+
+    ``window``: until when what is held and done counts as use of the cluster: as long as jobs come, or, if they all
+    come at once, to the end.
+    """
+
+    def __init__(self, scenario: Scenario, *, record: bool = False) -> None:
+        self.scenario = scenario
+        self.speed = scenario.speed
+        self.floor = FreeCapacity(scenario.cluster)
+        self.now = 0.0
+        self.window = scenario.span or float("inf")
+        self.runs = [JobRun(n, job, scenario.speed.work(job)) for n, job in enumerate(scenario.jobs)]
+        self.waiting = 0
+        self.working = 0
+        self.held = self.busy = self.done = 0.0
+        self.pieces: list[Interval] | None = [] if record else None
+        self.queue: list[tuple[float, int]] = []
+        self._ends: list[tuple[float, int, int]] = []
+        self._server_free = 0.0
+
+    def give(self, run: JobRun, layout: Layout, *, works: bool = True, pause: float = 0.0) -> None:
+        """The job's pods are there from now on, all at once. ``pause``: seconds until they work again.
+
+        Raises ``NoRoom`` if there is less than that.
+        """
+        job = run.job
+        self._close(run)
+        if run.layout is not None:
+            self.floor.give(job, run.layout)
+        elif works:
+            pause += self._written()
+        was = run.works
+        self.floor.take(job, layout)
+        run.layout, run.works = layout, works
+        run.units = layout.size * self.floor.of_worker(job) + sum(layout.ps.values()) * self.floor.of_ps(job)
+        run.rate = self.speed.at(layout) if works else 0.0
+        run.version += 1
+        self.working += works - was
+        self.waiting -= works - was
+        if works:
+            run.started = self.now if run.started is None else run.started
+            run.works_from = max(run.works_from if was else self.now, self.now + pause)
+            heapq.heappush(self._ends, (run.works_from + run.left / run.rate, run.number, run.version))
+
+    def take(self, run: JobRun) -> None:
+        """The job's pods are gone; it waits, and keeps what it has done."""
+        self._close(run)
+        if run.layout is not None:
+            self.floor.give(run.job, run.layout)
+        self.working -= run.works
+        self.waiting += run.works
+        run.layout, run.works, run.rate, run.units = None, False, 0.0, 0
+        run.version += 1
+
+    def resume(self, run: JobRun, layout: Layout) -> None:
+        """Start, or start again: what ran before has to load its checkpoint."""
+        again = run.started is not None
+        run.restarts += again
+        self.give(run, layout, pause=self.speed.restart if again else 0.0)
+
+    def resize(self, run: JobRun, layout: Layout) -> None:
+        """Another number of workers. To shrink costs nothing, to grow a restart."""
+        grows = layout.size > run.size
+        run.resizes += 1
+        self.give(run, layout, pause=self.speed.restart if grows else 0.0)
+
+    def next_end(self) -> float:
+        """When the next job ends, as things are."""
+        ends = self._ends
+        while ends and self.runs[ends[0][1]].version != ends[0][2]:
+            heapq.heappop(ends)
+        return ends[0][0] if ends else float("inf")
+
+    def end_next(self) -> JobRun:
+        """The job that ends now, ended."""
+        _, number, _ = heapq.heappop(self._ends)
+        run = self.runs[number]
+        self.take(run)
+        self.waiting -= 1
+        run.left, run.ended = 0.0, self.now
+        return run
+
+    def noted(self) -> None:
+        """Remember how many wait, for the picture."""
+        if self.pieces is not None:
+            self.queue.append((self.now, self.waiting))
+
+    def _written(self) -> float:
+        """Seconds until an admission that is decided now is written, at the rate of the scenario."""
+        if self.scenario.rate is None:
+            return 0.0
+        self._server_free = max(self._server_free, self.now) + 1 / self.scenario.rate
+        return self._server_free - self.now
+
+    def _close(self, run: JobRun) -> None:
+        """Book what the job has held and done since it was last changed."""
+        since, run.since = run.since, self.now
+        if not run.units or since >= self.now:
+            return
+        begin = min(max(run.works_from, since), self.now) if run.works else self.now
+        run.held += run.units * (self.now - since)
+        run.busy += run.units * (self.now - begin)
+        work = min(run.left, run.rate * (self.now - begin))
+        run.done += work
+        run.left -= work
+        seen = min(self.now, self.window)
+        self.held += run.units * max(0.0, seen - since)
+        self.busy += run.units * max(0.0, seen - begin)
+        self.done += self.floor.of_worker(run.job) * run.rate * max(0.0, seen - begin)
+        if self.pieces is not None and run.layout is not None:
+            self._draw(run, run.layout, since, begin, self.pieces)
+
+    def _draw(self, run: JobRun, layout: Layout, since: float, begin: float, pieces: list[Interval]) -> None:
+        per_worker, per_ps = self.floor.of_worker(run.job), self.floor.of_ps(run.job)
+        units = {node: count * per_worker for node, count in layout.workers.items()}
+        for node, count in layout.ps.items():
+            units[node] = units.get(node, 0) + count * per_ps
+        for start, end, works in ((since, begin, False), (begin, self.now, True)):
+            if end > start:
+                pieces += (Interval(run.number, n, u, start, end, works) for n, u in units.items() if u)
+
 
 STALLED: Final = 2 * 86_400.0
 """Seconds in which nothing runs and nothing comes, after which what still waits is stuck."""
@@ -14,10 +191,10 @@ STALLED: Final = 2 * 86_400.0
 class Policy(Protocol):
     """Who gets what when. Told what happens, it acts by ``world.give`` and ``world.take``."""
 
-    def arrived(self, run: Run, world: World) -> None:
+    def arrived(self, run: JobRun, world: World) -> None:
         """A job came."""
 
-    def ended(self, run: Run, world: World) -> None:
+    def ended(self, run: JobRun, world: World) -> None:
         """A job is done; its room is free already."""
 
     def act(self, world: World) -> float | None:
@@ -53,11 +230,11 @@ def simulate(scenario: Scenario, policy: Policy, *, record: bool = False) -> Wor
             raise ValueError(f"asked to be woken at {asked}, and it is {now}")
         wake = endless if asked is None else asked
         world.noted()
-    _close_books(world)
+    _account_stuck_jobs(world)
     return world
 
 
-def _close_books(world: World) -> None:
+def _account_stuck_jobs(world: World) -> None:
     """What stuck jobs hold, they hold until the last job ended, or came."""
     ends = [run.ended for run in world.runs if run.ended is not None]
     world.now = max(world.now if not ends else 0.0, world.scenario.span, *ends)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Final
 
-from tf_dist.simulate.world import World
+from tf_dist.simulate.engine import World
 
 SHORT: Final = 600.0
 """Seconds: the slowdown of a shorter job counts as if it ran so long, or a job of one second would decide the mean."""

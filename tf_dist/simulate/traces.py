@@ -1,24 +1,106 @@
-"""Traces, drawn from a seed: the same seed gives the same trace."""
+"""Traces of jobs, drawn from a random seed and published distributions: the same seed gives the same trace."""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import accumulate
 from typing import Final
 
-from tf_dist.core.gang.model import Preemption, Queue, Quota
-from tf_dist.simulate import distributions
-from tf_dist.simulate.model import Cluster, Scenario, SimJob, Speed
+from tf_dist.core.gang.types import PreemptionPolicy, Queue, Quota
+from tf_dist.simulate.scenario import Cluster, Scenario, SimJob, Speed
+
+HELIOS_SIZES: Final = (
+    (72.2, 1), (74.7, 2), (80.5, 4), (94.7, 8), (97.7, 16), (98.1, 24), (99.4, 32), (99.5, 48), (100.0, 64),
+)  # fmt: skip
+"""Percent of the GPU jobs of Helios with at most so many GPUs (those with more than 64 count as 64)."""
+
+HELIOS_RUN: Final = (206.0, 6652.0)
+"""Median and mean seconds that the GPU jobs of Helios run."""
+
+Quantiles = tuple[tuple[float, float], ...]
+_WEEK: Final = 604_800.0
+
+PHILLY_RUN: Final[Quantiles] = (
+    (0, 10), (5, 48), (10, 61), (25, 131), (50, 1186), (75, 3342), (80, 4699), (90, 12_859), (95, 49_948),
+    (99, 287_283), (100, 604_800),
+)  # fmt: skip
+"""Seconds that the jobs of Philly run, by percent; cut at a week."""
+
+
+def size(dice: random.Random, most: int) -> int:
+    """GPUs of a job, as in Helios, but no more than ``most``."""
+    drawn = dice.uniform(0, 100)
+    percents = [percent for percent, _ in HELIOS_SIZES]
+    return min(most, HELIOS_SIZES[bisect_left(percents, drawn)][1])
+
+
+def philly_seconds(dice: random.Random) -> float:
+    """How long a job runs in Philly."""
+    return drawn_from(PHILLY_RUN, dice.uniform(0, 100))
+
+
+def helios_seconds(dice: random.Random) -> float:
+    """How long a GPU job runs in Helios; cut at a week."""
+    median, mean = HELIOS_RUN
+    sigma = math.sqrt(2 * math.log(mean / median))
+    return min(_WEEK, max(1.0, dice.lognormvariate(math.log(median), sigma)))
+
+
+def drawn_from(table: Sequence[tuple[float, float]], percent: float) -> float:
+    """The value at a percent, between the known ones evenly in the logarithm."""
+    right = next(number for number, (known, _) in enumerate(table) if known >= percent)
+    if right == 0:
+        return table[0][1]
+    (low, before), (high, after) = table[right - 1], table[right]
+    part = (percent - low) / (high - low)
+    return math.exp(math.log(before) * (1 - part) + math.log(after) * part)
+
+
+def estimate(dice: random.Random, seconds: float) -> float | None:
+    """What a user says of a job that takes so long: most say too much, one in ten too little, one in five nothing."""
+    drawn = dice.random()
+    if drawn < 0.2:
+        return None
+    return seconds * (dice.uniform(0.3, 1.0) if drawn < 0.3 else dice.uniform(1.0, 5.0))
+
+
+def arrivals(dice: random.Random, count: int, span: float) -> list[float]:
+    """When jobs come: by day more than by night, at weekends fewer; ``count`` of them within about ``span`` seconds."""
+    steps = 1000
+    width = span / steps
+    weights = [intensity((step + 0.5) * width) for step in range(steps)]
+    scale = count / sum(weights)
+    found: list[float] = []
+    due = dice.expovariate(1.0)
+    passed = 0.0
+    for step, weight in enumerate(weights):
+        part = weight * scale
+        while due <= passed + part:
+            found.append((step + (due - passed) / part) * width)
+            due += dice.expovariate(1.0)
+        passed += part
+    while len(found) < count:
+        found.append(span + (len(found) - count + 1) * 1e-3)
+    return found[:count]
+
+
+def intensity(seconds: float) -> float:
+    """How busy users are at a time, on average about 1."""
+    day = 1 + 0.5 * math.sin(2 * math.pi * seconds / 86_400)
+    return day * (0.7 if seconds % 604_800 >= 432_000 else 1.0)
+
 
 _RIGID: Final = Speed(remote=1.0, overhead=0.0, restart=15.0)
 _SWEEP: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class TraceOptions:
     """What a trace is asked for; None: what suits it. ``cpu``: cores of a node."""
 
     jobs: int | None = None
@@ -29,29 +111,29 @@ class Wish:
     seed: int = 0
 
 
-def philly(wish: Wish) -> Scenario:
+def philly(wish: TraceOptions) -> Scenario:
     """Microsoft's Philly: run times with a long tail, sweeps of equal jobs; workers of 1 GPU, which fit anywhere."""
-    return _rigid("philly", wish, distributions.philly_seconds, per_worker=1)
+    return _rigid("philly", wish, philly_seconds, per_worker=1)
 
 
-def helios(wish: Wish) -> Scenario:
+def helios(wish: TraceOptions) -> Scenario:
     """SenseTime's Helios: most jobs are done in minutes; workers with up to all GPUs of a node, whole."""
-    return _rigid("helios", wish, distributions.helios_seconds, per_worker=wish.gpus or 8)
+    return _rigid("helios", wish, helios_seconds, per_worker=wish.gpus or 8)
 
 
-def _rigid(name: str, wish: Wish, seconds: Callable[[random.Random], float], *, per_worker: int) -> Scenario:
+def _rigid(name: str, wish: TraceOptions, seconds: Callable[[random.Random], float], *, per_worker: int) -> Scenario:
     cluster = _cluster(wish, nodes=64, gpus=8, per_gpu=12)
     dice = random.Random(f"{name}/{wish.seed}")
     sweeps: list[list[SimJob]] = []
     missing = wish.jobs or 2000
     while missing > 0:
-        gpus = distributions.size(dice, max(1, cluster.units // 2))
+        gpus = size(dice, max(1, cluster.units // 2))
         count = min(missing, _geometric(dice) if dice.random() < 0.1 else 1)
         runs = [seconds(dice) for _ in range(count)]
-        sweeps.append([_of_size(gpus, run, per_worker, distributions.estimate(dice, run)) for run in runs])
+        sweeps.append([_of_size(gpus, run, per_worker, estimate(dice, run)) for run in runs])
         missing -= count
     drawn = [job for sweep in sweeps for job in sweep]
-    times = distributions.arrivals(dice, len(sweeps), _span(drawn, cluster, wish.load or 0.95))
+    times = arrivals(dice, len(sweeps), _span(drawn, cluster, wish.load or 0.95))
     submits = [time for time, sweep in zip(times, sweeps, strict=True) for _ in sweep]
     return Scenario(name=name, cluster=cluster, jobs=_named(name, drawn, submits), speed=_RIGID, seed=wish.seed)
 
@@ -83,7 +165,7 @@ def _geometric(dice: random.Random) -> int:
     return count
 
 
-def dragon(wish: Wish) -> Scenario:
+def dragon(wish: TraceOptions) -> Scenario:
     """Elastic jobs of 1 parameter server and 1 to 8 workers, half as many at least and twice as many at most."""
     cluster = _cluster(wish, nodes=8, gpus=4, per_gpu=16)
     dice = random.Random(f"dragon/{wish.seed}")
@@ -100,7 +182,7 @@ def dragon(wish: Wish) -> Scenario:
     return Scenario(name="dragon", cluster=cluster, jobs=jobs, speed=Speed(), seed=wish.seed)
 
 
-def storm(wish: Wish) -> Scenario:
+def storm(wish: TraceOptions) -> Scenario:
     """Gangs of a parameter server and 8 workers, all submitted at once, for ten minutes each."""
     cluster = _cluster(wish, nodes=20, gpus=8, per_gpu=12)
     one = SimJob(name="", submit=0.0, duration=600.0, workers=8, least=8, most=8, ps=1, kind="gang of 8")
@@ -111,7 +193,7 @@ def storm(wish: Wish) -> Scenario:
 _CLASSES: Final = (("small", 350, 0.1, 0.2, 1, 50), ("medium", 100, 0.5, 0.5, 5, 100), ("large", 50, 1.2, 1.0, 20, 200))
 
 
-def kueue(wish: Wish) -> Scenario:
+def kueue(wish: TraceOptions) -> Scenario:
     """The workload with which Kueue measures itself: 5 cohorts of 6 queues with 20 cores each and 500 jobs each.
 
     It is fixed: of what is asked for, only the number of jobs counts (of every queue the first ones). Nobody is stopped
@@ -125,7 +207,7 @@ def kueue(wish: Wish) -> Scenario:
         for number in range(6):
             queue = f"cohort-{cohort}-{number}"
             quota = Quota(nominal=Decimal(20), borrowing_limit=Decimal(100))
-            parent, nobody = f"cohort-{cohort}", Preemption.NEVER
+            parent, nobody = f"cohort-{cohort}", PreemptionPolicy.NEVER
             queues.append(Queue(name=queue, parent=parent, quotas={"cpu": quota}, preemption=nobody))
             jobs += sorted(_of_queue(queue), key=lambda job: job.submit)[:per_queue]
     jobs.sort(key=lambda job: (job.submit, job.name))
@@ -143,7 +225,7 @@ def _of_queue(queue: str) -> Iterable[SimJob]:
             yield replace(one, priority=priority)
 
 
-TRACES: Final[dict[str, Callable[[Wish], Scenario]]] = {
+TRACES: Final[dict[str, Callable[[TraceOptions], Scenario]]] = {
     "philly": philly,
     "helios": helios,
     "dragon": dragon,
@@ -152,7 +234,7 @@ TRACES: Final[dict[str, Callable[[Wish], Scenario]]] = {
 }
 
 
-def _cluster(wish: Wish, *, nodes: int, gpus: int, per_gpu: int) -> Cluster:
+def _cluster(wish: TraceOptions, *, nodes: int, gpus: int, per_gpu: int) -> Cluster:
     per_node = wish.gpus or gpus
     return Cluster(nodes=wish.nodes or nodes, gpus=per_node, cpu=wish.cpu or per_node * per_gpu)
 
@@ -164,9 +246,9 @@ def _named(name: str, jobs: Iterable[SimJob], submits: Iterable[float]) -> tuple
 
 def _span(jobs: Iterable[SimJob], cluster: Cluster, load: float) -> float:
     """The time in which these jobs ask for ``load`` times the cluster."""
-    return asked(jobs, cluster) / (cluster.units * load)
+    return requested_unit_seconds(jobs, cluster) / (cluster.units * load)
 
 
-def asked(jobs: Iterable[SimJob], cluster: Cluster) -> float:
+def requested_unit_seconds(jobs: Iterable[SimJob], cluster: Cluster) -> float:
     """Unit-seconds of these jobs, at the size they ask for."""
     return sum(job.workers * cluster.units_of(job) * job.duration for job in jobs)

@@ -1,12 +1,18 @@
-"""Checks of pod templates, with the exact place of each mistake."""
+"""Checks of pod templates, with the exact place of each mistake.
+
+The lists of known keys are those of Kubernetes.
+"""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.core.dialects.documents import changed, only_error, paths, template, v1, warnings
+from tf_dist.core.dialects import pod_template
 
 AT = "spec.tfReplicaSpecs.Chief.template"
 C = f"{AT}.spec.containers[0]"
@@ -200,3 +206,37 @@ def test_replicas_on_the_hosts_network_share_a_port():
     document = changed(v1(), "spec.tfReplicaSpecs.Worker.template", pod)
     assert paths(warnings(document)) == ["spec.tfReplicaSpecs.Worker.template.spec.hostNetwork"]
     assert not warnings(with_template(pod)), "one chief has nobody to share with"
+
+
+# Beside the checkout, where there is one.
+SCHEMA = Path(__file__).parents[4] / "shared" / "argo" / "workflow-schema.json"
+KINDS = {
+    "PodSpec": pod_template.POD_SPEC,
+    "Container": pod_template.CONTAINER,
+    "EnvVar": pod_template.ENV,
+    "EnvVarSource": pod_template.ENV_SOURCE,
+    "VolumeMount": pod_template.MOUNT,
+    "ContainerPort": pod_template.PORT,
+    "Volume": pod_template.VOLUME,
+    "ResourceRequirements": pod_template.RESOURCES,
+    "PodTemplateSpec": pod_template.TEMPLATE,
+}
+
+
+@pytest.mark.skipif(not SCHEMA.exists(), reason="needs Argo's copy of the Kubernetes API definitions")
+def test_every_key_of_the_api_definitions_is_known():
+    definitions = json.loads(SCHEMA.read_text())["definitions"]
+    checked = 0
+    for kind, known in KINDS.items():
+        definition = definitions.get(f"io.k8s.api.core.v1.{kind}")
+        if definition is not None:
+            checked += 1
+            assert set(definition["properties"]) <= known, kind
+    assert checked >= 6
+
+
+def test_every_key_of_the_python_client_is_known():
+    client = pytest.importorskip("kubernetes.client")
+    for kind, known in {**KINDS, "ObjectMeta": pod_template.METADATA}.items():
+        model = getattr(client, f"V1{kind}")
+        assert set(model.attribute_map.values()) <= known, kind

@@ -7,10 +7,20 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import changed, errors, only_error, paths, template, volcano, warnings
+from tf_dist.core.api.job import (
+    Action,
+    CleanPodPolicy,
+    CompletionByCounts,
+    Dependency,
+    Event,
+    Plugins,
+    Role,
+    Rule,
+    ServiceStyle,
+    TFConfigStyle,
+)
 from tf_dist.core.dialects import defaulted, parse, read, suspend_patch
-from tf_dist.core.dialects.volcano_policies import seconds
-from tf_dist.core.model import CleanPodPolicy, Counting, Dependency, Plugins, Role, ServiceStyle, TFConfigStyle
-from tf_dist.core.policy_model import Action, Event, Rule
+from tf_dist.core.dialects.volcano_schema import parse_go_duration
 
 POLICIES = "spec.policies"
 POD = "spec.tasks.0.template.spec"
@@ -41,7 +51,7 @@ def test_the_minimum_is_that_of_the_tasks():
     document = changed(volcano(), "spec.minAvailable", 0)
     document = changed(document, "spec.tasks.1.minAvailable", 1)
     job = parse(document).job
-    assert (job.scheduling.min_available, job.counting) == (2, Counting(min_available=2))
+    assert (job.scheduling.min_available, job.counting) == (2, CompletionByCounts(min_available=2))
     assert [spec.min_replicas for spec in job.replica_specs] == [1, 1]
 
 
@@ -54,7 +64,7 @@ def test_the_job():
     assert job.rules == (Rule(events=frozenset({Event.POD_EVICTED}), action=Action.RESTART_JOB),)
     complete = Rule(events=frozenset({Event.TASK_COMPLETED}), action=Action.COMPLETE_JOB)
     assert [spec.rules for spec in job.replica_specs] == [(), (complete,)]
-    assert (job.success, job.running_types, job.counting) == ((), (), Counting(min_available=3))
+    assert (job.success, job.running_types, job.counting) == ((), (), CompletionByCounts(min_available=3))
     policy = job.run_policy
     assert (policy.clean_pods, policy.max_restarts) == (CleanPodPolicy.RUNNING, 2)
     assert not policy.container_restarts_count
@@ -153,13 +163,13 @@ def test_policies_that_never_fire_are_told_and_dropped():
     ("text", "value"), [("10s", 10), ("1h30m", 5400), ("1.5s", 1.5), ("100ms", 0.1), ("0", 0), ("2m0.5s", 120.5)]
 )
 def test_durations(text: str, value: float):
-    assert seconds(text) == pytest.approx(value)
+    assert parse_go_duration(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("text", ["", "10", "s", "1 h", "-1s", "1d", "1h 2m"])
 def test_what_is_no_duration(text: str):
     with pytest.raises(ValueError, match="no duration"):
-        seconds(text)
+        parse_go_duration(text)
 
 
 @pytest.mark.parametrize("event", ["*", "PodFailed", "PodEvicted", "Unknown", "TaskCompleted", "TaskFailed"])

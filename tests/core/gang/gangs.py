@@ -7,25 +7,11 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from tf_dist.core.gang.admit import Admitter
-from tf_dist.core.gang.model import (
-    PREEMPTING,
-    Admit,
-    Gang,
-    Member,
-    Node,
-    Place,
-    Policy,
-    Preempt,
-    Queue,
-    Quota,
-    Resize,
-    Snapshot,
-    Verdict,
-    Wait,
-)
-from tf_dist.core.gang.snapshot import Claim, Snapshots
-from tf_dist.core.model import JobKey
+from tf_dist.core.api.assignment import PREEMPTING, Admit, Preempt, Resize, Verdict, Wait
+from tf_dist.core.api.job import JobKey
+from tf_dist.core.gang.admission import Admitter
+from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder
+from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, Node, PodSet, Queue, Quota, Snapshot
 
 GPU = "nvidia.com/gpu"
 
@@ -49,23 +35,23 @@ def member(
     selector: Any = None,
     tolerations: Any = (),
     **values: float,
-) -> Member:
+) -> PodSet:
     constraints = {"nodeSelector": selector or {}, "tolerations": list(tolerations)}
-    return Member(type=type_, count=count, requests=amounts(**values), constraints=constraints, least=least, most=most)
+    return PodSet(type=type_, count=count, requests=amounts(**values), constraints=constraints, least=least, most=most)
 
 
-def workers(count: int, *, least: int | None = None, most: int | None = None, gpu: float = 1) -> Member:
+def workers(count: int, *, least: int | None = None, most: int | None = None, gpu: float = 1) -> PodSet:
     return member("worker", count, least=least, most=most, gpu=gpu)
 
 
-def gang(name: str, *members: Member, at: float = 0, **rest: Any) -> Gang:
+def gang(name: str, *members: PodSet, at: float = 0, **rest: Any) -> Gang:
     return Gang(key=JobKey("ml", name), uid=name, created_at=at, members=members, **rest)
 
 
 def placed(gang: Gang, placement: Mapping[str, Mapping[str, int]], *, at: float = 0, **rest: Any) -> Gang:
     """The gang with a place: as many pods as the placement has."""
     sizes = {member.type: sum(placement.get(member.type, {}).values()) for member in gang.members}
-    return replace(gang, place=Place(at=at, sizes=sizes, placement=placement), **rest)
+    return replace(gang, place=Assignment(at=at, sizes=sizes, placement=placement), **rest)
 
 
 def running(name: str, on: Mapping[str, int], *, at: float = 0, gpu: float = 1, **rest: Any) -> Gang:
@@ -108,12 +94,12 @@ class Follower:
     """All that is kept up to date, put together from the changes alone."""
 
     def __init__(self) -> None:
-        self.seen = Snapshots()
+        self.seen = SnapshotBuilder()
         self.gangs: dict[str, Gang | None] = {}
         self.nodes: dict[str, Node | None] = {}
         self._uids: set[str] = set()
 
-    def snapshot(self, claims: Iterable[Claim], nodes: Iterable[Any]) -> Snapshot:
+    def snapshot(self, claims: Iterable[AdmissionRequest], nodes: Iterable[Any]) -> Snapshot:
         """The whole, now that these are the claims and the nodes."""
         for one in nodes:
             self.seen.put_node(one["metadata"]["name"], one)
@@ -131,8 +117,10 @@ class Follower:
 class World:
     """What is written down: gangs, nodes and queues, with an admitter that is told of every change."""
 
-    def __init__(self, nodes: Iterable[Node] = (), queues: Iterable[Queue] = (), policy: Policy | None = None) -> None:
-        self.policy = policy or Policy()
+    def __init__(
+        self, nodes: Iterable[Node] = (), queues: Iterable[Queue] = (), policy: AdmissionPolicy | None = None
+    ) -> None:
+        self.policy = policy or AdmissionPolicy()
         self.nodes = {node.name: node for node in nodes}
         self.queues = tuple(queues)
         self.gangs: dict[str, Gang] = {}
@@ -192,11 +180,11 @@ def obeyed(gang: Gang, verdict: Verdict, now: float) -> Gang:
         case Admit():
             if gang.place is not None:
                 return gang
-            place = Place(at=now, sizes=verdict.sizes, placement=verdict.placement)
+            place = Assignment(at=now, sizes=verdict.sizes, placement=verdict.placement)
             return replace(gang, place=place, promised=False)
         case Resize():
             at = gang.place.at if gang.place else now
-            place = Place(at=at, sizes=verdict.sizes, placement=verdict.placement, resized=now)
+            place = Assignment(at=at, sizes=verdict.sizes, placement=verdict.placement, resized=now)
             return replace(gang, place=place)
         case Preempt():
             return replace(gang, place=None)

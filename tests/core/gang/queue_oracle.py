@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 
-from tf_dist.core.gang.model import Queue, Quota, Resources
+from tf_dist.core.gang.types import Queue, Quota, Resources
 
 NONE = Decimal(0)
 UNSET = Quota(nominal=NONE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.builders import START, replicas, template, v1_job
-from tf_dist.core.model import Job
-from tf_dist.core.status import Admission, Phase, Status
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.status import Admission, Phase, Status
 
 
 def container(restart: str = "", **values: str) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tests.core.gang.gangs import World, bound, gang, member, message, node, placed, queue, reason, running, workers
-from tf_dist.core.gang.model import Admit, Gang, Locality, Policy, Resize
+from tf_dist.core.api.assignment import Admit, Resize
+from tf_dist.core.gang.types import AdmissionPolicy, Gang, TopologyRequest
 
-POLICY = Policy(shrink_after=30, squeeze_after=180, grow_after=20, steady=60)
+POLICY = AdmissionPolicy(shrink_after=30, shrink_below_spec_after=180, grow_after=20, steady=60)
 
 
-def world(*gangs: Gang, nodes: int = 2, policy: Policy = POLICY) -> World:
+def world(*gangs: Gang, nodes: int = 2, policy: AdmissionPolicy = POLICY) -> World:
     made = World([node(f"n{i}", cpu=64, gpu=4) for i in range(nodes)], policy=policy)
     made.put(*gangs)
     return made
@@ -170,12 +171,12 @@ def test_a_gang_without_workers_gains_most_by_one() -> None:
     ("locality", "placement"),
     [
         (None, {"n0": 2, "n1": 1, "m0": 1}),
-        (Locality(label="rack"), {"n0": 2, "n1": 1, "m0": 1}),
-        (Locality(label="rack", required=True), {"n0": 2}),
+        (TopologyRequest(label="rack"), {"n0": 2, "n1": 1, "m0": 1}),
+        (TopologyRequest(label="rack", required=True), {"n0": 2}),
     ],
 )
 def test_a_gang_that_must_be_in_one_rack_does_not_grow_out_of_it(
-    locality: Locality | None, placement: dict[str, int]
+    locality: TopologyRequest | None, placement: dict[str, int]
 ) -> None:
     """Growing looks for a node at a time: where a rack is required, on those that the gang is on."""
     racks = {"n0": ("r0", 2), "n1": ("r0", 1), "m0": ("r1", 1)}
@@ -196,7 +197,7 @@ def test_it_grows_so_long_after_the_last_one_got_its_place(after: float, grows: 
 @pytest.mark.parametrize(("saves", "grows"), [(391, False), (394, True)])
 def test_what_starts_again_for_it_must_save_three_times_what_that_costs(saves: float, grows: bool) -> None:
     """From 3 workers to 4 saves a little less than a quarter of the time; to start again costs 30 seconds."""
-    policy = Policy(grow_after=20, steady=60, restart_cost=30)
+    policy = AdmissionPolicy(grow_after=20, steady=60, restart_cost=30)
     found = world(running("a", {"n0": 3}, at=0, most=4, estimate=100 + saves, live=False), policy=policy)
     found.settle(100)
     assert (sizes(found)["a"] == 4) is grows

@@ -1,1 +1,1 @@
-"""One module per command. Nothing heavy is imported before a command runs: help must be there at once."""
+"""The commands. Nothing heavy is imported before one runs: help must be there at once."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tf_dist.cli import options
-from tf_dist.core.gang_scheduler import GangScheduler
+from tf_dist.core.api.gang_scheduler import GangScheduler
 
 if TYPE_CHECKING:
-    from tf_dist.cluster.kube import KubeContext
-    from tf_dist.driver.controller import ControllerSettings
+    from tf_dist.cluster.client.client_config import KubeContext
+    from tf_dist.controller.manager import ManagerSettings
 
 _Namespaces = Annotated[
     list[str] | None,
@@ -51,15 +51,15 @@ def controller(
     Run as many replicas as you like: one drives, the others follow the cluster and take over within 20 seconds when it
     dies. Ctrl-C or SIGTERM ends it and lets the next one go on at once; jobs and pods stay as they are.
     """
-    from tf_dist.cluster.kube import load
-    from tf_dist.driver import json_logs
-    from tf_dist.driver.arbiter import system_namespace
-    from tf_dist.driver.controller import ControllerSettings
+    from tf_dist.cluster.client.client_config import load_config
+    from tf_dist.controller.leases.lease import system_namespace
+    from tf_dist.controller.manager import ManagerSettings
+    from tf_dist.controller.observability import json_logging
 
-    json_logs.configure(json_logs.LogFormat(log_format.value), level=log_level.number)
+    json_logging.configure_logging(json_logging.LogFormat(log_format.value), level=log_level.number)
     # Not the lasting local cluster, though it may be up: that one drives its jobs itself.
-    place = load(kubeconfig or None, context or None)
-    settings = ControllerSettings(
+    place = load_config(kubeconfig or None, context or None)
+    settings = ManagerSettings(
         namespaces=tuple(namespace or ()),
         lease_namespace=lease_namespace or place.namespace,
         system_namespace=system_namespace(),
@@ -71,25 +71,25 @@ def controller(
     _run(place, settings)
 
 
-def _run(place: KubeContext, settings: ControllerSettings) -> None:
+def _run(place: KubeContext, settings: ManagerSettings) -> None:
     """Until a signal asks to stop."""
     import threading
 
-    from tf_dist.driver.controller import Controller, collect_rarely, end_in_time
-    from tf_dist.driver.lease import TIMEOUT
-    from tf_dist.driver.metrics import PrometheusRecorder
-    from tf_dist.driver.signals import Signals
+    from tf_dist.controller.leases.lease import LEASE_REQUEST_TIMEOUT
+    from tf_dist.controller.manager import Manager, limit_shutdown_time, tune_garbage_collector
+    from tf_dist.controller.observability.prometheus import PrometheusRecorder
+    from tf_dist.controller.observability.signals import Signals
 
-    collect_rarely()
+    tune_garbage_collector()
     recorder = PrometheusRecorder()
     stopping = threading.Event()
     with (
         Signals() as signals,
         place.cluster(connections=settings.workers + 8, called=recorder.called) as cluster,
         # A heartbeat comes again by itself, and must not wait behind anything.
-        place.cluster(connections=4, retries=0, timeout=TIMEOUT, called=recorder.called) as leases,
-        Controller(cluster, settings, recorder=recorder, lease_cluster=leases),
+        place.cluster(connections=4, retries=0, timeout=LEASE_REQUEST_TIMEOUT, called=recorder.called) as leases,
+        Manager(cluster, settings, recorder=recorder, lease_cluster=leases),
     ):
         signals.listen(lambda _: stopping.set())
         stopping.wait()
-        end_in_time(cluster, leases)
+        limit_shutdown_time(cluster, leases)

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tf_dist.cli import options, output
-from tf_dist.client import exits
-from tf_dist.client.yaml_writing import to_yaml
-from tf_dist.core.gang_scheduler import GangScheduler
+from tf_dist.client import exit_codes
+from tf_dist.client.yaml_output import to_yaml
+from tf_dist.core.api.gang_scheduler import GangScheduler
 
 if TYPE_CHECKING:
-    from tf_dist.cli.manifests.foreign import Difference
-    from tf_dist.cli.manifests.names import Object
-    from tf_dist.cli.manifests.settings import Settings
-    from tf_dist.cluster.rest import RestCluster
+    from tf_dist.cli.install.cluster_check import DefinitionDifference
+    from tf_dist.cli.install.install_options import InstallOptions, Manifest
+    from tf_dist.cluster.client.rest import RestCluster
 
 _HEADER: Final = "# Written by tf-dist install; change its options rather than this file.\n"
 _Namespaces = list[str] | None
@@ -70,9 +69,9 @@ def install(
 
     Looks at the cluster first, and leaves out what is somebody else's there. Changes nothing itself.
     """
-    from tf_dist.cli.manifests.settings import IMAGE, Settings
+    from tf_dist.cli.install.install_options import IMAGE, InstallOptions
 
-    settings = Settings(
+    settings = InstallOptions(
         into=into,
         system_namespace=system_namespace,
         image=image or IMAGE,
@@ -88,7 +87,7 @@ def install(
         kubernetes=_release(kube_version),
     )
     _require_sense(settings, check=check, offline=offline)
-    found: list[Difference] = []
+    found: list[DefinitionDifference] = []
     if not offline:
         settings, found = _looked(settings, kubeconfig, context, required=check)
     if check:
@@ -111,8 +110,8 @@ def _release(text: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _require_sense(settings: Settings, *, check: bool, offline: bool) -> None:
-    from tf_dist.core.dialects.names import is_label
+def _require_sense(settings: InstallOptions, *, check: bool, offline: bool) -> None:
+    from tf_dist.core.dialects.common_schema import is_label
     from tf_dist.errors import InvalidJob, Problem
 
     given = [("--into", settings.into), ("--system-namespace", settings.system_namespace)]
@@ -128,8 +127,10 @@ def _require_sense(settings: Settings, *, check: bool, offline: bool) -> None:
         raise InvalidJob(wrong)
 
 
-def _looked(settings: Settings, kubeconfig: str, context: str, *, required: bool) -> tuple[Settings, list[Difference]]:
-    from tf_dist.cli.installing import look
+def _looked(
+    settings: InstallOptions, kubeconfig: str, context: str, *, required: bool
+) -> tuple[InstallOptions, list[DefinitionDifference]]:
+    from tf_dist.cli.install.cluster_check import check_cluster
     from tf_dist.errors import Unavailable
 
     cluster = _cluster(kubeconfig, context, required=required)
@@ -138,7 +139,7 @@ def _looked(settings: Settings, kubeconfig: str, context: str, *, required: bool
     with cluster:
         try:
             release = cluster.version() if settings.kubernetes == (0, 0) else settings.kubernetes
-            return look(cluster, replace(settings, kubernetes=release))
+            return check_cluster(cluster, replace(settings, kubernetes=release))
         except Unavailable as error:
             hint = "try again; or --offline, if nothing in the cluster is somebody else's (kubectl get crds)"
             raise Unavailable(str(error), hint=hint) from error
@@ -146,11 +147,11 @@ def _looked(settings: Settings, kubeconfig: str, context: str, *, required: bool
 
 def _cluster(kubeconfig: str, context: str, *, required: bool) -> RestCluster | None:
     """The cluster that kubectl would apply to; None, after a word about it, where there is none."""
-    from tf_dist.cluster.kube import load
+    from tf_dist.cluster.client.client_config import load_config
     from tf_dist.errors import Unavailable
 
     try:
-        return load(kubeconfig or None, context or None).cluster()
+        return load_config(kubeconfig or None, context or None).cluster()
     except Unavailable:
         if required or kubeconfig or context:
             raise
@@ -158,40 +159,40 @@ def _cluster(kubeconfig: str, context: str, *, required: bool) -> RestCluster | 
         return None
 
 
-def _answer(found: list[Difference]) -> None:
+def _answer(found: list[DefinitionDifference]) -> None:
     for one in found:
         output.line(f"{one.what}\n    {one.so}")
     if found:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
     output.line("nothing stands in the way")
     raise typer.Exit
 
 
-def _warn(found: list[Difference]) -> None:
+def _warn(found: list[DefinitionDifference]) -> None:
     for one in found:
         output.warning(one.what, one.so)
 
 
-def _print(settings: Settings) -> None:
-    from tf_dist.cli.manifests.files import files
+def _print(settings: InstallOptions) -> None:
+    from tf_dist.cli.install.workload import manifest_files
 
-    output.data("yaml", [one for part in files(settings).values() for one in part])
+    output.data("yaml", [one for part in manifest_files(settings).values() for one in part])
 
 
-def text_of(objects: list[Object]) -> str:
+def manifest_text(objects: list[Manifest]) -> str:
     """A file of these objects."""
     return _HEADER + to_yaml(objects if len(objects) > 1 else objects[0])
 
 
-def _write(settings: Settings, folder: Path) -> None:
-    from tf_dist.cli.manifests.files import tree
+def _write(settings: InstallOptions, folder: Path) -> None:
+    from tf_dist.cli.install.workload import kustomize_tree
     from tf_dist.errors import TFDistError
 
-    for name, objects in tree(settings).items():
+    for name, objects in kustomize_tree(settings).items():
         place = folder / name
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text_of(objects), encoding="utf-8")
+            place.write_text(manifest_text(objects), encoding="utf-8")
         except OSError as error:
             raise TFDistError(f"cannot write {place}: {error.strerror}", hint="give another folder with -o") from error
         output.line(str(place))

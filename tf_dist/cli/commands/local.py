@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tf_dist.cli import options, output
-from tf_dist.client import exits
+from tf_dist.client import exit_codes
 
 if TYPE_CHECKING:
-    from tf_dist.driver.local import LocalEndpoint
+    from tf_dist.local.daemon_control import DaemonEndpoint
 
 app = typer.Typer(no_args_is_help=True, help="A lasting cluster on this machine, for submit, kubectl and pipelines.")
 
@@ -27,18 +27,18 @@ def up(
     ] = "",
 ) -> None:
     """Start the local cluster, or find the one that runs. Its jobs survive its end, however it came."""
-    from tf_dist.cli import arguments
-    from tf_dist.driver import local
+    from tf_dist.cli import options
+    from tf_dist.local import daemon_control
 
-    settings = local.LocalSettings(
-        state_dir=str(local.state_home()),
+    settings = daemon_control.DaemonSettings(
+        state_dir=str(daemon_control.state_home()),
         workdir=str(Path(workdir or ".").absolute()),
-        network=arguments.network_mode(network).value,
-        capacity=arguments.resources(node),
-        entrypoints=arguments.entrypoints(entrypoint or ()),
+        network=options.parse_network_mode(network).value,
+        capacity=options.parse_resources(node),
+        entrypoints=options.parse_entrypoints(entrypoint or ()),
     )
-    running = local.status() is not None
-    endpoint = local.up(settings)
+    running = daemon_control.daemon_status() is not None
+    endpoint = daemon_control.up(settings)
     output.line("the local cluster is running already" if running else "the local cluster is running")
     if running and (node or entrypoint or workdir or network != "auto"):
         output.warning("it keeps the settings it was started with; tf-dist local down, then up, changes them")
@@ -48,9 +48,9 @@ def up(
 @app.command()
 def down() -> None:
     """Stop the local cluster and every pod. Jobs stay in its store for the next up."""
-    from tf_dist.driver import local
+    from tf_dist.local import daemon_control
 
-    stopped = local.down()
+    stopped = daemon_control.down()
     output.line("the local cluster has stopped" if stopped else "no local cluster is running")
 
 
@@ -60,9 +60,9 @@ def status(
     plain: options.Plain = False,
 ) -> None:
     """Show where the local cluster is and how it separates pods. Exits with 75 when none is running."""
-    from tf_dist.driver import local
+    from tf_dist.local import daemon_control
 
-    endpoint = local.status()
+    endpoint = daemon_control.daemon_status()
     if form is options.TextFormat.JSON:
         output.data("json", {"running": endpoint is not None, **(_report(endpoint) if endpoint else {})})
     elif endpoint is None:
@@ -71,10 +71,10 @@ def status(
         output.line(f"the local cluster is running (process {endpoint.pid})")
         _show(endpoint)
     if endpoint is None:
-        raise typer.Exit(exits.RETRYABLE)
+        raise typer.Exit(exit_codes.RETRYABLE)
 
 
-def _show(endpoint: LocalEndpoint) -> None:
+def _show(endpoint: DaemonEndpoint) -> None:
     network = endpoint.network
     output.line(f"  network:     {network['mode']}: {network['reason']}")
     for limit in network.get("limits") or ():
@@ -90,6 +90,6 @@ def _quoted(text: str) -> str:
     return shlex.quote(text)
 
 
-def _report(endpoint: LocalEndpoint) -> dict[str, Any]:
+def _report(endpoint: DaemonEndpoint) -> dict[str, Any]:
     found = {**asdict(endpoint), "state_dir": str(endpoint.state_dir), "kubeconfig": str(endpoint.kubeconfig)}
     return {key: value for key, value in found.items() if key != "token"}

@@ -15,10 +15,10 @@ from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
     from tf_dist.cluster.api import Cluster
-    from tf_dist.cluster.node.agent import NodeAgent
-    from tf_dist.cluster.node.service import LogSettings
-    from tf_dist.cluster.node.settings import NetworkMode, NodeSettings
-    from tf_dist.cluster.rest import RestCluster
+    from tf_dist.cluster.client.rest import RestCluster
+    from tf_dist.cluster.kubelet.kubelet import Kubelet
+    from tf_dist.cluster.kubelet.node.node_settings import NetworkMode, NodeSettings
+    from tf_dist.cluster.kubelet.node_service import LogServerSettings
 
 _ORPHANS = 300.0  # seconds; about when a cluster gives up a node that is silent, and replaces its pods
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -71,15 +71,15 @@ def node(
     Ctrl-C or SIGTERM ends its pods in the time they give themselves and takes the node away; a second one ends all at
     once. Killed in any other way, it leaves its pods running for 5 minutes: started again, it takes them over.
     """
-    from tf_dist.cli import arguments
-    from tf_dist.cluster.node.settings import NodeSettings
+    from tf_dist.cli import options
+    from tf_dist.cluster.kubelet.node.node_settings import NodeSettings
 
     settings = NodeSettings(
         name=name or _machine_name(),
         workdir=Path(workdir or ".").absolute(),
         network=_isolated_unless_asked(network),
-        capacity=arguments.resources(resources),
-        entrypoints=arguments.entrypoints(entrypoint or ()),
+        capacity=options.parse_resources(resources),
+        entrypoints=options.parse_entrypoints(entrypoint or ()),
         labels=_labels(label or []),
         taints=_taints(taint or []),
         address=_ip(address),
@@ -92,7 +92,7 @@ def node(
 
 def _run(
     settings: NodeSettings,
-    logs: LogSettings | None,
+    logs: LogServerSettings | None,
     kubeconfig: str,
     context: str,
     state_dir: str,
@@ -100,15 +100,15 @@ def _run(
     keep_node: bool,
     log_level: options.Level,
 ) -> None:
-    from tf_dist.cluster.node.service import NodeService
-    from tf_dist.driver import json_logs
-    from tf_dist.driver.signals import Signals
+    from tf_dist.cluster.kubelet.node_service import NodeService
+    from tf_dist.controller.observability import json_logging
+    from tf_dist.controller.observability.signals import Signals
 
     with _connect(kubeconfig, context) as cluster:
         folder = Path(state_dir).absolute() if state_dir else _default_state_dir(cluster, settings.name)
         settings = replace(settings, state_dir=folder)
         service = NodeService(cluster, settings, logs=logs, keep_node=keep_node)
-        json_logs.configure(json_logs.LogFormat.TEXT, level=log_level.number)
+        json_logging.configure_logging(json_logging.LogFormat.TEXT, level=log_level.number)
         with Signals() as signals:
             signals.listen(lambda number: service.ask())
             signals.listen(lambda number: cluster.hurry())  # what ends must not wait for a cluster that is away
@@ -117,9 +117,9 @@ def _run(
 
 
 def _connect(kubeconfig: str, context: str) -> RestCluster:
-    from tf_dist.cluster.kube import load
+    from tf_dist.cluster.client.client_config import load_config
 
-    return load(kubeconfig or None, context or None).cluster()
+    return load_config(kubeconfig or None, context or None).cluster()
 
 
 def _machine_name() -> str:
@@ -131,8 +131,8 @@ def _machine_name() -> str:
 def _default_state_dir(cluster: Cluster, name: str) -> Path:
     """One folder for each node of each cluster of this user: found again by the next agent, used by no other."""
     from tf_dist.cluster.api import NAMESPACES
-    from tf_dist.driver.local import state_home
     from tf_dist.errors import Forbidden, NotFound
+    from tf_dist.local.daemon_control import state_home
 
     try:
         uid = cluster.get(NAMESPACES, None, "kube-system")["metadata"]["uid"]
@@ -152,20 +152,20 @@ def _ip(text: str) -> str:
 
 def _isolated_unless_asked(network: str) -> NetworkMode:
     """What ``auto`` means on a real cluster: there, nothing leads pods to one another in shared mode."""
-    from tf_dist.cli import arguments
-    from tf_dist.cluster.node.settings import NetworkMode
+    from tf_dist.cli import options
+    from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 
-    mode = arguments.network_mode(network)
+    mode = options.parse_network_mode(network)
     return NetworkMode.ISOLATED if mode is NetworkMode.AUTO else mode
 
 
-def _logs(port: int, certificate: str, key: str, *, insecure: bool) -> LogSettings:
-    from tf_dist.cluster.node.service import LogSettings
+def _logs(port: int, certificate: str, key: str, *, insecure: bool) -> LogServerSettings:
+    from tf_dist.cluster.kubelet.node_service import LogServerSettings
 
     if bool(certificate) != bool(key):
         raise InvalidJob([Problem("--log-cert", "a certificate and its key go together", "give --log-key, too")])
     files = (Path(certificate), Path(key)) if certificate else None
-    return LogSettings(port=port, open_to_all=insecure, files=files)
+    return LogServerSettings(port=port, open_to_all=insecure, files=files)
 
 
 def _labels(texts: list[str]) -> dict[str, str]:
@@ -193,8 +193,8 @@ def _taint(text: str) -> Mapping[str, str]:
     return {"key": key, "effect": effect} | ({"value": value} if value else {})
 
 
-def _show(agent: NodeAgent, settings: NodeSettings, logs: LogSettings | None) -> None:
-    from tf_dist.cluster.node.settings import NetworkMode
+def _show(agent: Kubelet, settings: NodeSettings, logs: LogServerSettings | None) -> None:
+    from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 
     output.line(f"node {settings.name} is ready; Ctrl-C ends it")
     output.line(f"  network: {agent.network.mode}: {agent.network.reason}")

@@ -28,16 +28,16 @@ def queues(
 
     Queues are made from files (tf-dist submit queues.yaml, or kubectl apply); jobs that name none are in "default".
     """
-    from tf_dist.client.connect import connect
-    from tf_dist.client.jobs import not_installed
+    from tf_dist.client.connection import connect
+    from tf_dist.client.stored_jobs import definition_missing_error
     from tf_dist.cluster.api import QUEUES
-    from tf_dist.cluster.refusals import NotServed
+    from tf_dist.cluster.api_errors import NotServed
 
     cluster = connect(kubeconfig, context, local=local).cluster
     try:
         found = cluster.list(QUEUES).items
     except NotServed as error:
-        raise not_installed(QUEUES) from error
+        raise definition_missing_error(QUEUES) from error
     listed = list(_as_trees(found))
     if name:
         listed = [(0, one) for _, one in listed if one["metadata"]["name"] == name]
@@ -105,20 +105,20 @@ _MORE = ("WEIGHT", "ORDER", "PREEMPTION", "NAMESPACES", "BORROWED")
 
 
 def _row(depth: int, queue: Object, wide: bool) -> list[str]:
-    from tf_dist.cli.texts import age
-    from tf_dist.client.jobs import now
-    from tf_dist.core.times import parse_time
+    from tf_dist.cli.output import format_age
+    from tf_dist.client.stored_jobs import now
+    from tf_dist.core.api.timestamps import parse_time
 
     status = queue.get("status") or {}
     stands = [str(status.get(key, "-")) or "-" for key in ("pending", "admitted", "usage", "share")]
-    since = age(parse_time(queue["metadata"].get("creationTimestamp")), now())
+    since = format_age(parse_time(queue["metadata"].get("creationTimestamp")), now())
     row = ["  " * depth + queue["metadata"]["name"], *stands, _parent(queue) or "-", since]
     return [*row, *_rules(queue)] if wide else row
 
 
 def _rules(queue: Object) -> list[str]:
-    from tf_dist.core.labels import selector_text
-    from tf_dist.core.queue_document import read_queue
+    from tf_dist.core.api.names import selector_text
+    from tf_dist.core.gang.resources.queue_resource import read_queue
     from tf_dist.errors import InvalidQueue
 
     borrowed = (queue.get("status") or {}).get("borrowed") or {}
@@ -133,7 +133,7 @@ def _rules(queue: Object) -> list[str]:
 
 def _tell_problems(listed: Iterator[Any]) -> None:
     """What is wrong with queues, as the arbiter says or as we read them."""
-    from tf_dist.core.queue_document import read_queue
+    from tf_dist.core.gang.resources.queue_resource import read_queue
     from tf_dist.errors import InvalidQueue
 
     for queue in listed:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tf_dist.cli import options
-from tf_dist.core.gang_scheduler import GangScheduler
+from tf_dist.core.api.gang_scheduler import GangScheduler
 
 if TYPE_CHECKING:
-    from tf_dist.client.bundle import Entry
-    from tf_dist.client.session import Result
-    from tf_dist.driver.embedded import EmbeddedSettings
+    from tf_dist.client.job_files import LoadedJob
+    from tf_dist.client.run_session import RunResult
+    from tf_dist.local.embedded import EmbeddedSettings
 
 
 def run(
@@ -55,47 +55,47 @@ def run(
     Exits with 0 when the job succeeded, 1 when it failed or took longer than --timeout, 2 when it can never run here,
     75 when it was evicted or got no place in time.
     """
-    from tf_dist.cli import arguments
-    from tf_dist.cli.findings import accepted
-    from tf_dist.cli.running.order import Order
-    from tf_dist.client.bundle import load, one_job
-    from tf_dist.client.connect import connect
-    from tf_dist.client.submitting import Spaces
-    from tf_dist.core.overrides import parse_overrides
+    from tf_dist.cli import options as arguments
+    from tf_dist.cli.job_output import require_valid_files
+    from tf_dist.client.connection import connect
+    from tf_dist.client.job_files import load_job_files, one_job
+    from tf_dist.client.run_session import RunRequest
+    from tf_dist.client.submission import TargetNamespaces
+    from tf_dist.core.api.overrides import parse_overrides
 
-    limit = arguments.seconds(timeout)
-    machine = Machine(network, node, tuple(entrypoint or ()), workdir)
+    limit = arguments.parse_seconds(timeout)
+    machine = LocalMachineOptions(network, node, tuple(entrypoint or ()), workdir)
     elsewhere = _elsewhere(kubeconfig, context, local=local, embedded=embedded)
     if elsewhere:
         machine.refuse()
     asked = _asked(gang_scheduler, here=local or not elsewhere)
     settings = None if elsewhere else machine.settings(file)
     overrides = parse_overrides([*(changes or ()), *asked], json=set_json or (), strings=set_string or ())
-    bundle = accepted(load([file], overrides))
+    bundle = require_valid_files(load_job_files([file], overrides))
     entry = one_job(bundle)
     _refuse_suspended(entry)
     connection = None if settings else connect(kubeconfig, context, local=local)
-    order = Order(
+    order = RunRequest(
         entry=entry,
         companions=bundle.companions,
-        spaces=Spaces(namespace, connection.namespace if connection else "default"),
+        spaces=TargetNamespaces(namespace, connection.namespace if connection else "default"),
         timeout=limit,
         data_wanted=form is options.TextFormat.JSON,
     )
     kept = ""
     if connection is not None:
-        from tf_dist.cli.running import remote
+        from tf_dist.cli import run_remote
 
-        result = remote.run(order, connection, keep=keep)
+        result = run_remote.run_remotely(order, connection, keep=keep)
         if keep:
             kept = f"{connection.name}, namespace {order.namespace}"
     elif settings is not None:
-        from tf_dist.cli.running import embedded as here
+        from tf_dist.cli import run_local as here
 
         if keep:
             kept = _folder(entry)
             settings = replace(settings, data_dir=Path(kept), keep_logs_dir=Path(kept) / "logs")
-        result = here.run(order, settings)
+        result = here.run_locally(order, settings)
     raise typer.Exit(_summarise(result, form, kept))
 
 
@@ -108,14 +108,14 @@ def _elsewhere(kubeconfig: str, context: str, *, local: bool, embedded: bool) ->
         raise InvalidJob([Problem("--embedded", f"{named} names a cluster", "leave one of them out")])
     if embedded or named:
         return bool(named)
-    from tf_dist.cluster.kube import in_cluster
+    from tf_dist.cluster.client.client_config import in_cluster_config
 
-    return in_cluster() is not None
+    return in_cluster_config() is not None
 
 
 def _asked(gang: GangScheduler | None, *, here: bool) -> list[str]:
     """The change of the job that has it ask for a gang scheduler. InvalidJob where there is none but tf-dist's own."""
-    from tf_dist.core.names import GANG_SCHEDULER
+    from tf_dist.core.api.names import GANG_SCHEDULER
     from tf_dist.errors import InvalidJob, Problem
 
     if gang is None:
@@ -127,7 +127,7 @@ def _asked(gang: GangScheduler | None, *, here: bool) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class LocalMachineOptions:
     """What the command line says of this machine, for a run on it."""
 
     network: str
@@ -153,28 +153,28 @@ class Machine:
 
     def settings(self, file: str) -> EmbeddedSettings:
         """The cluster to start for a file; InvalidJob."""
-        from tf_dist.cli import arguments
-        from tf_dist.driver.embedded import EmbeddedSettings
+        from tf_dist.cli import options
+        from tf_dist.local.embedded import EmbeddedSettings
 
         return EmbeddedSettings(
             keep_logs_dir=Path("logs"),
             workdir=_workdir(self.workdir, file),
-            network=arguments.network_mode(self.network),
-            capacity=arguments.resources(self.node),
-            entrypoints=arguments.entrypoints(self.entrypoints),
+            network=options.parse_network_mode(self.network),
+            capacity=options.parse_resources(self.node),
+            entrypoints=options.parse_entrypoints(self.entrypoints),
             serve=False,
         )
 
 
-def _summarise(result: Result, form: options.TextFormat, kept: str) -> int:
+def _summarise(result: RunResult, form: options.TextFormat, kept: str) -> int:
     from tf_dist.cli import output
-    from tf_dist.cli.running.summary import code_of, report, show_summary
+    from tf_dist.cli.run_output import run_exit_code, run_report, show_summary
 
     if form is options.TextFormat.JSON:
-        output.data("json", report(result, kept))
+        output.data("json", run_report(result, kept))
     else:
         show_summary(result, kept)
-    return code_of(result)
+    return run_exit_code(result)
 
 
 def _workdir(asked: str, file: str) -> Path:
@@ -188,8 +188,8 @@ def _workdir(asked: str, file: str) -> Path:
     return folder
 
 
-def _refuse_suspended(entry: Entry) -> None:
-    from tf_dist.client.bundle import InvalidFiles
+def _refuse_suspended(entry: LoadedJob) -> None:
+    from tf_dist.client.job_files import InvalidFiles
     from tf_dist.client.yaml_files import FileProblem
     from tf_dist.errors import Problem
 
@@ -200,7 +200,7 @@ def _refuse_suspended(entry: Entry) -> None:
         raise InvalidFiles([FileProblem(written.file, written.number, written.line(""), problem)])
 
 
-def _folder(entry: Entry) -> str:
+def _folder(entry: LoadedJob) -> str:
     """A fresh folder that stays."""
     import tempfile
 

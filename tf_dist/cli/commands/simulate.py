@@ -13,11 +13,10 @@ from tf_dist.cli import options, output
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tf_dist.simulate.engine import Policy
+    from tf_dist.simulate.engine import Policy, World
     from tf_dist.simulate.metrics import Figures
-    from tf_dist.simulate.model import Scenario
-    from tf_dist.simulate.traces import Wish
-    from tf_dist.simulate.world import World
+    from tf_dist.simulate.scenario import Scenario
+    from tf_dist.simulate.traces import TraceOptions
 
 _TRACE = "philly, helios, dragon, kueue, storm, or a file of jobs (.csv, .yaml)."
 _POLICY = "A policy to compare; again for more: ours, easy, skip, fifo, dragon, seed, gang+locality, gang, default…"
@@ -53,12 +52,12 @@ def simulate(
     (kube-scheduler, pod by pod), gang (all or nothing) and gang+locality, seed and dragon (the scaling rules of the
     seed and of its successor), fifo, skip (best-effort FIFO) and easy (backfilling).
     """
-    from tf_dist.simulate.traces import Wish
+    from tf_dist.simulate.traces import TraceOptions
 
     names = _policies(policy)
     if faithful and "ours" not in names:
         raise _wrong("--faithful: only under the policy ours are jobs reconciled", "add --policy ours")
-    wish = Wish(jobs=jobs, nodes=nodes, gpus=gpus, cpu=cpu, load=load)
+    wish = TraceOptions(jobs=jobs, nodes=nodes, gpus=gpus, cpu=cpu, load=load)
     scenarios = [_scenario(trace, wish, seed + number, restart) for number in range(seeds)]
     results: dict[str, Figures] = {}
     drawn: dict[str, World] = {}
@@ -94,10 +93,10 @@ def _wrong(message: str, hint: str) -> Exception:
     return InvalidJob([Problem("", message, hint)])
 
 
-def _scenario(trace: str, wish: Wish, seed: int, restart: float | None) -> Scenario:
+def _scenario(trace: str, wish: TraceOptions, seed: int, restart: float | None) -> Scenario:
     from dataclasses import replace
 
-    from tf_dist.simulate.files import KINDS, load
+    from tf_dist.simulate.trace_files import KINDS, load
     from tf_dist.simulate.traces import TRACES
 
     wish = replace(wish, seed=seed)
@@ -169,7 +168,7 @@ def _report(scenario: Scenario, seeds: int, results: dict[str, Figures]) -> dict
 
 
 def _write(name: str, scenario: Scenario, seeds: int, results: dict[str, Figures], worlds: dict[str, World]) -> None:
-    from tf_dist.simulate.page import page
+    from tf_dist.simulate.html_report import page
 
     titles, rows = _table(results)
     text = page(f"tf-dist simulate: {scenario.name}", _about(scenario, seeds), titles, rows, worlds)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tf_dist.cluster.api import Resource
-from tf_dist.core import names
+from tf_dist.core.api import names
 
 WORKFLOWS: Final = Resource("argoproj.io", "v1alpha1", "Workflow", "workflows")
 

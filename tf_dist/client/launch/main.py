@@ -8,10 +8,10 @@ from contextlib import closing
 from typing import Final
 
 from tf_dist import __version__
-from tf_dist.client import exits
-from tf_dist.client.launch.arguments import Options, parse
-from tf_dist.client.launch.relay import Relay
-from tf_dist.driver.signals import Signals
+from tf_dist.client import exit_codes
+from tf_dist.client.launch.launcher_arguments import LauncherOptions, parse_arguments
+from tf_dist.client.launch.log_writer import LogWriter
+from tf_dist.controller.observability.signals import Signals
 from tf_dist.errors import InvalidJob, TFDistError
 
 _STDOUT: Final = 1
@@ -21,43 +21,43 @@ _NEVER: Final = 0
 
 def main(arguments: Sequence[str]) -> int:
     """Run a step; its exit code (see ``contract``). SystemExit 2 for a wrong command line."""
-    options = parse(arguments)
+    options = parse_arguments(arguments)
     if options.dry_run:
         return _show(options)
-    with Signals(patience=_NEVER) as signals, closing(Relay(_STDOUT)) as relay:
-        signals.listen(lambda _: relay.hurry())
-        relay.say(_first_line(options))
+    with Signals(patience=_NEVER) as signals, closing(LogWriter(_STDOUT)) as log_writer:
+        signals.listen(lambda _: log_writer.hurry())
+        log_writer.say(_first_line(options))
         try:
-            from tf_dist.client.launch.step import run
+            from tf_dist.client.launch.launcher import run_step
 
-            code = run(options, signals, relay)
+            code = run_step(options, signals, log_writer)
         except TFDistError as error:
-            code = exits.code_of(error)
-            relay.say(explained(error))
-        relay.finish(_LAST_LINES)
+            code = exit_codes.exit_code_of_error(error)
+            log_writer.say(error_text(error))
+        log_writer.finish(_LAST_LINES)
         return code
 
 
-def _show(options: Options) -> int:
+def _show(options: LauncherOptions) -> int:
     """The job that would be created, as YAML."""
-    from tf_dist.client.launch.order import order
-    from tf_dist.client.yaml_writing import to_yaml
+    from tf_dist.client.launch.step_job import step_document
+    from tf_dist.client.yaml_output import to_yaml
 
     try:
-        entry, _ = order(options, options.namespace or "default")
+        entry, _ = step_document(options, options.namespace or "default")
     except TFDistError as error:
-        sys.stderr.write(f"{explained(error)}\n")
-        return exits.code_of(error)
+        sys.stderr.write(f"{error_text(error)}\n")
+        return exit_codes.exit_code_of_error(error)
     sys.stdout.write(to_yaml(entry.document))
-    return exits.DONE
+    return exit_codes.SUCCEEDED
 
 
-def _first_line(options: Options) -> str:
+def _first_line(options: LauncherOptions) -> str:
     tries = f", try {options.retry + 1} of {options.retries + 1}" if options.retries else ""
     return f"tf-dist {__version__}{f': step {options.node}' if options.node else ''}{tries}"
 
 
-def explained(error: TFDistError) -> str:
+def error_text(error: TFDistError) -> str:
     """The error, and the way out."""
     if isinstance(error, InvalidJob):
         return "\n".join(f"error: {problem}" for problem in error.problems)

@@ -2,21 +2,21 @@
 
 ``parse`` is for files: strict, all problems at once, warnings for what most likely was not meant. ``read`` is for
 objects of a cluster: tolerant of what it does not know, and fast. Both give the same
-:class:`~tf_dist.core.model.Job` for a document that both accept.
+:class:`~tf_dist.core.api.job.Job` for a document that both accept.
 """
 
 from __future__ import annotations
 
-from tf_dist.core.dialects.convert import Converted, convert
-from tf_dist.core.dialects.formats import dialect_of
-from tf_dist.core.dialects.reading import Parsed, as_written, defaulted, parse, read, suspend_patch
-from tf_dist.core.dialects.scaling import scale_patch
-from tf_dist.core.dialects.tailoring import Tailoring, tailored
+from tf_dist.core.dialects.conversion import Conversion, convert
+from tf_dist.core.dialects.parsing import Parsed, as_written, defaulted, parse, read, suspend_patch
+from tf_dist.core.dialects.registry import dialect_of
+from tf_dist.core.dialects.step_overrides import StepOverrides, apply_step_overrides, scale_patch
 
 __all__ = [
-    "Converted",
+    "Conversion",
     "Parsed",
-    "Tailoring",
+    "StepOverrides",
+    "apply_step_overrides",
     "as_written",
     "convert",
     "defaulted",
@@ -25,5 +25,4 @@ __all__ = [
     "read",
     "scale_patch",
     "suspend_patch",
-    "tailored",
 ]

@@ -1,21 +1,28 @@
-"""``batch.volcano.sh/v1alpha1`` Job: the defaults of Volcano's mutating webhook, and the job it means."""
+"""``batch.volcano.sh/v1alpha1`` Job: the defaults of Volcano's webhook, validation, and the job it means.
+
+The Volcano tutorial for distributed TensorFlow builds TF_CONFIG in the shell from ``/etc/volcano/<task>.host`` and
+forgets the quotes around the hosts: ``{"cluster":{"ps":[job-ps-0.job:2222]}}`` is no JSON, and TensorFlow fails on it
+with an error about a decoder.
+
+The rules are those of Volcano's validating webhook; what tf-dist does not do is an error where the job would run
+differently without it, and a warning where not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tf_dist.core import names
-from tf_dist.core.dialects import elastic, volcano_plugins, volcano_policies
-from tf_dist.core.dialects.shape import TF_CONTAINER, TF_PORT, RawTemplate, container_names, named_port
-from tf_dist.core.dialects.volcano_plugins import TensorFlowPlugin
-from tf_dist.core.dialects.volcano_schema import Spec, Task, VolcanoJob, task_name
-from tf_dist.core.model import (
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import list_items, mapping, value_at
+from tf_dist.core.api.job import (
     CleanPodPolicy,
-    Counting,
+    CompletionByCounts,
     Dependency,
     Dialect,
     Document,
+    Event,
     Job,
     ReplicaSpec,
     Role,
@@ -24,18 +31,33 @@ from tf_dist.core.model import (
     ServiceStyle,
     TFConfigStyle,
 )
-from tf_dist.core.untyped import at, items, mapping
+from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.dialects import common_annotations, volcano_schema
+from tf_dist.core.dialects.common_schema import (
+    TF_CONTAINER,
+    TF_PORT,
+    RawTemplate,
+    check_label,
+    check_metadata,
+    check_pod_names,
+    container_names,
+    named_port,
+    template_containers,
+)
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, FieldLocation, suggestion
+from tf_dist.core.dialects.pod_template import require_container
+from tf_dist.core.dialects.volcano_schema import MAX_TASKS, Policy, Spec, Task, TensorFlowPlugin, VolcanoJob, task_name
 
-MAX_RETRY: Final = 3
-QUEUE: Final = "default"
+DEFAULT_MAX_RETRY: Final = 3
+DEFAULT_QUEUE: Final = "default"
 _BY_NAME: Final = {role.value: role for role in Role if role is not Role.OTHER}
 
 
 def templates(document: Document) -> Iterator[RawTemplate]:
     """The raw templates of a document, whatever else is wrong with it."""
-    for index, task in enumerate(items(at(document, "spec", "tasks"))):
-        if at(task, "template") is not None:
-            count = at(task, "replicas")
+    for index, task in enumerate(list_items(value_at(document, "spec", "tasks"))):
+        if value_at(task, "template") is not None:
+            count = value_at(task, "replicas")
             number = count if type(count) is int else 0
             place = ("spec", "tasks", index, "template")
             yield RawTemplate(place, task["template"], number)
@@ -51,8 +73,8 @@ def defaulted(document: Document) -> dict[str, Any]:
     if not isinstance(spec, Mapping):
         return result
     filled = dict(spec)
-    filled["queue"] = _or(filled.get("queue"), QUEUE)
-    filled["maxRetry"] = _or(filled.get("maxRetry"), MAX_RETRY)
+    filled["queue"] = _or(filled.get("queue"), DEFAULT_QUEUE)
+    filled["maxRetry"] = _or(filled.get("maxRetry"), DEFAULT_MAX_RETRY)
     if isinstance(tasks := filled.get("tasks"), list):
         filled["tasks"] = [_defaulted_task(task, index) for index, task in enumerate(tasks)]
         filled["minAvailable"] = _or(filled.get("minAvailable"), _least(filled["tasks"]))
@@ -72,27 +94,27 @@ def _defaulted_task(task: object, index: int) -> object:
         return task
     filled = dict(task)
     filled["name"] = _or(filled.get("name"), f"default{index}")
-    filled["maxRetry"] = _or(filled.get("maxRetry"), MAX_RETRY)
+    filled["maxRetry"] = _or(filled.get("maxRetry"), DEFAULT_MAX_RETRY)
     if filled.get("minAvailable") is None:
         filled["minAvailable"] = filled.get("replicas") or 0
-    spec = at(filled.get("template"), "spec")
-    if at(spec, "hostNetwork") is True:
+    spec = value_at(filled.get("template"), "spec")
+    if value_at(spec, "hostNetwork") is True:
         filled["template"] = {**filled["template"], "spec": {**spec, "dnsPolicy": "ClusterFirstWithHostNet"}}
     return filled
 
 
 def _least(tasks: list[object]) -> int:
     """The pods that must run at once, where the tasks say it."""
-    counts = (at(task, "minAvailable") for task in tasks)
+    counts = (value_at(task, "minAvailable") for task in tasks)
     return sum(count for count in counts if type(count) is int)
 
 
 def build(job: VolcanoJob) -> Job:
     """The job that a defaulted and checked document means."""
     spec = job.spec
-    tensorflow = volcano_plugins.tensorflow(spec)
-    played = volcano_plugins.plugins(spec)
-    most = elastic.bound(job.metadata.annotations, names.MAX_WORKERS)
+    tensorflow = volcano_schema.tensorflow_plugin(spec)
+    played = volcano_schema.job_plugins(spec)
+    most = common_annotations.worker_bound(job.metadata.annotations, names.MAX_WORKERS)
     specs = tuple(_replica_spec(task, index, tensorflow, most) for index, task in enumerate(spec.tasks))
     lonely = len(specs) == 1 and specs[0].most == 1
     return Job(
@@ -102,19 +124,19 @@ def build(job: VolcanoJob) -> Job:
         labels=job.metadata.labels or {},
         annotations=job.metadata.annotations or {},
         replica_specs=specs,
-        rules=volcano_policies.rules(spec.policies),
-        counting=Counting(min_available=_min_available(spec), min_success=spec.min_success),
+        rules=volcano_schema.policy_rules(spec.policies),
+        counting=CompletionByCounts(min_available=_min_available(spec), min_success=spec.min_success),
         run_policy=RunPolicy(
             clean_pods=CleanPodPolicy.RUNNING,
             # Volcano counts attempts: the first is no restart.
-            max_restarts=(spec.max_retry or MAX_RETRY) - 1,
+            max_restarts=(spec.max_retry or DEFAULT_MAX_RETRY) - 1,
             container_restarts_count=False,
             ttl=spec.ttl_seconds_after_finished,
             suspend=job.metadata.suspended,
         ),
         scheduling=Scheduling(
             min_available=_min_available(spec),
-            queue=spec.queue or QUEUE,
+            queue=spec.queue or DEFAULT_QUEUE,
             priority_class=spec.priority_class_name or "",
             scheduler_name=spec.scheduler_name or "",
         ),
@@ -138,7 +160,7 @@ def _roles(tensorflow: TensorFlowPlugin | None) -> Mapping[str, Role]:
 
 def worker_task(spec: Spec) -> int | None:
     """Which task are the workers; None if none is."""
-    roles = _roles(volcano_plugins.tensorflow(spec))
+    roles = _roles(volcano_schema.tensorflow_plugin(spec))
     names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
     return next((index for index, name in enumerate(names) if roles.get(name) is Role.WORKER), None)
 
@@ -147,8 +169,8 @@ def _replica_spec(task: Task, index: int, tensorflow: TensorFlowPlugin | None, m
     name = task_name(task, index)
     role = _roles(tensorflow).get(name, Role.OTHER)
     container = _container(task.template)
-    policy = at(task.template, "spec", "restartPolicy")
-    retries = task.max_retry or MAX_RETRY
+    policy = value_at(task.template, "spec", "restartPolicy")
+    retries = task.max_retry or DEFAULT_MAX_RETRY
     return ReplicaSpec(
         name=name,
         type=name,
@@ -160,7 +182,7 @@ def _replica_spec(task: Task, index: int, tensorflow: TensorFlowPlugin | None, m
         container=container,
         port=named_port(task.template, container, tensorflow.port if tensorflow else TF_PORT),
         pod_restart_policy=policy if isinstance(policy, str) else "Always",
-        rules=volcano_policies.rules(task.policies),
+        rules=volcano_schema.policy_rules(task.policies),
         depends=_dependency(task),
         container_restarts=None if retries < 0 else retries,
     )
@@ -177,3 +199,238 @@ def _container(template: Document) -> str:
     """The container that trains: the one named ``tensorflow``, else the first."""
     names = [name for name in container_names(template) if isinstance(name, str)]
     return TF_CONTAINER if TF_CONTAINER in names else next(iter(names), "")
+
+
+_ASSIGNED: Final = re.compile(
+    r"\b(?P<name>[A-Za-z_]\w*)=\"?(?:`(?P<ticks>[^`]*)`|\$\((?P<body>(?:[^()]|\([^()]*\))*)\))"
+)
+_HOST_FILE: Final = re.compile(r"/etc/volcano/[\w.-]+\.host")
+_HOSTS_VARIABLE: Final = re.compile(r"\$\{?(VC_\w+_HOSTS)\b")
+_QUOTE_ADDED: Final = re.compile(r"'[^']*\"[^']*'|\\\"|\\x22|\\042|\bjq\b|\bpython3?\b|json")
+_PLAYERS: Final = re.compile(r"\bV[KC]_TASK_INDEX\b")
+_FIX: Final = r"""add quotes to each host: cat /etc/volcano/ps.host | sed 's/^/"/;s/$/:2222"/' | paste -sd,"""
+
+
+def container_script(container: Mapping[str, Any]) -> str:
+    """Everything a container is told to run, as one text."""
+    words = (*list_items(container.get("command")), *list_items(container.get("args")))
+    return "\n".join(word for word in words if isinstance(word, str))
+
+
+def unquoted_hosts(text: str) -> list[str]:
+    """The variables that hold host names without quotes and are put into a JSON list of TF_CONFIG as they are."""
+    if "TF_CONFIG" not in text or "cluster" not in text:
+        return []
+    bare = dict.fromkeys(_HOSTS_VARIABLE.findall(text))
+    quoted: set[str] = set()
+    for name, command in _assignments(text):
+        if _QUOTE_ADDED.search(command):
+            quoted.add(name)
+        elif _HOST_FILE.search(command) or any(_used(other, command) for other in bare):
+            bare[name] = None
+    return [name for name in bare if name not in quoted and re.search(rf"\[\s*\$(?:{name}\b|{{{name}\}})\s*\]", text)]
+
+
+def _assignments(text: str) -> Iterator[tuple[str, str]]:
+    """Each ``NAME=`command``` or ``NAME=$(command)``, in order."""
+    for match in _ASSIGNED.finditer(text):
+        yield match["name"], match["ticks"] if match["ticks"] is not None else match["body"]
+
+
+def _used(name: str, command: str) -> bool:
+    return re.search(rf"\$(?:{name}\b|{{{name}\}})", command) is not None
+
+
+def lint_shell(template: object, loc: FieldLocation, out: FieldErrors, *, env: bool, svc: bool) -> None:
+    """Warn about a Volcano task's shell lines; ``env`` and ``svc``: whether the job has these plugins."""
+    for place, container in template_containers(template):
+        text = container_script(container)
+        where = (*loc, *place, "args" if container.get("args") else "command")
+        for name in unquoted_hosts(text):
+            out.warn(where, f"${{{name}}} puts host names without quotes into TF_CONFIG, which is then no JSON", _FIX)
+        own = [value_at(entry, "name") for entry in list_items(container.get("env"))]
+        used = [name for name in _PLAYERS.findall(text) if name not in own]
+        if used and not env:
+            out.warn(where, f"{used[0]} is set by the env plugin, which the job does not have", "plugins: env: []")
+        if "/etc/volcano/" in text and not svc and not _mounted(container):
+            out.warn(where, "/etc/volcano is made by the svc plugin, which the job does not have", "plugins: svc: []")
+
+
+def _mounted(container: Mapping[str, Any]) -> bool:
+    """Whether the user puts something there himself."""
+    mounts = (mount for mount in list_items(container.get("volumeMounts")) if isinstance(mount, Mapping))
+    return any(str(mount.get("mountPath", "")).startswith("/etc/volcano") for mount in mounts)
+
+
+def validate(job: VolcanoJob, out: FieldErrors) -> None:
+    """All rules about our own keys."""
+    spec = job.spec
+    names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
+    svc = volcano_schema.job_plugins(spec).svc
+    # The svc plugin makes a service of the job's name, and a service's name starts with a letter.
+    named = check_metadata(job.metadata, out, letter_first=svc)
+    labels = [check_label(name, ("spec", "tasks", index, "name"), out) for index, name in enumerate(names)]
+    if named and all(labels):
+        most = common_annotations.worker_bound(job.metadata.annotations, MAX_WORKERS) or 0
+        worker = worker_task(spec)
+        counts = (max(task.count, most) if index == worker else task.count for index, task in enumerate(spec.tasks))
+        check_pod_names(job.metadata, zip(names, counts, strict=True), out)
+    _check_tasks(spec, names, out)
+    _check_dependencies(spec.tasks, names, out)
+    _check_gang(spec, out)
+    _check_elastic(job, out)
+    _check_volumes(spec, out)
+    _check_not_done(spec, out)
+    volcano_schema.check_plugins(spec, names, out)
+    volcano_schema.check_policies(spec.policies, ("spec", "policies"), out)
+    for index, task in enumerate(spec.tasks):
+        volcano_schema.check_policies(task.policies, ("spec", "tasks", index, "policies"), out)
+        if out.advice:
+            _advise_task(task, spec, ("spec", "tasks", index), out)
+
+
+def _check_tasks(spec: Spec, names: Sequence[str], out: FieldErrors) -> None:
+    if not spec.tasks:
+        out.error(("spec", "tasks"), "at least one task is required")
+    elif len(spec.tasks) > MAX_TASKS:
+        out.error(("spec", "tasks"), f"{len(spec.tasks)} tasks are more than {MAX_TASKS}", "make it several jobs")
+    elif spec.total == 0 and not out.partial:
+        out.error(("spec", "tasks"), "there are no replicas at all: nothing would run")
+    for index, task in enumerate(spec.tasks):
+        place: FieldLocation = ("spec", "tasks", index)
+        if names.index(names[index]) != index:
+            out.error((*place, "name"), f"a second task named {names[index]!r}")
+        if task.replicas is None and not out.partial:
+            out.warn((*place, "replicas"), "is missing, which Volcano takes for 0", "write how many there are")
+        if task.min_available is not None and task.min_available > task.count and not out.partial:
+            out.error(
+                (*place, "minAvailable"),
+                f"{task.min_available} of {names[index]} must run at once, but there are {task.count}",
+                f"write {task.count} or less",
+            )
+        require_container(task.template, (*place, "template"), out)
+        if task.partition_policy is not None:
+            out.error(
+                (*place, "partitionPolicy"), "tf-dist does not divide tasks into partitions", "make tasks of them"
+            )
+        if task.topology_policy not in (None, "none"):
+            out.warn((*place, "topologyPolicy"), "tf-dist does not place by NUMA node; this is not used")
+
+
+def _check_dependencies(tasks: Sequence[Task], names: Sequence[str], out: FieldErrors) -> None:
+    known: dict[str, list[str]] = {}
+    for index, task in enumerate(tasks):
+        wanted = (task.depends_on and task.depends_on.name) or []
+        for name in wanted:
+            if name not in names:
+                place = ("spec", "tasks", index, "dependsOn", "name")
+                out.error(place, f"there is no task {name!r}", suggestion(name, names))
+        known.setdefault(names[index], [name for name in wanted if name in names])
+    if circle := _find_cycle(known):
+        index = names.index(circle[0])
+        out.error(("spec", "tasks", index, "dependsOn"), f"waits for itself: {' -> '.join((*circle, circle[0]))}")
+
+
+def _find_cycle(edges: Mapping[str, Sequence[str]]) -> list[str]:
+    """A circle in the graph, in its order; empty if there is none. (A loop, not recursion: a document may be deep.)"""
+    done: set[str] = set()
+    for start in edges:
+        path, branches = [start], [iter(edges[start])]
+        while branches and start not in done:
+            follower = next((name for name in branches[-1] if name not in done), None)
+            if follower is None:
+                branches.pop()
+                done.add(path.pop())
+            elif follower in path:
+                return path[path.index(follower) :]
+            else:
+                path.append(follower)
+                branches.append(iter(edges[follower]))
+    return []
+
+
+def _check_gang(spec: Spec, out: FieldErrors) -> None:
+    if out.partial:
+        return
+    if spec.min_available is not None and spec.min_available > spec.total:
+        out.error(
+            ("spec", "minAvailable"),
+            f"{spec.min_available} pods must run at once, but the tasks have {spec.total}: it could never start",
+            f"write {spec.total} or less, or leave it out",
+        )
+    if spec.min_success is not None and spec.min_success > spec.total:
+        out.error(("spec", "minSuccess"), f"{spec.min_success} pods must succeed, but the tasks have {spec.total}")
+
+
+def _check_elastic(job: VolcanoJob, out: FieldErrors) -> None:
+    """The annotation for more workers; for fewer a task has minAvailable."""
+    index = worker_task(job.spec)
+    task = None if index is None else job.spec.tasks[index]
+    where = "there are none" if index is None else f"spec.tasks[{index}].replicas"
+    annotations = {k: v for k, v in (job.metadata.annotations or {}).items() if k == MAX_WORKERS}
+    common_annotations.check_worker_bounds(annotations, task.count if task else None, where, out)
+    common_annotations.warn_unused_annotation(
+        job.metadata.annotations, MIN_WORKERS, "minAvailable in the task of the workers", out
+    )
+
+
+def _check_volumes(spec: Spec, out: FieldErrors) -> None:
+    paths: set[str] = set()
+    for index, volume in enumerate(spec.volumes or ()):
+        place: FieldLocation = ("spec", "volumes", index)
+        path = volume.mount_path
+        if not path or ":" in path or not path.startswith("/"):
+            out.error((*place, "mountPath"), f"{path!r} must be absolute and without ':'")
+        if path in paths:
+            out.error((*place, "mountPath"), f"{path!r} is mounted twice")
+        paths.add(path)
+        if volume.volume_claim is not None and volume.volume_claim_name:
+            out.error(place, "has both volumeClaim and volumeClaimName", "keep volumeClaimName")
+        elif volume.volume_claim is not None:
+            out.error(
+                (*place, "volumeClaim"),
+                "tf-dist makes no claims, and without it what the job writes there would be lost",
+                "make the PersistentVolumeClaim yourself and write its name as volumeClaimName",
+            )
+        elif not volume.volume_claim_name and not out.partial:
+            out.error((*place, "volumeClaimName"), MISSING)
+
+
+def _check_not_done(spec: Spec, out: FieldErrors) -> None:
+    if spec.queue == "root":
+        out.error(("spec", "queue"), "jobs cannot be put into the root queue", "name one below it")
+    if spec.network_topology is None:
+        return
+    topology = mapping(spec.network_topology)
+    if topology.get("mode") not in (None, "hard", "soft"):
+        out.error(("spec", "networkTopology", "mode"), f"unknown value {topology['mode']!r}", "known: hard, soft")
+    if topology.get("highestTierAllowed") is not None and topology.get("highestTierName") is not None:
+        out.error(("spec", "networkTopology"), "has both highestTierAllowed and highestTierName", "keep one of them")
+    out.warn(("spec", "networkTopology"), "tf-dist does not know Volcano's tiers; this is not used")
+
+
+def _advise_task(task: Task, spec: Spec, loc: FieldLocation, out: FieldErrors) -> None:
+    policy = value_at(task.template, "spec", "restartPolicy")
+    place = (*loc, "template", "spec", "restartPolicy")
+    if policy is None:
+        out.warn(place, "is not set; Kubernetes takes Always, and a pod that is done starts again", "write Never")
+    heard = _handled_events(task.policies) | _handled_events(spec.policies)
+    restarts = policy in (None, "Always")
+    if restarts and Event.TASK_COMPLETED in heard:
+        out.warn(place, "with Always no pod ever completes, so the policy for TaskCompleted never fires", "write Never")
+    if policy in (None, "Always", "OnFailure") and Event.POD_FAILED in _handled_events(task.policies):
+        out.warn(
+            place,
+            f"with {policy or 'Always'} the kubelet restarts a container in place; the PodFailed policy hardly fires",
+            "write Never",
+        )
+    if policy == "Never" and Event.TASK_FAILED in _handled_events(task.policies):
+        message = "TaskFailed counts restarts in place; with Never there are none, and its policy never fires"
+        out.warn(place, message, "write OnFailure, or a policy for PodFailed")
+    used = volcano_schema.job_plugins(spec)
+    lint_shell(task.template, (*loc, "template"), out, env=used.env, svc=used.svc)
+
+
+def _handled_events(policies: Sequence[Policy] | None) -> set[str]:
+    """The events that a list of policies answers."""
+    return {name for policy in policies or () for name in volcano_schema.events_of(policy)}

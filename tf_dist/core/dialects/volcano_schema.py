@@ -1,18 +1,36 @@
-"""The shape of a ``batch.volcano.sh/v1alpha1`` Job (Volcano 1.15), keys and types only."""
+"""Schema of a ``batch.volcano.sh/v1alpha1`` Job (Volcano 1.15), with its lifecycle policies and job plugins.
+
+What Volcano leaves to its controller is said in the rows: PodPending means something only with a timeout.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from tf_dist.core.dialects.shape import INT32_MAX, Count, Envelope, Positive, ReplicaCount, Seconds, Shape, Template
+from tf_dist.core.api.job import Action, Event, ExitCodes, Plugins, Role, Rule
+from tf_dist.core.dialects.common_schema import (
+    INT32_MAX,
+    TF_PORT,
+    Count,
+    Envelope,
+    Positive,
+    ReplicaCount,
+    SchemaModel,
+    Seconds,
+    Template,
+)
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, FieldLocation, suggestion
 
-MOST_TASKS = 256
+MAX_TASKS = 256
 """So many tasks a job may have: each is compared with each when an API server checks one."""
 
 
-class Policy(Shape):
+class Policy(SchemaModel):
     """An answer to an event or an exit code; which words are known is checked where they are read."""
 
     action: str | None = None
@@ -22,14 +40,14 @@ class Policy(Shape):
     timeout: str | None = None
 
 
-class DependsOn(Shape):
+class DependsOn(SchemaModel):
     """Which tasks must have come up before this one starts."""
 
     name: list[str] | None = None
     iteration: Literal["any", "all"] | None = None
 
 
-class Task(Shape):
+class Task(SchemaModel):
     """One group of equal pods."""
 
     name: str | None = None
@@ -53,7 +71,7 @@ class Task(Shape):
         return self.count if self.min_available is None else self.min_available
 
 
-class Volume(Shape):
+class Volume(SchemaModel):
     """A claim mounted into every pod of the job."""
 
     mount_path: str
@@ -61,7 +79,7 @@ class Volume(Shape):
     volume_claim: dict[str, Any] | None = None
 
 
-class Spec(Shape):
+class Spec(SchemaModel):
     """The job."""
 
     scheduler_name: str | None = None
@@ -93,3 +111,229 @@ class VolcanoJob(Envelope):
 def task_name(task: Task, index: int) -> str:
     """A task's name; Volcano calls the nameless ``default0``, ``default1``, …"""
     return task.name or f"default{index}"
+
+
+ANY_EVENT: Final = "*"
+UNREACHABLE_EVENT: Final = "JobUpdated"
+"""Accepted by Volcano and never emitted."""
+
+EVENTS: Final = (
+    ANY_EVENT,
+    Event.POD_FAILED.value,
+    Event.POD_EVICTED.value,
+    Event.POD_PENDING.value,
+    Event.UNKNOWN.value,
+    Event.TASK_COMPLETED.value,
+    Event.TASK_FAILED.value,
+    UNREACHABLE_EVENT,
+)
+ACTIONS: Final = tuple(
+    action.value
+    for action in (
+        Action.ABORT_JOB,
+        Action.RESTART_JOB,
+        Action.RESTART_TASK,
+        Action.RESTART_POD,
+        Action.TERMINATE_JOB,
+        Action.COMPLETE_JOB,
+        Action.RESUME_JOB,
+    )
+)
+_INTERNAL_EVENTS: Final = ("OutOfSync", "CommandIssued", "PodRunning")
+_INTERNAL_ACTIONS: Final = ("SyncJob", "EnqueueJob", "SyncQueue", "OpenQueue", "CloseQueue")
+_UNIT: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+
+
+def parse_go_duration(duration: str) -> float:
+    """The length of a Go duration such as ``1h30m`` or ``1.5s``; ValueError if it is none or negative."""
+    if duration in ("0", "+0"):
+        return 0.0
+    text = duration.removeprefix("+")
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{duration!r} is no duration")
+    return float(sum(float(number) * _UNIT[unit] for number, unit in parts))
+
+
+def events_of(policy: Policy) -> tuple[str, ...]:
+    """The events a policy names, each once."""
+    return tuple(dict.fromkeys([*([policy.event] if policy.event else []), *(policy.events or ())]))
+
+
+def policy_rules(policies: Sequence[Policy] | None) -> tuple[Rule, ...]:
+    """The rows of checked policies, in order: the first that matches wins."""
+    return tuple(rule for policy in policies or () for rule in _rules(policy))
+
+
+def _rules(policy: Policy) -> Iterator[Rule]:
+    action = Action(policy.action or "")
+    timeout = parse_go_duration(policy.timeout) if policy.timeout else 0.0
+    if policy.exit_code is not None:
+        codes = ExitCodes(ranges=((policy.exit_code, policy.exit_code),))
+        yield Rule(events=frozenset({Event.POD_FAILED}), action=action, codes=codes, timeout=timeout)
+        return
+    named = events_of(policy)
+    events = set(Event) if ANY_EVENT in named else {Event(name) for name in named if name != UNREACHABLE_EVENT}
+    if not timeout:
+        events.discard(Event.POD_PENDING)
+    if events:
+        yield Rule(events=frozenset(events), action=action, timeout=timeout)
+
+
+def check_policies(policies: Sequence[Policy] | None, loc: FieldLocation, out: FieldErrors) -> None:
+    """One list of policies: each by itself, then what they say twice."""
+    for index, policy in enumerate(policies or ()):
+        _check_policy(policy, (*loc, index), out)
+    _check_twice(policies or (), loc, out)
+
+
+def _check_policy(policy: Policy, loc: FieldLocation, out: FieldErrors) -> None:
+    named = events_of(policy)
+    if named and policy.exit_code is not None:
+        out.error(loc, "names both an event and an exitCode", "make two policies of it")
+    elif not named and policy.exit_code is None and not out.partial:
+        out.error(loc, "names neither an event nor an exitCode", f"events: {', '.join(EVENTS)}")
+    if policy.exit_code == 0:
+        out.error((*loc, "exitCode"), "0 is success, to which no policy answers", "use event: TaskCompleted")
+    _check_action(policy, loc, out)
+    for name in named:
+        _check_event(name, policy, (*loc, "event" if name == policy.event else "events"), out)
+    if policy.timeout:
+        _check_timeout(policy.timeout, (*loc, "timeout"), out)
+
+
+def _check_action(policy: Policy, loc: FieldLocation, out: FieldErrors) -> None:
+    place = (*loc, "action")
+    if not policy.action:
+        if not out.partial:
+            out.error(place, MISSING, f"known: {', '.join(ACTIONS)}")
+    elif policy.action == "RestartPartition":
+        out.error(place, "tf-dist does not know partitions, and would restart nothing", "RestartTask or RestartPod")
+    elif policy.action in _INTERNAL_ACTIONS:
+        out.error(place, f"{policy.action} is Volcano's own and may not be asked for", f"known: {', '.join(ACTIONS)}")
+    elif policy.action not in ACTIONS:
+        out.error(place, f"unknown action {policy.action!r}", suggestion(policy.action, ACTIONS))
+
+
+def _check_event(name: str, policy: Policy, loc: FieldLocation, out: FieldErrors) -> None:
+    if name in _INTERNAL_EVENTS:
+        out.error(loc, f"{name} is Volcano's own; no policy may answer it", f"known: {', '.join(EVENTS)}")
+    elif name not in EVENTS:
+        out.error(loc, f"unknown event {name!r}", suggestion(name, EVENTS))
+    elif name == UNREACHABLE_EVENT:
+        out.warn(loc, "JobUpdated never happens: Volcano accepts it and does not emit it")
+    elif name == Event.POD_PENDING and not policy.timeout:
+        out.warn(loc, "PodPending without a timeout never fires", "say how long is too long: timeout: 10m")
+
+
+def _check_timeout(timeout: str, loc: FieldLocation, out: FieldErrors) -> None:
+    try:
+        parse_go_duration(timeout)
+    except ValueError:
+        hint = f"write {timeout}s" if timeout.isdecimal() else "such as 90s, 10m or 1h30m"
+        out.error(loc, f"{timeout!r} is no duration", hint)
+
+
+def _check_twice(policies: Sequence[Policy], loc: FieldLocation, out: FieldErrors) -> None:
+    seen: set[str | int] = set()
+    for index, policy in enumerate(policies):
+        for name in events_of(policy):
+            if name in seen:
+                out.error((*loc, index), f"event {name} has a policy already", "the first one wins: keep one of them")
+        if policy.exit_code is not None and policy.exit_code in seen:
+            place = (*loc, index, "exitCode")
+            out.error(place, f"exit code {policy.exit_code} has a policy already", "keep one of them")
+        seen.update(events_of(policy), [] if policy.exit_code is None else [policy.exit_code])
+    named = {name for policy in policies for name in events_of(policy)}
+    if ANY_EVENT in named and len(named) > 1:
+        out.error(
+            loc, f"'*' is every event, so {', '.join(sorted(named - {ANY_EVENT}))} cannot have a policy beside it"
+        )
+
+
+_ROLES: Final = ("ps", "worker", "chief", "evaluator")
+_SVC: Final = ("publish-not-ready-addresses", "disable-network-policy", "inject-hosts-env")
+_ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {"env": (), "svc": _SVC, "tensorflow": (*_ROLES, "port")}
+_UNSUPPORTED: Final = ("ssh", "mpi", "pytorch", "ray", "hcclrank")
+_BOOLEANS: Final = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True)} | dict.fromkeys(
+    ("0", "f", "F", "false", "FALSE", "False"), False
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFlowPlugin:
+    """What the tensorflow plugin was told: the role of each task, and the port."""
+
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    port: int = TF_PORT
+
+
+def parse_go_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """Arguments as Go's flag package reads them: ``--port=22``, ``-port=22``, ``--port 22``; a lone flag is true."""
+    found: dict[str, str] = {}
+    waiting = ""
+    for argument in arguments:
+        if not argument.startswith("-"):
+            found[waiting or argument] = argument if waiting else ""
+            waiting = ""
+            continue
+        name, equals, value = argument.lstrip("-").partition("=")
+        found[name] = value if equals else "true"
+        waiting = "" if equals or name in _SVC else name
+    return found
+
+
+def job_plugins(spec: Spec) -> Plugins:
+    """The plugins of a job; the tensorflow plugin brings svc with it."""
+    given = spec.plugins or {}
+    svc = parse_go_flags(given.get("svc") or ())
+    return Plugins(
+        env="env" in given,
+        svc="svc" in given or "tensorflow" in given,
+        publish_not_ready=_BOOLEANS.get(svc.get(_SVC[0], "false"), False),
+        network_policy=not _BOOLEANS.get(svc.get(_SVC[1], "false"), False),
+        hosts_env=_BOOLEANS.get(svc.get(_SVC[2], "true"), True),
+    )
+
+
+def tensorflow_plugin(spec: Spec) -> TensorFlowPlugin | None:
+    """The tensorflow plugin, None if the job makes its own TF_CONFIG."""
+    if "tensorflow" not in (spec.plugins or {}):
+        return None
+    told = parse_go_flags((spec.plugins or {})["tensorflow"] or ())
+    port = told.get("port", "")
+    return TensorFlowPlugin(
+        roles={told.get(name, name): Role(name) for name in _ROLES},
+        port=int(port) if port.isdecimal() and len(port) <= 5 else TF_PORT,
+    )
+
+
+def check_plugins(spec: Spec, tasks: Sequence[str], out: FieldErrors) -> None:
+    """Plugins that are unknown or not played, and arguments they do not take."""
+    for name, arguments in (spec.plugins or {}).items():
+        loc: FieldLocation = ("spec", "plugins", name)
+        if name in _UNSUPPORTED:
+            out.error(
+                loc, f"tf-dist does not play Volcano's {name} plugin, and without it the job would run differently"
+            )
+        elif name not in _ARGUMENTS:
+            out.error(loc, "unknown plugin", suggestion(name, _ARGUMENTS))
+        else:
+            _check_arguments(name, parse_go_flags(arguments or ()), loc, tasks, out)
+
+
+def _check_arguments(
+    plugin: str, told: Mapping[str, str], loc: FieldLocation, tasks: Sequence[str], out: FieldErrors
+) -> None:
+    for name, value in told.items():
+        if name not in _ARGUMENTS[plugin]:
+            known = [f"--{one}" for one in _ARGUMENTS[plugin]]
+            hint = suggestion(f"--{name}", known) if known else f"{plugin} takes none"
+            out.error(loc, f"unknown argument {name!r}", hint)
+        elif name in _SVC and value not in _BOOLEANS:
+            out.error(loc, f"--{name} is true or false, not {value!r}")
+        elif name == "port" and not (value.isascii() and value.isdecimal() and 1 <= int(value[:6]) <= 65535):
+            out.error(loc, f"--port is a port from 1 to 65535, not {value!r}")
+        elif name in _ROLES and value not in tasks and not out.partial:
+            out.error(loc, f"--{name} names the task {value!r}, which the job does not have", suggestion(value, tasks))

@@ -1,4 +1,4 @@
-"""Growing: room that nobody waits for goes to the gangs that gain most by it.
+"""Growing elastic gangs into capacity that no waiting gang needs.
 
 A worker more saves the more time the longer a gang still has to run and the fewer workers it has. Beyond what it wanted
 a gang grows only onto nodes it is on already: a worker elsewhere is slowed down by the network, and slows down others.
@@ -13,15 +13,14 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from tf_dist.core.gang import holding
-from tf_dist.core.gang.asks import Want
-from tf_dist.core.gang.books import Books, Entry
-from tf_dist.core.gang.ends import end
-from tf_dist.core.gang.model import Gang, Place, Policy
-from tf_dist.core.gang.pack import place
+from tf_dist.core.gang import usage
+from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo, expected_end
+from tf_dist.core.gang.placement.pod_sets import PodSetRequest
+from tf_dist.core.gang.placement.search import place_gang
+from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang
 
 # A worker more slows every worker down by this part: the more workers, the less another one brings.
-_DRAG = 0.03
+_SYNC_OVERHEAD = 0.03
 # To start again for it, a gang must save so many times what that costs.
 _WORTH = 3.0
 # Who gives no estimate is taken to run for as long again as it has, and no less than this (seconds): else nobody would
@@ -33,8 +32,8 @@ _AT_LEAST = 300.0
 class _Growth:
     """One member of a gang on its way to more pods. ``extra``: on which nodes the new ones are ("": anywhere)."""
 
-    entry: Entry
-    want: Want
+    entry: WorkloadInfo
+    want: PodSetRequest
     size: int
     remaining: float
     nodes: Counter[str]
@@ -56,21 +55,21 @@ class _Growth:
 
 
 def _speed(pods: int) -> float:
-    return pods / (1 + _DRAG * (pods - 1)) if pods else 0.0
+    return pods / (1 + _SYNC_OVERHEAD * (pods - 1)) if pods else 0.0
 
 
-def ready(books: Books, policy: Policy) -> float:
+def growth_allowed_at(books: SchedulerCache, policy: AdmissionPolicy) -> float:
     """From when on gangs may grow if nobody waits (epoch seconds): some time after the last one got or gave up room."""
     return (books.moves[-1][0] if books.moves else -inf) + policy.grow_after
 
 
-def steady(entry: Entry, policy: Policy) -> float:
+def resize_cooldown_until(entry: WorkloadInfo, policy: AdmissionPolicy) -> float:
     """From when on a gang may be resized again."""
     at = entry.gang.place
     return -inf if at is None or at.resized is None else at.resized + policy.steady
 
 
-def grown(books: Books, now: float, policy: Policy) -> list[Gang]:
+def grow_gangs(books: SchedulerCache, now: float, policy: AdmissionPolicy) -> list[Gang]:
     """The gangs that grow now, as they will be; nothing is taken yet."""
     heap = [(one.turn, one) for entry in books.elastic.values() for one in _growths(entry, now, policy)]
     heapify(heap)
@@ -99,23 +98,23 @@ def grown(books: Books, now: float, policy: Policy) -> list[Gang]:
     return _gangs([one for one in done if one.extra and _worth(one, policy)], now)
 
 
-def _growths(entry: Entry, now: float, policy: Policy) -> Iterator[_Growth]:
-    if entry.told or now < steady(entry, policy) or entry.gang.place is None or entry.gang.inadmissible:
+def _growths(entry: WorkloadInfo, now: float, policy: AdmissionPolicy) -> Iterator[_Growth]:
+    if entry.told or now < resize_cooldown_until(entry, policy) or entry.gang.place is None or entry.gang.inadmissible:
         return
-    known = end(entry.gang, now)
+    known = expected_end(entry.gang, now)
     remaining = max(_AT_LEAST, now - entry.gang.place.at) if known == inf else max(1.0, known - now)
     on = Counter(node for want in _wants(entry) for node in entry.seating(want.type) if node)
     for want in _wants(entry):
-        size = holding.size(entry.gang, want.member)
+        size = usage.granted_count(entry.gang, want.member)
         if size < want.most:
             yield _Growth(entry, want, size, remaining, on)
 
 
-def _wants(entry: Entry) -> tuple[Want, ...]:
+def _wants(entry: WorkloadInfo) -> tuple[PodSetRequest, ...]:
     return entry.ask.wants if entry.ask else ()
 
 
-def _another(books: Books, one: _Growth) -> str | None:
+def _another(books: SchedulerCache, one: _Growth) -> str | None:
     """Take room for one pod more; its node, None if there is none."""
     if not books.quotas.fits(one.entry.queue, one.want.member.requests):
         return None
@@ -131,7 +130,7 @@ def _another(books: Books, one: _Growth) -> str | None:
     bound = one.entry.gang.locality is not None and one.entry.gang.locality.required
     if one.now >= one.want.count or bound:
         return None
-    found = place(room, [(shape, 1)], keep=one.nodes)
+    found = place_gang(room, [(shape, 1)], keep=one.nodes)
     return None if isinstance(found, int) else next(iter(found[0]))
 
 
@@ -140,7 +139,7 @@ def _one_more(one: _Growth) -> tuple[int, ...]:
     return tuple(int(want is one.want) for want in _wants(one.entry))
 
 
-def _worth(one: _Growth, policy: Policy) -> bool:
+def _worth(one: _Growth, policy: AdmissionPolicy) -> bool:
     """Whether what it saves is worth starting again, if it must."""
     saved = one.remaining * (1 - _speed(one.size) / _speed(one.now))
     return one.entry.gang.live or saved > _WORTH * policy.restart_cost
@@ -155,12 +154,12 @@ def _gangs(growths: list[_Growth], now: float) -> list[Gang]:
 
 def _gang(growths: list[_Growth], now: float) -> Gang:
     gang = growths[0].entry.gang
-    sizes = holding.sizes(gang)
-    placement = {type_: dict(nodes) for type_, nodes in holding.placement(gang, sizes).items()}
+    sizes = usage.granted_counts(gang)
+    placement = {type_: dict(nodes) for type_, nodes in usage.granted_placement(gang, sizes).items()}
     for one in growths:
         sizes[one.want.type] = one.now
         nodes = placement.setdefault(one.want.type, {})
         for node in filter(None, one.extra) if gang.pinned else ():
             nodes[node] = nodes.get(node, 0) + 1
     at = gang.place.at if gang.place else now
-    return replace(gang, place=Place(at=at, sizes=sizes, placement=placement, resized=now))
+    return replace(gang, place=Assignment(at=at, sizes=sizes, placement=placement, resized=now))

@@ -1,40 +1,120 @@
-"""From raw nodes, pods and jobs to what admission decides on."""
+"""From stored nodes, pods and jobs to the snapshot that admission decides on."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tf_dist.core import names
-from tf_dist.core.gang.bounds import Quotas
-from tf_dist.core.gang.charges import charges
-from tf_dist.core.gang.demand import Overheads, excluded, members
-from tf_dist.core.gang.exclusive import Columns
-from tf_dist.core.gang.fit import REFUSED
-from tf_dist.core.gang.model import PREEMPTING, Gang, Locality, Node, Place, Placement, Policy, Queue, Snapshot
-from tf_dist.core.gang.namespaces import Doors, LabelsOf
-from tf_dist.core.gang.queue_tree import DEFAULT
-from tf_dist.core.gang.sight import Bound, Sight
-from tf_dist.core.model import Document, Job, ReplicaSpec
-from tf_dist.core.policies import may_restart
-from tf_dist.core.seats import seats
-from tf_dist.core.sizes import grows_live
-from tf_dist.core.status import LIVE, NO_PODS, Status
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import PREEMPTING, Placement, grows_live, replica_nodes
+from tf_dist.core.api.job import Document, Job, ReplicaSpec
+from tf_dist.core.api.lifecycle_policy import policy_may_restart
+from tf_dist.core.api.names import Requirements, selector_text
+from tf_dist.core.api.status import LIVE, NO_PODS, Status
+from tf_dist.core.api.timestamps import parse_expected_duration
+from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
+from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
+from tf_dist.core.gang.placement.predicates import REFUSED_NODES
+from tf_dist.core.gang.resources.pod_index import BoundPods, PodIndex
+from tf_dist.core.gang.resources.pod_requests import gang_exclusions, pod_sets
+from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, gang_quota_usage
+from tf_dist.core.gang.types import (
+    NO_ADMISSION_CONFIG,
+    AdmissionPolicy,
+    Assignment,
+    Gang,
+    Node,
+    PriorityClass,
+    Queue,
+    Snapshot,
+    TopologyRequest,
+)
 
-_DURATION: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+", re.ASCII)
-_PART: Final = re.compile(r"([0-9.]+)(h|ms|m|s)", re.ASCII)
+if TYPE_CHECKING:
+    from tf_dist.core.gang.types import AdmissionConfig
+
+
+# Every namespace has this label; the API server sets it.
+_NAME: Final = "kubernetes.io/metadata.name"
+
+Labels = Mapping[str, str]
+LabelsOf = Callable[[str], Labels | None]
+"""The labels of a namespace; None: they are not known."""
+
+_Judged = tuple[tuple[Requirements | None, Labels | None], str]
+
+
+def namespace_mismatch(queue: Queue, namespace: str, labels: Labels | None) -> str:
+    """Why a queue takes no jobs from a namespace; "" if it does. ``labels`` None: of those only its name is known.
+
+    What is not known matches nothing, not even a rule that a label be absent.
+    """
+    rules = queue.namespace_selector or ()
+    known = {**(labels or {}), _NAME: namespace}
+    unknown = labels is None and any(rule.key != _NAME for rule in rules)
+    matches = all(rule.holds(known) for rule in rules if labels is not None or rule.key == _NAME)
+    if matches and not unknown:
+        return ""
+    selector = f"its namespaceSelector ({selector_text(rules)})"
+    if matches:
+        why = (
+            f"{selector} asks for labels that are not known here; grant the controller to list and watch namespaces, "
+            f"or select by {_NAME}"
+        )
+    else:
+        why = f"{selector} does not match; name another queue, or have the namespace labelled or the queue opened to it"
+    return f'queue "{queue.name}" is not open to namespace "{namespace}": {why}'
+
+
+class NamespaceMatcher:
+    """Remembers what ``namespace_mismatch`` says of the queues that have a selector, as long as neither side
+    changes."""
+
+    def __init__(self) -> None:
+        self._guarded: dict[str, Queue] = {}
+        self._judged: dict[tuple[str, str], _Judged] = {}
+
+    def turn(self, queues: Iterable[Queue], labels_of: LabelsOf) -> bool:
+        """Look at these queues, and at the namespaces that were asked about; whether any answer may be another now."""
+        guarded = {queue.name: queue for queue in queues if queue.namespace_selector is not None}
+        selectors = {name: queue.namespace_selector for name, queue in guarded.items()}
+        turned = selectors != {name: queue.namespace_selector for name, queue in self._guarded.items()}
+        self._guarded = guarded
+        before, self._judged = self._judged, {}
+        for (queue, namespace), (seen, said) in before.items():
+            if queue in guarded:
+                seen_now = guarded[queue].namespace_selector, labels_of(namespace)
+                now = (
+                    (seen, said)
+                    if seen == seen_now
+                    else (seen_now, namespace_mismatch(guarded[queue], namespace, seen_now[1]))
+                )
+                self._judged[queue, namespace] = now
+                turned = turned or now[1] != said
+        return turned
+
+    def shut(self, queue: str, namespace: str, labels_of: LabelsOf) -> str:
+        """Why the queue takes no jobs from the namespace, "" if it does."""
+        guarded = self._guarded.get(queue)
+        if guarded is None:
+            return ""
+        found = self._judged.get((queue, namespace))
+        if found is None:
+            labels = labels_of(namespace)
+            found = (guarded.namespace_selector, labels), namespace_mismatch(guarded, namespace, labels)
+            self._judged[queue, namespace] = found
+        return found[1]
+
+
 _MOST_CHARACTERS: Final = 500
-_LONGEST: Final = 64
-_NO_QUOTAS: Final[Quotas] = MappingProxyType({})
-_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_NO_QUOTAS: Final[ResourceQuotas] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class AdmissionRequest:
     """A job that has or wants a place: the job, its memory, and when it came (epoch seconds)."""
 
     job: Job
@@ -42,60 +122,29 @@ class Claim:
     created_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Priority:
-    """What a PriorityClass says: its value, and whether its jobs may have others stopped for them."""
-
-    value: int
-    preempts: bool = True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What else counts: the queues, and the priority classes by name ("": that of jobs which name none, whose
-    name is ``default_class``), and what a pod of a runtime class takes besides its containers, by its name.
-
-    ``queues`` None: there are none, or they may not be seen. The queue that a job names is another system's then.
-    """
-
-    queues: tuple[Queue, ...] | None = None
-    priorities: Mapping[str, Priority] = field(default_factory=dict)
-    default_class: str = ""
-    overheads: Overheads = field(default_factory=dict)
-
-    @property
-    def counted(self) -> tuple[object, ...]:
-        """What of it decides how jobs are counted, as a value to compare: quotas do not."""
-        queues = None if self.queues is None else {one.name: one.default_priority for one in self.queues}
-        return queues, self.priorities, self.default_class, self.overheads
-
-
-NO_RULES: Final = Rules()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class SnapshotChanges:
     """What is new for admission. ``gangs`` by uid, ``nodes`` by name; None: it is gone, or takes no more pods."""
 
     gangs: Mapping[str, Gang | None]
     nodes: Mapping[str, Node | None]
     queues: tuple[Queue, ...]
-    bounds: Quotas
+    bounds: ResourceQuotas
 
 
-class Snapshots:
+class SnapshotBuilder:
     """Keeps what admission decides on: what has not changed stays the very same value.
 
     It is told of every pod and every node that changes; an ``update`` costs what there is new. Not thread-safe.
     """
 
     def __init__(self) -> None:
-        self._sight = Sight()
-        self._rules = NO_RULES
-        self._bounds: Quotas = _NO_QUOTAS
-        self._gangs: dict[str, tuple[Claim, Gang]] = {}
-        self._columns = Columns()
-        self._doors = Doors()
+        self._sight = PodIndex()
+        self._rules = NO_ADMISSION_CONFIG
+        self._bounds: ResourceQuotas = _NO_QUOTAS
+        self._gangs: dict[str, tuple[AdmissionRequest, Gang]] = {}
+        self._columns = ExclusiveResources()
+        self._doors = NamespaceMatcher()
 
     def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         """A pod has come (``old`` None), has changed, or is gone (``new`` None)."""
@@ -107,13 +156,13 @@ class Snapshots:
 
     def update(
         self,
-        claims: Mapping[str, Claim | None],
+        claims: Mapping[str, AdmissionRequest | None],
         *,
-        rules: Rules = NO_RULES,
-        bounds: Quotas = _NO_QUOTAS,
+        rules: AdmissionConfig = NO_ADMISSION_CONFIG,
+        bounds: ResourceQuotas = _NO_QUOTAS,
         namespaces: LabelsOf = lambda _: None,
         whole: bool = False,
-    ) -> Changes:
+    ) -> SnapshotChanges:
         """What is new since the last time. ``claims``: by uid those that have changed (None: there is none any more).
 
         ``whole``: they are all there are, and all is given, for a reader that knows nothing yet. ``namespaces``: their
@@ -134,7 +183,7 @@ class Snapshots:
                 gang = None
                 self._gangs.pop(uid, None)
             else:
-                key = names.owned_key(claim.job.key.namespace, uid)
+                key = names.owned_by_key(claim.job.key.namespace, uid)
                 same = before is not None and not anew and key not in moved and _same(before[0], claim)
                 gang = self._gang(claim, before[1] if before and same else None, key, came=key in came)
                 gang = self._judged(gang, namespaces)
@@ -148,18 +197,18 @@ class Snapshots:
         if whole:
             found = {uid: gang for uid, (_, gang) in self._gangs.items()}
         nodes = self._sight.nodes(self._columns.keys, whole=whole)
-        return Changes(gangs=found, nodes=nodes, queues=rules.queues or (), bounds=bounds)
+        return SnapshotChanges(gangs=found, nodes=nodes, queues=rules.queues or (), bounds=bounds)
 
     def _uids(self, keys: Iterable[str]) -> list[str]:
-        """The jobs with these ``names.owned_key`` that are known."""
+        """The jobs with these ``names.owned_by_key`` that are known."""
         uids = (key.rpartition("/")[2] for key in sorted(keys))
         return [uid for uid in uids if uid in self._gangs]
 
-    def _gang(self, claim: Claim, known: Gang | None, key: str, *, came: bool) -> Gang:
+    def _gang(self, claim: AdmissionRequest, known: Gang | None, key: str, *, came: bool) -> Gang:
         """A job as admission sees it. ``known``: as it was, where nothing but its quotas can have changed since."""
         bounded = claim.job.key.namespace in self._bounds
         if known is None:
-            counted = _counted(claim, self._sight.bound(key), self._rules, self._columns)
+            counted = _gang_or_problem(claim, self._sight.bound(key), self._rules, self._columns)
             return self._charged(claim, counted, self._rules, key, bounded=bounded)
         if (known.charges is not None) != bounded or (bounded and came):
             return self._charged(claim, known, self._rules, key, bounded=bounded)
@@ -167,36 +216,38 @@ class Snapshots:
 
     def _judged(self, gang: Gang, namespaces: LabelsOf) -> Gang:
         """The gang with what its queue says of its namespace."""
-        found = self._doors.shut(gang.queue or DEFAULT, gang.key.namespace, namespaces)
+        found = self._doors.shut(gang.queue or DEFAULT_QUEUE, gang.key.namespace, namespaces)
         return replace(gang, inadmissible=found) if found != gang.inadmissible else gang
 
-    def _charged(self, claim: Claim, gang: Gang, rules: Rules, key: str, *, bounded: bool) -> Gang:
+    def _charged(self, claim: AdmissionRequest, gang: Gang, rules: AdmissionConfig, key: str, *, bounded: bool) -> Gang:
         """The gang with what it counts as in the quotas of its namespace, if there are any."""
         if not bounded or gang.problem:
             return replace(gang, charges=None, created={}) if gang.charges is not None else gang
         return replace(
-            gang, charges=charges(claim.job, rules.overheads, rules.default_class), created=self._sight.created(key)
+            gang,
+            charges=gang_quota_usage(claim.job, rules.overheads, rules.default_class),
+            created=self._sight.created(key),
         )
 
 
-def _same(one: Claim, other: Claim) -> bool:
+def _same(one: AdmissionRequest, other: AdmissionRequest) -> bool:
     """Whether they are read from the same version of a job."""
     return one.job is other.job and one.status is other.status and one.created_at == other.created_at
 
 
-def snapshot(
-    claims: Iterable[Claim],
+def build_snapshot(
+    claims: Iterable[AdmissionRequest],
     nodes: Iterable[Mapping[str, Any]] | None,
     pods: Iterable[Mapping[str, Any]],
     *,
     now: float = 0.0,
-    rules: Rules = NO_RULES,
-    policy: Policy | None = None,
-    bounds: Quotas = _NO_QUOTAS,
+    rules: AdmissionConfig = NO_ADMISSION_CONFIG,
+    policy: AdmissionPolicy | None = None,
+    bounds: ResourceQuotas = _NO_QUOTAS,
     namespaces: LabelsOf = lambda _: None,
 ) -> Snapshot:
     """What admission decides on, from everything there is. ``nodes`` None: they may not be seen."""
-    snapshots = Snapshots()
+    snapshots = SnapshotBuilder()
     for pod in pods:
         snapshots.change(None, pod)
     for node in nodes or ():
@@ -208,7 +259,7 @@ def snapshot(
         nodes=tuple(node for node in seen.nodes.values() if node is not None) if nodes is not None else None,
         now=now,
         queues=seen.queues,
-        policy=policy or Policy(),
+        policy=policy or AdmissionPolicy(),
         bounds=bounds,
     )
 
@@ -218,14 +269,16 @@ def _columns(gang: Gang | None) -> frozenset[str]:
     return frozenset(one.name for member in gang.members for one in member.exclusives) if gang else frozenset()
 
 
-def gang(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
+def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig, columns: ExclusiveResources) -> Gang:
     """A job as admission sees it, with those of its pods that are on nodes."""
     job, status, admission = claim.job, claim.status, claim.status.admission
-    apart, predictable = columns.exclusives(excluded(job))
+    apart, predictable = columns.exclusives(gang_exclusions(job))
     locality = _locality(job)
     place = None
     if admission is not None:
-        place = Place(at=admission.at, sizes=admission.sizes, placement=admission.placement, resized=admission.resized)
+        place = Assignment(
+            at=admission.at, sizes=admission.sizes, placement=admission.placement, resized=admission.resized
+        )
     done = _done(job, status) if admission is not None else {}
     priority = _priority(job, rules)
     return Gang(
@@ -236,7 +289,7 @@ def gang(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
             replace(member, exclusives=one, constraints=_without(member.constraints, status.refused_nodes))
             if one or status.refused_nodes
             else member
-            for member, one in zip(members(job, rules.overheads), apart, strict=True)
+            for member, one in zip(pod_sets(job, rules.overheads), apart, strict=True)
         ),
         queue=job.scheduling.queue if rules.queues is not None else "",
         priority=priority.value,
@@ -250,18 +303,20 @@ def gang(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
         not_before=status.not_before,
         place=place,
         bound=bound.placement(),
-        seats={spec.type: _seats(claim, bound, spec) for spec in job.replica_specs} if place else {},
+        seats={spec.type: _replica_nodes(claim, bound, spec) for spec in job.replica_specs} if place else {},
         done=dict(done),
         vacated=_vacated(job, status, place.placement) if place else {},
     )
 
 
-def _counted(claim: Claim, bound: Bound, rules: Rules, columns: Columns) -> Gang:
+def _gang_or_problem(
+    claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig, columns: ExclusiveResources
+) -> Gang:
     """A job as admission sees it; one that cannot be counted says why, and does not affect others."""
     try:
-        return gang(claim, bound, rules, columns)
+        return build_gang(claim, bound, rules, columns)
     except Exception as error:
-        return _uncounted(claim, f"it cannot be counted: {type(error).__name__}: {error}")
+        return _gang_with_problem(claim, f"it cannot be counted: {type(error).__name__}: {error}")
 
 
 def _done(job: Job, status: Status) -> Counter[str]:
@@ -272,7 +327,7 @@ def _done(job: Job, status: Status) -> Counter[str]:
     done = Counter(replica.type for replica in status.succeeded)
     for spec in job.replica_specs:
         failed = status.counts.get(spec.type, NO_PODS).failed
-        if failed and not may_restart(job, spec):
+        if failed and not policy_may_restart(job, spec):
             done[spec.type] += failed
     return done
 
@@ -281,42 +336,42 @@ def _vacated(job: Job, status: Status, placement: Placement) -> dict[str, Counte
     """Per type and node, the seats of the replicas that have succeeded: their room is others' by now."""
     found: dict[str, Counter[str]] = {}
     for type_ in {replica.type for replica in status.succeeded}:
-        nodes = seats(job, placement, type_)
+        nodes = replica_nodes(job, placement, type_)
         done = (replica.index for replica in status.succeeded if replica.type == type_)
         found[type_] = Counter(nodes[index] for index in done if index < len(nodes))
     return found
 
 
-def _uncounted(claim: Claim, problem: str) -> Gang:
+def _gang_with_problem(claim: AdmissionRequest, problem: str) -> Gang:
     admission = claim.status.admission
     return Gang(
         key=claim.job.key,
         uid=claim.job.uid,
         created_at=claim.created_at,
         members=(),
-        place=Place(at=admission.at, sizes={}) if admission is not None else None,
+        place=Assignment(at=admission.at, sizes={}) if admission is not None else None,
         problem=problem[:_MOST_CHARACTERS],
     )
 
 
 def _without(constraints: Document, refused: Collection[str]) -> Document:
-    return {**constraints, REFUSED: sorted(refused)} if refused else constraints
+    return {**constraints, REFUSED_NODES: sorted(refused)} if refused else constraints
 
 
-def _seats(claim: Claim, bound: Bound, spec: ReplicaSpec) -> tuple[str, ...]:
+def _replica_nodes(claim: AdmissionRequest, bound: BoundPods, spec: ReplicaSpec) -> tuple[str, ...]:
     """The nodes of a type's replicas by index: where their pods are, else where they are to be.
 
     What index a pod has is only a label: one beyond all that there can be is passed over.
     """
     admission = claim.status.admission
-    meant = seats(claim.job, admission.placement, spec.type) if admission else ()
+    meant = replica_nodes(claim.job, admission.placement, spec.type) if admission else ()
     found = bound.nodes(spec.type)
     most = max(len(meant), spec.replicas, len(found))
     count = max(len(meant), max((index for index in found if index < most), default=-1) + 1)
     return tuple(found.get(index) or (meant[index] if index < len(meant) else "") for index in range(count))
 
 
-def _priority(job: Job, rules: Rules) -> Priority:
+def _priority(job: Job, rules: AdmissionConfig) -> PriorityClass:
     """The one its class has, else its queue's, else that of jobs without a class."""
     templates = (spec.template.get("spec") or {} for spec in job.replica_specs)
     named = (body.get("priorityClassName") for body in templates)
@@ -324,28 +379,18 @@ def _priority(job: Job, rules: Rules) -> Priority:
     known = rules.priorities.get(name) if name else None
     if known is not None:
         return known
-    queue = next((queue for queue in rules.queues or () if queue.name == (job.scheduling.queue or DEFAULT)), None)
+    queue = next((queue for queue in rules.queues or () if queue.name == (job.scheduling.queue or DEFAULT_QUEUE)), None)
     if queue is not None and queue.default_priority:
-        return Priority(queue.default_priority)
-    return rules.priorities.get("", Priority(0))
+        return PriorityClass(queue.default_priority)
+    return rules.priorities.get("", PriorityClass(0))
 
 
-def _locality(job: Job) -> Locality | None:
+def _locality(job: Job) -> TopologyRequest | None:
     label = job.annotations.get(names.TOPOLOGY, "")
     required = job.annotations.get(names.TOPOLOGY_REQUIRED, "").lower() == "true"
-    return Locality(label=label, required=required) if label else None
+    return TopologyRequest(label=label, required=required) if label else None
 
 
 def _estimate(job: Job) -> float | None:
     """How long it is expected to run, or at most may; what cannot be read counts as not said."""
-    return seconds(job.annotations.get(names.EXPECTED_DURATION, "")) or job.run_policy.active_deadline
-
-
-def seconds(text: str) -> float | None:
-    """``5400``, ``90m`` or ``1h30m`` as seconds; None if it is none of these, or nothing."""
-    text = text.strip() if len(text) <= _LONGEST else ""
-    if text.isascii() and text.isdecimal():
-        return float(text) or None
-    if not _DURATION.fullmatch(text):
-        return None
-    return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text)) or None
+    return parse_expected_duration(job.annotations.get(names.EXPECTED_DURATION, "")) or job.run_policy.active_deadline

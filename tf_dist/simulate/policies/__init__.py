@@ -6,37 +6,37 @@ from collections.abc import Callable
 from typing import Final
 
 from tf_dist.simulate.engine import Policy
-from tf_dist.simulate.model import Scenario
-from tf_dist.simulate.placing import packed, seeded, spread
+from tf_dist.simulate.placement import node_after_node, packed, spread
+from tf_dist.simulate.policies.auto_scale import AutoScale
 from tf_dist.simulate.policies.dragon import Dragon
-from tf_dist.simulate.policies.kube import TIMEOUT, PodByPod
-from tf_dist.simulate.policies.queueing import Easy, Fifo, Skip
-from tf_dist.simulate.policies.seed import Seed
+from tf_dist.simulate.policies.kube_scheduler import TIMEOUT, KubeScheduler
+from tf_dist.simulate.policies.queueing import BestEffortFifo, EasyBackfill, Fifo
+from tf_dist.simulate.scenario import Scenario
 
 
 def _ours(scenario: Scenario) -> Policy:
-    from tf_dist.simulate.policies.ours import Ours
+    from tf_dist.simulate.policies.tf_dist_admission import TfDistAdmission
 
-    return Ours(scenario)
+    return TfDistAdmission(scenario)
 
 
 def faithful(scenario: Scenario) -> Policy:
     """tf-dist's own, with every job a document that goes through ``reconcile``: the same, and much slower."""
-    from tf_dist.simulate.policies.faithful import Faithful
+    from tf_dist.simulate.policies.tf_dist_reconcile import TfDistReconcile
 
-    return Faithful(scenario)
+    return TfDistReconcile(scenario)
 
 
 POLICIES: Final[dict[str, Callable[[Scenario], Policy]]] = {
-    "default": lambda scenario: PodByPod(scenario.seed),
-    "default+timeout": lambda scenario: PodByPod(scenario.seed, timeout=TIMEOUT),
-    "gang": lambda scenario: Skip(spread),
-    "gang+locality": lambda scenario: Skip(seeded),
-    "seed": lambda scenario: Seed(),
+    "default": lambda scenario: KubeScheduler(scenario.seed),
+    "default+timeout": lambda scenario: KubeScheduler(scenario.seed, timeout=TIMEOUT),
+    "gang": lambda scenario: BestEffortFifo(spread),
+    "gang+locality": lambda scenario: BestEffortFifo(node_after_node),
+    "seed": lambda scenario: AutoScale(),
     "dragon": lambda scenario: Dragon(),
     "fifo": lambda scenario: Fifo(packed),
-    "skip": lambda scenario: Skip(packed),
-    "easy": lambda scenario: Easy(packed),
+    "skip": lambda scenario: BestEffortFifo(packed),
+    "easy": lambda scenario: EasyBackfill(packed),
     "ours": _ours,
 }
 """kube-scheduler pod by pod, without and with a time limit on stalling; all or nothing; that with locality; the seed's

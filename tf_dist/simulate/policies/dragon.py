@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tf_dist.simulate.model import Layout
-from tf_dist.simulate.placing import filled
-from tf_dist.simulate.policies.elastic import Lists, removable, with_workers, without
-from tf_dist.simulate.room import Floor
-from tf_dist.simulate.world import Run, World
+from tf_dist.simulate.engine import JobRun, World
+from tf_dist.simulate.placement import FreeCapacity, filled
+from tf_dist.simulate.policies.elastic_lists import Lists, removable, with_workers, without
+from tf_dist.simulate.scenario import Layout
 
 HIGH: Final = 30.0
 QUIET: Final = 60.0
@@ -50,7 +49,7 @@ class Dragon(Lists):
                 return True
         return False
 
-    def _shrink(self, high: Run, world: World) -> tuple[bool, bool]:
+    def _shrink(self, high: JobRun, world: World) -> tuple[bool, bool]:
         """Take workers one by one until the least of the job's workers fit; nothing if they never do."""
         floor = world.floor.copy()
         taken: dict[int, list[int]] = {}
@@ -70,7 +69,7 @@ class Dragon(Lists):
             world.resize(world.runs[number], without(world.runs[number].layout or Layout(), nodes))
         return True, bool(taken)
 
-    def _candidates(self) -> Iterable[tuple[Run, int]]:
+    def _candidates(self) -> Iterable[tuple[JobRun, int]]:
         return ((run, node) for run in self.running for node in removable(run))
 
     def _grow(self, world: World) -> bool:
@@ -96,7 +95,7 @@ class Dragon(Lists):
         return bool(layouts)
 
 
-def schedule(floor: Floor, run: Run, size: int, *, servers: bool) -> Layout | None:
+def schedule(floor: FreeCapacity, run: JobRun, size: int, *, servers: bool) -> Layout | None:
     """A node that holds everything; else from the node that holds most workers on, as many as there is room for.
 
     None if not all parameter servers have room.

@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import count
 
-from tf_dist.simulate.model import Layout, SimJob
-from tf_dist.simulate.placing import Placing, packed
-from tf_dist.simulate.room import Floor
-from tf_dist.simulate.world import Run, World
+from tf_dist.simulate.engine import JobRun, World
+from tf_dist.simulate.placement import FreeCapacity, Placing, packed
+from tf_dist.simulate.scenario import Layout, SimJob
 
 Shape = tuple[int, int, int, int, int]
 
@@ -19,36 +18,36 @@ def shape_of(job: SimJob) -> Shape:
     return (job.workers, job.gpus, job.cpu, job.ps, job.ps_cpu)
 
 
-class Line:
+class WaitingQueue:
     """Waiting jobs in the order in which they came, by shape. What cannot start need be tried once a shape."""
 
     def __init__(self) -> None:
-        self.shapes: dict[Shape, deque[Run]] = {}
+        self.shapes: dict[Shape, deque[JobRun]] = {}
         self._gone: set[int] = set()
-        self._all: deque[Run] = deque()
+        self._all: deque[JobRun] = deque()
 
-    def add(self, run: Run) -> None:
+    def add(self, run: JobRun) -> None:
         """A job waits from now on."""
         self.shapes.setdefault(shape_of(run.job), deque()).append(run)
         self._all.append(run)
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: JobRun) -> None:
         """It waits no longer."""
         self._gone.add(run.number)
 
-    def head(self) -> Run | None:
+    def head(self) -> JobRun | None:
         """Who has waited longest."""
         return self._first(self._all)
 
-    def first(self, shape: Shape) -> Run | None:
+    def first(self, shape: Shape) -> JobRun | None:
         """Who of the shape has waited longest."""
         return self._first(self.shapes[shape])
 
-    def of(self, shape: Shape) -> Iterator[Run]:
+    def of(self, shape: Shape) -> Iterator[JobRun]:
         """All of the shape."""
         return (run for run in self.shapes[shape] if run.number not in self._gone)
 
-    def _first(self, runs: deque[Run]) -> Run | None:
+    def _first(self, runs: deque[JobRun]) -> JobRun | None:
         while runs and runs[0].number in self._gone:
             runs.popleft()
         return runs[0] if runs else None
@@ -58,14 +57,14 @@ class Fifo:
     """First come first served: who cannot start holds back all others."""
 
     def __init__(self, placing: Placing = packed) -> None:
-        self.line = Line()
+        self.line = WaitingQueue()
         self.placing = placing
 
-    def arrived(self, run: Run, world: World) -> None:
+    def arrived(self, run: JobRun, world: World) -> None:
         """To the end of the line."""
         self.line.add(run)
 
-    def ended(self, run: Run, world: World) -> None:
+    def ended(self, run: JobRun, world: World) -> None:
         """Nothing to remember."""
 
     def act(self, world: World) -> float | None:
@@ -74,7 +73,7 @@ class Fifo:
             pass
         return None
 
-    def start(self, run: Run, world: World) -> bool:
+    def start(self, run: JobRun, world: World) -> bool:
         """Start a job, if there is room."""
         layout = self.placing(world.floor, run.job, run.job.workers)
         if layout is not None:
@@ -83,14 +82,14 @@ class Fifo:
         return layout is not None
 
 
-class Skip(Fifo):
+class BestEffortFifo(Fifo):
     """First come first served, but who cannot start is skipped: nothing protects a large job from small ones."""
 
     def __init__(self, placing: Placing = packed) -> None:
         super().__init__(placing)
         self._blocked: set[Shape] = set()
 
-    def ended(self, run: Run, world: World) -> None:
+    def ended(self, run: JobRun, world: World) -> None:
         """There is room again."""
         self._blocked.clear()
 
@@ -106,7 +105,7 @@ class Skip(Fifo):
                 self._blocked.add(shape)
 
 
-class Easy(Fifo):
+class EasyBackfill(Fifo):
     """EASY backfilling: the head of the line has a reservation, and others pass it only if that keeps it.
 
     The reservation is exact to the node. Jobs whose user says nothing are taken for as long as the median of those
@@ -121,7 +120,7 @@ class Easy(Fifo):
         self._seen = count(1)
         self._blocked: set[Shape] = set()
 
-    def arrived(self, run: Run, world: World) -> None:
+    def arrived(self, run: JobRun, world: World) -> None:
         """To the end of the line; what its user says goes into the median."""
         super().arrived(run, world)
         if run.job.estimate is not None:
@@ -129,19 +128,19 @@ class Easy(Fifo):
             if next(self._seen) % 50 == 1:
                 self._median = sorted(self._estimates)[len(self._estimates) // 2]
 
-    def ended(self, run: Run, world: World) -> None:
+    def ended(self, run: JobRun, world: World) -> None:
         """There is room again."""
         del self._ends[run.number]
         self._blocked.clear()
 
-    def start(self, run: Run, world: World) -> bool:
+    def start(self, run: JobRun, world: World) -> bool:
         """Start a job, and remember when it should end."""
         started = super().start(run, world)
         if started:
             self._ends[run.number] = world.now + self.expected(run)
         return started
 
-    def expected(self, run: Run) -> float:
+    def expected(self, run: JobRun) -> float:
         """How long a job may take, by what is known."""
         return self._median if run.job.estimate is None else run.job.estimate
 
@@ -153,9 +152,9 @@ class Easy(Fifo):
             self._backfill(head, world)
         return None
 
-    def _backfill(self, head: Run, world: World) -> None:
+    def _backfill(self, head: JobRun, world: World) -> None:
         self._blocked.add(shape_of(head.job))
-        reservation: tuple[float, Floor] | None = None
+        reservation: tuple[float, FreeCapacity] | None = None
         refused: set[Shape] = set()
         while (shape := self._oldest(world, refused)) is not None:
             run = self.line.first(shape)
@@ -179,7 +178,7 @@ class Easy(Fifo):
                 found = key if found is None or key < found else found
         return found[2] if found else None
 
-    def _pass(self, shape: Shape, spare: Floor, world: World) -> bool:
+    def _pass(self, shape: Shape, spare: FreeCapacity, world: World) -> bool:
         """Start the first of the shape on room that the reservation leaves."""
         run = self.line.first(shape)
         assert run is not None
@@ -194,12 +193,12 @@ class Easy(Fifo):
         run = next((run for run in self.line.of(shape) if self.expected(run) <= limit), None)
         return run is not None and self.start(run, world)
 
-    def _start_at(self, run: Run, layout: Layout, world: World) -> None:
+    def _start_at(self, run: JobRun, layout: Layout, world: World) -> None:
         self.line.remove(run)
         self._ends[run.number] = world.now + self.expected(run)
         world.resume(run, layout)
 
-    def _reserve(self, head: Run, world: World) -> tuple[float, Floor]:
+    def _reserve(self, head: JobRun, world: World) -> tuple[float, FreeCapacity]:
         """When the head of the line should start, and the room of now that it does not need then."""
         floor = world.floor.copy()
         need = head.job.workers * floor.of_worker(head.job)

@@ -1,0 +1,55 @@
+"""Which cluster a connection and the arguments beside it mean, and what is said when that is none."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.airflow.site import Site
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
+from tf_dist.errors import ClusterError
+
+NOTHING = ClusterArguments(kubernetes_conn_id=None)
+
+
+@pytest.mark.parametrize("prefix", ["", "extra__kubernetes__"], ids=["as it is", "as it was"])
+@pytest.mark.parametrize("form", ["path", "text", "dict"])
+def test_a_connection_names_it_in_each_of_its_ways(
+    cluster_site: Site, form: str, prefix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    text = Path(cluster_site.kubeconfig).read_text()
+    given: dict[str, Any] = {
+        "path": {"kube_config_path": cluster_site.kubeconfig},
+        "text": {"kube_config": text},
+        "dict": {"kube_config": yaml.safe_load(text)},
+    }
+    extras = {f"{prefix}{key}": value for key, value in {**given[form], "namespace": "research"}.items()}
+    connection = open_connection(NOTHING, extras)
+    try:
+        assert connection.namespace == "research"
+        assert connection.place is not None
+    finally:
+        connection.close()
+    assert list(tmp_path.iterdir()) == [], "a kubeconfig with its secrets was left behind"
+
+
+@pytest.mark.parametrize(
+    "extras",
+    [
+        {"kube_config": "token: SECRET ["},
+        {"kube_config": "SECRET"},
+        {"kube_config": {"users": "SECRET"}},
+        {"kube_config": "{}", "kube_config_path": "x"},
+        {"in_cluster": "True", "kube_config_path": "x"},
+    ],
+)
+def test_one_that_names_none_says_why_and_no_secret(extras: dict[str, Any]) -> None:
+    with pytest.raises(ClusterError, match="kube_config") as caught:
+        open_connection(NOTHING, extras)
+    assert "SECRET" not in str(caught.value)
+    assert tempfile.gettempdir() not in str(caught.value)

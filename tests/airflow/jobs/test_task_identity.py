@@ -1,0 +1,55 @@
+"""Names and labels that whoever comes later can derive again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_dist.airflow.jobs.task_identity import TASK_LABEL, TaskInstanceKey, label_value
+
+KEY = TaskInstanceKey(deployment="prod", dag_id="d", run_id="scheduled__2026-11-22T00:00:00+00:00", task_id="train")
+LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+
+
+def test_every_task_instance_has_a_label_of_its_own() -> None:
+    others = [
+        replace(KEY, deployment="staging"),
+        replace(KEY, dag_id="e"),
+        replace(KEY, run_id="r"),
+        replace(KEY, task_id="t"),
+        replace(KEY, map_index=0),
+        replace(KEY, map_index=1),
+    ]
+    assert len({one.label for one in [KEY, *others]}) == 7
+    assert KEY.label == replace(KEY).label
+    assert KEY.selector == f"{TASK_LABEL}={KEY.label}"
+
+
+def test_a_try_makes_one_name_however_often_it_is_asked_and_the_next_one_another() -> None:
+    assert KEY.job_name("digits", 1) == KEY.job_name("digits", 1) != KEY.job_name("digits", 2)
+
+
+@pytest.mark.parametrize("base", ["digits", "Digits_Train", "7-days", "x" * 80, "…", "a" * 30 + "-b", ""])
+def test_names_are_names(base: str) -> None:
+    assert re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])", KEY.job_name(base, 1))
+
+
+@given(st.text(max_size=100))
+def test_any_text_becomes_a_label(text: str) -> None:
+    assert LABEL.fullmatch(label_value(text))
+
+
+def test_what_can_be_a_label_stays_as_it_is_and_no_two_texts_become_one() -> None:
+    assert label_value("train.digits_1") == "train.digits_1"
+    assert label_value("a+b") != label_value("a:b")
+    assert label_value("x" * 70) != label_value("x" * 71)
+
+
+def test_people_find_a_job_by_what_airflow_calls_things() -> None:
+    labels = replace(KEY, map_index=2).labels(3)
+    assert (labels["dag_id"], labels["task_id"], labels["try_number"], labels["map_index"]) == ("d", "train", "3", "2")
+    assert "map_index" not in KEY.labels(1)

@@ -1,0 +1,132 @@
+"""No try touches what is another one's."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from tests.airflow.site import document
+from tests.controller.harness import disturbed
+from tf_dist.airflow.jobs.task_identity import MARKED_FOR_DELETION, OWNER_ANNOTATION, RESULT_USED, annotations_of
+from tf_dist.airflow.jobs.task_jobs import OwnershipLost, adopt_job, candidate, delete_if_owned, mark_result_used
+from tf_dist.client.stored_jobs import StoredJob
+from tf_dist.cluster.api import TFJOBS, Cluster
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.errors import Conflict, NotFound
+
+
+def stored(cluster: MemoryCluster, **annotations: str) -> StoredJob:
+    body = document()
+    body["metadata"]["annotations"] = annotations
+    return StoredJob(TFJOBS, cluster.create(TFJOBS, "default", body))
+
+
+def test_a_try_deletes_its_own_job() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
+        assert delete_if_owned(cluster, job, "one/1")
+        assert cluster.list(TFJOBS, "default").items == []
+        assert not delete_if_owned(cluster, job, "one/1")
+
+
+def test_what_a_later_try_has_adopted_is_not_deleted_by_an_earlier_one() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
+        adopt_job(cluster, job, "two/2")
+        assert not delete_if_owned(cluster, job, "one/1")
+        assert annotations_of(cluster.get(TFJOBS, "default", "job"))[OWNER_ANNOTATION] == "two/2"
+        assert delete_if_owned(cluster, job, "two/2")
+
+
+def test_another_job_of_that_name_is_nobodys() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
+        cluster.delete(TFJOBS, "default", "job")
+        other = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
+        assert not delete_if_owned(cluster, job, "one/1")
+        assert cluster.get(TFJOBS, "default", "job")["metadata"]["uid"] == other.uid
+        with pytest.raises(NotFound):
+            adopt_job(cluster, job, "two/2")
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_one_that_is_replaced_just_before_it_is_deleted_is_as_good_as_deleted(again: bool) -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
+
+        def before(verb: str, *_: Any, **__: Any) -> None:
+            if verb == "delete":
+                cluster.delete(TFJOBS, "default", "job")
+                if again:
+                    stored(cluster, **{OWNER_ANNOTATION: "one/1"})
+
+        assert not delete_if_owned(disturbed(cluster, before), job, "one/1")
+        left = cluster.list(TFJOBS, "default").items
+        assert [MARKED_FOR_DELETION in annotations_of(one) for one in left] == [False] * again
+
+
+def test_a_deletion_that_is_refused_is_no_deletion() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
+
+        def before(verb: str, *_: Any, **__: Any) -> None:
+            if verb == "delete":
+                raise Conflict("try again")
+
+        with pytest.raises(Conflict):
+            delete_if_owned(disturbed(cluster, before), job, "one/1")
+
+
+def test_what_was_given_up_is_adopted_by_nobody() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER_ANNOTATION: "one/1", MARKED_FOR_DELETION: "one/1"})
+        assert candidate(job).doomed
+        with pytest.raises(OwnershipLost):
+            adopt_job(cluster, job, "two/2")
+
+
+def test_what_is_on_its_way_out_is_given_up() -> None:
+    with MemoryCluster() as cluster:
+        body = document()
+        body["metadata"]["finalizers"] = ["example.com/held"]
+        job = StoredJob(TFJOBS, cluster.create(TFJOBS, "default", body))
+        assert not candidate(job).doomed
+        cluster.delete(TFJOBS, "default", "job")
+        assert candidate(StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))).doomed
+
+
+def test_a_result_that_was_handed_on_is_marked() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
+        assert not candidate(job).consumed
+        mark_result_used(cluster, job, "one/1")
+        assert candidate(StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))).consumed
+        assert RESULT_USED in annotations_of(cluster.get(TFJOBS, "default", "job"))
+
+
+class Busy:
+    """A cluster where somebody else writes into a job between every look and every write, ``times`` often."""
+
+    def __init__(self, inner: MemoryCluster, times: int) -> None:
+        self._inner = inner
+        self._left = times
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._inner, verb)
+
+    def get(self, *where: Any) -> Any:
+        found = self._inner.get(*where)
+        if self._left:
+            self._left -= 1
+            self._inner.patch(*where, {"metadata": {"annotations": {"count": str(self._left)}}})
+        return found
+
+
+def test_a_job_that_others_write_into_is_written_in_the_end() -> None:
+    with MemoryCluster() as cluster:
+        job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
+        adopt_job(cast(Cluster, Busy(cluster, 5)), job, "two/2")
+        assert annotations_of(cluster.get(TFJOBS, "default", "job"))[OWNER_ANNOTATION] == "two/2"
+        with pytest.raises(Conflict, match="changes faster"):
+            adopt_job(cast(Cluster, Busy(cluster, 1000)), job, "three/3")

@@ -1,0 +1,123 @@
+"""The trigger: one event whatever happens, and nothing left behind however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.airflow.site import FOREVER, SECONDS, Site, document
+from tests.waiting import until
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
+from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER, OWNER_ANNOTATION
+from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
+from tf_dist.core.api import names
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+
+from tf_dist.airflow import TFJobTrigger
+from tf_dist.airflow.triggers.tfjob import WaitRequest
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+
+def submit(site: Site, name: str, script: str = FOREVER, **annotations: str) -> str:
+    """A job that waits for a hub to drive it, as the operator makes one; its uid."""
+    body = document(script, name=name)
+    body["metadata"]["annotations"] = {names.DRIVER: AIRFLOW_DRIVER, OWNER_ANNOTATION: "me/1", **annotations}
+    return str(site.submit(body)["metadata"]["uid"])
+
+
+def trigger(site: Site, name: str, **fields: Any) -> TFJobTrigger:
+    access = ClusterArguments(kubernetes_conn_id=None, config_file=site.kubeconfig).fields()
+    request = WaitRequest(name=name, namespace="default", access=access, drive=True, poll_interval=0.1, **fields)
+    return TFJobTrigger(**request.plain())
+
+
+async def event(one: TFJobTrigger) -> dict[str, Any]:
+    (found,) = [event async for event in one.run()]
+    return dict(found.payload)
+
+
+def test_an_event_is_plain_json(cluster_site: Site) -> None:
+    uid = submit(cluster_site, "a", "echo loss=nan accuracy=0.5")
+    found = asyncio.run(event(trigger(cluster_site, "a", uid=uid)))
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["result"]["metrics"] == {"loss": "nan", "accuracy": 0.5}
+
+
+def test_what_is_stored_is_plain_json_and_what_later_versions_say_is_passed_over(cluster_site: Site) -> None:
+    _, arguments = trigger(cluster_site, "a", uid="u", deadline=5.0).serialize()
+    assert json.loads(json.dumps(arguments)) == arguments
+    assert "admission_timeout" not in arguments  # at its default: an older triggerer need not know it
+    assert TFJobTrigger(**arguments, of_tomorrow=1).serialize()[1] == arguments
+
+
+@pytest.mark.parametrize("fields", [{"uid": "other"}, {"deadline": 0.0}], ids=["another job", "too late"])
+def test_a_job_that_is_not_there(cluster_site: Site, fields: dict[str, Any]) -> None:
+    found = asyncio.run(event(trigger(cluster_site, "missing", **fields)))
+    assert found["end"] == "error"
+    assert "missing" in found["message"]
+
+
+def test_a_job_that_comes_later(cluster_site: Site) -> None:
+    async def both() -> dict[str, Any]:
+        waiting = asyncio.ensure_future(event(trigger(cluster_site, "late")))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(submit, cluster_site, "late", "true")
+        return await waiting
+
+    assert asyncio.run(both())["end"] == "reached"
+
+
+def test_a_cluster_that_is_not_there_is_an_event_too(cluster_site: Site) -> None:
+    request = WaitRequest(name="a", namespace="default", access={"kubernetes_conn_id": None, "config_file": "/missing"})
+    found = asyncio.run(event(TFJobTrigger(**request.plain())))
+    assert (found["end"], "there is no kubeconfig" in found["message"]) == ("error", True)
+
+
+def test_cancelled_it_leaves_the_job_and_nothing_of_itself(cluster_site: Site) -> None:
+    uid = submit(cluster_site, "a")
+
+    async def cancelled() -> None:
+        waiting = asyncio.ensure_future(event(trigger(cluster_site, "a", uid=uid)))
+        await asyncio.to_thread(until, lambda: bool(cluster_site.pods()), SECONDS)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(cancelled())
+    assert cluster_site.pods() == ["a-worker-0"]
+    assert cluster_site.leases() == []
+
+
+def test_many_triggers_share_a_hub_and_no_one_blocks_the_loop(cluster_site: Site, tmp_path: Any) -> None:
+    flag, count = tmp_path / "flag", 8
+    for number in range(count):
+        submit(cluster_site, f"j{number}", f"while [ ! -e '{flag}' ]; do sleep 0.1; done")
+
+    async def all_of_them() -> list[dict[str, Any]]:
+        waiting = [asyncio.ensure_future(event(trigger(cluster_site, f"j{number}"))) for number in range(count)]
+        await asyncio.to_thread(until, lambda: len(cluster_site.pods()) == count, SECONDS)
+        assert len(SHARED_INFORMERS) == 1
+        assert len(cluster_site.leases()) == 1
+        flag.touch()
+        return await asyncio.gather(*waiting)
+
+    assert {found["end"] for found in asyncio.run(all_of_them())} == {"reached"}
+
+
+def test_one_that_goes_on_elsewhere_does_not_repeat_everything(
+    cluster_site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second one comes when all has been written. The first is of a release that did not say when it was asked."""
+    uid = submit(cluster_site, "a", "i=0; while [ $i -lt 300 ]; do echo line=$i; i=$((i+1)); done")
+    for asked, again in (({}, False), ({"asked_at": time.time() - 1000}, True)):
+        found = asyncio.run(event(trigger(cluster_site, "a", uid=uid, **asked)))
+        assert found["result"]["metrics"] == {"line": 299.0}
+        shown = capsys.readouterr().out
+        assert "line=299" in shown
+        assert ("come once more" in shown, "line=99 " not in shown) == (again, again)

@@ -1,0 +1,290 @@
+"""What a trigger never does: delete what is not its own, or leave anything behind wherever it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.airflow.light import LightSite
+from tests.faults.proxy import Fault, Kind, Passed, Proxy
+from tests.waiting import until
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
+from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER, MARKED_FOR_DELETION, OWNER_ANNOTATION
+from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
+from tf_dist.cluster.api import TFJOBS
+from tf_dist.core.api import names
+from tf_dist.errors import ClusterError
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from tf_dist.airflow import TFJobTrigger
+from tf_dist.airflow.hooks.tfjob import make_shared_informer
+from tf_dist.airflow.triggers.tfjob import WaitRequest, _undone_if_cancelled
+
+SECONDS = 60.0
+MINE = "me/1"
+
+
+class Asked:
+    """What the database says of the task, again and again, in place of a triggerer's way to it."""
+
+    def __init__(self, *states: str | None) -> None:
+        self.states = list(states)
+        self.times = 0
+
+    def __call__(self, **_: Any) -> dict[str, Any]:
+        self.times += 1
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return {"r": {"t": state}}
+
+
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    asked = Asked("failed")
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", asked)
+    return asked
+
+
+def trigger(light: LightSite, kubeconfig: str = "", **fields: Any) -> TFJobTrigger:
+    access = ClusterArguments(kubernetes_conn_id=None, config_file=kubeconfig or light.kubeconfig).fields()
+    given = {"name": "a", "namespace": "default", "access": access, "drive": True, "owner": MINE, **fields}
+    one = TFJobTrigger(**WaitRequest(**given).plain())
+    one.task_instance = SimpleNamespace(id="me", dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1)  # type: ignore[assignment]
+    return one
+
+
+async def event(one: TFJobTrigger) -> dict[str, Any]:
+    (found,) = [event async for event in one.run()]
+    return dict(found.payload)
+
+
+# on_kill
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", "upstream_failed"])
+def test_a_task_that_has_ended_takes_its_job_with_it(light: LightSite, database: Asked, state: str) -> None:
+    database.states = [state]
+    uid = light.submit("a", MINE)
+    asyncio.run(trigger(light, uid=uid).on_kill())
+    assert light.uids() == []
+
+
+def test_after_its_event_the_job_is_the_tasks(light: LightSite, database: Asked) -> None:
+    """Airflow calls it then, too: the task decides what becomes of the job."""
+    uid = light.submit("a", MINE)
+    light.status("a", phase="Completed")
+    one = trigger(light, uid=uid, drive=False)
+    assert asyncio.run(event(one))["end"] == "reached"
+    asyncio.run(one.on_kill())
+    assert light.uids() == [uid]
+    assert database.times == 0
+
+
+@pytest.mark.parametrize(
+    "fields", [{"owner": ""}, {"on_kill_action": "keep_job"}], ids=["of somebody else", "to be kept"]
+)
+def test_what_is_not_to_go_with_the_task_stays(light: LightSite, database: Asked, fields: dict[str, str]) -> None:
+    uid = light.submit("a", MINE)
+    asyncio.run(trigger(light, uid=uid, **fields).on_kill())
+    assert (light.uids(), database.times) == ([uid], 0), "nobody need be asked"
+    assert OWNER_ANNOTATION in light.job("a")["metadata"]["annotations"]
+    assert MARKED_FOR_DELETION not in light.job("a")["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("owner", ["", "me/2", "other/1"], ids=["nobody's", "of the next try", "of another task"])
+def test_a_job_that_is_not_this_trys_stays(light: LightSite, database: Asked, owner: str) -> None:
+    uid = light.submit("a", owner)
+    asyncio.run(trigger(light, uid=uid).on_kill())
+    assert light.uids() == [uid]
+    assert MARKED_FOR_DELETION not in light.job("a")["metadata"]["annotations"]
+
+
+def test_another_job_of_the_same_name_stays_whoever_made_it(light: LightSite, database: Asked) -> None:
+    before = light.submit("a", MINE)
+    light.cluster.delete(TFJOBS, "default", "a")
+    uid = light.submit("a", MINE)
+    asyncio.run(trigger(light, uid=before).on_kill())
+    assert light.uids() == [uid]
+
+
+def test_another_job_that_comes_just_before_the_deletion_stays(light: LightSite, database: Asked) -> None:
+    """The uid fences the request."""
+    uid = light.submit("a", MINE)
+    held = Fault(Kind.REFUSE, frozenset({"delete"}), times=1, code=503, retry_after=1)
+
+    def replaced() -> str:
+        until(lambda: held.times == 0, SECONDS)
+        light.cluster.delete(TFJOBS, "default", "a")
+        return light.submit("a", MINE)
+
+    async def both(one: TFJobTrigger) -> str:
+        other = asyncio.ensure_future(asyncio.to_thread(replaced))
+        await one.on_kill()
+        return await other
+
+    with Proxy(light.address) as proxy:
+        proxy.inject(held)
+        new = asyncio.run(both(trigger(light, light.config(proxy.url), uid=uid)))
+    assert light.uids() == [new]
+
+
+def test_a_job_that_is_gone_already_is_no_error(light: LightSite, database: Asked) -> None:
+    asyncio.run(trigger(light, uid="gone").on_kill())
+    assert database.times == 1
+
+
+@pytest.mark.parametrize("state", ["running", "deferred"])
+def test_while_somebody_works_for_the_task_the_job_goes_on(
+    light: LightSite, database: Asked, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """What becomes of it is theirs to say from then on, however much time there is."""
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__ON_KILL_TIMEOUT", "300")
+    database.states = [state, "failed"]
+    uid = light.submit("a", MINE)
+    asyncio.run(trigger(light, uid=uid).on_kill())
+    assert (light.uids(), database.times) == ([uid], 1)
+
+
+@pytest.mark.parametrize("state", ["queued", "up_for_retry", None])
+def test_a_task_that_nobody_has_ended_keeps_its_job(light: LightSite, database: Asked, state: str | None) -> None:
+    database.states = [state]
+    uid = light.submit("a", MINE)
+    asyncio.run(trigger(light, uid=uid).on_kill())
+    assert light.uids() == [uid]
+
+
+def test_a_task_that_is_ended_after_it_was_cleared(
+    light: LightSite, database: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a clear and the next try nobody works for it, and only the trigger that was there can take notice."""
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__ON_KILL_TIMEOUT", "300")
+    database.states = [None, "queued", "failed"]
+    uid = light.submit("a", MINE)
+    asyncio.run(trigger(light, uid=uid).on_kill())
+    assert (light.uids(), database.times) == ([], 3)
+
+
+def test_a_task_that_is_between_two_tries_is_asked_about_as_long_as_airflow_allows(
+    light: LightSite, database: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = light.submit("a", MINE)
+    database.states = ["queued"]
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__ON_KILL_TIMEOUT", "6")
+    asyncio.run(trigger(light, uid=uid).on_kill())
+    assert light.uids() == [uid]
+    assert database.times > 1
+
+
+def test_a_task_of_which_nothing_is_known_keeps_its_job(light: LightSite) -> None:
+    uid = light.submit("a", MINE)
+    one = trigger(light, uid=uid)
+    one.task_instance = None  # type: ignore[assignment]
+    asyncio.run(one.on_kill())
+    assert light.uids() == [uid]
+
+
+def test_a_cluster_that_says_no_is_an_error_and_no_deletion(light: LightSite, database: Asked) -> None:
+    uid = light.submit("a", MINE)
+    with Proxy(light.address) as proxy:
+        proxy.inject(Fault(Kind.REFUSE, frozenset({"patch"}), times=None, code=403))
+        with pytest.raises(ClusterError):
+            asyncio.run(trigger(light, light.config(proxy.url), uid=uid).on_kill())
+    assert light.uids() == [uid]
+
+
+# The wait
+
+
+def test_a_job_of_another_uid_is_never_waited_for(light: LightSite) -> None:
+    light.submit("a")
+    light.status("a", phase="Completed")
+    found = asyncio.run(event(trigger(light, uid="other", drive=False)))
+    assert (found["end"], "another one by now" in found["message"]) == ("error", True)
+
+
+def test_one_that_is_waited_for_by_its_name_may_still_come(light: LightSite) -> None:
+    """It is asked for again and again: the first answers were that there is none."""
+    asked: list[Passed] = []
+
+    def passed(one: Passed) -> None:
+        if one.call.verb == "get" and one.call.resource == "tfjobs":
+            asked.append(one)
+            if len(asked) == 2:
+                light.submit("a")
+                light.status("a", phase="Completed")
+
+    with Proxy(light.address, passed) as proxy:
+        fields = {"owner": "", "drive": False, "poll_interval": 0.01}
+        found = asyncio.run(event(trigger(light, light.config(proxy.url), **fields)))
+    assert found["end"] == "reached"
+    assert len(asked) >= 2
+
+
+@pytest.mark.parametrize("request_", range(8))
+def test_cancelled_at_any_of_its_requests_it_leaves_nothing(light: LightSite, request_: int) -> None:
+    """Whatever is under way at that moment comes to its end, and is undone: nobody else would."""
+    uid = light.submit("a", MINE, **{names.DRIVER: AIRFLOW_DRIVER})
+    count, cancelled = [0], threading.Event()
+
+    async def begin(proxy: Proxy, cancel: list[Any]) -> None:
+        waiting = asyncio.ensure_future(event(trigger(light, light.config(proxy.url), uid=uid)))
+        loop = asyncio.get_running_loop()
+        cancel.append(lambda: loop.call_soon_threadsafe(waiting.cancel))
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    cancel: list[Any] = []
+
+    def passed(_: Passed) -> None:
+        count[0] += 1
+        if count[0] > request_ and not cancelled.is_set():
+            cancelled.set()
+            cancel[0]()
+
+    with Proxy(light.address, passed) as proxy:
+        asyncio.run(begin(proxy, cancel))
+        assert len(SHARED_INFORMERS) == 0
+        until(lambda: not [one for one in threading.enumerate() if one.name.startswith("hub")], SECONDS)
+    assert light.leases() == []
+    assert light.uids() == [uid]
+
+
+def test_what_was_made_while_it_was_cancelled_is_undone(light: LightSite) -> None:
+    """A hub, or a ticket: the thread that makes it cannot be stopped."""
+    begun, go, undone = threading.Event(), threading.Event(), list[str]()
+
+    def make() -> str:
+        begun.set()
+        assert go.wait(SECONDS)
+        return "made"
+
+    async def cancelled() -> None:
+        waiting = asyncio.ensure_future(_undone_if_cancelled(make, undone.append))
+        assert await asyncio.to_thread(begun.wait, SECONDS)
+        waiting.cancel()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(cancelled())
+    assert undone == ["made"]
+
+
+def test_of_a_hub_that_others_share_it_leaves_nothing_there(light: LightSite) -> None:
+    uid = light.submit("a", MINE)
+    light.status("a", phase="Completed")
+    one = trigger(light, uid=uid, drive=False)
+    key = (ClusterArguments.of(one.request.access), "default")
+    hub = SHARED_INFORMERS.enter(key, lambda: make_shared_informer(*key, {}))
+    try:
+        assert asyncio.run(event(one))["end"] == "reached"
+        assert hub._tickets == {}
+        assert len(SHARED_INFORMERS) == 1
+    finally:
+        SHARED_INFORMERS.leave(key)

@@ -1,0 +1,262 @@
+"""``validate``: every problem of a file, with its place and a way out; exit code 2 and nothing else.
+
+``plan`` and ``convert``: what is printed, byte for byte where others build on it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Program
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "digits"
+
+
+def test_the_examples_are_valid(tf_dist: Program) -> None:
+    files = sorted(EXAMPLES.glob("*.yaml"))
+    found = tf_dist("validate", *map(str, files))
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.count(": valid: ") == len(files) > 0
+
+
+def test_files_that_are_not_there(tf_dist: Program) -> None:
+    (tf_dist.folder / "folder").mkdir()
+    found = tf_dist("validate", "missing.yaml", "folder")
+    assert found.returncode == 2
+    assert "missing.yaml: does not exist" in found.stdout
+    assert "folder: is a folder" in found.stdout
+
+
+def _set(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(document: dict[str, Any]) -> None:
+        place: Any = document
+        for part in path[:-1]:
+            place = place[part]
+        place[path[-1]] = value
+
+    return change
+
+
+WORKER = ("spec", "tfReplicaSpecs", "Worker")
+CONTAINER = (*WORKER, "template", "spec", "containers", 0)
+
+
+def _serving(name: str) -> dict[str, Any]:
+    return {"name": name, "image": "none", "command": ["true"], "ports": [{"containerPort": 2222}]}
+
+
+JOBS = {
+    "a typo in a key": (_set(*WORKER, "replica", value=1), "replica", "replicas"),
+    "zero replicas": (_set(*WORKER, "replicas", value=0), "spec.tfReplicaSpecs: there are no replicas", ""),
+    "a word for a number": (_set(*WORKER, "replicas", value="two"), "spec.tfReplicaSpecs.Worker.replicas", ""),
+    "a long name": (_set("metadata", "name", value="a" * 64), "metadata.name", ""),
+    "a port twice": (
+        _set(*CONTAINER[:-1], value=[_serving("tensorflow"), _serving("sidecar")]),
+        "containers[1].ports[0]",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "path", "hint"), JOBS.values(), ids=JOBS.keys())
+def test_jobs_that_are_wrong(tf_dist: Program, change: Callable[[dict[str, Any]], None], path: str, hint: str) -> None:
+    job = copy.deepcopy(tf_dist.job())
+    change(job)
+    found = tf_dist("validate", tf_dist.write("job.yaml", job))
+    assert found.returncode == 2
+    assert "error: job.yaml:1: " in found.stdout
+    assert path in found.stdout
+    assert hint in found.stdout
+    assert "Traceback" not in found.stderr
+
+
+def test_two_chiefs(tf_dist: Program) -> None:
+    job = tf_dist.job()
+    chief = {**job["spec"]["tfReplicaSpecs"]["Worker"], "replicas": 2}
+    job["spec"]["tfReplicaSpecs"]["Chief"] = chief
+    found = tf_dist("validate", tf_dist.write("job.yaml", job))
+    assert found.returncode == 2
+    assert "spec.tfReplicaSpecs.Chief" in found.stdout
+
+
+def test_every_problem_of_every_document_at_once(tf_dist: Program) -> None:
+    good, bad = tf_dist.job(), tf_dist.job(name="Bad_Name")
+    bad["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = -1
+    companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}}
+    file = tf_dist.write("all.yaml", good, companion, bad, "x: [")
+    found = tf_dist("validate", file, "missing.yaml", "-o", "json")
+    report = json.loads(found.stdout)
+    assert found.returncode == 2
+    assert not report["valid"]
+    places = [(one["file"], one["document"], one["path"]) for one in report["problems"] if one["severity"] == "error"]
+    assert ("all.yaml", 3, "metadata.name") in places
+    assert ("all.yaml", 3, "spec.tfReplicaSpecs.Worker.replicas") in places
+    assert ("missing.yaml", None, "") in places
+    assert [job["name"] for job in report["jobs"]] == ["job"]
+
+
+def test_one_name_twice(tf_dist: Program) -> None:
+    first, second = tf_dist.write("a.yaml", tf_dist.job()), tf_dist.write("b.yaml", tf_dist.job())
+    found = tf_dist("validate", first, second)
+    assert found.returncode == 2
+    assert "b.yaml:1: metadata.name: TFJob job is there twice: in a.yaml too" in found.stdout
+
+
+def test_the_line_is_that_of_the_problem(tf_dist: Program) -> None:
+    text = (EXAMPLES / "tfjob.yaml").read_text().replace("replicas: 2", "replicas: two")
+    line = text[: text.index("replicas: two")].count("\n") + 1
+    found = tf_dist("validate", tf_dist.write("job.yaml", text))
+    assert f"error: job.yaml:{line}: spec.tfReplicaSpecs.Worker.replicas:" in found.stdout
+
+
+def test_standard_input_windows_lines_and_a_byte_order_mark(tf_dist: Program) -> None:
+    text = (EXAMPLES / "tfjob.yaml").read_text()
+    for data in (
+        text.replace("\n", "\r\n").encode("utf-8-sig"),
+        text.encode("utf-16"),
+        text.encode(),
+    ):
+        found = tf_dist("validate", "-", stdin=data)
+        assert (found.returncode, found.stderr) == (0, "")
+        assert found.stdout.startswith("(standard input): valid: TFJob default/digits")
+
+
+def test_values_are_read_as_a_cluster_reads_them(tf_dist: Program) -> None:
+    job = tf_dist.job()
+    text = json.dumps(job)[:-1] + ', "x": 1}'
+    values = 'env: [{name: A, value: 12:30}, {name: B, value: 2027-01-15}, {name: C, value: "1"}]'
+    text = json.dumps(job).replace('"name": "tensorflow"', f'"name": "tensorflow", {values}')
+    found = tf_dist("validate", tf_dist.write("job.yaml", text))
+    assert (found.returncode, found.stderr) == (0, ""), found.stdout
+
+
+def test_warnings_count_only_when_strict(tf_dist: Program) -> None:
+    job = tf_dist.job()
+    spec = job["spec"]
+    del spec["runPolicy"]
+    spec["tfReplicaSpecs"]["PS"] = spec["tfReplicaSpecs"]["Worker"]
+    file = tf_dist.write("job.yaml", job)
+    relaxed, strict = tf_dist("validate", file), tf_dist("validate", file, "--strict")
+    assert (relaxed.returncode, strict.returncode) == (0, 2)
+    assert "warning: job.yaml:1: spec.runPolicy" in relaxed.stdout
+    assert "  hint: " in relaxed.stdout
+
+
+ROOT = Path(__file__).parents[3]
+DIGITS = ROOT / "examples" / "digits"
+
+PLAN = """\
+TFJob default/job (kubeflow.org/v1)
+gang: at least 2 of 2 pods start together; it needs cpu 1, memory 2Gi, pods 2
+
+KIND     NAME          DETAIL
+Service  job-worker-0  headless, port 2222
+Service  job-worker-1  headless, port 2222
+Pod      job-worker-0  tensorflow: none
+Pod      job-worker-1  tensorflow: none
+
+worker-0 TF_CONFIG
+  {"cluster":{"worker":["job-worker-0.default.svc:2222","job-worker-1.default.svc:2222"]},\
+"task":{"type":"worker","index":0},"environment":"cloud"}
+
+worker-1 TF_CONFIG
+  {"cluster":{"worker":["job-worker-0.default.svc:2222","job-worker-1.default.svc:2222"]},\
+"task":{"type":"worker","index":1},"environment":"cloud"}
+"""
+
+
+def sized(tf_dist: Program) -> dict[str, Any]:
+    job = tf_dist.job(workers=1)
+    (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["resources"] = {"requests": {"cpu": "500m", "memory": "1Gi"}}
+    return job
+
+
+def test_the_table(tf_dist: Program) -> None:
+    file = tf_dist.write("job.yaml", sized(tf_dist))
+    found = tf_dist("plan", file, "--set", "spec.tfReplicaSpecs.Worker.replicas=2")
+    assert (found.returncode, found.stdout, found.stderr) == (0, PLAN, "")
+
+
+@pytest.mark.parametrize("example", ["tfjob.yaml", "tfjob-v1alpha1.yaml", "volcano-job.yaml"])
+def test_yaml_is_a_stream_of_objects_without_owner(tf_dist: Program, example: str) -> None:
+    found = tf_dist("plan", str(DIGITS / example), "-o", "yaml")
+    objects = list(yaml.safe_load_all(found.stdout))
+    assert found.returncode == 0
+    assert all({"apiVersion", "kind", "metadata", "spec"} <= set(one) or one["kind"] == "ConfigMap" for one in objects)
+    assert not any("ownerReferences" in one["metadata"] for one in objects)
+    assert [one["kind"] for one in objects if one["kind"] == "Pod"] == ["Pod"] * 3
+    selectors = [one["spec"]["selector"] for one in objects if one["kind"] == "Service"]
+    labels = [one["metadata"]["labels"] for one in objects if one["kind"] == "Pod"]
+    assert all(any(selector.items() <= found.items() for found in labels) for selector in selectors)
+
+
+def test_json_has_each_tf_config(tf_dist: Program) -> None:
+    companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "b"}}
+    file = tf_dist.write("job.yaml", companion, sized(tf_dist))
+    found = tf_dist("plan", file, "-o", "json", "--set", "spec.tfReplicaSpecs.Worker.replicas=2")
+    report = json.loads(found.stdout)
+    assert report["job"] == {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": "job", "namespace": "default"}
+    assert report["requests"] == {"cpu": "1", "memory": "2Gi", "pods": "2"}
+    assert report["objects"][0] == companion
+    assert report["tfConfig"]["worker-0"]["task"] == {"type": "worker", "index": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("spec.tfReplicaSpecs.Wroker.replicas=3", "did you mean Worker?"),
+        ("spec.tfReplicaSpecs.Worker.replicas=many", "spec.tfReplicaSpecs.Worker.replicas"),
+        ("nonsense", "--set: there is no '=' in 'nonsense'"),
+    ],
+)
+def test_a_change_that_is_wrong(tf_dist: Program, change: str, told: str) -> None:
+    found = tf_dist("plan", tf_dist.write("job.yaml", tf_dist.job()), "--set", change)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert told in found.stderr
+
+
+def test_one_job_at_a_time(tf_dist: Program) -> None:
+    found = tf_dist("plan", tf_dist.write("job.yaml", tf_dist.job(), tf_dist.job(name="other")))
+    assert found.returncode == 2
+    assert "document 2: one job is run at a time, and there are 2: job, other" in found.stderr
+
+
+TARGETS = ["kubeflow.org/v1", "kubeflow.org/v1alpha1", "batch.volcano.sh/v1alpha1"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_convert_gives_a_valid_job(tf_dist: Program, target: str) -> None:
+    found = tf_dist("convert", str(DIGITS / "tfjob.yaml"), "--to", target)
+    assert found.returncode == 0, found.stderr
+    assert yaml.safe_load(found.stdout)["apiVersion"] == target
+    again = tf_dist("validate", "-", stdin=found.stdout)
+    assert again.returncode == 0, again.stdout
+
+
+def test_convert_says_what_it_cannot_carry(tf_dist: Program) -> None:
+    file = tf_dist.write("job.yaml", tf_dist.job())
+    found = tf_dist("convert", file, "--to", "batch.volcano.sh/v1alpha1")
+    strict = tf_dist("convert", file, "--to", "batch.volcano.sh/v1alpha1", "--strict")
+    assert (found.returncode, strict.returncode) == (0, 2)
+    assert "warning: job.yaml:1: spec." in found.stderr
+    assert found.stdout == strict.stdout
+
+
+def test_convert_keeps_what_stands_beside_the_job(tf_dist: Program) -> None:
+    companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}}
+    found = tf_dist("convert", tf_dist.write("job.yaml", companion, tf_dist.job()), "--to", "kubeflow.org/v1")
+    assert [one["kind"] for one in yaml.safe_load_all(found.stdout)] == ["ConfigMap", "TFJob"]
+
+
+def test_convert_to_what_there_is_not(tf_dist: Program) -> None:
+    found = tf_dist("convert", tf_dist.write("job.yaml", tf_dist.job()), "--to", "kubeflow.org/v2")
+    assert found.returncode == 2
+    assert "did you mean kubeflow.org/v1?" in found.stderr

@@ -1,0 +1,235 @@
+"""``tf-dist install``: what it prints, what it says about the cluster it looks at, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Program
+from tf_dist.cli.install.crds import tfjobs, volcano_jobs
+from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+
+Object = dict[str, Any]
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryCluster]:
+    with MemoryCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def config(memory: MemoryCluster, tmp_path: Path) -> Iterator[str]:
+    """The kubeconfig of an API server over ``memory``."""
+    with ApiServer(memory) as server:
+        file = tmp_path / "kubeconfig"
+        file.touch(mode=0o600)
+        file.write_text(yaml.safe_dump(make_kubeconfig(server.app.url, server.token)))
+        yield str(file)
+
+
+def kubeflows() -> Object:
+    """A definition like that of Kubeflow's training operator: v1 only, every field typed, the rest dropped."""
+    integer, text = {"type": "integer"}, {"type": "string"}
+    policy = {"cleanPodPolicy": text, "backoffLimit": integer, "suspend": {"type": "boolean"}}
+    template = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    replica = {"type": "object", "properties": {"replicas": integer, "template": template}}
+    spec = {
+        "runPolicy": {"type": "object", "properties": policy},
+        "tfReplicaSpecs": {"type": "object", "additionalProperties": replica},
+    }
+    status = {"conditions": {"type": "array", "items": {"type": "object", "properties": {"type": text}}}}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.a", "statusReplicasPath": ".status.b"}},
+        "additionalPrinterColumns": [
+            {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"},
+            {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+        ],
+        "schema": {
+            "openAPIV3Schema": {
+                "type": "object",
+                "properties": {
+                    "spec": {"type": "object", "properties": spec},
+                    "status": {"type": "object", "properties": status},
+                },
+            }
+        },
+    }
+    ours = tfjobs()
+    return {
+        **ours,
+        "metadata": {"name": ours["metadata"]["name"]},
+        "spec": {**ours["spec"], "versions": [version]},
+    }
+
+
+def kinds(text: str) -> list[str]:
+    return [one["kind"] for one in yaml.safe_load_all(text)]
+
+
+def test_offline_it_looks_at_nothing(tf_dist: Program) -> None:
+    found = tf_dist("install", "--offline", KUBECONFIG="/nowhere/at/all")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert kinds(found.stdout).count("CustomResourceDefinition") == 2
+    assert "Deployment" in kinds(found.stdout)
+
+
+def test_options_reach_what_is_printed(tf_dist: Program) -> None:
+    found = tf_dist(
+        "install", "--offline", "--into", "ml", "--image", "mine/tf-dist:7", "--replicas", "3", "-n", "a", "-n", "b"
+    )
+    deployment = next(one for one in yaml.safe_load_all(found.stdout) if one["kind"] == "Deployment")
+    assert deployment["metadata"]["namespace"] == "ml"
+    assert deployment["spec"]["replicas"] == 3
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "mine/tf-dist:7"
+    assert {"--namespace=a", "--namespace=b"} <= set(container["args"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--into", "Not_A_Name"), "--into: 'Not_A_Name' is no namespace"),
+        (("--namespace", "a.b"), "--namespace: 'a.b' is no namespace"),
+        (("--drivers", ""), "--drivers: '' is no namespace"),
+        (("--replicas", "0"), "--replicas"),
+        (("--no-controller", "--namespace", "a"), "--namespace"),
+        (("--crds-only", "--drivers", "a"), "--crds-only"),
+        (("--offline", "--check"), "--check"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tf_dist: Program, arguments: tuple[str, ...], told: str) -> None:
+    found = tf_dist("install", "--offline", *arguments)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert told in found.stderr
+
+
+def test_a_folder_is_written(tf_dist: Program) -> None:
+    found = tf_dist("install", "--offline", "-o", "out/deploy", "--drivers", "research")
+    written = sorted(str(path.relative_to(tf_dist.folder)) for path in (tf_dist.folder / "out").rglob("*.yaml"))
+    assert sorted(found.stdout.split()) == written
+    listed = yaml.safe_load((tf_dist.folder / "out/deploy/kustomization.yaml").read_text())["resources"]
+    assert "driver-research.yaml" in listed
+
+
+def test_a_folder_that_cannot_be_written(tf_dist: Program) -> None:
+    (tf_dist.folder / "file").write_text("")
+    found = tf_dist("install", "--offline", "-o", "file")
+    assert found.returncode == 1
+    assert "cannot write file/crds" in found.stderr
+    assert "hint: give another folder with -o" in found.stderr
+
+
+def test_a_cluster_without_anything(tf_dist: Program, config: str) -> None:
+    found = tf_dist("install", "--check", "--kubeconfig", config)
+    assert (found.returncode, found.stdout) == (0, "nothing stands in the way\n")
+    found = tf_dist("install", "--kubeconfig", config)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == tf_dist("install", "--offline").stdout
+
+
+@pytest.mark.parametrize(
+    ("release", "knows"), [("1.26", False), ("v1.20.2", False), ("1.27", True), ("2.0.1", True), ("", True)]
+)
+def test_a_server_that_knows_no_validation_rules_gets_none(
+    tf_dist: Program, config: str, release: str, knows: bool
+) -> None:
+    for where in (("--offline",), ("--kubeconfig", config)):
+        found = tf_dist("install", "--crds-only", "--kube-version", release, *where)
+        assert (found.returncode, found.stderr) == (0, "")
+        assert ("x-kubernetes-validations" in found.stdout) == knows
+    wrong = tf_dist("install", "--offline", "--kube-version", "new")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "write 1.27" in wrong.stderr
+
+
+def test_tf_dists_own_definition_is_brought_up_to_date(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
+    older = tfjobs()
+    older["spec"]["versions"][0]["additionalPrinterColumns"] = []
+    memory.create(CRDS, None, older)
+    found = tf_dist("install", "--crds-only", "--kubeconfig", config)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == tf_dist("install", "--crds-only", "--offline").stdout
+
+
+def test_kubeflows_definition_is_left_alone_and_what_differs_is_told(
+    tf_dist: Program, config: str, memory: MemoryCluster
+) -> None:
+    memory.create(CRDS, None, kubeflows())
+    found = tf_dist("install", "--kubeconfig", config)
+    assert found.returncode == 0
+    definitions = [one for one in yaml.safe_load_all(found.stdout) if one["kind"] == "CustomResourceDefinition"]
+    assert [one["metadata"]["name"] for one in definitions] == ["queues.tf-dist.dev"]
+    assert "a definition tfjobs.kubeflow.org that is not tf-dist's" in found.stderr
+    assert "it serves v1, not v1alpha1" in found.stderr
+    assert "it drops status.tfDist" in found.stderr
+    assert "it drops spec.runPolicy.schedulingPolicy.queue" in found.stderr
+    assert "spec.runPolicy.suspend" not in found.stderr
+    assert "kubectl get shows no Ready, Reason" in found.stderr
+    assert "scale" not in found.stderr.replace("scale it to 0", "")
+    assert "kubectl get deployments -A" in found.stderr
+
+
+def test_check_only_says_so(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
+    memory.create(CRDS, None, kubeflows())
+    found = tf_dist("install", "--check", "--kubeconfig", config)
+    assert (found.returncode, found.stderr) == (1, "")
+    assert "it drops status.tfDist" in found.stdout
+    assert "kind:" not in found.stdout
+
+
+def test_a_definition_with_everything_but_our_label(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
+    same = copy.deepcopy(tfjobs())
+    del same["metadata"]["labels"]
+    memory.create(CRDS, None, same)
+    found = tf_dist("install", "--check", "--kubeconfig", config)
+    assert found.returncode == 1
+    assert "is not tf-dist's" in found.stdout
+    assert "drops" not in found.stdout
+
+
+def test_volcanos_jobs_are_refused_where_volcano_is(tf_dist: Program, config: str, memory: MemoryCluster) -> None:
+    theirs = volcano_jobs()
+    del theirs["metadata"]["labels"]
+    memory.create(CRDS, None, theirs)
+    found = tf_dist("install", "--volcano-jobs", "--kubeconfig", config)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "would drive the same jobs" in found.stderr
+    assert tf_dist("install", "--kubeconfig", config).returncode == 0
+
+
+def test_a_cluster_that_does_not_answer_is_an_error(tf_dist: Program, config: str) -> None:
+    """Not "nothing is there": the output could then replace what is somebody else's."""
+    document = yaml.safe_load(Path(config).read_text())
+    document["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
+    (tf_dist.folder / "dead").write_text(yaml.safe_dump(document))
+    found = tf_dist("install", "--kubeconfig", "dead")
+    assert (found.returncode, found.stdout) == (75, "")
+    assert "--offline" in found.stderr
+
+
+def test_no_cluster_at_all(tf_dist: Program) -> None:
+    nothing = {"KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": "", "HOME": str(tf_dist.folder)}
+    found = tf_dist("install", **nothing)
+    assert found.returncode == 0
+    assert "Deployment" in kinds(found.stdout)
+    assert "no cluster was looked at" in found.stderr
+    found = tf_dist("install", "--check", **nothing)
+    assert (found.returncode, found.stdout) == (75, "")
+
+
+def test_a_reader_that_leaves_is_no_error(tf_dist: Program) -> None:
+    process = tf_dist.start("install", "--offline")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=120) == 141

@@ -1,0 +1,350 @@
+"""The commands on submitted jobs, against a real local cluster with real processes.
+
+``tf-dist scale``, against a real local cluster with real processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Program, eventually
+from tests.cli.processes import FOREVER, name
+
+
+def submitted(local: Program, script: str, *, workers: int = 1, **fields: Any) -> str:
+    job = local.job(script, workers=workers, name=name(), **fields)
+    job["spec"] |= {"successPolicy": "AllWorkers", "runPolicy": {"cleanPodPolicy": "None"}}
+    found = local("submit", local.write("job.yaml", job))
+    assert (found.returncode, found.stdout) == (0, f"tfjob/{job['metadata']['name']} submitted\n"), found.stderr
+    return str(job["metadata"]["name"])
+
+
+def state(local: Program, job: str) -> str:
+    found = local("get", job, "-o", "json")
+    return str((json.loads(found.stdout).get("status") or {}).get("tfDist", {}).get("phase", ""))
+
+
+def test_a_job_from_submit_to_delete(local: Program) -> None:
+    job = submitted(local, "echo hello; echo accuracy=0.9", workers=2)
+    assert local("wait", job, "--for", "succeeded", "--timeout", "180s").stdout == f"tfjob/{job} Succeeded\n"
+    assert local("get", job, "-o", "name").stdout == f"tfjob/{job}\n"
+    titles, row = local("get", job).stdout.splitlines()
+    assert titles.split() == ["NAME", "STATE", "READY", "RESTARTS", "AGE", "REASON"]
+    assert row.split()[:4] == [f"tfjob/{job}", "Succeeded", "2/2", "0"]
+    assert local("delete", job, "--wait").stdout == f"tfjob/{job} deleted\n"
+    gone = local("get", job)
+    assert gone.returncode == 2
+    assert f"there is no job {job} in namespace default" in gone.stderr
+
+
+def test_it_runs_in_the_folder_of_its_file(local: Program) -> None:
+    job = submitted(local, "pwd; sleep 0.1")
+    assert local("wait", job, "--timeout", "180s").returncode == 0
+    assert local("logs", job).stdout == f"worker-0 | {local.folder}\n"
+
+
+def test_logs_of_all_replicas_in_order(local: Program) -> None:
+    job = submitted(local, "for i in 1 2 3; do echo $i; sleep 0.05; done", workers=2)
+    local("wait", job, "--timeout", "180s")
+    lines = local("logs", job).stdout.splitlines()
+    for replica in ("worker-0", "worker-1"):
+        assert [line for line in lines if line.startswith(replica)] == [f"{replica} | {i}" for i in (1, 2, 3)]
+    assert local("logs", job, "--replica", "worker-1").stdout == "worker-1 | 1\nworker-1 | 2\nworker-1 | 3\n"
+    assert local("logs", job, "-r", "worker-1", "--tail", "1").stdout == "worker-1 | 3\n"
+    stamped = local("logs", job, "-r", "worker-0", "--timestamps").stdout.splitlines()
+    assert [line.split()[-1] for line in stamped] == ["1", "2", "3"]
+    assert all(line.startswith("worker-0 | 20") for line in stamped)
+    assert local("logs", job, "--since", "1h").stdout.count("\n") == 6
+    wrong = local("logs", job, "--replica", "wroker-1")
+    assert wrong.returncode == 2
+    assert "did you mean worker-1?" in wrong.stderr
+
+
+def test_following_ends_with_the_job(local: Program) -> None:
+    job = submitted(local, "echo one; until test -e go; do sleep 0.02; done; echo two")
+    process = local.start("logs", job, "-f")
+    assert process.stdout is not None
+    with process.stdout as stream:
+        assert stream.readline() == "worker-0 | one\n"
+        (local.folder / "go").touch()
+        assert stream.read() == "worker-0 | two\n"
+    assert process.wait(120) == 0
+    (local.folder / "go").unlink()
+
+
+def test_following_begins_before_the_job(local: Program) -> None:
+    document = local.job("echo late", name=name())
+    document["spec"]["runPolicy"] = {"suspend": True, "cleanPodPolicy": "None"}
+    job = document["metadata"]["name"]
+    local("submit", local.write("job.yaml", document))
+    assert local("wait", job, "--for", "suspended", "--timeout", "180s").returncode == 0
+    process = local.start("logs", job, "-f")
+    assert local("resume", job).returncode == 0
+    assert process.stdout is not None
+    with process.stdout as stream:
+        assert "worker-0 | late\n" in stream.read()
+    assert process.wait(120) == 0
+
+
+def test_logs_of_the_container_before(local: Program) -> None:
+    script = "test -e again && echo second && exit 0; touch again; echo first; exit 1"
+    document = local.job(script, name=name())
+    document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "OnFailure"
+    document["spec"]["runPolicy"] = {"cleanPodPolicy": "None", "backoffLimit": 3}
+    job = document["metadata"]["name"]
+    local("submit", local.write("job.yaml", document))
+    assert local("wait", job, "--timeout", "180s").returncode == 0
+    assert local("logs", job).stdout == "worker-0 | second\n"
+    assert local("logs", job, "--previous").stdout == "worker-0 | first\n"
+
+
+def test_suspend_and_resume(local: Program) -> None:
+    job = submitted(local, FOREVER, workers=2)
+    assert local("wait", job, "--for=condition=Running", "--timeout", "180s").returncode == 0
+    assert local("suspend", job).stdout == f"tfjob/{job} suspended\n"
+    assert local("wait", job, "--for", "suspended", "--timeout", "180s").stdout == f"tfjob/{job} Suspended\n"
+    explained = local("explain", job)
+    assert explained.stdout.startswith(f"tfjob/{job} is Suspended.\n")
+    assert "resume" in explained.stdout
+    assert local("resume", f"tfjob/{job}").returncode == 0
+    assert local("wait", job, "--for", "running", "--timeout", "180s").returncode == 0
+    local("delete", job, "--wait")
+
+
+def test_a_job_that_a_policy_aborted_can_be_resumed(local: Program) -> None:
+    job = name()
+    script = f": {local.token}; test -e {job} && exit 0; touch {job}; exit 1"
+    container = {"name": "worker", "image": "none", "command": ["sh", "-c", script]}
+    task = {
+        "name": "worker",
+        "replicas": 1,
+        "policies": [{"event": "PodFailed", "action": "AbortJob"}, {"event": "TaskCompleted", "action": "CompleteJob"}],
+        "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+    }
+    document = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": job},
+        "spec": {"minAvailable": 1, "tasks": [task]},
+    }
+    assert local("submit", local.write("job.yaml", document)).stdout == f"vcjob/{job} submitted\n"
+    assert eventually(lambda: state(local, job) == "Aborted")
+    assert local("get", f"vcjob/{job}").stdout.splitlines()[1].split()[1] == "Aborted"
+    assert local("resume", job).returncode == 0
+    assert local("wait", job, "--for", "succeeded", "--timeout", "180s").returncode == 0
+    finished = local("suspend", job)
+    assert finished.returncode == 2
+    assert "is over" in finished.stderr
+
+
+def test_a_failed_job_is_explained(local: Program) -> None:
+    job = submitted(local, "echo the reason >&2; exit 4")
+    waited = local("wait", job, "--for", "succeeded", "--timeout", "180s")
+    assert waited.returncode == 1
+    assert "worker-0 exited with code 4" in waited.stderr
+    explained = local("explain", job)
+    assert explained.stdout.startswith(f"tfjob/{job} is Failed.\nerror: worker-0 exited with code 4\n    the reason\n")
+    assert json.loads(local("explain", job, "-o", "json").stdout)["findings"][0]["category"] == "failure"
+    described = local("describe", job).stdout
+    for part in ("Status\n", "Conditions\n", "Replicas\n", "Events\n", "Diagnosis\n", "worker-0 exited with code 4"):
+        assert part in described
+    report = json.loads(local("describe", job, "-o", "json").stdout)
+    assert {"job", "pods", "events", "diagnosis"} == set(report)
+
+
+def test_a_job_that_waits_is_explained(local: Program) -> None:
+    document = local.job("true", name=name())
+    (container,) = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["resources"] = {"requests": {"cpu": "1000"}}
+    job = document["metadata"]["name"]
+    local("submit", local.write("job.yaml", document))
+    assert eventually(lambda: "cpu 1000" in local("explain", job).stdout)
+    waited = local("wait", job, "--for", "running", "--timeout", "200ms")
+    assert waited.returncode == 75
+    assert "not running yet, it is Waiting" in waited.stderr
+    assert local("logs", job).returncode == 75
+    local("delete", job)
+    assert local("wait", job, "--for", "delete", "--timeout", "180s").returncode == 0
+
+
+def test_submit_and_wait_has_the_jobs_exit_code(local: Program) -> None:
+    good, bad = local.job("true", name=name()), local.job("exit 1", name=name())
+    assert local("submit", local.write("job.yaml", good), "--wait", "--timeout", "180s").returncode == 0
+    assert local("submit", local.write("job.yaml", bad), "--wait", "--timeout", "180s").returncode == 1
+
+
+def test_several_jobs_and_what_stands_beside_them(local: Program) -> None:
+    first, second = local.job("true", name=name()), local.job("true", name=name())
+    companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "b"}}
+    file = local.write("all.yaml", companion, first, second)
+    found = local("submit", file)
+    names = [first["metadata"]["name"], second["metadata"]["name"]]
+    assert found.stdout == f"configmap/settings created\ntfjob/{names[0]} submitted\ntfjob/{names[1]} submitted\n"
+    again = local("submit", file)
+    assert again.returncode == 2
+    assert f"there is a job {names[0]} in namespace default already" in again.stderr
+    assert local("wait", *names, "--timeout", "180s").returncode == 0
+    listed = yaml.safe_load(local("get", "-o", "yaml").stdout)
+    assert set(names) <= {item["metadata"]["name"] for item in listed["items"]}
+    assert local("delete", *names, "--wait").returncode == 0
+
+
+def test_nothing_is_submitted_if_anything_is_wrong(local: Program) -> None:
+    good, bad = local.job("true", name=name()), local.job("true", name="Bad")
+    found = local("submit", local.write("all.yaml", good, bad))
+    assert (found.returncode, found.stdout) == (2, "")
+    assert local("get", good["metadata"]["name"]).returncode == 2
+
+
+def test_one_name_of_two_kinds(local: Program) -> None:
+    tfjob = local.job("true", name=name())
+    job = tfjob["metadata"]["name"]
+    converted = local("convert", local.write("job.yaml", tfjob), "--to", "batch.volcano.sh/v1alpha1").stdout
+    local("submit", "job.yaml", "-", stdin=converted)
+    unclear = local("get", job)
+    assert unclear.returncode == 2
+    assert f"write tfjob/{job} or vcjob/{job}" in unclear.stderr
+    assert local("get", f"vcjob/{job}", "-o", "name").stdout == f"vcjob/{job}\n"
+    assert local("delete", f"vcjob/{job}", f"tfjob/{job}", "--wait").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["get", "describe", "logs", "explain", "wait", "suspend", "resume", "delete"])
+def test_a_job_that_is_not_there(local: Program, command: str) -> None:
+    found = local(command, "nothing")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "there is no job nothing in namespace default" in found.stderr
+    assert "hint: " in found.stderr
+
+
+def test_watching_the_list(local: Program) -> None:
+    process = local.start("get", "-w")
+    assert process.stdout is not None
+    job = submitted(local, "true")
+    with process.stdout as stream:
+        for line in stream:
+            if line.startswith(f"tfjob/{job}  Succeeded"):
+                break
+        process.send_signal(signal.SIGINT)
+    assert process.wait(120) == 130
+
+
+def test_the_daemon_is_found_and_found_again(local: Program) -> None:
+    again = local("local", "up")
+    assert again.returncode == 0
+    assert "is running already" in again.stdout
+    report = json.loads(local("local", "status", "-o", "json").stdout)
+    assert report["running"]
+    assert "token" not in report
+    kubeconfig = Path(report["kubeconfig"])
+    assert kubeconfig.stat().st_mode & 0o077 == 0
+    assert f"export KUBECONFIG={kubeconfig}" in local("local", "status").stdout
+    assert report["network"]["reason"] in local("local", "status").stdout
+
+
+def test_jobs_survive_a_killed_daemon(local: Program) -> None:
+    job = submitted(local, FOREVER)
+    assert local("wait", job, "--for", "running", "--timeout", "180s").returncode == 0
+    os.kill(json.loads(local("local", "status", "-o", "json").stdout)["pid"], signal.SIGKILL)
+    assert eventually(lambda: local("local", "status").returncode == 75)
+    assert local("get").returncode == 75
+    assert local("local", "up").returncode == 0
+    assert local("wait", job, "--for", "running", "--timeout", "180s").returncode == 0
+    assert local("delete", job, "--wait", "--timeout", "180s").returncode == 0
+
+
+def test_kubectl_sees_the_same_jobs(local: Program) -> None:
+    kubeconfig = json.loads(local("local", "status", "-o", "json").stdout)["kubeconfig"]
+    job = submitted(local, "true")
+    try:
+        found = subprocess.run(
+            [
+                "kubectl",
+                "--kubeconfig",
+                kubeconfig,
+                "wait",
+                f"tfjob/{job}",
+                "--for=condition=Succeeded",
+                "--timeout=180s",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        pytest.skip("there is no kubectl here")
+    assert found.returncode == 0, found.stderr
+
+
+def submit(local: Program, *, workers: int, annotations: dict[str, str] | None = None, dynamic: bool = True) -> str:
+    job = local.job(FOREVER, workers=workers, name=name())
+    job["metadata"]["annotations"] = annotations or {}
+    job["spec"]["enableDynamicWorker"] = dynamic
+    found = local("submit", local.write("job.yaml", job))
+    assert found.returncode == 0, found.stderr
+    called = str(job["metadata"]["name"])
+    assert local("wait", called, "--for", "running", "--timeout", "30s").returncode == 0
+    return called
+
+
+def replicas(local: Program, job: str) -> dict[str, Any]:
+    found = json.loads(local("get", job, "-o", "json").stdout)
+    return {"asked": found["spec"]["tfReplicaSpecs"]["Worker"]["replicas"], "ready": found["status"]["tfDist"]["ready"]}
+
+
+def test_workers_come_and_go(local: Program) -> None:
+    job = submit(local, workers=1)
+    found = local("scale", job, "--workers", "3")
+    assert (found.returncode, found.stdout) == (0, f"tfjob/{job} scaled from 1 to 3 workers\n"), found.stderr
+    assert eventually(lambda: replicas(local, job) == {"asked": 3, "ready": "3/3"})
+    assert local("scale", job, "-w", "3").stdout == f"tfjob/{job} has 3 workers already\n"
+    assert local("scale", f"tfjob/{job}", "-w", "2").stdout == f"tfjob/{job} scaled from 3 to 2 workers\n"
+    assert eventually(lambda: replicas(local, job) == {"asked": 2, "ready": "2/2"})
+    assert local("delete", job, "--wait").returncode == 0
+
+
+def test_its_bounds_hold_and_are_told(local: Program) -> None:
+    bounds = {"tf-dist.dev/min-workers": "1", "tf-dist.dev/max-workers": "2"}
+    job = submit(local, workers=1, annotations=bounds)
+    refused = local("scale", job, "--workers", "4")
+    assert refused.returncode == 2
+    assert 'metadata.annotations["tf-dist.dev/max-workers"]' in refused.stderr
+    assert "with 4 workers" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    scaled = local("scale", job, "--workers", "2")
+    assert scaled.returncode == 0
+    assert "it is elastic: depending on what waits, it has from 1 to 2 workers" in scaled.stderr
+    assert local("delete", job, "--wait").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nobody", "-w", "2"], "there is no job nobody"),
+        (["nobody", "-w", "-1"], "equal to 0"),
+        (["nobody"], "--workers"),
+    ],
+)
+def test_what_is_asked_wrongly(local: Program, arguments: list[str], said: str) -> None:
+    found = local("scale", *arguments)
+    assert found.returncode == 2
+    assert said in found.stderr
+
+
+def test_a_job_that_is_over_is_not_scaled(local: Program) -> None:
+    document = local.job("true", name=name())
+    document["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
+    job = document["metadata"]["name"]
+    local("submit", local.write("job.yaml", document))
+    assert local("wait", job, "--timeout", "30s").returncode == 0
+    found = local("scale", job, "--workers", "2")
+    assert found.returncode == 2
+    assert "it is over" in found.stderr
+    assert local("delete", job, "--wait").returncode == 0

@@ -1,0 +1,82 @@
+"""What this machine cannot run is said before anything is started.
+
+What a run on this machine makes of a pod's security: said before and while it runs, once.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Program
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TF_DIST = Path(sys.executable).with_name("tf-dist")
+
+
+def _run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    file = folder / "job.yaml"
+    file.write_text(text)
+    return subprocess.run([TF_DIST, "run", file], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", ["pythonn", "/no/such/program", "./train.sh"])
+def test_a_command_that_does_not_exist_is_named_with_its_place(command: str, tmp_path: Path) -> None:
+    text = (EXAMPLES / "digits" / "tfjob.yaml").read_text()
+    done = _run(text.replace("[python, train.py]", f"[{command}, train.py]"), tmp_path)
+    assert done.returncode == 2
+    assert f"spec.tfReplicaSpecs.Worker.template.spec.containers[0]: command '{command}'" in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_standard_parameter_server_needs_no_template(tmp_path: Path) -> None:
+    text = (EXAMPLES / "digits" / "tfjob-v1alpha1.yaml").read_text()
+    done = _run(text.replace("[python, train.py]", "[pythonn, train.py]"), tmp_path)
+    assert done.returncode == 2
+    assert "spec.replicaSpecs[1].template.spec.containers[0]: command 'pythonn'" in done.stderr
+
+
+LOOSE = {"seccompProfile": {"type": "RuntimeDefault"}}
+PROMISE = {"seccompProfile": {"type": "Localhost", "localhostProfile": "x.json"}}
+
+
+def test_what_is_left_out_is_said_once_however_many_replicas_have_it(tf_dist: Program) -> None:
+    file = tf_dist.write("job.yaml", tf_dist.job(workers=3, securityContext=LOOSE))
+    planned = tf_dist("plan", file)
+    assert planned.returncode == 0
+    assert planned.stderr.count("seccompProfile RuntimeDefault") == 1
+    assert "warning: on this machine, container tensorflow: " in planned.stderr
+    found = tf_dist("run", file)
+    assert found.returncode == 0, found.stdout
+    assert found.stdout.count("seccompProfile RuntimeDefault") == 1
+
+
+def test_a_promise_that_cannot_be_kept_starts_nothing(tf_dist: Program) -> None:
+    file = tf_dist.write("job.yaml", tf_dist.job("touch started", workers=2, securityContext=PROMISE))
+    assert "refused: seccompProfile Localhost" in tf_dist("plan", file).stderr
+    found = tf_dist("run", file)
+    assert found.returncode == 2
+    assert "job.yaml" in found.stderr
+    assert "seccompProfile Localhost cannot be honoured" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert not (tf_dist.folder / "started").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as another user runAsNonRoot is kept")
+def test_run_as_non_root_is_refused_to_root(tf_dist: Program) -> None:
+    file = tf_dist.write("job.yaml", tf_dist.job(securityContext={"runAsNonRoot": True}))
+    found = tf_dist("run", file)
+    assert found.returncode == 2
+    assert "runAsUser" in found.stderr
+
+
+@pytest.mark.parametrize("context", ["safe", [], {"runAsUser": {}}, {"capabilities": ["ALL"]}])
+def test_nonsense_is_an_error_and_no_traceback(tf_dist: Program, context: object) -> None:
+    file = tf_dist.write("job.yaml", tf_dist.job(securityContext=context))
+    for command in ("plan", "run"):
+        found = tf_dist(command, file)
+        assert "Traceback" not in found.stdout + found.stderr

@@ -1,0 +1,407 @@
+"""A try of a step from its command line to its exit code, in this process: every end, and what a signal does."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.client.launch.launching import SECONDS, Launcher, Site, site
+from tests.controller.harness import tfjob
+from tests.faults.proxy import Fault, Kind, Passed, Proxy
+from tests.waiting import until
+from tf_dist.client import exit_codes
+from tf_dist.client.launch import contract
+from tf_dist.client.launch.contract import WORKFLOWS
+from tf_dist.client.launch.step_job import step_document
+from tf_dist.cluster.api import LEASES, PODS, TFJOBS, Object
+from tf_dist.core.steps.shutdown import OnTerm
+from tf_dist.errors import AlreadyExists, Forbidden, Unavailable
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Site]:
+    with site(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def driven(scene: Site) -> Site:
+    """With a driver."""
+    scene.drive()
+    return scene
+
+
+def reported(scene: Site) -> bool:
+    stored = scene.stored() or {"metadata": {}}
+    return contract.REPORTED in (stored["metadata"].get("annotations") or {})
+
+
+# Its ends
+
+
+def test_a_job_that_succeeds(driven: Site) -> None:
+    progress = driven.folder / "progress"
+    with Launcher(driven.options(total_steps=2, progress_file=progress)) as launcher:
+        driven.runs()
+        launcher.said("worker-0 | checkpoint=/models/ckpt-1")
+        driven.ends()
+        assert launcher.end() == exit_codes.SUCCEEDED
+    found = driven.outputs()
+    assert (found["status"], found["checkpoint"], found["metric-loss"]) == ("Succeeded", "/models/ckpt-1", "0.5")
+    assert (found["job"], found["replica"], found["exit-code"]) == (driven.name, "", "")
+    assert progress.read_text().strip() == "2/2"
+    assert reported(driven)
+
+
+def test_a_job_that_fails(driven: Site) -> None:
+    with Launcher(driven.options()) as launcher:
+        driven.runs()
+        driven.ends(3)
+        assert launcher.end() == exit_codes.FAILED
+    found = driven.outputs()
+    assert (found["status"], found["replica"], found["exit-code"]) == ("Failed", "worker-0", "3")
+    assert "worker-0 exited with code 3" in found["message"]
+    assert "error: worker-0 exited with code 3" in launcher.text
+    assert reported(driven)
+
+
+def test_a_job_that_somebody_deletes(driven: Site) -> None:
+    with Launcher(driven.options()) as launcher:
+        driven.runs()
+        driven.memory.delete(TFJOBS, "default", driven.name)
+        assert launcher.end(driven.bury) == exit_codes.FAILED
+    assert (driven.outputs()["status"], driven.outputs()["message"]) == ("Deleted", "somebody deleted the job")
+
+
+def test_another_job_in_the_place_of_a_deleted_one_is_not_the_steps(driven: Site) -> None:
+    with Launcher(driven.options()) as launcher:
+        driven.runs()
+        driven.memory.delete(TFJOBS, "default", driven.name)
+        driven.memory.create(TFJOBS, "default", tfjob(driven.name, workers=50))
+        other = driven.uid()
+        assert launcher.end(driven.bury) == exit_codes.FAILED
+    assert driven.outputs()["status"] == "Deleted"
+    assert driven.uid() == other
+    assert not reported(driven)
+
+
+def test_a_strangers_job_of_the_name(scene: Site) -> None:
+    scene.memory.create(TFJOBS, "default", tfjob(scene.name))
+    before = scene.stored()
+    with Launcher(scene.options()) as launcher, pytest.raises(AlreadyExists, match="is not this step's"):
+        launcher.end()
+    assert (scene.outputs()["status"], scene.outputs()["reason"]) == ("Error", "AlreadyExists")
+    assert scene.stored() == before
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("limit", "code", "status"),
+    [("pending_timeout", exit_codes.RETRYABLE, "PendingTimeout"), ("timeout", exit_codes.FAILED, "Timeout")],
+)
+def test_a_job_that_takes_too_long_is_deleted(driven: Site, limit: str, code: int, status: str, seconds: float) -> None:
+    """Though nothing happens around it that would wake anybody."""
+    with Launcher(driven.options(tfjob(workers=50), **{limit: seconds})) as launcher:
+        assert launcher.end(driven.bury) == code
+    assert (driven.outputs()["status"], driven.outputs()["reason"]) == (status, status)
+    assert driven.stored() is None
+
+
+def test_what_has_come_to_its_end_by_then_is_told_whatever_else_is_asked(driven: Site) -> None:
+    driven.made()
+    driven.runs()
+    driven.ends()
+    with Launcher(driven.options(retry=1, timeout=0.0)) as launcher:
+        assert launcher.end() == exit_codes.SUCCEEDED
+    assert driven.outputs()["status"] == "Succeeded"
+    assert driven.stored() is not None
+
+
+def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(driven: Site) -> None:
+    """It comes while the job is looked for."""
+    driven.made()
+    driven.runs()
+    driven.ends()
+    looked_for: list[Passed] = []
+
+    def passed(one: Passed) -> None:
+        if (one.call.verb, one.call.resource) == ("get", "tfjobs") and not looked_for:
+            looked_for.append(one)
+            launcher.signal()
+
+    proxy = proxied(driven, passed)
+    with Launcher(driven.options(retry=1, kubeconfig=driven.config(proxy.url), on_term=OnTerm.DELETE)) as launcher:
+        assert launcher.end() == exit_codes.SUCCEEDED
+    assert len(looked_for) == 1
+    assert driven.stored() is not None
+
+
+def test_who_drives_the_job_leaves_when_its_pods_are_asked_to_go(scene: Site) -> None:
+    """Afterwards nobody is there to do it."""
+    with Launcher(scene.options(drive=True)) as launcher:
+        scene.runs()
+        scene.end_pod(f"{scene.name}-worker-0", 0)
+        assert launcher.end() == exit_codes.SUCCEEDED
+    left = {name: pod for name, pod in scene.pods().items() if pod["status"]["phase"] == "Running"}
+    assert len(left) == 2
+    assert all("deletionTimestamp" in pod["metadata"] for pod in left.values())
+    assert scene.memory.list(LEASES, "default").items == []
+
+
+# Tried again
+
+
+def test_a_job_is_made_once_however_often_its_step_is_started(driven: Site) -> None:
+    """The first launcher was killed; or Argo has started the step twice."""
+    with Launcher(driven.options()) as first:
+        driven.runs()
+        before = driven.uid()
+        again = driven.options(retry=1, out=driven.folder / "again")
+        with Launcher(again) as second:
+            second.said("goes on with tfjob/")
+            driven.ends()
+            assert (first.end(), second.end()) == (exit_codes.SUCCEEDED, exit_codes.SUCCEEDED)
+    assert driven.uid() == before
+    assert (again.out / "status").read_text() == "Succeeded"
+
+
+def test_a_failure_that_was_told_is_what_is_tried_again(driven: Site) -> None:
+    with Launcher(driven.options()) as launcher:
+        driven.runs()
+        driven.ends(3)
+        assert launcher.end() == exit_codes.FAILED
+    before = driven.uid()
+    with Launcher(driven.options(retry=1)) as launcher:
+        until(lambda: driven.buried() and driven.uid() not in ("", before), SECONDS)
+        driven.runs()
+        driven.ends()
+        assert launcher.end() == exit_codes.SUCCEEDED
+
+
+# A cluster that is away
+
+
+def proxied(scene: Site, told: Callable[[Passed], object] = lambda _: None) -> Proxy:
+    host, _, port = scene.server.app.url.removeprefix("http://").partition(":")
+    return scene.stack.enter_context(Proxy((host, int(port)), told))
+
+
+def test_watches_that_are_cut_and_a_server_that_is_away_for_a_moment(driven: Site) -> None:
+    proxy = proxied(driven)
+    with Launcher(driven.options(kubeconfig=driven.config(proxy.url))) as launcher:
+        driven.runs()
+        driven.shows("Running")
+        for replica in ("ps-0", "worker-0", "worker-1"):
+            launcher.said(f"{replica:<8} | checkpoint=/models/ckpt-1")
+        proxy.inject(Fault(Kind.REFUSE, times=None, code=503))
+        proxy.disconnect()
+        driven.ends()
+        proxy.calm()
+        assert launcher.end() == exit_codes.SUCCEEDED
+    assert driven.outputs()["status"] == "Succeeded"
+
+
+@pytest.mark.parametrize("fault", [Fault(Kind.REFUSE, code=500), Fault(Kind.RESET)], ids=["500", "reset"])
+def test_logs_whose_first_opening_fails_are_read_all_the_same(driven: Site, fault: Fault) -> None:
+    proxy = proxied(driven)
+    first = replace(fault, verbs=frozenset({"get"}), resources=frozenset({"pods"}), times=3)
+    proxy.inject(first)
+    with Launcher(driven.options(kubeconfig=driven.config(proxy.url))) as launcher:
+        driven.runs()
+        for replica in ("ps-0", "worker-0", "worker-1"):
+            launcher.said(f"{replica:<8} | checkpoint=/models/ckpt-1")
+        driven.ends()
+        assert launcher.end() == exit_codes.SUCCEEDED
+    assert first.times == 0
+    assert "no more lines" not in launcher.text
+
+
+def test_a_server_that_does_not_answer_is_worth_another_try(scene: Site) -> None:
+    proxy = proxied(scene)
+    proxy.inject(Fault(Kind.REFUSE, times=None, code=503))
+    before = scene.made()
+    with Launcher(scene.options(kubeconfig=scene.config(proxy.url))) as launcher:
+        until(lambda: bool(proxy.passed), SECONDS)
+        launcher.signal()  # it does not try for long: it has been asked to stop
+        with pytest.raises(Unavailable):
+            launcher.end()
+    assert scene.outputs()["status"] == "Error"
+    assert scene.uid() == before.uid
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["its own", "another in its place"])
+def test_what_may_not_be_looked_at_is_given_up_and_nothing_else(scene: Site, other: bool) -> None:
+    """Nobody would see to it any more. The uid of the job fences its deletion."""
+    proxy = proxied(scene)
+    proxy.inject(Fault(Kind.REFUSE, frozenset({"list"}), frozenset({"pods"}), times=None, code=403))
+    new = ""
+    launcher = Launcher(scene.options(kubeconfig=scene.config(proxy.url)))
+    if other:
+        held = Fault(Kind.REFUSE, frozenset({"delete"}), times=1, code=503, retry_after=1)
+        proxy.inject(held)
+    with launcher:
+        if other:
+            until(lambda: held.times == 0, SECONDS)
+            scene.memory.delete(TFJOBS, "default", scene.name)
+            scene.memory.create(TFJOBS, "default", step_document(scene.options(), "default")[0].document)
+            new = scene.uid()
+        with pytest.raises(Forbidden):
+            launcher.end()
+    assert scene.uid() == new
+    assert bool(new) is other
+    assert scene.outputs()["reason"] == "Forbidden"
+
+
+# Signals
+
+
+def test_a_signal_before_the_job_is_made_leaves_nothing(scene: Site) -> None:
+    kept = step_document(scene.options(), "default")[0].document
+    kept["metadata"]["finalizers"] = ["example.com/keep"]
+    scene.memory.create(TFJOBS, "default", kept)
+    scene.memory.delete(TFJOBS, "default", scene.name)
+    with Launcher(scene.options()) as launcher:
+        launcher.said("deletes it, and starts anew")
+        launcher.signal()
+        assert launcher.end() == exit_codes.SIGNAL_BASE + signal.SIGTERM
+    assert scene.outputs()["message"] == "stopped before the job was made"
+
+
+@pytest.mark.parametrize("what", [OnTerm.DELETE, OnTerm.SUSPEND, OnTerm.LEAVE])
+def test_what_a_signal_does_as_the_step_says(driven: Site, what: OnTerm) -> None:
+    with Launcher(driven.options(on_term=what, grace=600.0)) as launcher:
+        driven.runs()
+        driven.shows("Running")
+        before = driven.uid()
+        launcher.signal()
+        assert launcher.end(driven.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
+    assert f"asked to stop: as --on-term says; the job: {what}" in launcher.text
+    assert (driven.outputs()["status"], driven.outputs()["reason"]) == ("Terminated", "Terminated")
+    stored = driven.stored()
+    match what:
+        case OnTerm.DELETE:
+            assert driven.gone()
+        case OnTerm.SUSPEND:
+            assert (driven.phase(), driven.pods()) == ("Aborted", {})
+            assert stored is not None
+            assert stored["metadata"]["annotations"][contract.STOPPED_BY] == contract.LAUNCHER
+        case OnTerm.LEAVE:
+            assert (driven.uid(), driven.phase(), len(driven.pods())) == (before, "Running", 3)
+
+
+def test_pods_are_seen_to_their_end(driven: Site) -> None:
+    with Launcher(driven.options(on_term=OnTerm.DELETE, grace=600.0)) as launcher:
+        driven.runs()
+        driven.shows("Running")
+        launcher.signal()
+        until(lambda: driven.stored() is None, SECONDS)
+        assert launcher.end(driven.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
+    assert "still stopping" not in launcher.text
+
+
+def test_another_job_that_came_in_the_meantime_is_not_deleted(driven: Site) -> None:
+    proxy = proxied(driven)
+    held = Fault(Kind.REFUSE, frozenset({"delete"}), frozenset({"tfjobs"}), times=1, code=429, retry_after=1)
+    options = driven.options(on_term=OnTerm.DELETE, grace=600.0, kubeconfig=driven.config(proxy.url))
+    with Launcher(options) as launcher:
+        driven.runs()
+        driven.shows("Running")
+        proxy.inject(held)
+        launcher.signal()
+        until(lambda: held.times == 0, SECONDS)
+        driven.memory.delete(TFJOBS, "default", driven.name)
+        driven.memory.create(TFJOBS, "default", step_document(driven.options(), "default")[0].document)
+        new = driven.uid()
+        assert launcher.end(driven.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
+    assert driven.uid() == new
+    assert "cannot delete" not in launcher.text, "its own is gone"
+
+
+def change_workflow(scene: Site, what: str) -> None:
+    match what:
+        case "shut down":
+            scene.memory.patch(WORKFLOWS, "default", "wf", {"spec": {"shutdown": "Stop"}})
+        case "gone":
+            scene.memory.delete(WORKFLOWS, "default", "wf")
+        case "another of the name":
+            body: Object = {"metadata": {"name": "wf"}, "spec": {}, "status": {}}
+            scene.memory.delete(WORKFLOWS, "default", "wf")
+            scene.memory.create(WORKFLOWS, "default", body)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "retry", "stays"),
+    [
+        ("goes on", 0, True),
+        ("goes on", 3, False),
+        ("shut down", 0, False),
+        ("gone", 0, False),
+        ("another of the name", 0, False),
+    ],
+)
+def test_what_a_signal_means_is_asked_of_the_workflow(driven: Site, workflow: str, retry: int, stays: bool) -> None:
+    """The job has no owner here: its workflow takes nothing with it."""
+    options = driven.options(retry=retry, retries=3, grace=600.0)
+    with Launcher(options) as launcher:
+        driven.runs()
+        driven.shows("Running")
+        driven.memory.patch(TFJOBS, "default", driven.name, {"metadata": {"ownerReferences": None}})
+        change_workflow(driven, workflow)
+        launcher.signal()
+        assert launcher.end(driven.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
+    assert (driven.stored() is not None) is stays
+    assert len(driven.pods()) == (3 if stays else 0)
+
+
+def test_a_workflow_that_may_not_be_read_is_taken_for_stopped(driven: Site) -> None:
+    proxy = proxied(driven)
+    proxy.inject(Fault(Kind.REFUSE, resources=frozenset({"workflows"}), times=None, code=403))
+    options = driven.options(kubeconfig=driven.config(proxy.url), retries=3, grace=600.0)
+    with Launcher(options) as launcher:
+        driven.runs()
+        launcher.signal()
+        assert launcher.end(driven.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
+    assert "the workflow cannot be read" in launcher.text
+    assert driven.stored() is None
+
+
+def test_a_second_signal_ends_the_waiting_but_not_the_deletion(driven: Site) -> None:
+    with Launcher(driven.options(on_term=OnTerm.DELETE, grace=600.0)) as launcher:
+        driven.runs()
+        driven.shows("Running")
+        launcher.signal()
+        until(lambda: driven.stored() is None, SECONDS)
+        launcher.signal()
+        assert launcher.end() == exit_codes.SIGNAL_BASE + signal.SIGTERM
+    assert "3 of its pods are still stopping" in launcher.text
+    assert all("deletionTimestamp" in pod["metadata"] for pod in driven.memory.list(PODS).items)
+
+
+def test_a_deletion_is_tried_until_the_time_is_over(driven: Site) -> None:
+    proxy = proxied(driven)
+    options = driven.options(on_term=OnTerm.DELETE, grace=1.0, kubeconfig=driven.config(proxy.url))
+    with Launcher(options) as launcher:
+        driven.runs()
+        driven.shows("Running")
+        proxy.inject(Fault(Kind.REFUSE, frozenset({"delete"}), times=None, code=503))
+        launcher.signal()
+        assert launcher.end() == exit_codes.SIGNAL_BASE + signal.SIGTERM
+    assert f"cannot delete tfjob/{driven.name}" in launcher.text
+    assert "and that failed" in driven.outputs()["message"]
+    assert driven.stored() is not None
+
+
+def test_a_job_that_has_succeeded_by_the_time_of_the_signal_has_succeeded(driven: Site) -> None:
+    with Launcher(driven.options(on_term=OnTerm.DELETE)) as launcher:
+        driven.runs()
+        driven.shows("Running")
+        driven.end_pod(f"{driven.name}-worker-0", 0)
+        launcher.said("is Completing")
+        launcher.signal()
+        assert launcher.end() == exit_codes.SUCCEEDED
+    assert driven.outputs()["status"] == "Succeeded"
+    assert driven.stored() is not None

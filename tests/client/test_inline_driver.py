@@ -1,0 +1,77 @@
+"""Becoming the driver of a job by writing it there."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from tests.controller.foreign_api import Pruning
+from tests.controller.harness import tfjob
+from tf_dist.client.inline_driver import claim_job
+from tf_dist.cluster.api import TFJOBS, Cluster
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.core.api import names
+from tf_dist.core.api.status_codec import stored_status, with_embedded_memory
+from tf_dist.core.reconciler.ownership import driver_of, may_claim
+from tf_dist.errors import Conflict, NotFound
+
+
+def job(**annotations: str) -> dict[str, object]:
+    document = tfjob("a")
+    if annotations:
+        document["metadata"]["annotations"] = annotations
+    return document
+
+
+def test_a_young_job_is_claimed_in_its_annotation() -> None:
+    with MemoryCluster() as cluster:
+        stored = cluster.create(TFJOBS, "default", job(**{names.DRIVER: "airflow"}))
+        assert driver_of(claim_job(cluster, TFJOBS, stored, "default/me")) == "default/me"
+
+
+def test_a_job_with_a_memory_is_claimed_there_and_nothing_else_changes() -> None:
+    with MemoryCluster() as cluster:
+        cluster.create(TFJOBS, "default", job())
+        memory = {"phase": "Running", "driver": "default/dead", "seen": {"worker": "0-1"}}
+        stored = cluster.patch(TFJOBS, "default", "a", {"status": {"tfDist": memory}}, subresource="status")
+        claimed = claim_job(cluster, TFJOBS, stored, "default/me")
+        assert claimed["status"]["tfDist"] == {**memory, "driver": "default/me"}
+
+
+def test_a_memory_in_a_condition_is_kept_there() -> None:
+    with MemoryCluster() as memory:
+        cluster = cast(Cluster, Pruning(memory))
+        stored = cluster.create(TFJOBS, "default", job())
+        status = with_embedded_memory({"tfDist": {"phase": "Running", "driver": "default/dead"}}, "TFJob")
+        stored = cluster.replace(TFJOBS, "default", "a", {**stored, "status": status}, subresource="status")
+        claimed = claim_job(cluster, TFJOBS, stored, "default/me")
+        assert driver_of(claimed) == "default/me"
+        assert stored_status(claimed)["tfDist"]["phase"] == "Running"
+        assert "annotations" not in claimed["metadata"]
+
+
+def test_of_two_who_claim_one_gets_it() -> None:
+    with MemoryCluster() as cluster:
+        stored = cluster.create(TFJOBS, "default", job())
+        claim_job(cluster, TFJOBS, stored, "default/me")
+        with pytest.raises(Conflict):
+            claim_job(cluster, TFJOBS, stored, "default/other")
+        cluster.delete(TFJOBS, "default", "a")
+        with pytest.raises(NotFound):
+            claim_job(cluster, TFJOBS, stored, "default/me")
+
+
+@pytest.mark.parametrize(
+    ("driver", "free"),
+    [
+        ("", True),
+        ("airflow", True),
+        ("default/dead", True),
+        ("default/alive", False),
+        ("embedded", False),
+        ("default/me", False),
+    ],
+)
+def test_who_may_be_claimed_from(driver: str, free: bool) -> None:
+    assert may_claim(driver, "default/me", {"default/dead"}, reserved="airflow") is free

@@ -1,0 +1,88 @@
+"""What is wrong with files, as files and as documents: where, what, and a way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tf_dist.client.job_files import load_job_files, problem_text
+
+SETTINGS = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+
+# What a file holds, its only problem, and what its hint says.
+WRONG: dict[str, tuple[bytes, str, str]] = {
+    "syntax": (
+        b"a: 1\nb: [2\nc: 3\n",
+        ":3: is not YAML: while parsing a flow sequence, did not find expected ',' or ']' (column 2)",
+        "",
+    ),
+    "tab": (
+        b"a:\n\tb: 1\n",
+        ":2: is not YAML: while scanning for the next token, found character that cannot start any token (column 1)",
+        "indent with spaces",
+    ),
+    "empty": (b"", ": holds no document", "a job begins with apiVersion: kubeflow.org/v1"),
+    "only separators": (b"---\n---\n# nothing\n", ": holds no document", ""),
+    "a list": (b"- 1\n", ":1: a job is a mapping with apiVersion, kind, metadata and spec, not a list", "one by one"),
+    "a word": (
+        b"hello\n",
+        ":1: a job is a mapping with apiVersion, kind, metadata and spec, not the text 'hello'",
+        "known: kubeflow.org/v1 TFJob",
+    ),
+    "not UTF-8": (b"a: b\nc: \xff\n", ":2: is not text in UTF-8 (byte 8)", "save it as UTF-8"),
+    "a zero byte": (b"a: \x00\n", ": is not YAML: control characters are not allowed", ""),
+    "twice": (b"kind: TFJob\nspec: {}\nkind: TFJob\n", ":3: kind: is there twice: on line 1 too", "keep one of them"),
+    "a tag": (b"a: !Ref x\n", ":1: has a value that no cluster understands: the tag '!Ref' (column 4)", "quote it"),
+    "a number as key": (b"a: {1: x}\n", ":1: a.1: the key 1 is not text", 'write "1"'),
+    "a list as key": (b"? [1]\n: x\n", ":1: a key must be text, not a list or a mapping", ""),
+    "a bomb": (
+        b"a: &a [x,x,x,x,x,x,x,x,x,x]\n"
+        + b"".join(b"%c: &%c [%s]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 10)) for i in range(9)),
+        ":1: unfolds to more than a million values: its aliases (*name) repeat each other",
+        "use fewer aliases",
+    ),
+    "itself": (b"a: &a [*a]\n", ":1: is nested more than a hundred deep", "an alias (*name) may contain itself"),
+    "deep": (b"[" * 100_000 + b"]" * 100_000, ": is nested too deeply to be read", ""),
+    "10 MB": (
+        b"a: " + b"x" * 10_000_000,
+        ": is 9.5 MiB large; no more than 3 MiB are read, because an API server takes no more",
+        "keep data in volumes",
+    ),
+    "unknown kind": (
+        b"apiVersion: kubeflow.org/v1\nkind: TFJbo\nmetadata: {name: a}\n",
+        ":2: kind: unknown kind 'TFJbo'",
+        "did you mean TFJob?",
+    ),
+    "unknown version": (
+        b"apiVersion: kubeflow.org/v3\nkind: TFJob\n",
+        ":1: apiVersion: unknown version 'kubeflow.org/v3'",
+        "did you mean kubeflow.org/v1?",
+    ),
+    "a companion without a name": (
+        b"apiVersion: v1\nkind: ConfigMap\n",
+        ":1: metadata.name: is missing",
+        "lower-case letters",
+    ),
+    "a companion of another version": (
+        b"apiVersion: v2\nkind: Secret\nmetadata: {name: a}\n",
+        ":1: apiVersion: a Secret is of apiVersion v1, not 'v2'",
+        "",
+    ),
+    "a companion twice": (
+        SETTINGS + b"---\n" + SETTINGS,
+        ":7: document 2: metadata.name: ConfigMap a is there twice: in job.yaml, document 1 too",
+        "give one of them another name",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "told", "hint"), WRONG.values(), ids=WRONG.keys())
+def test_a_file_with_one_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, told: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_bytes(content)
+    found = load_job_files(["job.yaml"])
+    assert [problem_text(one) for one in found.problems] == [f"job.yaml{told}"]
+    assert hint in found.errors[0].problem.hint

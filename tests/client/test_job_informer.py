@@ -1,0 +1,81 @@
+"""What is known of one job and its pods, from what came into its mailbox."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.cluster.support import pod
+from tests.controller.harness import tfjob
+from tests.waiting import until
+from tf_dist.client.log_follower import ContainerInstance
+from tf_dist.client.monitor import JobInformer, ObjectChanged, ObjectsListed, WatchingJobInformer
+from tf_dist.client.stored_jobs import StoredJob
+from tf_dist.cluster.api import PODS, TFJOBS, Object
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+
+JOB: Object = {**tfjob(), "metadata": {"name": "mnist", "namespace": "default", "uid": "u"}}
+
+
+def mailbox() -> JobInformer:
+    return JobInformer(StoredJob(TFJOBS, JOB))
+
+
+def at(version: int, uid: str = "p", **status: Any) -> Object:
+    stored = pod("a")
+    return {**stored, "metadata": {**stored["metadata"], "uid": uid, "resourceVersion": str(version)}, "status": status}
+
+
+RUNNING = {"name": "main", "restartCount": 1, "state": {"running": {}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "number", "ended"),
+    [
+        (None, 0, True),
+        ({}, 0, True),
+        ({"containerStatuses": [RUNNING]}, 1, False),
+        ({"containerStatuses": [RUNNING]}, 0, True),
+        ({"containerStatuses": [{**RUNNING, "name": "other"}]}, 0, True),
+        ({"initContainerStatuses": [RUNNING]}, 1, False),
+        ({"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}, 0, True),
+    ],
+)
+def test_whether_a_container_has_ended(status: Object | None, number: int, ended: bool) -> None:
+    box = mailbox()
+    if status is not None:
+        box.learn(ObjectsListed(PODS, [at(1, **status)]))
+    assert box.ended(ContainerInstance("p", "main", number)) is ended
+
+
+def test_what_a_watch_brings_late_is_older_than_what_a_list_has_told() -> None:
+    box = mailbox()
+    box.learn(ObjectsListed(PODS, [at(5)]))
+    box.learn(ObjectChanged(PODS, "MODIFIED", at(4)))
+    assert box.pods == {"p": at(5)}
+    for version in (5, 6):
+        box.learn(ObjectChanged(PODS, "MODIFIED", at(version, phase=f"{version}")))
+        assert box.pods == {"p": at(version, phase=f"{version}")}
+    box.learn(ObjectChanged(PODS, "ADDED", at(7, "q")))
+    box.learn(ObjectChanged(PODS, "DELETED", at(8)))
+    assert box.pods == {"q": at(7, "q")}
+
+
+def test_another_job_of_the_name_is_not_this_one() -> None:
+    box = mailbox()
+    other = {**JOB, "metadata": {**JOB["metadata"], "uid": "v"}}
+    box.learn(ObjectChanged(TFJOBS, "ADDED", other))
+    assert box.job is not None
+    assert box.job.uid == "u"
+    box.learn(ObjectsListed(TFJOBS, [other]))
+    assert (box.job, box.over) == (None, True)
+
+
+def test_when_it_is_closed_its_watches_end() -> None:
+    with MemoryCluster() as memory:
+        before = {*threading.enumerate()}
+        with WatchingJobInformer(memory, StoredJob(TFJOBS, memory.create(TFJOBS, "default", tfjob()))) as watch:
+            until(lambda: bool(watch.take(60)), 60)
+        until(lambda: {*threading.enumerate()} <= before, 60)

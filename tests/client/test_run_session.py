@@ -1,0 +1,101 @@
+"""A run whose watch of the pods is slower than that of the job misses nothing."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.cluster.support import FixedLogs, owned_by, pod
+from tests.controller.harness import tfjob
+from tests.waiting import until
+from tf_dist.client.log_follower import LogLine, log_opener
+from tf_dist.client.monitor import JobSnapshot
+from tf_dist.client.run_session import RunEnd, RunOptions, RunResult, RunSession
+from tf_dist.client.stored_jobs import StoredJob
+from tf_dist.cluster.api import PODS, TFJOBS, LogOptions, Resource
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.observability.signals import Signals
+from tf_dist.core.api import names
+
+SECONDS = 60
+
+
+class Behind:
+    """A cluster whose watch of the pods tells nothing until something is deleted."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        self._inner = inner
+        self.listed = threading.Event()
+        self._late = threading.Event()
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._inner, verb)
+
+    def list(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        found = self._inner.list(resource, *args, **kwargs)
+        if resource is PODS:
+            self.listed.set()
+        return found
+
+    def watch(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        if resource is PODS:
+            self._late.wait(SECONDS)
+        return self._inner.watch(resource, *args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> None:
+        self._inner.delete(*args, **kwargs)
+        self._late.set()
+
+
+class Notes:
+    """A view that keeps the lines."""
+
+    tick: float | None = None
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
+        self.lines += [line.text for line in lines]
+
+    def say(self, text: str, style: str = "") -> None:
+        self.lines.append(text)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("timeout", [SECONDS, None])
+def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read(timeout: float | None) -> None:
+    with MemoryCluster() as memory:
+        memory.log_source = FixedLogs([b"here\n"])
+        stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
+        behind, view, results = Behind(memory), Notes(), list[RunResult]()
+        job, run_options = (
+            StoredJob(TFJOBS, stored),
+            RunOptions(open_log=lambda _: log_opener(behind, LogOptions(follow=True))),
+        )  # type: ignore[arg-type]
+        session = RunSession(behind, job, view, Signals(), run_options, timeout=timeout)  # type: ignore[arg-type]
+        running = threading.Thread(target=lambda: results.append(session.run()))
+        running.start()
+        try:
+            until(behind.listed.is_set, SECONDS)
+            memory.create(PODS, "default", owned_by(stored, worker(job)))
+            ended = {"name": "main", "restartCount": 0, "state": {"terminated": {"exitCode": 0}}}
+            status = {"phase": "Succeeded", "containerStatuses": [ended]}
+            memory.patch(PODS, "default", "a-worker-0", {"status": status}, subresource="status")
+        finally:
+            memory.patch(TFJOBS, "default", "a", {"status": {"tfDist": {"phase": "Completed"}}}, subresource="status")
+            running.join(SECONDS)
+    assert [result.end for result in results] == [RunEnd.FINISHED]
+    assert view.lines == ["here"]
+
+
+def worker(job: StoredJob) -> dict[str, Any]:
+    """Its only pod."""
+    body = pod("a-worker-0")
+    selected = dict(one.split("=") for one in job.selector.split(","))
+    body["metadata"]["labels"] = {**selected, names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"}
+    return body

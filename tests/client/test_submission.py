@@ -1,0 +1,218 @@
+"""What stands beside a job: made, brought up to date by its own job, and nobody else's ever written into."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from tests.client.companions import CLAIM, config, put, secret, word_of
+from tests.controller.harness import tfjob
+from tf_dist.client.job_files import LoadedJob, load_job_files
+from tf_dist.client.submission import COMPANION_OWNER, WORKDIR, companion_owner, create_companion, create_job
+from tf_dist.client.yaml_files import YamlDocument
+from tf_dist.cluster.api import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, QUEUES, SECRETS, Object, Resource
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.errors import AlreadyExists, Conflict, NotFound, Rejected
+
+
+def stored(cluster: MemoryCluster, resource: Resource = CONFIG_MAPS) -> Object:
+    return cluster.get(resource, "default", "settings")
+
+
+@pytest.fixture(params=[(config, CONFIG_MAPS), (secret, SECRETS)], ids=["ConfigMap", "Secret"])
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_it_is_made_and_brought_up_to_date_by_its_own_job(kind: Any) -> None:
+    body, resource = kind
+    with MemoryCluster() as cluster:
+        assert put(cluster, body()) == "created"
+        before = stored(cluster, resource)
+        assert before["metadata"]["annotations"][COMPANION_OWNER] == "digits"
+        assert put(cluster, body()) == "unchanged"
+        assert stored(cluster, resource) == before
+        assert put(cluster, body("bye")) == "configured"
+        assert word_of(stored(cluster, resource)) == "bye"
+        assert put(cluster, {**body("bye"), "immutable": True}) == "configured"
+
+
+def test_a_key_that_is_not_in_the_file_any_more_goes(kind: Any) -> None:
+    body, resource = kind
+    with MemoryCluster() as cluster:
+        put(cluster, body())
+        key = "data" if resource is CONFIG_MAPS else "stringData"
+        assert put(cluster, {**body(), key: {"other": "x"}}) == "configured"
+        assert list(stored(cluster, resource)["data"]) == ["other"]
+
+
+OTHERS: list[Object] = [{}, {"annotations": {"team": "vision"}}, {"annotations": {COMPANION_OWNER: "another"}}]
+
+
+@pytest.mark.parametrize("metadata", OTHERS)
+def test_what_is_somebody_elses_is_not_written_and_the_error_says_what_to_do(kind: Any, metadata: Object) -> None:
+    body, resource = kind
+    with MemoryCluster() as cluster:
+        theirs = body("theirs")
+        cluster.create(resource, "default", {**theirs, "metadata": {"name": "settings", **metadata}})
+        before = stored(cluster, resource)
+        with pytest.raises(AlreadyExists, match=f"{theirs['kind']} settings in namespace default") as caught:
+            put(cluster, body("ours"))
+        assert "metadata.name" in caught.value.hint
+        assert (
+            f"kubectl annotate -n default {theirs['kind'].lower()}/settings --overwrite {COMPANION_OWNER}=digits"
+            in caught.value.hint
+        )
+        assert stored(cluster, resource) == before
+
+
+def test_what_is_there_already_as_it_is_asked_for_serves_whoever_made_it(kind: Any) -> None:
+    body, resource = kind
+    with MemoryCluster() as cluster:
+        cluster.create(resource, "default", {**body(), "metadata": {"name": "settings"}})
+        before = stored(cluster, resource)
+        assert put(cluster, body()) == "unchanged"
+        assert stored(cluster, resource) == before
+
+
+def test_a_claim_that_others_use_serves_and_one_that_differs_is_refused() -> None:
+    body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "settings"}, "spec": CLAIM}
+    with MemoryCluster() as cluster:
+        cluster.create(PERSISTENT_VOLUME_CLAIMS, "default", {**body, "spec": {**CLAIM, "volumeName": "v"}})
+        assert put(cluster, body) == "unchanged"
+        with pytest.raises(AlreadyExists):
+            put(cluster, {**body, "spec": {**CLAIM, "accessModes": ["ReadWriteOnce"]}})
+
+
+def test_who_took_it_over_by_hand_owns_it(kind: Any) -> None:
+    body, resource = kind
+    with MemoryCluster() as cluster:
+        cluster.create(resource, "default", body("theirs"))
+        cluster.patch(resource, "default", "settings", {"metadata": {"annotations": {COMPANION_OWNER: "digits"}}})
+        assert put(cluster, body("ours")) == "configured"
+
+
+def test_of_a_file_that_names_an_owner_the_real_one_counts(kind: Any) -> None:
+    body, _ = kind
+    with MemoryCluster() as cluster:
+        put(cluster, body("theirs"), owner="another")
+        with pytest.raises(AlreadyExists):
+            put(
+                cluster, {**body("ours"), "metadata": {"name": "settings", "annotations": {COMPANION_OWNER: "another"}}}
+            )
+
+
+class Between:
+    """A cluster where something happens between a look and the write that follows it; ``times`` often."""
+
+    def __init__(self, inner: MemoryCluster, happens: Any, times: int = 1) -> None:
+        self._inner, self._happens, self._left = inner, happens, times
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._inner, verb)
+
+    def get(self, *where: Any) -> Object:
+        found = self._inner.get(*where)
+        if self._left:
+            self._left -= 1
+            self._happens(self._inner)
+        return found
+
+
+def test_one_that_changes_hands_between_the_look_and_the_write_is_not_written(kind: Any) -> None:
+    body, resource = kind
+
+    def taken(cluster: MemoryCluster) -> None:
+        cluster.delete(resource, "default", "settings")
+        put(cluster, body("theirs"), owner="another")
+
+    with MemoryCluster() as cluster:
+        put(cluster, body())
+        with pytest.raises(AlreadyExists):
+            put(Between(cluster, taken), body("ours"))
+        assert word_of(stored(cluster, resource)) == "theirs"
+
+
+def test_one_that_goes_between_is_made_anew(kind: Any) -> None:
+    body, resource = kind
+    with MemoryCluster() as cluster:
+        put(cluster, body())
+        gone = Between(cluster, lambda inner: inner.delete(resource, "default", "settings"))
+        assert put(gone, body("ours")) == "created"
+
+
+def test_one_that_changes_all_the_time_is_an_error_in_the_end(kind: Any) -> None:
+    body, resource = kind
+    count = iter(range(1000))
+
+    def changed(cluster: MemoryCluster) -> None:
+        cluster.patch(resource, "default", "settings", {"metadata": {"labels": {"count": str(next(count))}}})
+
+    with MemoryCluster() as cluster:
+        put(cluster, body())
+        with pytest.raises(Conflict, match="changes faster"):
+            put(Between(cluster, changed, times=1000), body("ours"))
+
+
+def test_two_submits_at_once(kind: Any) -> None:
+    body, resource = kind
+    barrier, said = threading.Barrier(8), []
+
+    def submit(number: int) -> None:
+        barrier.wait()
+        said.append(
+            put(cluster, {**body(f"{number}"), "metadata": {"name": "settings", "labels": {"by": f"n{number}"}}})
+        )
+
+    with MemoryCluster() as cluster:
+        threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(said) == ["configured"] * 7 + ["created"]
+        found = stored(cluster, resource)
+        assert found["metadata"]["labels"] == {"by": f"n{word_of(found)}"}  # of one of them, and not of two
+
+
+def test_a_queue_belongs_to_no_job() -> None:
+    queue = {"apiVersion": "tf-dist.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "q"}, "spec": {"weight": 1}}
+    with MemoryCluster() as cluster:
+        assert put(cluster, queue) == "created"
+        assert put(cluster, {**queue, "spec": {"weight": 2}}, owner="another") == "configured"
+        assert cluster.get(QUEUES, None, "q")["spec"]["weight"] == 2
+
+
+def test_a_namespace_that_is_not_there() -> None:
+    with MemoryCluster() as cluster, pytest.raises((NotFound, Rejected)):
+        create_companion(cluster, YamlDocument("f", None, config(), None), "nowhere", owner="digits")
+
+
+def entry(file: str, name: str, **annotations: str) -> LoadedJob:
+    document = tfjob(name)
+    document["metadata"]["annotations"] = annotations
+    [found] = load_job_files([file], texts={file: json.dumps(document)}).jobs
+    return found
+
+
+def test_annotations_of_the_command_come_on_top_of_the_jobs_own() -> None:
+    with MemoryCluster() as cluster:
+        own = entry("a.yaml", "mnist", team="vision", run="1")
+        found = create_job(cluster, own, "default", workdir="/w", annotations={"run": "2"}).stored
+    assert found["metadata"]["annotations"] == {"team": "vision", "run": "2", WORKDIR: "/w"}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "owner"),
+    [
+        ([("a.yaml", "first"), ("b.yaml", "second"), ("b.yaml", "third")], "second"),
+        ([("a.yaml", "first"), ("c.yaml", "second")], "first"),
+        ([], "b.yaml"),
+    ],
+)
+def test_whose_it_is(jobs: list[tuple[str, str]], owner: str) -> None:
+    files = [(f"/jobs/{file}", name) for file, name in jobs]
+    assert companion_owner(YamlDocument("/jobs/b.yaml", None, config(), None), [entry(*one) for one in files]) == owner

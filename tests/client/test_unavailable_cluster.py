@@ -1,0 +1,201 @@
+"""A cluster that is away for a moment ends no command that looks on: watches and logs go on where they broke off."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.client.raw import CHUNKED, chunk, failure, reply, saying
+from tests.waiting import until
+from tf_dist.client.job_files import load_job_files
+from tf_dist.client.log_follower import ResumingLogStream
+from tf_dist.client.monitor import ObjectChanged, ObjectsListed, ObjectWatcher
+from tf_dist.client.stored_jobs import StoredJob
+from tf_dist.client.submission import create_job
+from tf_dist.client.wait import Backoff, wait_for, watch_forever
+from tf_dist.cluster.api import TFJOBS, LogOptions, Object
+from tf_dist.errors import AlreadyExists, Forbidden, NotFound, Throttled, Unavailable
+
+STAMP = "2026-11-21T10:00:0"
+
+
+def lines(*texts: str, broken: bool = False) -> bytes:
+    """A log stream of these lines; cut off, or brought to its end."""
+    return CHUNKED + b"".join(chunk(f"{text}\n".encode()) for text in texts) + (b"" if broken else b"0\r\n\r\n")
+
+
+def log(client: object, **options: object) -> ResumingLogStream:
+    return ResumingLogStream(client, "default", "a", LogOptions(follow=True, **options))  # type: ignore[arg-type]
+
+
+def test_a_log_goes_on_where_it_broke_off() -> None:
+    first = lines(f"{STAMP}1.5Z one", f"{STAMP}2.25Z two", f"{STAMP}2.25Z two again", broken=True)
+    second = lines(
+        f"{STAMP}1.5Z one", f"{STAMP}2.25Z two", f"{STAMP}2.25Z two again", f"{STAMP}2.25Z still two", "bare"
+    )
+    with saying(first, failure(503), second) as (client, requests), log(client, tail=10) as found:
+        assert list(found) == [b"one\n", b"two\n", b"two again\n", b"still two\n", b"bare\n"]
+    assert b"tailLines=10" in requests[0]
+    assert b"tailLines" not in requests[2]
+    assert b"sinceSeconds" in requests[2]
+
+
+def test_fractions_of_a_second_are_compared_as_such() -> None:
+    first = lines(f"{STAMP}1.5Z one", f"{STAMP}1.75Z two", broken=True)
+    second = lines(f"{STAMP}1.5Z one", f"{STAMP}1.75Z two", f"{STAMP}1.8Z three", f"{STAMP}2Z four")
+    with saying(first, second) as (client, _), log(client) as found:
+        assert list(found) == [b"one\n", b"two\n", b"three\n", b"four\n"]
+
+
+def test_stamps_stay_where_they_were_asked_for() -> None:
+    with saying(lines(f"{STAMP}1.5Z one")) as (client, _), log(client, timestamps=True) as found:
+        assert list(found) == [f"{STAMP}1.5Z one\n".encode()]
+
+
+def test_a_log_that_is_refused_is_not_asked_for_again() -> None:
+    first = lines(f"{STAMP}1Z one", broken=True)
+    with saying(first, failure(404)) as (client, _), log(client) as found:
+        assert next(found) == b"one\n"
+        with pytest.raises(NotFound):
+            next(found)
+
+
+@pytest.mark.parametrize("away", [failure(500), failure(503), failure(429), b""], ids=["500", "503", "429", "reset"])
+def test_a_log_whose_first_opening_fails_in_passing_is_opened_again(away: bytes) -> None:
+    """Nothing was read yet, so nothing that was asked for is left out of the second request."""
+    whole = lines(f"{STAMP}1.5Z one", f"{STAMP}2.25Z two")
+    with saying(away, failure(503), whole) as (client, requests), log(client, tail=10) as found:
+        assert list(found) == [b"one\n", b"two\n"]
+    assert [b"tailLines=10" in request for request in requests] == [True, True, True]
+    assert not any(b"sinceSeconds" in request for request in requests)
+
+
+def test_a_log_that_is_closed_while_it_waits_to_be_opened_again_ends_at_once() -> None:
+    busy = reply(429, {"kind": "Status", "code": 429}, "Retry-After: 100")
+    with saying(busy) as (client, requests), log(client) as found:
+        thread = threading.Thread(target=list, args=(found,))
+        thread.start()
+        until(lambda: bool(requests), 60)
+        found.close()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_log_that_cannot_be_opened_in_time_says_why() -> None:
+    with saying(failure(503)) as (client, _):
+        wanted = LogOptions(follow=True)
+        with ResumingLogStream(client, "default", "a", wanted, limit=-1.0) as found, pytest.raises(Unavailable):
+            next(found)
+
+
+def test_patience_has_an_end_and_does_as_it_is_asked() -> None:
+    backoffs: list[float] = []
+    patience = Backoff(60, sleep=backoffs.append)
+    for _ in range(20):
+        patience.failed(Unavailable("away"))
+    assert all(0.1 <= pause <= 5 for pause in backoffs)
+    assert max(backoffs) > 2
+    patience.failed(Throttled("busy", after=7))
+    assert backoffs[-1] == 7
+    patience.succeeded()
+    patience.failed(Unavailable("away"))
+    assert backoffs[-1] <= 0.2
+    impatient = Backoff(-1, sleep=backoffs.append)
+    with pytest.raises(Unavailable, match="for good"):
+        impatient.failed(Unavailable("for good"))
+
+
+JOB: Object = {
+    "apiVersion": "kubeflow.org/v1",
+    "kind": "TFJob",
+    "metadata": {"name": "a", "namespace": "default", "uid": "u", "resourceVersion": "5"},
+    "spec": {},
+}
+
+
+SPEC: Object = {
+    "tfReplicaSpecs": {
+        "Worker": {"replicas": 1, "template": {"spec": {"containers": [{"name": "tensorflow", "image": "tf"}]}}}
+    }
+}
+
+
+def with_phase(phase: str) -> Object:
+    return {**JOB, "status": {"tfDist": {"phase": phase}}}
+
+
+def listed(*items: Object) -> bytes:
+    return reply(200, {"kind": "List", "metadata": {"resourceVersion": "5"}, "items": list(items)})
+
+
+def event(kind: str, stored: Object) -> bytes:
+    return chunk(json.dumps({"type": kind, "object": stored}).encode() + b"\n")
+
+
+def test_waiting_bears_with_a_cluster_that_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = (
+        *(listed(JOB), failure(503), failure(503), b"", listed(JOB)),
+        *(CHUNKED + event("MODIFIED", with_phase("Running"))[:-9], listed(with_phase("Running"))),
+    )
+    with saying(*answers) as (client, _):
+        wait_for(client, [StoredJob(TFJOBS, JOB)], "running", None, print)
+    assert capsys.readouterr().out == "tfjob/a Running\n"
+
+
+def test_a_list_of_changes_goes_on() -> None:
+    answers = (
+        CHUNKED + event("ADDED", JOB),
+        failure(429),
+        CHUNKED + chunk(json.dumps({"type": "ERROR", "object": {"code": 410}}).encode() + b"\n"),
+        CHUNKED + event("ADDED", JOB) + event("MODIFIED", with_phase("Running")) + b"0\r\n\r\n",
+    )
+    with saying(*answers) as (client, requests):
+        found = watch_forever(client, TFJOBS, "default")
+        assert [one.type for one in islice(found, 3)] == ["ADDED", "ADDED", "MODIFIED"]
+        found.close()  # type: ignore[attr-defined]
+    assert [b"resourceVersion=5" in request for request in requests] == [False, True, True, False]
+
+
+def test_a_watcher_goes_on_through_every_break() -> None:
+    running = {**with_phase("Running"), "metadata": {**JOB["metadata"], "resourceVersion": "6"}}
+    gone = {**running, "metadata": {**JOB["metadata"], "resourceVersion": "7"}}
+    answers = (
+        *(failure(503), listed(JOB), CHUNKED + event("MODIFIED", running)[:-9], b""),
+        CHUNKED + event("MODIFIED", running) + event("DELETED", gone),
+    )
+    items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with saying(*answers) as (client, _):
+        watcher = ObjectWatcher(client, TFJOBS, "default", items.put, fields="metadata.name=a")
+        assert items.get(timeout=60) == ObjectChanged(TFJOBS, "ADDED", JOB)
+        assert items.get(timeout=60) == ObjectsListed(TFJOBS, [JOB])
+        assert items.get(timeout=60) == ObjectChanged(TFJOBS, "MODIFIED", running)
+        assert items.get(timeout=60) == ObjectChanged(TFJOBS, "DELETED", running)
+        watcher.close()
+
+
+def test_a_watcher_that_may_not_look_says_so() -> None:
+    items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with saying(failure(403)) as (client, _):
+        watcher = ObjectWatcher(client, TFJOBS, "default", items.put)
+        assert isinstance(items.get(timeout=60), Forbidden)
+        watcher.close()
+
+
+def test_a_job_whose_answer_was_lost_is_not_taken_for_anothers(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(json.dumps({**JOB, "metadata": {"name": "a"}, "spec": SPEC}))
+    (entry,) = load_job_files([str(tmp_path / "job.yaml")]).jobs
+    taken = failure(409, "AlreadyExists")
+    stored = {**JOB, "spec": {**SPEC, "added": "by the server"}}
+    with saying(b"", taken, reply(200, stored), retries=1) as (client, requests):
+        assert create_job(client, entry, "default").uid == "u"
+    assert [request.split(b" ")[0] for request in requests] == [b"POST", b"POST", b"GET"]
+    other = {**JOB, "spec": {"tfReplicaSpecs": {}}}
+    for answers in ((b"", taken, reply(200, other)), (taken,)):
+        with saying(*answers, retries=1) as (client, _), pytest.raises(AlreadyExists, match="there is a job a"):
+            create_job(client, entry, "default")

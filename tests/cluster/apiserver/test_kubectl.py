@@ -1,0 +1,214 @@
+"""The real kubectl on the embedded cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.support import FixedLogs, config_map, job, node, pod
+from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS, QUEUES, TFJOBS
+from tf_dist.cluster.apiserver.scheduler import Scheduler
+from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+
+pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not on the PATH")
+
+Kubectl = Callable[..., str]
+
+
+@pytest.fixture
+def kubectl(server: ApiServer, tmp_path: Path) -> Kubectl:
+    """Runs kubectl; its output. A failure is an AssertionError with what it said, unless ``fails``."""
+    config = tmp_path / "config"
+    config.touch(mode=0o600)
+    config.write_text(yaml.safe_dump(make_kubeconfig(server.app.url, server.token)))
+
+    def run(*args: str, stdin: object = None, fails: bool = False) -> str:
+        done = subprocess.run(
+            ["kubectl", f"--kubeconfig={config}", f"--cache-dir={tmp_path}/cache", *args],
+            input=json.dumps(stdin) if stdin else None,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def manifest(body: dict, kind: str, api_version: str = "v1") -> dict:
+    return {"apiVersion": api_version, "kind": kind, **body}
+
+
+def rows(output: str) -> list[list[str]]:
+    return [line.split() for line in output.splitlines()]
+
+
+def test_apply_creates_configures_and_prunes_fields(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    body = manifest(job("j", x=1, gone=1), "TFJob", "kubeflow.org/v1")
+    assert "created" in kubectl("apply", "-f", "-", stdin=body)
+    assert "unchanged" in kubectl("apply", "-f", "-", stdin=body)
+    changed = manifest(job("j", x=2), "TFJob", "kubeflow.org/v1")
+    assert "configured" in kubectl("apply", "-f", "-", stdin=changed)
+    assert memory.get(TFJOBS, "default", "j")["spec"] == {"tfReplicaSpecs": {}, "x": 2}
+
+
+def test_apply_on_the_server(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    for value in ("1", "2"):
+        body = manifest(config_map("a", key=value), "ConfigMap")
+        assert "serverside-applied" in kubectl("apply", "--server-side", "-f", "-", stdin=body)
+    assert memory.get(CONFIG_MAPS, "default", "a")["data"] == {"key": "2"}
+
+
+def test_a_dry_run_keeps_nothing(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    body = manifest(config_map("a"), "ConfigMap")
+    assert "server dry run" in kubectl("apply", "--dry-run=server", "-f", "-", stdin=body)
+    assert memory.list(CONFIG_MAPS).items == []
+
+
+def test_jobs_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    memory.create(TFJOBS, "default", job("a"))
+    status = {
+        "conditions": [{"type": "Created", "status": "True"}, {"type": "Running", "status": "True"}],
+        "tfDist": {"ready": "2/3", "why": "WorkersStarting"},
+    }
+    memory.patch(TFJOBS, "default", "a", {"status": status}, subresource="status")
+    memory.create(TFJOBS, "default", job("b"))
+    memory.patch(TFJOBS, "default", "b", {"status": {"phase": "CleanUp"}}, subresource="status")
+    found = rows(kubectl("get", "tfjobs"))
+    assert found[0] == ["NAME", "STATE", "READY", "REASON", "AGE"]
+    assert found[1][:4] == ["a", "Running", "2/3", "WorkersStarting"]
+    assert found[2][:2] == ["b", "CleanUp"]
+    assert kubectl("get", "tfjobs.v1alpha1.kubeflow.org/a", "-o", "jsonpath={.apiVersion}") == "kubeflow.org/v1alpha1"
+
+
+def test_pods_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    memory.create(PODS, "default", pod("a", nodeName="n1"))
+    state = {"terminated": {"exitCode": 1, "reason": "Error"}}
+    status = {"phase": "Failed", "podIP": "10.0.0.7", "containerStatuses": [{"name": "main", "state": state}]}
+    memory.patch(PODS, "default", "a", {"status": status}, subresource="status")
+    assert rows(kubectl("get", "po"))[1][:4] == ["a", "0/1", "Error", "0"]
+    wide = rows(kubectl("get", "po", "-o", "wide"))
+    assert wide[0][5:7] == ["IP", "NODE"]
+    assert wide[1][5:7] == ["10.0.0.7", "n1"]
+    assert json.loads(kubectl("get", "po", "a", "-o", "json"))["status"]["podIP"] == "10.0.0.7"
+    assert kubectl("get", "pods", "-A", "--no-headers").split()[:2] == ["default", "a"]
+
+
+def test_selectors(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    for name, value in (("a", "x"), ("b", "y")):
+        memory.create(PODS, "default", {**pod(name), "metadata": {"name": name, "labels": {"app": value}}})
+    assert kubectl("get", "po", "-l", "app in (x)", "-o", "name") == "pod/a\n"
+    assert kubectl("get", "po", "--field-selector", "metadata.name=b", "-o", "name") == "pod/b\n"
+
+
+def test_describe_shows_why_a_pod_waits(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    memory.create(NODES, None, node("n1", cpu="1"))
+    body = pod("big")
+    body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
+    memory.create(PODS, "default", body)
+    Scheduler(memory).step()
+    said = kubectl("describe", "pod", "big")
+    assert "FailedScheduling" in said
+    assert "0/1 nodes are available: 1 Insufficient cpu." in said
+    assert "n1" in kubectl("describe", "node", "n1")
+    assert rows(kubectl("get", "events"))[1][1:4] == ["Warning", "FailedScheduling", "pod/big"]
+
+
+def test_logs(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    memory.create(PODS, "default", pod("a"))
+    memory.log_source = FixedLogs([b"one\n", b"two\n"])
+    assert kubectl("logs", "a") == "one\ntwo\n"
+    assert kubectl("logs", "-f", "--tail=5", "--timestamps", "--since=1h", "-c", "main", "a") == "one\ntwo\n"
+    assert "not valid" in kubectl("logs", "a", "-c", "none", fails=True)
+
+
+def test_wait(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    memory.create(TFJOBS, "default", job("a"))
+    status = {"conditions": [{"type": "Succeeded", "status": "True"}], "phase": "Done"}
+    memory.patch(TFJOBS, "default", "a", {"status": status}, subresource="status")
+    assert "condition met" in kubectl("wait", "tfjob/a", "--for=condition=Succeeded", "--timeout=20s")
+    assert "condition met" in kubectl("wait", "tfjob/a", "--for=jsonpath={.status.phase}=Done", "--timeout=20s")
+
+
+def test_patch_label_and_delete(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    memory.create(TFJOBS, "default", job("a"))
+    memory.create(PODS, "default", pod("p"))
+    kubectl("patch", "tfjob", "a", "--type=merge", "-p", '{"spec":{"x":1}}')
+    kubectl("patch", "tfjob", "a", "--type=json", "-p", '[{"op":"add","path":"/spec/y","value":2}]')
+    kubectl("patch", "pod", "p", "-p", '{"spec":{"containers":[{"name":"main","image":"example.com/other"}]}}')
+    kubectl("label", "pod", "p", "colour=red")
+    assert memory.get(TFJOBS, "default", "a")["spec"] == {"tfReplicaSpecs": {}, "x": 1, "y": 2}
+    assert memory.get(PODS, "default", "p")["metadata"]["labels"] == {"colour": "red"}
+    kubectl("delete", "tfjob/a", "pod/p")
+    assert memory.list(PODS).items == memory.list(TFJOBS).items == []
+    assert '(NotFound): pods "p" not found' in kubectl("delete", "pod", "p", fails=True)
+
+
+def test_lists_and_drain(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    items = [manifest(node("n1"), "Node"), manifest(pod("p", nodeName="n1"), "Pod")]
+    kubectl("create", "-f", "-", stdin={"apiVersion": "v1", "kind": "List", "items": items})
+    memory.patch(PODS, "default", "p", {"status": {"phase": "Succeeded"}}, subresource="status")
+    assert "drained" in kubectl("drain", "n1", "--force", "--timeout=20s")
+    assert rows(kubectl("get", "nodes"))[1][1] == "Ready,SchedulingDisabled"
+    assert memory.list(PODS).items == []
+
+
+def test_a_drained_pod_says_so_before_it_goes(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    memory.create(NODES, None, node("n1"))
+    since = memory.create(PODS, "default", pod("p", nodeName="n1"))["metadata"]["resourceVersion"]
+    assert "server dry run" in kubectl("drain", "n1", "--force", "--dry-run=server")
+    kubectl("drain", "n1", "--force", "--grace-period=0", "--timeout=20s")
+    with memory.watch(PODS, "default", since=since) as changes:
+        seen = [next(changes) for _ in range(2)]
+    reasons = [[one["reason"] for one in event.object["status"].get("conditions", [])] for event in seen]
+    assert [event.type for event in seen] == ["MODIFIED", "DELETED"]
+    assert reasons == [["EvictionByEvictionAPI"]] * 2
+
+
+def test_what_is_wrong_is_said(kubectl: Kubectl) -> None:
+    bad = manifest(pod("p", restartPolicy="Sometimes"), "Pod")
+    said = kubectl("create", "-f", "-", stdin=bad, fails=True)
+    assert 'The Pod "p" is invalid: spec.restartPolicy: Unsupported value' in said
+    assert "forbidden" in kubectl("delete", "namespace", "default", fails=True)
+
+
+def test_typed_commands_speak_protobuf(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    assert "created" in kubectl("create", "namespace", "team")
+    assert "created" in kubectl("-n", "team", "create", "configmap", "c", "--from-literal=a=b")
+    assert memory.get(CONFIG_MAPS, "team", "c")["data"] == {"a": "b"}
+    assert "yes" in kubectl("auth", "can-i", "create", "pods")
+    assert "tf-dist" in kubectl("auth", "whoami")
+    assert "deleted" in kubectl("delete", "namespace", "team")
+
+
+def test_discovery(kubectl: Kubectl) -> None:
+    assert "tfjobs" in kubectl("api-resources", "--api-group=kubeflow.org", "-o", "name")
+    assert "kubeflow.org/v1alpha1" in kubectl("api-versions").split()
+    assert "Server Version" in kubectl("version")
+    assert kubectl("get", "--raw", "/readyz") == "ok"
+
+
+def test_without_the_token_nothing_is_said(kubectl: Kubectl, server: ApiServer) -> None:
+    said = kubectl(f"--server={server.app.url}", "get", "pods", fails=True)
+    assert "credentials" in said or "Unauthorized" in said
+
+
+def test_queues_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    spec = {"parent": "research", "quotas": {"cpu": {"nominal": 8}}}
+    memory.create(QUEUES, None, {"metadata": {"name": "vision"}, "spec": spec})
+    memory.create(QUEUES, None, {"metadata": {"name": "fresh"}, "spec": {}})
+    status = {"pending": 3, "admitted": 1, "usage": "cpu 4/8", "share": "50%", "used": {"cpu": "4"}}
+    memory.patch(QUEUES, None, "vision", {"status": status}, subresource="status")
+    found = rows(kubectl("get", "queues"))
+    assert found[0] == ["NAME", "PENDING", "ADMITTED", "USED", "SHARE", "PARENT", "AGE"]
+    assert found[1][0] == "fresh"
+    assert found[2][:-1] == ["vision", "3", "1", "cpu", "4/8", "50%", "research"]

@@ -1,0 +1,104 @@
+"""The address book: one port per endpoint, the same on every call, released with the job."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.cluster.support import job
+from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS
+from tf_dist.cluster.api_errors import BadRequest
+from tf_dist.cluster.apiserver.port_allocator import PortAllocator, is_port_free
+from tf_dist.cluster.apiserver.server import ApiServer
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.errors import ClusterError
+
+ENDPOINTS = ["a-ps-0.default.svc:2222", "a-worker-0.default.svc:2222"]
+
+
+def test_each_endpoint_keeps_its_own_port(memory: MemoryCluster) -> None:
+    owner = memory.create(TFJOBS, "default", job("a"))
+    first = PortAllocator(memory).addresses(owner, ENDPOINTS)
+    assert set(first) == set(ENDPOINTS)
+    assert len(set(first.values())) == 2
+    assert all(address.startswith("127.0.0.1:") for address in first.values())
+    # Another book over the same cluster: as after a restart.
+    assert PortAllocator(memory).addresses(owner, ENDPOINTS) == first
+
+
+def test_new_endpoints_are_added(memory: MemoryCluster) -> None:
+    owner = memory.create(TFJOBS, "default", job("a"))
+    book = PortAllocator(memory)
+    first = book.addresses(owner, ENDPOINTS[:1])
+    both = book.addresses(owner, ENDPOINTS)
+    assert both[ENDPOINTS[0]] == first[ENDPOINTS[0]]
+    assert len(set(both.values())) == 2
+
+
+def test_ports_come_back_with_the_end_of_the_job(memory: MemoryCluster) -> None:
+    owner = memory.create(TFJOBS, "default", job("a"))
+    book = PortAllocator(memory, ports=range(20_000, 20_002), free=lambda port: True)
+    book.addresses(owner, ENDPOINTS)
+    other = memory.create(TFJOBS, "default", job("b"))
+    with pytest.raises(ClusterError, match="no free port"):
+        book.addresses(other, ENDPOINTS)
+    memory.delete(TFJOBS, "default", "a")
+    assert memory.list(CONFIG_MAPS).items == []
+    assert len(book.addresses(other, ENDPOINTS)) == 2
+
+
+def test_two_books_never_give_one_port_twice(memory: MemoryCluster) -> None:
+    owner = memory.create(TFJOBS, "default", job("a"))
+
+    def ask(number: int) -> dict[str, str]:
+        return dict(PortAllocator(memory, free=lambda port: True).addresses(owner, [f"w-{number % 8}:2222"]))
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, range(64)))
+    merged: dict[str, str] = {}
+    for given in found:
+        for endpoint, address in given.items():
+            assert merged.setdefault(endpoint, address) == address
+    assert len(set(merged.values())) == 8
+
+
+def test_a_port_that_someone_holds_is_not_given_out(memory: MemoryCluster) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        assert not is_port_free(port)
+        owner = memory.create(TFJOBS, "default", job("a"))
+        with pytest.raises(ClusterError):
+            PortAllocator(memory, ports=range(port, port + 1)).addresses(owner, ENDPOINTS[:1])
+
+
+def test_the_cluster_asks_its_book(memory: MemoryCluster) -> None:
+    owner = memory.create(TFJOBS, "default", job("a"))
+    assert memory.addresses(owner, ENDPOINTS) == {}
+    memory.port_allocator = PortAllocator(memory)
+    assert set(memory.addresses(owner, ENDPOINTS)) == set(ENDPOINTS)
+
+
+def test_who_comes_over_http_has_the_same_ones(memory: MemoryCluster) -> None:
+    owner = memory.create(TFJOBS, "default", job("a"))
+    with ApiServer(memory) as server, RestCluster(server.app.url, token=server.token) as cluster:
+        cluster.get(TFJOBS, "default", "a")
+        assert cluster.addresses(owner, ENDPOINTS) == {}
+        memory.port_allocator = PortAllocator(memory)
+        cluster.get(TFJOBS, "default", "a")
+        assert cluster.addresses(owner, ENDPOINTS) == memory.addresses(owner, ENDPOINTS)
+
+
+def test_what_is_wrong_with_the_question_is_said_over_http(memory: MemoryCluster) -> None:
+    owner = memory.create(TFJOBS, "default", job("a"))
+    memory.port_allocator = PortAllocator(memory, ports=range(20_000, 20_001), free=lambda port: True)
+    with ApiServer(memory) as server, RestCluster(server.app.url, token=server.token, retries=0) as cluster:
+        cluster.get(TFJOBS, "default", "a")
+        with pytest.raises(ClusterError, match="no free port left"):
+            cluster.addresses(owner, ENDPOINTS)
+        with pytest.raises(BadRequest, match="metadata"):
+            cluster.addresses({"kind": "TFJob"}, ENDPOINTS)

@@ -1,0 +1,502 @@
+"""The HTTP face where clients rely on its manners: codes, bodies, streams, and its end.
+
+The HTTP face against clients without the token or manners: they cost little, and disturb no others.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.cluster.support import config_map, pod, take
+from tests.waiting import until
+from tf_dist.cluster.api import CONFIG_MAPS, NAMESPACES, PODS
+from tf_dist.cluster.apiserver.printing import human_duration
+from tf_dist.cluster.apiserver.server import MAX_BODY_BYTES, ApiServer
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.cluster.http_server import ConnectionLimits
+from tf_dist.errors import ClusterError, Forbidden, InvalidJob, Problem, Rejected, Unavailable
+
+Ask = Callable[..., tuple[int, Any]]
+MAPS = "/api/v1/namespaces/default/configmaps"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+@pytest.fixture
+def connection(server: ApiServer) -> Iterator[http.client.HTTPConnection]:
+    connection = http.client.HTTPConnection("127.0.0.1", int(server.app.url.rpartition(":")[2]), timeout=30)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def ask(server: ApiServer, connection: http.client.HTTPConnection) -> Ask:
+    """Sends a request; the code and the decoded body of its answer."""
+
+    def send(method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
+        sent = {"Authorization": f"Bearer {server.token}", **{k.replace("_", "-"): v for k, v in headers.items()}}
+        connection.request(method, path, body, sent)
+        reply = connection.getresponse()
+        data = reply.read()
+        return reply.status, json.loads(data) if "json" in reply.getheader("Content-Type", "") else data
+
+    return send
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "media", "code", "reason"),
+    [
+        ("GET", "/api/v1/nones", None, "", 404, "NotFound"),
+        ("GET", "/apis/none.example.com/v1", None, "", 404, "NotFound"),
+        ("GET", f"{MAPS}/none", None, "", 404, "NotFound"),
+        ("GET", "/none", None, "", 404, "NotFound"),
+        ("PUT", MAPS, b"{}", "", 405, "MethodNotAllowed"),
+        ("POST", "/api/v1", b"{}", "", 405, "MethodNotAllowed"),
+        ("POST", MAPS, b"{", "", 400, "BadRequest"),
+        ("POST", MAPS, b"[" * 100_000, "", 400, "BadRequest"),
+        ("POST", MAPS, b"[]", "", 400, "BadRequest"),
+        ("POST", MAPS, b'{"metadata": {"name": "a"}, "data": {"x": NaN}}', "", 400, "BadRequest"),
+        ("POST", MAPS, b'{"metadata": {"name": "a"}, "kind": "Pod"}', "", 400, "BadRequest"),
+        ("POST", MAPS, b"{}", "text/plain", 415, "UnsupportedMediaType"),
+        ("PATCH", f"{MAPS}/none", b"{}", "application/json", 415, "UnsupportedMediaType"),
+        ("POST", MAPS, b'{"metadata": {"name": "UP"}}', "", 422, "Invalid"),
+        ("GET", f"{MAPS}?limit=many", None, "", 400, "BadRequest"),
+        ("GET", f"{MAPS}?labelSelector=a%20b", None, "", 400, "BadRequest"),
+        ("GET", f"{MAPS}?continue=none", None, "", 400, "BadRequest"),
+        ("GET", f"{MAPS}?watch=1&resourceVersion=x", None, "", 400, "BadRequest"),
+        ("GET", f"{MAPS}?watch=1&resourceVersion=99999", None, "", 410, "Expired"),
+        ("POST", f"{MAPS}?dryRun=Some", b"{}", "", 400, "BadRequest"),
+    ],
+)
+def test_errors_are_statuses(
+    ask: Ask, method: str, path: str, body: bytes | None, media: str, code: int, reason: str
+) -> None:
+    found, status = ask(method, path, body, **({"Content_Type": media} if media else {}))
+    assert (found, status["kind"], status["code"], status["reason"]) == (code, "Status", code, reason)
+    assert status["message"]
+
+
+def test_the_connection_lives_through_errors(ask: Ask, connection: http.client.HTTPConnection) -> None:
+    ask("GET", "/healthz")
+    sock = connection.sock
+    for _ in range(3):
+        assert ask("GET", "/none")[0] == 404
+        assert ask("GET", MAPS)[0] == 200
+    assert connection.sock is sock
+
+
+@pytest.mark.parametrize("said", ["", "Bearer wrong", "Basic d3Jvbmc6d3Jvbmc=", "Bearer \xff"])
+def test_without_the_token_there_is_no_answer(ask: Ask, said: str) -> None:
+    code, status = ask("GET", MAPS, Authorization=said)
+    assert (code, status["reason"]) == (401, "Unauthorized")
+
+
+def test_health_needs_no_token(ask: Ask) -> None:
+    assert ask("GET", "/readyz", Authorization="") == (200, b"ok")
+
+
+def test_a_large_body_is_refused_unread(ask: Ask) -> None:
+    code, status = ask("POST", MAPS, Content_Length=str(17 * 1024 * 1024))
+    assert (code, status["reason"]) == (413, "RequestEntityTooLarge")
+
+
+def test_bodies_come_as_yaml_and_in_chunks(ask: Ask, memory: MemoryCluster) -> None:
+    text = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {when: 2020-01-01}\n"
+    assert ask("POST", MAPS, text, Content_Type="application/yaml")[0] == 201
+    assert memory.get(CONFIG_MAPS, "default", "a")["data"] == {"when": "2020-01-01"}
+
+
+def test_chunked_requests(server: ApiServer, connection: http.client.HTTPConnection) -> None:
+    parts = (part for part in (b'{"metadata": ', b'{"name": "c"}}'))
+    connection.request("POST", MAPS, parts, {"Authorization": f"Bearer {server.token}"}, encode_chunked=True)
+    reply = connection.getresponse()
+    assert (reply.status, json.loads(reply.read())["metadata"]["name"]) == (201, "c")
+
+
+def test_what_is_not_http_gets_an_answer_too(server: ApiServer) -> None:
+    with socket.create_connection(("127.0.0.1", int(server.app.url.rpartition(":")[2])), timeout=30) as raw:
+        raw.sendall(b"BREW /pot HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 405 " in raw.makefile("rb").readline()
+
+
+def test_protobuf_answers_are_not_offered(ask: Ask) -> None:
+    code, found = ask("GET", MAPS, Accept="application/vnd.kubernetes.protobuf,application/json")
+    assert (code, found["kind"]) == (200, "ConfigMapList")
+
+
+def test_damaged_protobuf_is_a_bad_request(ask: Ask) -> None:
+    for body in (b"", b"k8s\x00", b"k8s\x00\x0a\xff", b"k8s\x00" + b"\xff" * 40, b"nothing"):
+        code, _ = ask("POST", MAPS, body, Content_Type="application/vnd.kubernetes.protobuf")
+        assert code == 400
+
+
+def test_all_problems_are_causes(memory: MemoryCluster, server: ApiServer, rest: RestCluster) -> None:
+    def refuse(obj: dict) -> dict:
+        raise InvalidJob([Problem("spec.x", "Required value"), Problem("spec.y", "must be odd", "add one")])
+
+    with MemoryCluster(validators={("", "ConfigMap"): refuse}) as strict, ApiServer(strict) as face:
+        client = RestCluster(face.app.url, token=face.token)
+        with pytest.raises(Rejected) as refused:
+            client.create(CONFIG_MAPS, "default", config_map("a"))
+        client.close()
+    problems = refused.value.problems  # type: ignore[attr-defined]
+    assert [(one.path, one.message) for one in problems] == [
+        ("spec.x", "Required value"),
+        ("spec.y", "must be odd (add one)"),
+    ]
+    assert 'ConfigMap "a" is invalid' in str(refused.value)
+
+
+def test_validators_fill_in_defaults_and_judge_specs_only() -> None:
+    seen: list[str] = []
+
+    def validator(obj: dict) -> dict:
+        seen.append(obj["metadata"]["name"])
+        return {**obj, "data": {"filled": "in", **obj.get("data", {})}}
+
+    with MemoryCluster(validators={("", "ConfigMap"): validator}) as cluster:
+        made = cluster.create(CONFIG_MAPS, "default", config_map("a", x="1"))
+        assert made["data"] == {"filled": "in", "x": "1"}
+        cluster.patch(CONFIG_MAPS, "default", "a", {"metadata": {"labels": {"a": "b"}}})
+        assert seen == ["a"]
+        cluster.patch(CONFIG_MAPS, "default", "a", {"data": {"x": "2"}})
+        assert seen == ["a", "a"]
+
+
+def test_tables_may_be_watched(ask: Ask, memory: MemoryCluster) -> None:
+    memory.create(PODS, "default", pod("a"))
+    code, event = ask("GET", "/api/v1/pods?watch=true&timeoutSeconds=1", Accept=TABLE)
+    assert (code, event["type"]) == (200, "ADDED")
+    assert event["object"]["rows"][0]["cells"][0] == "a"
+
+
+@pytest.mark.parametrize("include", ["None", "Metadata", "Object"])
+def test_tables_carry_what_is_asked_for(ask: Ask, memory: MemoryCluster, include: str) -> None:
+    memory.create(PODS, "default", pod("a"))
+    _, table = ask("GET", f"/api/v1/pods?includeObject={include}", Accept=TABLE)
+    shown = table["rows"][0].get("object", {})
+    assert ("metadata" in shown, "spec" in shown) == (include != "None", include == "Object")
+
+
+def test_metadata_alone(ask: Ask, memory: MemoryCluster) -> None:
+    memory.create(PODS, "default", pod("a"))
+    accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+    _, found = ask("GET", "/api/v1/pods", Accept=accept)
+    assert found["kind"] == "PartialObjectMetadataList"
+    assert [set(item) for item in found["items"]] == [{"kind", "apiVersion", "metadata"}]
+
+
+def test_initial_events_end_with_a_bookmark(
+    memory: MemoryCluster, server: ApiServer, connection: http.client.HTTPConnection
+) -> None:
+    memory.create(PODS, "default", pod("a"))
+    query = "watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"
+    connection.request("GET", f"/api/v1/pods?{query}", headers={"Authorization": f"Bearer {server.token}"})
+    with connection.getresponse() as reply:
+        events = [json.loads(reply.readline()) for _ in range(2)]
+    assert [event["type"] for event in events] == ["ADDED", "BOOKMARK"]
+    assert events[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+def test_stop_ends_live_watches_and_their_threads(memory: MemoryCluster) -> None:
+    server = ApiServer(memory)
+    url = server.start()
+    before = threading.active_count()
+    with RestCluster(url, token=server.token) as client, client.watch(CONFIG_MAPS, timeout=100) as events:
+        memory.create(CONFIG_MAPS, "default", config_map("a"))
+        assert take(events, 1) == [("ADDED", "a")]
+        server.stop()
+        with pytest.raises((Unavailable, StopIteration)):
+            next(events)
+        with pytest.raises(Unavailable, match="no answer"):
+            client.list(CONFIG_MAPS)
+    assert threading.active_count() < before + 1
+
+
+def test_a_client_that_hangs_up_frees_its_watch(memory: MemoryCluster, server: ApiServer) -> None:
+    with RestCluster(server.app.url, token=server.token) as client:
+        events = client.watch(CONFIG_MAPS, timeout=100)
+        memory.create(CONFIG_MAPS, "default", config_map("a"))
+        assert take(events, 1) == [("ADDED", "a")]
+        serving = [thread for thread in threading.enumerate() if thread.name == "tf-dist-connection"]
+        events.close()
+    assert serving
+    for thread in serving:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_loopback_only(memory: MemoryCluster) -> None:
+    with pytest.raises(ClusterError, match="loopback"):
+        ApiServer(memory, host="0.0.0.0")
+
+
+def test_a_taken_port_is_named(memory: MemoryCluster, server: ApiServer) -> None:
+    with pytest.raises(ClusterError, match="cannot listen"):
+        ApiServer(memory, port=int(server.app.url.rpartition(":")[2])).start()
+
+
+def test_a_wrong_token_names_what_was_asked(server: ApiServer) -> None:
+    with RestCluster(server.app.url, token="wrong") as client, pytest.raises(Forbidden, match="list configmaps"):
+        client.list(CONFIG_MAPS)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0s"), (5, "5s"), (119, "119s"), (125, "2m5s"), (600, "10m"), (10800, "3h"), (12060, "3h21m"),
+     (100000, "27h"), (200000, "2d7h"), (700000, "8d"), (70000000, "2y80d"), (300000000, "9y")],
+)  # fmt: skip
+def test_ages_read_as_kubectl_prints_them(seconds: float, text: str) -> None:
+    assert human_duration(seconds) == text
+
+
+BODY = b'{"metadata": {"name": "a"}}'
+SECONDS = 60
+Say = Callable[..., tuple[int, str]]
+
+
+def _port(server: ApiServer) -> int:
+    return int(server.app.url.rpartition(":")[2])
+
+
+def _connect(server: ApiServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", _port(server)), timeout=SECONDS)
+
+
+def _answer(sock: socket.socket) -> tuple[int, str]:
+    """The code and the reason of a Status."""
+    with http.client.HTTPResponse(sock) as reply:
+        reply.begin()
+        data = reply.read()
+        found = json.loads(data) if "json" in reply.headers.get("Content-Type", "") else {}
+        return reply.status, found.get("reason", "")
+
+
+@pytest.fixture
+def say(server: ApiServer) -> Say:
+    """Sends lines of a head, with the token unless told otherwise, and what follows; the answer."""
+
+    def send(first: str, *lines: str, body: bytes = b"", token: bool = True) -> tuple[int, str]:
+        own = [f"Authorization: Bearer {server.token}"] if token else []
+        head = "\r\n".join([f"{first} HTTP/1.1", "Host: x", *own, *lines, "", ""])
+        with _connect(server) as sock:
+            sock.sendall(head.encode("latin-1") + body)
+            return _answer(sock)
+
+    return send
+
+
+def test_who_does_not_know_the_token_is_answered_before_the_body(server: ApiServer) -> None:
+    """Nothing of the body is sent here, so an answer can only come from a server that does not wait for it."""
+    for length in ("1000", str(2**31)):
+        with _connect(server) as sock:
+            sock.sendall(f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+            assert _answer(sock) == (401, "Unauthorized")
+
+
+def test_a_stranger_that_goes_on_sending_gets_the_answer_all_the_same(server: ApiServer) -> None:
+    with _connect(server) as sock:
+        sock.sendall(f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n".encode())
+        sock.sendall(b" " * 2_000_000)
+        assert _answer(sock) == (401, "Unauthorized")
+
+
+def test_the_body_is_asked_for_only_when_it_is_welcome(server: ApiServer) -> None:
+    def ask(token: str, length: int) -> bytes:
+        head = f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nExpect: 100-continue\r\n"
+        with _connect(server) as sock:
+            sock.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())
+            line = sock.makefile("rb").readline()
+            if b" 100 " in line:
+                sock.sendall(BODY)
+            return line
+
+    assert b" 100 " in ask(server.token, len(BODY))
+    assert b" 401 " in ask("wrong", len(BODY))
+    assert b" 413 " in ask(server.token, MAX_BODY_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "body", "code"),
+    [
+        (["Content-Length: -1"], b"", 400),
+        (["Content-Length: +5"], BODY, 400),
+        (["Content-Length: 0x1b"], BODY, 400),
+        (["Content-Length: 2_7"], BODY, 400),
+        (["Content-Length: \xb2"], BODY, 400),
+        (["Content-Length:"], BODY, 400),
+        (["Content-Length: 27, 27"], BODY, 400),
+        (["Content-Length: 27", "Content-Length: 27"], BODY, 400),
+        (["Content-Length: 27", "Content-Length: 5"], BODY, 400),
+        (["Content-Length: 27", "Transfer-Encoding: chunked"], BODY, 400),
+        (["Content-Length: " + "9" * 5000], b"", 413),
+        ([f"Content-Length: {MAX_BODY_BYTES + 1}"], b"", 413),
+        ([], b"", 411),
+        (["Transfer-Encoding: gzip, chunked"], b"0\r\n\r\n", 400),
+        (["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"], b"0\r\n\r\n", 400),
+        (["Transfer-Encoding: identity"], BODY, 400),
+        (["Transfer-Encoding: chunked"], b"-1\r\n" + BODY, 400),
+        (["Transfer-Encoding: chunked"], b"0x5\r\n12345\r\n0\r\n\r\n", 400),
+        (["Transfer-Encoding: chunked"], b"1_0\r\n" + b" " * 16 + b"\r\n0\r\n\r\n", 400),
+        (["Transfer-Encoding: chunked"], b"5\r\n123456\r\n0\r\n\r\n", 400),
+        (["Transfer-Encoding: chunked"], b"\r\n", 400),
+        (["Transfer-Encoding: chunked"], b"a" * 2000, 400),
+        (["Transfer-Encoding: chunked"], b"ffffffff\r\n", 413),
+        (["Transfer-Encoding: chunked"], b"0\r\n" + b"X: y\r\n" * 1000, 400),
+        (["Transfer-Encoding: chunked"], b"0\r\nX: " + b"y" * 2000, 400),
+    ],
+)
+def test_a_body_of_no_clear_length_is_refused(
+    say: Say, memory: MemoryCluster, lines: list[str], body: bytes, code: int
+) -> None:
+    assert say(f"POST {MAPS}", *lines, body=body)[0] == code
+    assert not memory.list(CONFIG_MAPS, "default").items
+
+
+def test_a_body_that_ends_early_changes_nothing(server: ApiServer, memory: MemoryCluster) -> None:
+    """Its first half is a whole document."""
+    for kind in ("Content-Length: 5000", "Transfer-Encoding: chunked"):
+        part = BODY if "Length" in kind else b"%x\r\n%b" % (len(BODY) + 20, BODY)
+        with _connect(server) as sock:
+            head = f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.token}\r\n{kind}\r\n\r\n"
+            sock.sendall(head.encode() + part)
+            sock.shutdown(socket.SHUT_WR)
+            assert _answer(sock)[0] == 400
+    assert not memory.list(CONFIG_MAPS, "default").items
+
+
+def test_a_body_up_to_the_limit_is_read(say: Say, memory: MemoryCluster) -> None:
+    filled = BODY + b" " * (MAX_BODY_BYTES - len(BODY))
+    assert say(f"POST {MAPS}", f"Content-Length: {MAX_BODY_BYTES}", body=filled)[0] == 201
+    chunks = b"%x\r\n%b\r\n0\r\nTrailer: x\r\n\r\n" % (MAX_BODY_BYTES, filled.replace(b'"a"', b'"b"'))
+    assert say(f"POST {MAPS}", "Transfer-Encoding: Chunked", body=chunks)[0] == 201
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.binary(max_size=200))
+def test_whatever_comes_in_chunks_gets_an_answer_and_the_server_lives(server: ApiServer, data: bytes) -> None:
+    with _connect(server) as sock:
+        head = f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.token}\r\n"
+        sock.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + data)
+        sock.shutdown(socket.SHUT_WR)
+        assert 200 <= _answer(sock)[0] < 500
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([f"X-{number}: y" for number in range(200)], 431),
+        (["X: " + "y" * 70_000], 431),
+        ([f"X-{number}: {'y' * 5000}" for number in range(20)], 431),
+        ([f"X-{number}: {'y' * 500}" for number in range(50)], 200),
+    ],
+)
+def test_heads_are_bounded_in_size_and_number(say: Say, lines: list[str], code: int) -> None:
+    """In all, not only line by line: a hundred lines of 64 KiB are 6 MiB for each stranger."""
+    assert say("GET /healthz", *lines, token=False)[0] == code
+
+
+def test_a_first_line_without_end_is_refused(server: ApiServer) -> None:
+    with _connect(server) as sock:
+        sock.sendall(b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n")
+        assert _answer(sock)[0] == 414
+
+
+# Connections
+
+
+@pytest.fixture
+def narrow(memory: MemoryCluster) -> Iterator[ApiServer]:
+    """A server with room for eight connections."""
+    with ApiServer(memory, limits=ConnectionLimits(connections=8, seconds=SECONDS)) as server:
+        yield server
+
+
+def _threads() -> int:
+    return sum(thread.name == "tf-dist-connection" for thread in threading.enumerate())
+
+
+def _is_closed(sock: socket.socket) -> bool:
+    try:
+        sock.settimeout(0.01)
+        return sock.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_strangers_that_say_nothing_keep_no_client_of_the_owner_out(narrow: ApiServer) -> None:
+    with RestCluster(narrow.app.url, token=narrow.token, retries=0) as client:
+        client.get(NAMESPACES, None, "default")
+        with client.watch(CONFIG_MAPS, timeout=SECONDS) as events, ExitStack() as stack:
+            strangers = [stack.enter_context(closing(_connect(narrow))) for _ in range(40)]
+            for sock in strangers[::2]:
+                with closing(sock.dup()) as other:
+                    other.sendall(b"GET /api/v1/pods HTTP/1.1\r\nX")
+            client.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}})
+            assert next(iter(events)).object["metadata"]["name"] == "a"
+            with RestCluster(narrow.app.url, token=narrow.token, retries=0) as another:
+                another.get(NAMESPACES, None, "default")
+            until(lambda: _threads() <= 8, SECONDS)
+            assert sum(_is_closed(sock) for sock in strangers) >= 30
+
+
+def test_idle_clients_go_before_those_that_are_served(narrow: ApiServer) -> None:
+    with ExitStack() as stack:
+        watching = stack.enter_context(RestCluster(narrow.app.url, token=narrow.token, retries=0))
+        events = stack.enter_context(watching.watch(CONFIG_MAPS, timeout=SECONDS))
+        for _ in range(20):
+            idle = stack.enter_context(RestCluster(narrow.app.url, token=narrow.token, retries=0))
+            idle.get(NAMESPACES, None, "default")
+        until(lambda: _threads() <= 8, SECONDS)
+        idle.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}})
+        assert next(iter(events)).object["metadata"]["name"] == "a"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\n\r\n"])
+def test_a_stranger_has_a_few_seconds_however_it_drips(memory: MemoryCluster, sent: bytes) -> None:
+    limits = ConnectionLimits(connections=8, seconds=0.5)
+    with ApiServer(memory, limits=limits) as server, _connect(server) as sock:
+        sock.sendall(sent)
+
+        def dripped() -> bool:
+            try:
+                sock.sendall(b"X: y\r\n" if sent else b"")
+            except OSError:
+                return True
+            return _is_closed(sock)
+
+        until(dripped, SECONDS)
+        until(lambda: _threads() == 0, SECONDS)
+
+
+def test_a_client_that_is_served_takes_its_time(memory: MemoryCluster) -> None:
+    """Much longer than a stranger may: until a stranger that came later has been closed."""
+    limits = ConnectionLimits(connections=8, seconds=0.3)
+    with (
+        ApiServer(memory, limits=limits) as server,
+        RestCluster(server.app.url, token=server.token, retries=0) as client,
+        client.watch(CONFIG_MAPS, timeout=SECONDS) as events,
+    ):
+        for _ in range(3):
+            with _connect(server) as stranger:
+                until(lambda: _is_closed(stranger), SECONDS)
+        client.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}})
+        assert next(iter(events)).object["metadata"]["name"] == "a"
+
+
+def test_a_token_is_compared_as_a_whole(say: Say, server: ApiServer) -> None:
+    said: list[Any] = [server.token[:-1], server.token + "x", server.token.swapcase(), "", " "]
+    for token in said:
+        assert say(f"GET {MAPS}", f"Authorization: Bearer {token}", token=False)[0] == 401

@@ -1,0 +1,249 @@
+"""What a cache keeps is the newest version of each object, in whatever order versions come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_dist.cluster.client.indexer import Indexer, object_key, parse_resource_version
+
+
+def item(name: str, version: int | str, uid: str = "", **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": uid or name, "resourceVersion": str(version), "labels": labels}}
+
+
+def group_of(stored: dict[str, Any]) -> str:
+    return stored["metadata"]["labels"].get("group", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("7", 7), ("9" * 20, 10**20 - 1), ("9" * 21, 0), ("", 0), (None, 0), ("-1", 0), ("1a", 0)],
+)
+def test_a_version_is_a_number_of_up_to_64_bits_or_none_at_all(text: str | None, number: int) -> None:
+    assert parse_resource_version(text) == number
+
+
+@pytest.mark.parametrize(("namespace", "key"), [({"namespace": "n"}, ("n", "a")), ({}, ("", "a"))])
+def test_objects_of_the_same_name_are_told_apart_by_their_namespace(
+    namespace: dict[str, str], key: tuple[str, str]
+) -> None:
+    assert object_key({"metadata": {"name": "a", **namespace}}) == key
+
+
+def test_a_newer_version_replaces_an_older_and_never_the_other_way() -> None:
+    cache = Indexer()
+    assert cache.put(item("a", 5)) is not None
+    assert cache.put(item("a", 4)) is None
+    assert cache.put(item("a", 5)) is None
+    change = cache.put(item("a", 10))
+    assert change is not None
+    assert change.old == item("a", 5)
+    assert cache.get(("", "a")) == item("a", 10)
+
+
+def test_versions_that_are_no_numbers_replace_one_another() -> None:
+    cache = Indexer()
+    cache.put(item("a", "x"))
+    assert cache.put(item("a", "x")) is None
+    assert cache.put(item("a", "w")) is not None
+    assert cache.put(item("a", 5)) is not None
+    assert cache.put(item("a", "v")) is not None
+
+
+@pytest.mark.parametrize(
+    ("known", "deleted", "goes"),
+    [(2, 1, False), (9, 8, False), (9, 9, True), (9, 10, True), (9, "x", True), ("x", 9, True)],
+)
+def test_a_deletion_takes_what_is_no_newer_and_one_without_a_number_whatever_there_is(
+    known: int | str, deleted: int | str, goes: bool
+) -> None:
+    cache = Indexer()
+    cache.put(item("a", known))
+    assert (cache.remove(item("a", deleted)) is not None) is goes
+    assert len(cache) == (0 if goes else 1)
+
+
+@pytest.mark.parametrize(
+    ("followed", "answered", "news"),
+    [(0, 1, True), (5, 4, False), (5, 5, False), (5, 6, True), (5, "x", True)],
+)
+def test_an_answer_is_news_if_it_is_newer_than_all_that_was_followed(
+    followed: int, answered: int | str, news: bool
+) -> None:
+    cache = Indexer()
+    if followed:
+        cache.replace([], followed)
+    assert (cache.put_response(item("a", answered)) is not None) is news
+    assert len(cache) == news
+
+
+def test_a_deletion_does_not_take_what_came_after_it() -> None:
+    cache = Indexer()
+    cache.put(item("a", 9, uid="second"))
+    assert cache.remove(item("a", 7, uid="first")) is None
+    assert cache.discard(("", "a"), "first") is None
+    assert len(cache) == 1
+    assert cache.remove(item("a", 12, uid="second")) is not None
+    assert len(cache) == 0
+
+
+def test_a_list_takes_what_it_lacks_unless_that_is_newer() -> None:
+    cache = Indexer()
+    for name, version in (("old", 6), ("new", 8), ("kept", 4)):
+        cache.put(item(name, version))
+    changes = cache.replace([item("kept", 4), item("more", 5)], 6)
+    assert sorted(one["metadata"]["name"] for one in cache.items()) == ["kept", "more", "new"]
+    assert [(change.old is not None, change.new is not None) for change in changes] == [(True, False), (False, True)]
+
+
+def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_believed() -> None:
+    """A list that is newer than all we have, and shows an object as it was before: what we have of it never was."""
+    cache = Indexer(group_of)
+    cache.put(item("a", 8, group="g"))
+    cache.put(item("newer", 12))
+    changes = cache.replace([item("a", 3, group="h"), item("newer", 11)], 10)
+    assert cache.get(("", "a")) == item("a", 3, group="h")
+    assert cache.get(("", "newer")) == item("newer", 12), "the list was made before that"
+    assert [(change.old, change.new) for change in changes] == [(item("a", 8, group="g"), item("a", 3, group="h"))]
+    assert cache.group("g") == []
+
+
+def test_a_server_that_was_set_back_gives_a_version_to_something_else() -> None:
+    """What was known by that version never was; where nothing is known of a restoration, a version says it all."""
+    cache = Indexer(group_of)
+    cache.put(item("a", 8, group="g"))
+    cache.put(item("b", 4))
+    assert cache.replace([item("a", 8, group="h"), item("b", 4)], 10) == []
+    changes = cache.replace([item("a", 8, group="h"), item("b", 4)], 10, doubted=True)
+    assert changes == [(item("a", 8, group="g"), item("a", 8, group="h"))]
+    assert cache.group("g") == []
+    assert cache.group("h") == [item("a", 8, group="h")]
+
+
+@pytest.mark.parametrize(
+    ("known", "listed", "at", "shown"),
+    [(8, 1, 10, 1), (10, 3, 10, 3), (11, 3, 10, 11), (8, "x", 10, "x")],
+    ids=["the first version", "as new as the list", "newer than the list", "no number"],
+)
+def test_what_a_list_shows_in_another_version_is_one_change_at_most(
+    known: int, listed: int | str, at: int, shown: int | str
+) -> None:
+    cache = Indexer()
+    cache.put(item("a", known))
+    changes = cache.replace([item("a", listed)], at)
+    assert cache.get(("", "a")) == item("a", shown)
+    assert len(changes) == (shown != known)
+
+
+def test_a_server_that_was_set_back_is_believed() -> None:
+    cache = Indexer()
+    cache.put(item("kept", 3))
+    cache.put(item("never-was", 9))
+    cache.put(item("changed", 8))
+    cache.replace([item("kept", 3), item("changed", 2)], 4, set_back=True)
+    assert {one["metadata"]["name"]: one for one in cache.items()} == {
+        "kept": item("kept", 3),
+        "changed": item("changed", 2),
+    }
+    assert cache.put_response(item("changed", 5)) is not None
+
+
+def test_an_expected_deletion_shows_until_news_comes() -> None:
+    cache = Indexer()
+    cache.put(item("a", 1))
+    assert cache.mark_deleting(("", "a"), "other", "now") is None
+    assert cache.mark_deleting(("", "a"), "a", "now") is not None
+    assert cache.mark_deleting(("", "a"), "a", "later") is None
+    found = cache.get(("", "a"))
+    assert found is not None
+    assert found["metadata"]["deletionTimestamp"] == "now"
+    cache.put(item("a", 2))
+    assert cache.get(("", "a")) == item("a", 2)
+
+
+def test_a_group_follows_its_members() -> None:
+    cache = Indexer(group_of)
+    cache.put(item("a", 1, group="x"))
+    cache.put(item("b", 2, group="x"))
+    cache.put(item("c", 3))
+    assert [one["metadata"]["name"] for one in cache.group("x")] == ["a", "b"]
+    cache.put(item("a", 4, group="y"))
+    assert [one["metadata"]["name"] for one in cache.group("x")] == ["b"]
+    changes = cache.replace_group("x", [item("d", 5, group="x")], 6)
+    assert [(change.old, change.new) for change in changes] == [
+        (item("b", 2, group="x"), None),
+        (None, item("d", 5, group="x")),
+    ]
+    assert [one["metadata"]["name"] for one in cache.group("x")] == ["d"]
+    assert len(cache) == 3
+    cache.discard(("", "d"), "d")
+    assert cache.group("x") == []
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
+    """What happened to a few objects, in the order of the versions: each was written or deleted."""
+    alive: dict[str, int] = {}
+    history = []
+    for version in range(1, draw(st.integers(1, 25)) + 1):
+        name = draw(st.sampled_from("abc"))
+        if name in alive and draw(st.booleans()):
+            history.append(("DELETED", item(name, version, f"{name}{alive.pop(name)}", group="x")))
+        else:
+            alive.setdefault(name, version)
+            group = draw(st.sampled_from(["x", "y"]))
+            history.append(("MODIFIED", item(name, version, f"{name}{alive[name]}", group=group)))
+    return history
+
+
+@given(histories(), st.data())
+def test_a_watch_a_list_and_the_answers_to_writes_come_together_to_the_truth(
+    history: list[tuple[str, dict[str, Any]]], data: st.DataObject
+) -> None:
+    """The watch brings everything in order; lists are made at any moment; answers to writes come early or late."""
+    cache = Indexer(group_of)
+    at = 0
+    truth: dict[str, dict[str, Any]] = {}
+    answers = []
+    for version, (type_, stored) in enumerate(history, 1):
+        if type_ == "DELETED":
+            truth.pop(stored["metadata"]["name"])
+        else:
+            truth[stored["metadata"]["name"]] = stored
+            answers.append(stored)
+        match data.draw(st.sampled_from(["watch", "list", "group", "nothing"])):
+            case "list":
+                cache.replace(list(truth.values()), version)
+                at = version
+            case "group":
+                cache.replace_group("x", [one for one in truth.values() if group_of(one) == "x"], version)
+            case "watch":
+                upto = data.draw(st.integers(at, version))
+                _follow(cache, history, at, upto)
+                at = upto
+        if answers and data.draw(st.booleans()):
+            cache.put_response(answers.pop(data.draw(st.integers(0, len(answers) - 1))))
+    _follow(cache, history, at, len(history))
+    for late in answers:
+        cache.put_response(late)
+    assert {one["metadata"]["name"]: one for one in cache.items()} == truth
+    for group in ("x", "y"):
+        wanted = [one for one in truth.values() if group_of(one) == group]
+        assert sorted(map(str, cache.group(group))) == sorted(map(str, wanted))
+
+
+def _follow(cache: Indexer, history: list[tuple[str, dict[str, Any]]], begin: int, end: int) -> None:
+    for type_, stored in history[begin:end]:
+        (cache.remove if type_ == "DELETED" else cache.put)(stored)
+    cache.followed = max(cache.followed, end)
+
+
+def test_an_answer_that_comes_after_the_deletion_brings_nothing_back() -> None:
+    cache = Indexer()
+    _follow(cache, [("ADDED", item("a", 1)), ("DELETED", item("a", 2))], 0, 2)
+    assert cache.put_response(item("a", 1)) is None
+    assert len(cache) == 0

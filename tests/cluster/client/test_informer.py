@@ -1,0 +1,694 @@
+"""The reflector against a server that misbehaves: its cache comes out right, and it asks exactly what it has to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import pytest
+
+from tests.faults.flaky import (
+    Answer,
+    Asked,
+    End,
+    FlakyServer,
+    Late,
+    Refusal,
+    Silence,
+    bookmark,
+    event,
+    gone,
+    listed,
+    watched,
+)
+from tests.waiting import until
+from tf_dist.cluster.api import PODS, TFJOBS, Object, Resource
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.informer import Informer
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.errors import Forbidden, NotFound, Unavailable
+
+SECONDS = 60
+
+
+@dataclass
+class Scene:
+    """A reflector, its server, and all that it told."""
+
+    server: FlakyServer
+    client: RestCluster
+    resource: Resource
+    changes: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    failures: list[int] = field(default_factory=list)
+    reflector: Informer = field(init=False)
+
+    def obj(self, name: str, version: int) -> Object:
+        metadata = {"name": name, "namespace": "default", "resourceVersion": str(version), "uid": f"uid-{name}"}
+        return {"apiVersion": self.resource.api_version, "kind": self.resource.kind, "metadata": metadata}
+
+    def changed(self, old: Object | None, new: Object | None) -> None:
+        self.changes.append(f"{_short(old)}>{_short(new)}")
+
+    def paused(self, failures: int) -> float:
+        self.failures.append(failures)
+        return 0.0
+
+    def rows(self) -> list[str]:
+        """The cache: ``name@version`` of everything in it."""
+        return sorted(_short(obj) for obj in self.reflector.items())
+
+    def told(self, *changes: str) -> None:
+        """It comes to tell exactly these, which is a moment after the cache shows them."""
+        try:
+            until(lambda: self.changes == [*changes], SECONDS, every=0.005)
+        except AssertionError:
+            assert self.changes == [*changes]
+
+    def expect(self, rows: list[str], asked: list[str]) -> None:
+        """It comes to hold this, after exactly these requests."""
+        try:
+            until(lambda: self.rows() == rows and self.server.said() == asked, SECONDS, every=0.005)
+        except AssertionError:
+            assert (self.rows(), self.server.said()) == (rows, asked)
+
+
+def _short(obj: Object | None) -> str:
+    return f"{obj['metadata']['name']}@{obj['metadata']['resourceVersion']}" if obj else "-"
+
+
+Script = Callable[[Scene], list[Answer]]
+
+
+@contextmanager
+def reflecting(
+    script: Script,
+    resource: Resource = PODS,
+    *,
+    last: Callable[[Asked], Answer] | None = None,
+    stall: float = 90,
+    **options: Any,
+) -> Iterator[Scene]:
+    """A started reflector of a server with this script, which ends before the server does."""
+    with FlakyServer([], last) as server, RestCluster(server.url, stall=stall, retries=0) as client:
+        scene = Scene(server, client, resource)
+        server.script.extend(script(scene))
+        wanted: dict[str, Any] = {"changed": scene.changed, "pause": scene.paused, **options}
+        scene.reflector = Informer(
+            client, resource, restarted=lambda _, cause: scene.causes.append(cause), namespace="default", **wanted
+        )
+        scene.reflector.start()
+        try:
+            yield scene
+        finally:
+            scene.reflector.stop()
+        assert [str(asked) for asked in server.unexpected] == []
+
+
+both_kinds = pytest.mark.parametrize("resource", [PODS, TFJOBS], ids=["pods", "custom"])
+
+
+# The eight faults of every API server's life.
+
+
+@both_kinds
+def test_a_watch_that_ends_goes_on_at_the_last_version(resource: Resource) -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [
+            listed(5, s.obj("a", 3)),
+            watched(event("ADDED", s.obj("b", 7)), end=End.CLEAN),
+            watched(event("MODIFIED", s.obj("a", 8)), event("DELETED", s.obj("b", 9))),
+        ]
+
+    with reflecting(script, resource) as scene:
+        scene.expect(["a@8"], ["list", "watch 5", "watch 7"])
+        scene.told("->a@3", "->b@7", "a@3>a@8", "b@7>-")
+        until(lambda: scene.reflector.version == "9", SECONDS, every=0.005)
+        assert scene.server.asked[1].query["allowWatchBookmarks"] == "true"
+        assert scene.server.asked[0].path == resource.path("default")
+        assert scene.reflector.problem is None
+
+
+@both_kinds
+def test_a_bookmark_is_where_it_goes_on(resource: Resource) -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [
+            listed(5, s.obj("a", 3)),
+            watched(event("ADDED", s.obj("b", 7)), bookmark(20), end=End.CLEAN),
+            watched(),
+        ]
+
+    with reflecting(script, resource) as scene:
+        scene.expect(["a@3", "b@7"], ["list", "watch 5", "watch 20"])
+        assert scene.changes == ["->a@3", "->b@7"]
+
+
+@both_kinds
+@pytest.mark.parametrize("refusal", [watched(gone()), Refusal(410)], ids=["in the stream", "HTTP"])
+def test_gone_lists_anew(resource: Resource, refusal: Answer) -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [
+            listed(5, s.obj("a", 3), s.obj("b", 4), s.obj("c", 5)),
+            refusal,
+            listed(30, s.obj("a", 3), s.obj("c", 22), s.obj("d", 25)),
+            watched(),
+        ]
+
+    with reflecting(script, resource) as scene:
+        scene.expect(["a@3", "c@22", "d@25"], ["list", "watch 5", "list", "watch 30"])
+        assert scene.changes[:3] == ["->a@3", "->b@4", "->c@5"]
+        assert sorted(scene.changes[3:]) == ["->d@25", "b@4>-", "c@5>c@22"]
+        assert scene.reflector.problem is None
+        assert len(scene.causes) == 1
+
+
+@both_kinds
+@pytest.mark.parametrize("refusal", [watched(gone()), Refusal(410)], ids=["in the stream", "HTTP"])
+def test_gone_again_and_again_lists_each_time_and_pauses(resource: Resource, refusal: Answer) -> None:
+    rounds = 6
+
+    def script(s: Scene) -> list[Answer]:
+        lists = [listed(10 * n, s.obj("a", 10 * n)) for n in range(1, rounds + 1)]
+        return [answer for one in lists for answer in (one, refusal)] + [listed(100, s.obj("b", 99)), watched()]
+
+    with reflecting(script, resource) as scene:
+        each = [asked for n in range(1, rounds + 1) for asked in ("list", f"watch {10 * n}")]
+        scene.expect(["b@99"], [*each, "list", "watch 100"])
+        # The first may be tried at once; a server that goes on refusing is left alone for longer and longer.
+        assert len(scene.failures) >= rounds - 1
+        assert max(scene.failures) >= rounds - 1
+
+
+@both_kinds
+@pytest.mark.parametrize("end", [End.RESET, End.CUT])
+def test_a_line_cut_in_the_middle(resource: Resource, end: End) -> None:
+    read = threading.Event()
+
+    def script(s: Scene) -> list[Answer]:
+        half = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","names'
+        return [
+            listed(5, s.obj("a", 3)),
+            watched(event("ADDED", s.obj("b", 7)), half, end=end, when=read),
+            watched(event("MODIFIED", s.obj("a", 8))),
+        ]
+
+    with reflecting(script, resource) as scene:
+        until(lambda: scene.rows() == ["a@3", "b@7"], SECONDS, every=0.005)
+        read.set()
+        scene.expect(["a@8", "b@7"], ["list", "watch 5", "watch 7"])
+        scene.told("->a@3", "->b@7", "a@3>a@8")
+        assert scene.failures
+
+
+@both_kinds
+def test_a_servers_wish_to_wait_is_kept(resource: Resource) -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [
+            Refusal(429, retry_after=1),
+            listed(5, s.obj("a", 3)),
+            Refusal(429, retry_after=1),
+            watched(event("ADDED", s.obj("b", 7))),
+        ]
+
+    with reflecting(script, resource) as scene:
+        scene.expect(["a@3", "b@7"], ["list", "list", "watch 5", "watch 5"])
+        first, second, third, fourth = (asked.at for asked in scene.server.asked)
+        assert second - first >= 0.95
+        assert fourth - third >= 0.95
+
+
+@both_kinds
+@pytest.mark.parametrize("silence", [Silence(), watched()], ids=["before the answer", "in the stream"])
+def test_a_silent_connection_is_given_up(resource: Resource, silence: Answer) -> None:
+    """What is asked decides about the answer: on a busy machine, what is not silent may be given up, too."""
+    stall, begun = 0.3, time.monotonic()
+    scenes: list[Scene] = []
+    silent = iter([silence])
+
+    def script(s: Scene) -> list[Answer]:
+        scenes.append(s)
+        return []
+
+    def answer(asked: Asked) -> Answer:
+        obj = scenes[0].obj
+        match str(asked):
+            case "list":
+                return listed(5, obj("a", 3))
+            case "watch 5":
+                return next(silent, None) or watched(event("MODIFIED", obj("a", 8)), end=End.CLEAN)
+            case _:
+                return watched()
+
+    with reflecting(script, resource, last=answer, stall=stall) as scene:
+        # What follows is as silent as before, so it asks again from time to time.
+        until(lambda: scene.rows() == ["a@8"] and scene.server.said()[-2:] == ["watch 8"] * 2, SECONDS, every=0.005)
+        said, seconds = scene.server.said(), time.monotonic() - begun
+        assert [what for what, _ in groupby(said)] == ["list", "watch 5", "watch 8"]
+        assert said.count("watch 5") >= 2
+        assert said.count("watch 8") <= 1 + seconds / stall, "each is waited for"
+        scene.told("->a@3", "a@3>a@8")
+
+
+# Lists
+
+
+def test_a_list_in_pages() -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [listed(5, s.obj("a", 3), token="t1"), listed(5, s.obj("b", 4), token="t2"), listed(5), watched()]
+
+    with reflecting(script) as scene:
+        scene.expect(["a@3", "b@4"], ["list", "list +t1", "list +t2", "watch 5"])
+        assert int(scene.server.asked[0].query["limit"]) > 0
+
+
+def test_a_page_that_has_expired_starts_the_list_anew() -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [
+            listed(5, s.obj("a", 3), s.obj("old", 4), token="t1"),
+            Refusal(410),
+            listed(9, s.obj("a", 3), s.obj("b", 8)),
+            watched(),
+        ]
+
+    with reflecting(script) as scene:
+        scene.expect(["a@3", "b@8"], ["list", "list +t1", "list", "watch 9"])
+        assert scene.changes == ["->a@3", "->b@8"]
+
+
+def test_nothing_of_a_list_shows_before_its_last_page() -> None:
+    allowed = threading.Event()
+
+    def script(s: Scene) -> list[Answer]:
+        return [listed(5, s.obj("a", 3), token="t1"), Late(listed(5, s.obj("b", 4)), allowed), watched()]
+
+    with reflecting(script) as scene:
+        until(lambda: scene.server.said() == ["list", "list +t1"], SECONDS, every=0.005)
+        assert not scene.reflector.synced()
+        assert not scene.reflector.wait_synced(0)
+        assert scene.rows() == []
+        allowed.set()
+        assert scene.reflector.wait_synced(SECONDS)
+        assert scene.rows() == ["a@3", "b@4"]
+
+
+def test_an_older_list_is_not_believed() -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [
+            listed(50, s.obj("a", 40)),
+            watched(event("MODIFIED", s.obj("a", 60)), event("ADDED", s.obj("b", 61)), gone()),
+            listed(45, s.obj("a", 40), s.obj("c", 41)),
+            listed(70, s.obj("a", 60), s.obj("b", 61)),
+            watched(),
+        ]
+
+    with reflecting(script) as scene:
+        scene.expect(["a@60", "b@61"], ["list", "watch 50", "list", "list", "watch 70"])
+        assert scene.changes == ["->a@40", "a@40>a@60", "->b@61"]
+        assert scene.failures
+
+
+def test_who_was_away_for_long_and_then_answers_with_older_lists_is_asked_again_soon() -> None:
+    """A restored server: only after some older lists is it believed, and until then nothing new is seen."""
+
+    def script(s: Scene) -> list[Answer]:
+        away = [Refusal(503) for _ in range(5)]
+        older = [listed(45, s.obj("a", 40)) for _ in range(3)]
+        return [listed(50, s.obj("a", 40)), watched(gone()), *away, *older, listed(70, s.obj("a", 60)), watched()]
+
+    with reflecting(script) as scene:
+        scene.expect(["a@60"], ["list", "watch 50", *["list"] * 9, "watch 70"])
+        assert scene.failures[-8:] == [1, 2, 3, 4, 5, 0, 1, 2]
+
+
+def test_that_the_server_was_set_back_is_said_once_and_not_of_older_lists_that_are_not_believed() -> None:
+    """What follows other kinds may have been overtaken by the restored server, and notices nothing."""
+    said: list[int] = []
+
+    def script(s: Scene) -> list[Answer]:
+        older = [listed(45, s.obj("a", 40)) for _ in range(9)]
+        return [listed(50, s.obj("a", 48)), watched(gone()), *older, watched()]
+
+    with reflecting(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+        scene.expect(["a@40"], ["list", "watch 50", *["list"] * 9, "watch 45"])
+        assert said == [11]
+
+
+# The cache
+
+
+def test_what_was_written_shows_at_once_and_the_watch_confirms_it() -> None:
+    written = threading.Event()
+
+    def script(s: Scene) -> list[Answer]:
+        late = [event("MODIFIED", s.obj("a", 6)), event("MODIFIED", s.obj("a", 8)), event("ADDED", s.obj("b", 9))]
+        return [listed(5, s.obj("a", 3)), watched(end=End.CLEAN, when=written), watched(*late)]
+
+    with reflecting(script) as scene:
+        until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
+        scene.reflector.put(scene.obj("a", 8))
+        scene.reflector.put(scene.obj("a", 7))
+        assert scene.rows() == ["a@8"]
+        written.set()
+        # It goes on where the watch was: a write of its own says nothing about what others have done meanwhile.
+        scene.expect(["a@8", "b@9"], ["list", "watch 5", "watch 5"])
+        scene.told("->a@3", "a@3>a@8", "->b@9")
+
+
+def test_a_list_that_began_before_a_write_does_not_undo_it() -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [listed(5, s.obj("a", 3)), watched(gone()), listed(7, s.obj("a", 3)), watched()]
+
+    with FlakyServer([]) as server, RestCluster(server.url, retries=0) as client:
+        scene = Scene(server, client, PODS)
+        server.script.extend(script(scene))
+        reflector = Informer(client, PODS, namespace="default", changed=scene.changed, pause=scene.paused)
+        scene.reflector = reflector
+        reflector.put(scene.obj("b", 9))
+        reflector.start()
+        try:
+            scene.expect(["a@3", "b@9"], ["list", "watch 5", "list", "watch 7"])
+        finally:
+            reflector.stop()
+        assert scene.changes[-1] != "b@9>-"
+
+
+def test_the_answer_to_a_write_does_not_bring_back_what_is_gone_since() -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [listed(5), watched(event("ADDED", s.obj("b", 7)), event("DELETED", s.obj("b", 9)))]
+
+    with reflecting(script) as scene:
+        until(lambda: scene.reflector.version == "9", SECONDS, every=0.005)
+        # The thread that wrote is slower than the watch: it hands its answer in when all is over.
+        scene.reflector.put(scene.obj("b", 7))
+        assert scene.rows() == []
+
+
+def test_what_is_older_than_the_cache_is_ignored() -> None:
+    def script(s: Scene) -> list[Answer]:
+        old = [event("MODIFIED", s.obj("a", 4)), event("DELETED", s.obj("b", 6)), event("ADDED", s.obj("c", 11))]
+        return [listed(10, s.obj("a", 9), s.obj("b", 8)), watched(*old)]
+
+    with reflecting(script) as scene:
+        scene.expect(["a@9", "b@8", "c@11"], ["list", "watch 10"])
+        scene.told("->a@9", "->b@8", "->c@11")
+
+
+def test_the_same_event_twice_changes_nothing() -> None:
+    def script(s: Scene) -> list[Answer]:
+        twice = [event("ADDED", s.obj("b", 7))] * 2 + [event("DELETED", s.obj("a", 8))] * 2
+        return [listed(5, s.obj("a", 3)), watched(*twice, event("ADDED", s.obj("c", 9)))]
+
+    with reflecting(script) as scene:
+        scene.expect(["b@7", "c@9"], ["list", "watch 5"])
+        scene.told("->a@3", "->b@7", "a@3>-", "->c@9")
+
+
+def test_only_what_is_kept_is_cached() -> None:
+    def keep(obj: Object) -> Object:
+        return {"metadata": obj["metadata"]}
+
+    def script(s: Scene) -> list[Answer]:
+        return [listed(5, {**s.obj("a", 3), "spec": {}}), watched(event("ADDED", {**s.obj("b", 7), "spec": {}}))]
+
+    with reflecting(script, keep=keep) as scene:
+        scene.expect(["a@3", "b@7"], ["list", "watch 5"])
+        scene.reflector.put({**scene.obj("c", 8), "spec": {}})
+        assert all(obj.keys() == {"metadata"} for obj in scene.reflector.items())
+        found = scene.reflector.get("default", "c")
+        assert found is not None
+        assert found["metadata"]["resourceVersion"] == "8"
+        assert scene.reflector.get("default", "absent") is None
+
+
+# What it may not, and what is not there
+
+
+def test_a_right_withdrawn_and_given_back() -> None:
+    def script(s: Scene) -> list[Answer]:
+        refused = [Refusal(403)] * 3
+        return [
+            *refused,
+            listed(5, s.obj("a", 3)),
+            watched(event("ADDED", s.obj("b", 7)), end=End.CLEAN),
+            *refused,
+            watched(event("ADDED", s.obj("c", 9))),
+        ]
+
+    problems: list[object] = []
+    scenes: list[Scene] = []
+
+    def pause(failures: int) -> float:
+        problems.append(scenes[0].reflector.problem if scenes else "first")
+        return 0.01
+
+    def scripted(s: Scene) -> list[Answer]:
+        scenes.append(s)
+        return script(s)
+
+    with reflecting(scripted, pause=pause) as scene:
+        until(lambda: scene.rows() == ["a@3", "b@7", "c@9"], SECONDS, every=0.005)
+        assert scene.server.said() == ["list"] * 4 + ["watch 5"] + ["watch 7"] * 4
+        assert len(problems) >= 6
+        assert any(isinstance(problem, Forbidden) for problem in problems)
+        until(lambda: scene.reflector.problem is None, SECONDS)
+
+
+def test_a_definition_removed_and_back() -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [
+            listed(5, s.obj("a", 3)),
+            watched(event("DELETED", s.obj("a", 9)), end=End.CLEAN),
+            *[Refusal(404)] * 4,
+        ]
+
+    back = threading.Event()
+
+    def last(asked: Asked) -> Answer:
+        if not back.is_set():
+            return Refusal(404)
+        made = {"name": "b", "namespace": "default", "resourceVersion": "30", "uid": "uid-b"}
+        return watched() if str(asked).startswith("watch") else listed(31, {"metadata": made})
+
+    with reflecting(script, TFJOBS, last=last, pause=lambda _: 0.01) as scene:
+        until(lambda: len(scene.server.said()) >= 8, SECONDS, every=0.005)
+        assert scene.rows() == []
+        assert scene.reflector.synced()
+        back.set()
+        until(lambda: scene.rows() == ["b@30"] and scene.server.said()[-1] == "watch 31", SECONDS, every=0.005)
+        assert scene.changes == ["->a@3", "a@3>-", "->b@30"]
+        assert scene.reflector.problem is None
+
+
+def test_a_definition_that_was_never_there() -> None:
+    with reflecting(lambda _: [], TFJOBS, last=lambda _: Refusal(404), pause=lambda _: 0.01) as scene:
+        until(lambda: len(scene.server.said()) >= 3, SECONDS, every=0.005)
+        assert set(scene.server.said()) == {"list"}
+        assert isinstance(scene.reflector.problem, NotFound) or scene.reflector.synced()
+        assert scene.rows() == []
+
+
+# Its own end
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        lambda s: [listed(5), watched()],
+        lambda s: [listed(5), watched(b'{"type":"ADDED","obj')],
+        lambda s: [Refusal(429, retry_after=600)],
+    ],
+    ids=["in the watch", "in a line", "in a pause"],
+)
+def test_stopping_does_not_wait_for_the_server(script: Script) -> None:
+    with reflecting(script, stall=600) as scene:
+        wanted = len(script(scene))
+        until(lambda: len(scene.server.said()) == wanted, SECONDS, every=0.005)
+        assert threads() == 1
+        # Who waited for the server would wait for ten minutes.
+        stopping = threading.Thread(target=scene.reflector.stop, daemon=True)
+        stopping.start()
+        stopping.join(SECONDS)
+        assert not stopping.is_alive()
+        scene.reflector.stop()
+        assert not scene.reflector.alive()
+        assert threads() == 0
+
+
+def threads() -> int:
+    """How many reflectors of pods run in this process."""
+    return sum(thread.name == "reflect-pods" for thread in threading.enumerate())
+
+
+def test_a_callback_that_raises_ends_nothing() -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [
+            listed(5, s.obj("a", 3)),
+            watched(event("ADDED", s.obj("b", 7)), event("ADDED", s.obj("c", 8)), end=End.CLEAN),
+        ]
+
+    calls: list[str] = []
+
+    def changed(old: Object | None, new: Object | None) -> None:
+        calls.append(_short(new))
+        raise ZeroDivisionError("a defect of somebody else")
+
+    def last(asked: Asked) -> Answer:
+        return watched() if str(asked).startswith("watch") else listed(8)
+
+    with reflecting(script, changed=changed, last=last) as scene:
+        until(lambda: {"a@3", "b@7", "c@8"} <= set(calls), SECONDS, every=0.005)
+        until(lambda: scene.rows() == ["a@3", "b@7", "c@8"], SECONDS, every=0.005)
+
+
+def test_listing_anew_when_told() -> None:
+    def script(s: Scene) -> list[Answer]:
+        return [listed(5, s.obj("a", 3)), watched(), listed(9, s.obj("b", 8)), watched()]
+
+    with reflecting(script) as scene:
+        until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
+        scene.reflector.relist()
+        scene.expect(["b@8"], ["list", "watch 5", "list", "watch 9"])
+        assert sorted(scene.changes) == ["->a@3", "->b@8", "a@3>-"]
+
+
+def test_the_wish_for_a_list_outlives_a_list_that_fails() -> None:
+    def script(s: Scene) -> list[Answer]:
+        refused: list[Answer] = [Refusal(403), Refusal(500)]
+        return [listed(5, s.obj("a", 3)), watched(), *refused, listed(9, s.obj("b", 8)), watched()]
+
+    with reflecting(script) as scene:
+        until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
+        scene.reflector.relist()
+        assert not scene.reflector.synced()
+        assert scene.reflector.wait_synced(SECONDS)
+        scene.expect(["b@8"], ["list", "watch 5", "list", "list", "list", "watch 9"])
+
+
+def test_a_server_that_was_set_back_is_not_believed_to_mean_the_same_by_a_version() -> None:
+    """A doubt outlives a list that fails, and ends with one that does not."""
+
+    def labelled(s: Scene, label: str) -> Object:
+        obj = s.obj("a", 3)
+        return {**obj, "metadata": {**obj["metadata"], "labels": {"is": label}}}
+
+    def script(s: Scene) -> list[Answer]:
+        lists = [listed(version, labelled(s, label)) for version, label in ((5, "first"), (9, "second"), (9, "third"))]
+        return [lists[0], watched(), Refusal(500), lists[1], watched(), lists[2], watched()]
+
+    with reflecting(script) as scene:
+        until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
+        scene.reflector.relist(doubted=True)
+        scene.expect(["a@3"], ["list", "watch 5", "list", "list", "watch 9"])
+        assert [one["metadata"]["labels"] for one in scene.reflector.items()] == [{"is": "second"}]
+        scene.reflector.relist()
+        scene.expect(["a@3"], ["list", "watch 5", "list", "list", "watch 9", "list", "watch 9"])
+        assert [one["metadata"]["labels"] for one in scene.reflector.items()] == [{"is": "second"}]
+
+
+def test_a_wish_that_comes_while_a_list_is_under_way_is_for_the_next_one() -> None:
+    """What that list shows may be older than the wish: nothing of it is believed."""
+    first, second = threading.Event(), threading.Event()
+
+    def script(s: Scene) -> list[Answer]:
+        lists = [Late(listed(5, s.obj("a", 3)), first), Late(listed(9, s.obj("b", 8)), second)]
+        return [lists[0], watched(), lists[1], watched()]
+
+    with reflecting(script) as scene:
+        until(lambda: scene.server.said() == ["list"], SECONDS, every=0.005)
+        scene.reflector.relist()
+        first.set()
+        until(lambda: scene.server.said() == ["list", "watch 5", "list"], SECONDS, every=0.005)
+        assert not scene.reflector.synced()
+        second.set()
+        assert scene.reflector.wait_synced(SECONDS)
+        scene.expect(["b@8"], ["list", "watch 5", "list", "watch 9"])
+
+
+def test_a_wish_that_comes_before_a_watch_has_begun_is_granted_before_anything_is_believed() -> None:
+    first, second = threading.Event(), threading.Event()
+
+    def script(s: Scene) -> list[Answer]:
+        return [listed(5, s.obj("a", 3)), Late(watched(), first), Late(listed(9, s.obj("b", 8)), second), watched()]
+
+    with reflecting(script) as scene:
+        until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
+        scene.reflector.relist()
+        first.set()
+        until(lambda: scene.server.said() == ["list", "watch 5", "list"], SECONDS, every=0.005)
+        assert not scene.reflector.synced()
+        second.set()
+        assert scene.reflector.wait_synced(SECONDS)
+        scene.expect(["b@8"], ["list", "watch 5", "list", "watch 9"])
+
+
+def test_the_wish_for_a_list_outlives_a_defect() -> None:
+    """As one in what is kept of an object."""
+    broken = [True]
+
+    def keep(obj: Object) -> Object:
+        if obj["metadata"]["name"] == "b" and broken[0]:
+            broken[0] = False
+            raise ZeroDivisionError("a defect of ours")
+        return obj
+
+    def script(s: Scene) -> list[Answer]:
+        return [listed(5, s.obj("a", 3)), watched(), listed(9, s.obj("b", 8)), listed(9, s.obj("b", 8)), watched()]
+
+    with reflecting(script, keep=keep) as scene:
+        until(lambda: scene.server.said() == ["list", "watch 5"], SECONDS, every=0.005)
+        scene.reflector.relist()
+        scene.expect(["b@8"], ["list", "watch 5", "list", "list", "watch 9"])
+        assert scene.reflector.wait_synced(SECONDS)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_how_long_nothing_was_heard_is_known_and_that_the_thread_lives() -> None:
+    """A server that is away is no reason to take the thread for stuck; one that has ended by itself is."""
+
+    class Away:
+        """A cluster that does not answer, and then ends the thread that asks."""
+
+        ends = False
+        asked = 0
+
+        def list(self, *_: Any, **__: Any) -> Any:
+            self.asked += 1
+            if self.ends:
+                raise SystemExit
+            raise Unavailable("no route to it")
+
+    cluster: Any = Away()
+    reflector = Informer(cluster, PODS, changed=lambda *_: None, pause=lambda _: 0.01)
+    assert not reflector.died()
+    reflector.start()
+    heard = reflector.last_response_at
+    until(lambda: cluster.asked > 3, SECONDS)
+    rounds = reflector.last_loop_at
+    until(lambda: reflector.last_loop_at > rounds, SECONDS)
+    assert reflector.last_response_at == heard
+    assert not reflector.died()
+    cluster.ends = True
+    until(reflector.died, SECONDS)
+    reflector.stop()
+    assert not reflector.died(), "it was ended"
+
+
+def test_every_list_and_every_event_is_heard() -> None:
+    with MemoryCluster() as memory:
+        reflector = Informer(memory, PODS, changed=lambda *_: None, pause=lambda _: 0.01)
+        reflector.start()
+        until(reflector.synced, SECONDS)
+        assert reflector.lists == 1
+        heard = reflector.last_response_at
+        memory.create(
+            PODS, "default", {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        )
+        until(lambda: reflector.last_response_at > heard, SECONDS)
+        reflector.relist()
+        until(lambda: reflector.lists == 2, SECONDS)
+        reflector.stop()

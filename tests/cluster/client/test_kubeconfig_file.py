@@ -1,0 +1,58 @@
+"""Kubeconfigs in which anything stands anywhere: ClusterError is all that leaves the reader, and no secret is in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.core.malformed import BOMBS, disfigured, places, put
+from tf_dist.cluster.client import client_config
+from tf_dist.errors import ClusterError
+
+SECRET = "s3cr3t-t0ken"
+
+
+def config() -> dict[str, Any]:
+    user = {"token": SECRET, "password": SECRET, "username": "me", "client-key-data": SECRET}
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "x", "env": [{"name": "A", "value": SECRET}]}
+    return {
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"cluster": "c", "user": "u", "namespace": "n"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:6443", "certificate-authority-data": "x"}}],
+        "users": [{"name": "u", "user": user}, {"name": "v", "user": {"exec": {**plugin, "args": [SECRET]}}}],
+    }
+
+
+def reads(path: Path, document: Any) -> None:
+    try:
+        path.write_text(json.dumps(document))
+    except (ValueError, UnicodeError):
+        return  # no file can hold it
+    problem = ""
+    try:
+        client_config.load_config(str(path)).cluster().close()
+    except ClusterError as error:
+        problem = f"{error} {error.hint}"
+    assert SECRET not in problem
+
+
+@pytest.mark.parametrize("user", ["u", "v"])
+def test_no_bomb_goes_off(user: str, tmp_path: Path) -> None:
+    whole = config()
+    whole["contexts"][0]["context"]["user"] = user
+    for position, path in enumerate(places(whole)):
+        for bomb in BOMBS[position % 4 :: 4]:
+            found = json.loads(json.dumps(whole))
+            put(found, path, bomb)
+            reads(tmp_path / "config", found)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_only_cluster_errors_leave_the_reader(tmp_path: Path, data: st.DataObject) -> None:
+    reads(tmp_path / "config", data.draw(disfigured(config())))

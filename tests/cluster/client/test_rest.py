@@ -1,0 +1,443 @@
+"""RestCluster against servers that misbehave: every failure is one of our errors; what is repeated, and what never."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.cluster.client.raw import CHUNKED, chunk, failure, reply, saying
+from tests.waiting import until
+from tf_dist.cluster.api import CONFIG_MAPS, PODS, TFJOBS, Stream, WatchEvent
+from tf_dist.cluster.api_errors import (
+    MAX_RETRY_AFTER,
+    AmbiguousCreate,
+    BadRequest,
+    Invalid,
+    MethodNotAllowed,
+    RequestEntityTooLarge,
+    Unauthorized,
+    UnsupportedMediaType,
+)
+from tf_dist.cluster.apiserver.server import ApiServer
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client import connection_pool
+from tf_dist.cluster.client.auth import Credential, RefreshingCredentials
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.manager import INFORMER_STUCK_AFTER
+from tf_dist.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    Rejected,
+    Throttled,
+    Unavailable,
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (failure(400), BadRequest),
+        (failure(401), Forbidden),
+        (failure(403), Forbidden),
+        (failure(404), NotFound),
+        (failure(405), MethodNotAllowed),
+        (failure(409, "AlreadyExists"), AlreadyExists),
+        (failure(409, "Conflict"), Conflict),
+        (failure(410), Gone),
+        (failure(413), RequestEntityTooLarge),
+        (failure(415), UnsupportedMediaType),
+        (failure(418), Rejected),
+        (failure(422), Rejected),
+        (failure(422, causes=[{"field": "spec.x", "message": "bad"}]), Invalid),
+        (failure(429), Throttled),
+        (failure(500), Unavailable),
+        (failure(503), Unavailable),
+        (failure(504), Unavailable),
+        (reply(302, b"", "Location: http://elsewhere"), Unavailable),
+        (reply(502, b"<html>bad gateway</html>"), Unavailable),
+        (reply(200, b"<html>a login page</html>"), Unavailable),
+        (reply(200, {"kind": "ConfigMap"})[:-3], Unavailable),
+        (b"", Unavailable),
+        (b"nonsense\r\n\r\n", Unavailable),
+    ],
+)
+def test_every_failure_is_one_of_ours(answer: bytes, error: type[ClusterError]) -> None:
+    with saying(answer) as (client, requests), pytest.raises(error) as raised:
+        client.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}})
+    assert type(raised.value) is error or issubclass(type(raised.value), error)
+    assert len(requests) == 1
+    assert "0x" not in str(raised.value)
+
+
+def test_a_forbidden_verb_is_named() -> None:
+    with saying(failure(403)) as (client, _), pytest.raises(Forbidden) as raised:
+        client.patch(PODS, "default", "a", {}, subresource="status")
+    assert "patch pods/status" in str(raised.value)
+    assert "--verb=patch --resource=pods/status -n default" in raised.value.hint
+
+
+@pytest.mark.parametrize(("wish", "kept"), [("7", 7), ("86400", MAX_RETRY_AFTER), ("9" * 400, MAX_RETRY_AFTER)])
+def test_the_servers_wish_to_wait_is_kept_within_reason(wish: str, kept: float) -> None:
+    """An informer that slept for longer would be taken for stuck, and its process be restarted."""
+    answer = reply(429, {"kind": "Status"}, f"Retry-After: {wish}")
+    with saying(answer) as (client, _), pytest.raises(Throttled) as raised:
+        client.list(PODS)
+    assert raised.value.after == kept
+    assert kept < INFORMER_STUCK_AFTER
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and does not listen; nobody else gets the port meanwhile
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with RestCluster(url, retries=0) as client, pytest.raises(Unavailable, match="refused") as raised:
+            client.list(PODS)
+    assert raised.value.code == 0
+
+
+MADE = reply(201, {"kind": "ConfigMap", "metadata": {"name": "a"}})
+
+
+def create(client: RestCluster) -> dict[str, Any]:
+    return client.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}})
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        failure(429),
+        failure(500),
+        failure(502),
+        failure(503),
+        failure(504),
+        reply(502, b"<html>bad gateway</html>"),
+        b"",
+        b"HTTP/1.1 201 X\r\nContent-Length: 30\r\n\r\n{",
+        b"nonsense\r\n\r\n",
+    ],
+)
+def test_what_another_try_may_mend_is_tried_again(fault: bytes) -> None:
+    backoffs: list[float] = []
+    with saying(fault, fault, MADE, retries=2, sleep=backoffs.append) as (client, requests):
+        assert create(client)["metadata"]["name"] == "a"
+    assert len(requests) == 3
+    assert [0 < pause <= 5 for pause in backoffs] == [True, True]
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 410, 413, 415, 418, 422, 501])
+def test_the_servers_last_word_is_not(code: int) -> None:
+    with saying(failure(code), retries=3) as (client, requests), pytest.raises(ClusterError):
+        create(client)
+    assert len(requests) == 1
+
+
+def test_the_number_of_tries_is_bounded() -> None:
+    with saying(*[failure(503)] * 4, retries=3) as (client, requests), pytest.raises(Unavailable, match="no"):
+        create(client)
+    assert len(requests) == 4
+
+
+def test_a_pause_that_the_server_asks_for_is_made() -> None:
+    backoffs: list[float] = []
+    busy = reply(429, {"kind": "Status"}, "Retry-After: 4")
+    with saying(busy, MADE, retries=1, sleep=backoffs.append) as (client, _):
+        create(client)
+    assert 4 <= backoffs[0] <= 5
+
+
+def test_a_pause_that_is_too_long_is_the_callers_to_make() -> None:
+    busy = reply(429, {"kind": "Status"}, "Retry-After: 60")
+    with saying(busy, retries=3) as (client, requests), pytest.raises(Throttled) as raised:
+        create(client)
+    assert (len(requests), raised.value.after) == (1, 60)
+
+
+def test_closing_ends_a_pause() -> None:
+    failed = threading.Event()
+    with saying(reply(429, {"kind": "Status"}, "Retry-After: 10"), retries=1, sleep=None) as (client, requests):
+
+        def ask() -> None:
+            with pytest.raises(Throttled):
+                create(client)
+            failed.set()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        until(lambda: bool(requests), 30)
+        client.close()
+        thread.join(60)
+    assert failed.is_set()
+    assert len(requests) == 1
+
+
+TAKEN = failure(409, "AlreadyExists")
+
+
+def test_a_name_may_be_taken_by_the_try_whose_answer_was_lost() -> None:
+    for fault in (b"", failure(504)):
+        with saying(fault, TAKEN, retries=1) as (client, _), pytest.raises(AmbiguousCreate):
+            create(client)
+    for answers in ([TAKEN], [failure(429), TAKEN]):
+        with saying(*answers, retries=1) as (client, _), pytest.raises(AlreadyExists) as raised:
+            create(client)
+        assert type(raised.value) is AlreadyExists
+
+
+def test_opening_a_stream_is_tried_once() -> None:
+    with saying(failure(503), retries=3) as (client, requests), pytest.raises(Unavailable):
+        client.watch(PODS)
+    assert len(requests) == 1
+
+
+def test_every_request_is_told_of() -> None:
+    told: list[tuple[str, str, int]] = []
+    watched = reply(200, b"")
+
+    def called(verb: str, plural: str, code: int, seconds: float) -> None:
+        assert seconds >= 0
+        told.append((verb, plural, code))
+
+    with saying(b"", failure(409), watched, retries=1, called=called) as (client, _):
+        with pytest.raises(Conflict):
+            client.patch(TFJOBS, "default", "a", {}, subresource="status")
+        with client.watch(PODS) as events:
+            assert list(events) == []
+    assert told == [("patch", "tfjobs/status", 0), ("patch", "tfjobs/status", 409), ("watch", "pods", 200)]
+
+
+EVENT = json.dumps({"type": "ADDED", "object": {"metadata": {"name": "a"}}}).encode() + b"\n"
+GONE = json.dumps({"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "old"}}).encode() + b"\n"
+
+
+def test_events_may_be_cut_anywhere() -> None:
+    pieces = b"".join(chunk(bytes([byte])) for byte in EVENT + EVENT)
+    with saying(CHUNKED + pieces + chunk(EVENT + EVENT) + b"0\r\n\r\n") as (client, _), client.watch(PODS) as events:
+        assert [event.object["metadata"]["name"] for event in events] == ["a"] * 4
+
+
+def test_gone_in_the_stream() -> None:
+    with saying(CHUNKED + chunk(EVENT) + chunk(GONE)) as (client, _), client.watch(PODS, since="1") as events:
+        assert next(events).type == "ADDED"
+        with pytest.raises(Gone):
+            next(events)
+        assert list(events) == []
+
+
+@pytest.mark.parametrize("end", [b"", b"5\r\nab", chunk(b"nonsense\n"), chunk(b'["x"]\n')])
+def test_a_broken_stream_is_unavailable(end: bytes) -> None:
+    with saying(CHUNKED + chunk(EVENT) + end) as (client, _), client.watch(PODS) as events:
+        assert next(events).type == "ADDED"
+        with pytest.raises(Unavailable, match="watch pods"):
+            next(events)
+
+
+EMPTY = reply(200, {"kind": "PodList", "metadata": {}, "items": None})
+
+
+class Tokens:
+    """A source of credentials that has these tokens to give, and then the last for ever."""
+
+    def __init__(self, *tokens: str, seconds: float | None = None) -> None:
+        self._tokens = list(tokens)
+        self._seconds = seconds
+
+    def __call__(self) -> Credential:
+        token = self._tokens.pop(0) if len(self._tokens) > 1 else self._tokens[0]
+        return Credential({"Authorization": f"Bearer {token}"}, seconds=self._seconds)
+
+
+def tokens_in(requests: list[bytes]) -> list[str]:
+    lines = (line for text in requests for line in text.decode().split("\r\n"))
+    return [line.removeprefix("Authorization: Bearer ") for line in lines if line.startswith("Authorization")]
+
+
+def test_a_token_that_is_refused_is_renewed_once() -> None:
+    with saying(failure(401), EMPTY, EMPTY, credentials=RefreshingCredentials(Tokens("old", "new"))) as (
+        client,
+        requests,
+    ):
+        assert client.list(PODS).items == client.list(PODS).items == []
+    assert tokens_in(requests) == ["old", "new", "new"]
+
+
+def test_a_stream_renews_it_too() -> None:
+    with saying(failure(401), reply(200, EVENT), credentials=RefreshingCredentials(Tokens("old", "new"))) as (
+        client,
+        requests,
+    ):
+        assert [event.type for event in client.watch(PODS)] == ["ADDED"]
+    assert tokens_in(requests) == ["old", "new"]
+
+
+def test_a_new_token_that_is_refused_is_the_end() -> None:
+    two = (failure(401), failure(401))
+    source = RefreshingCredentials(Tokens("old", "new", "newer"))
+    with saying(*two, credentials=source, retries=3) as (client, requests), pytest.raises(Unauthorized, match="pods"):
+        client.list(PODS)
+    assert tokens_in(requests) == ["old", "new"]
+
+
+def test_the_same_token_is_not_sent_again() -> None:
+    source = RefreshingCredentials(Tokens("only"))
+    with saying(failure(401), credentials=source) as (client, requests), pytest.raises(Unauthorized):
+        client.list(PODS)
+    assert tokens_in(requests) == ["only"]
+
+
+def test_a_token_is_renewed_when_it_is_over() -> None:
+    now = [0.0]
+    source = RefreshingCredentials(Tokens("one", "two", seconds=10), clock=lambda: now[0])
+    with saying(EMPTY, EMPTY, EMPTY, credentials=source) as (client, requests):
+        for moment in (0.0, 9.0, 10.0):
+            now[0] = moment
+            client.list(PODS)
+    assert tokens_in(requests) == ["one", "one", "two"]
+
+
+def test_of_many_refused_at_once_one_renews() -> None:
+    asked = []
+    grants = [Credential({"Authorization": str(number)}) for number in range(2)]
+
+    def source() -> Credential:
+        asked.append(None)
+        return grants[min(len(asked), 2) - 1]
+
+    credentials = RefreshingCredentials(source)
+    rejected = credentials.headers()
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(lambda _: credentials.renew(rejected), range(8)))
+    assert (credentials.headers(), len(asked)) == (grants[1].headers, 2)
+
+
+def test_a_token_of_several_lines_is_refused_unseen() -> None:
+    with RestCluster("http://127.0.0.1:9", token="se\ncret", retries=0) as client:
+        for call in (client.list, client.watch):
+            with pytest.raises(BadRequest, match="credentials") as raised:
+                call(PODS)
+            assert "cret" not in str(raised.value)
+
+
+SMALL = json.dumps({"kind": "ConfigMap"}).encode()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(200, SMALL),
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + reply(200, SMALL),
+        b"HTTP/1.0 200 OK\r\n\r\n" + SMALL,
+        CHUNKED + chunk(SMALL[:5]) + chunk(SMALL[5:]) + b"0\r\nTrailer: x\r\n\r\n",
+        CHUNKED + b"%x;note=1\r\n%b\r\n" % (len(SMALL), SMALL) + b"0\r\n\r\n",
+        reply(200, gzip.compress(SMALL), "Content-Encoding: gzip"),
+        reply(200, zlib.compress(SMALL), "Content-Encoding: deflate"),
+    ],
+)
+def test_an_answer_may_come_in_any_form_and_pieces(answer: bytes) -> None:
+    sock, server = socket.socketpair()
+    with sock, server:
+
+        def serve() -> None:
+            for byte in answer:
+                server.sendall(bytes([byte]))
+            server.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        found = connection_pool.read_response(sock)
+        thread.join(30)
+    assert (found.status, found.data) == (200, SMALL)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc",
+        b"HTTP/1.1 20",
+        b"HTTP/1.1 abc\r\n\r\n",
+        CHUNKED + b"zz\r\n",
+        CHUNKED + b"-5\r\nabcde",
+        CHUNKED + chunk(SMALL)[:-2] + b"xx",
+        CHUNKED + chunk(SMALL),
+        reply(200, SMALL, "Content-Encoding: gzip"),
+        reply(200, SMALL, "Content-Encoding: br"),
+    ],
+)
+def test_an_answer_that_is_none_is_no_answer(answer: bytes) -> None:
+    with saying(answer) as (client, _), pytest.raises(Unavailable) as raised:
+        client.get(CONFIG_MAPS, "default", "a")
+    assert "0x" not in str(raised.value)
+
+
+def test_one_connection_serves_many_requests(server: ApiServer) -> None:
+    with RestCluster(server.app.url, token=server.token) as client:
+        for number in range(5):
+            client.create(CONFIG_MAPS, "default", {"metadata": {"name": f"a{number}"}})
+        assert len(client.list(CONFIG_MAPS, "default").items) == 5
+        with client.watch(CONFIG_MAPS, "default") as events:
+            assert next(events).type == "ADDED"
+        assert client._caller._pool.num_connections == 1
+
+
+def test_bytes_beyond_an_answer_end_its_connection() -> None:
+    with saying(reply(200, SMALL).replace(b"Connection: close\r\n", b"") + b"HTTP/1.1 200 OK", EMPTY) as (client, _):
+        client.get(CONFIG_MAPS, "default", "a")
+        assert client.list(PODS).items == []
+
+
+def test_a_large_list(server: ApiServer, memory: MemoryCluster) -> None:
+    text = "x" * 100_000
+    for number in range(40):
+        memory.create(CONFIG_MAPS, "default", {"metadata": {"name": f"a{number}"}, "data": {"text": text}})
+    with RestCluster(server.app.url, token=server.token) as client:
+        found = client.list(CONFIG_MAPS, "default").items
+    assert [item["data"]["text"] == text for item in found] == [True] * 40
+
+
+def test_a_server_may_keep_silent_for_no_longer_than_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with RestCluster(url, timeout=0.2, retries=0) as cluster, pytest.raises(Unavailable, match=r"timeout=0\.2"):
+            cluster.list(PODS)
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads that take turns as often as the interpreter can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_stream_may_be_closed_by_many_while_it_ends() -> None:
+    times, closers = 1000, 3
+    with saying(*[CHUNKED + chunk(EVENT) + b"0\r\n\r\n"] * times) as (client, _), ThreadPoolExecutor(closers) as pool:
+        for _ in range(times):
+            at_once = threading.Barrier(closers + 1)
+
+            def close(events: Stream[WatchEvent], at_once: threading.Barrier = at_once) -> None:
+                at_once.wait(60)
+                events.close()
+
+            with client.watch(PODS) as events:
+                assert next(events).type == "ADDED"
+                closing = [pool.submit(close, events) for _ in range(closers)]
+                at_once.wait(60)
+                assert list(events) == []
+            for closed in closing:
+                closed.result(60)

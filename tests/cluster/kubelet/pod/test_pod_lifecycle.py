@@ -1,0 +1,277 @@
+"""What a node does for a pod: tables over pods, facts and time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tf_dist.cluster.api import Object
+from tf_dist.cluster.kubelet.node.node_settings import RestartBackoff
+from tf_dist.cluster.kubelet.pod.pod_lifecycle import decide
+from tf_dist.cluster.kubelet.pod.pod_status import (
+    ContainerRun,
+    ContainerState,
+    CreateSandbox,
+    DeletePod,
+    PodDecision,
+    PodStartError,
+    RemoveSandbox,
+    RuntimePodStatus,
+    StartContainer,
+    StopContainers,
+)
+from tf_dist.core.api import names
+from tf_dist.core.api.timestamps import format_time
+
+NOW = 1_000_000.0
+
+
+def pod(policy: str = "Never", *, status: Object | None = None, **changes: Any) -> Object:
+    metadata = {"name": "p", "namespace": "ns", "uid": "u", **changes.pop("metadata", {})}
+    spec = {"restartPolicy": policy, "containers": [{"name": "c", "image": "i"}], **changes}
+    return {"metadata": metadata, "spec": spec, "status": status or {}}
+
+
+def ended(code: int, *, ago: float = 0, ran: float = 1, attempt: int = 0, **changes: Any) -> ContainerRun:
+    times = {"started": NOW - ago - ran, "finished": NOW - ago}
+    return ContainerRun(
+        name="c", state=ContainerState.EXITED, code=code, attempt=attempt, **{"streak": attempt, **times, **changes}
+    )
+
+
+RUNNING = ContainerRun(name="c", state=ContainerState.RUNNING, started=NOW - 5)
+
+
+def ask(found: Object, *runs: ContainerRun, sandbox: str = "ready", now: float = NOW, **facts: Any) -> PodDecision:
+    known = RuntimePodStatus(sandbox=sandbox, runs={run.name: run for run in runs}, ip="10.88.1.1", **facts)
+    return decide(found, known, now, RestartBackoff())
+
+
+def state(decision: PodDecision, index: int = 0) -> Object:
+    found: Object = decision.status["containerStatuses"][index]["state"]
+    return found
+
+
+def test_a_new_pod_gets_a_sandbox_and_its_container() -> None:
+    decision = ask(pod(), sandbox="")
+    assert decision.actions == (CreateSandbox(), StartContainer("c"))
+    assert decision.status["phase"] == "Pending"
+    assert decision.status["startTime"] == format_time(NOW)
+    assert state(decision)["waiting"]["reason"] == "ContainerCreating"
+
+
+def test_a_running_pod_is_left_alone() -> None:
+    decision = ask(pod(), RUNNING)
+    assert decision.actions == ()
+    assert decision.status["phase"] == "Running"
+    assert decision.status["containerStatuses"][0]["ready"]
+    assert ask(pod(status=decision.status), RUNNING, now=NOW + 50).status == decision.status  # nothing to write
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "phase", "restarts"),
+    [
+        ("Never", 0, "Succeeded", False),
+        ("Never", 1, "Failed", False),
+        ("OnFailure", 0, "Succeeded", False),
+        ("OnFailure", 1, "Running", True),
+        ("Always", 0, "Running", True),
+        ("Always", 1, "Running", True),
+    ],
+)
+def test_restart_policies(policy: str, code: int, phase: str, restarts: bool) -> None:
+    decision = ask(pod(policy), ended(code))
+    assert decision.status["phase"] == phase
+    assert decision.actions == ((StartContainer("c", 1, 1),) if restarts else ())
+
+
+@pytest.mark.parametrize(
+    ("streak", "ago", "ran", "wait"),
+    [
+        (0, 0, 1, None),
+        (1, 0, 1, 10),
+        (1, 9, 1, 1),
+        (1, 10, 1, None),
+        (2, 0, 1, 20),
+        (5, 0, 1, 160),
+        (6, 0, 1, 300),
+        (60, 0, 1, 300),
+        (60, 0, 600, None),  # ran long enough to start anew
+    ],
+)
+def test_back_off(streak: int, ago: float, ran: float, wait: float | None) -> None:
+    decision = ask(pod("Always"), ended(1, ago=ago, ran=ran, attempt=streak))
+    if wait is None:
+        assert decision.actions == (StartContainer("c", streak + 1, 1 if ran >= 600 else streak + 1),)
+        return
+    assert decision.actions == ()
+    assert decision.wake_at == NOW + wait
+    assert state(decision)["waiting"]["reason"] == "CrashLoopBackOff"
+    assert decision.status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 1
+    assert decision.status["containerStatuses"][0]["restartCount"] == streak
+
+
+def test_the_end_is_written_before_the_sandbox_goes() -> None:
+    first = ask(pod(), ended(0))
+    assert (first.status["phase"], first.actions) == ("Succeeded", ())
+    second = ask(pod(status=first.status), ended(0))
+    assert (second.status, second.actions) == (first.status, (RemoveSandbox(),))
+    third = ask(pod(status=first.status), sandbox="")
+    assert (third.status, third.actions) == (first.status, ())
+
+
+DELETED = {"metadata": {"deletionTimestamp": format_time(NOW), "deletionGracePeriodSeconds": 7}}
+
+
+def test_deletion_step_by_step() -> None:
+    found = pod("Always", **DELETED)
+    assert ask(found, RUNNING).actions == (StopContainers(7.0),)
+    assert ask(found, RUNNING, stopping=True).actions == ()
+    stopped = ask(found, ended(143))
+    assert (stopped.status["phase"], stopped.actions) == ("Failed", (RemoveSandbox(),))
+    assert ask(found, sandbox="removing").actions == ()
+    assert ask(found, sandbox="").actions == (DeletePod(),)
+
+
+def test_deletion_before_anything_was_started() -> None:
+    assert ask(pod(**DELETED), sandbox="").actions == (DeletePod(),)
+
+
+def test_deletion_of_a_pod_that_is_over_keeps_its_phase() -> None:
+    over = ask(pod(), ended(0)).status
+    decision = ask(pod(status=over, **DELETED), sandbox="")
+    assert (decision.status["phase"], decision.actions) == ("Succeeded", (DeletePod(),))
+
+
+def test_the_active_deadline() -> None:
+    status = {"phase": "Running", "startTime": format_time(NOW)}
+    early = ask(pod(status=status, activeDeadlineSeconds=10), RUNNING)
+    assert (early.status["phase"], early.wake_at) == ("Running", NOW + 10)
+    late = ask(pod(status=status, activeDeadlineSeconds=10, terminationGracePeriodSeconds=3), RUNNING, now=NOW + 10)
+    assert (late.status["phase"], late.status["reason"]) == ("Failed", "DeadlineExceeded")
+    assert late.actions == (StopContainers(3.0),)
+
+
+def test_problems() -> None:
+    passing = ask(pod(), sandbox="", problem=PodStartError("CreateContainerConfigError", "no map", container="c"))
+    assert (passing.status["phase"], passing.actions) == ("Pending", ())
+    assert state(passing)["waiting"] == {"reason": "CreateContainerConfigError", "message": "no map"}
+    lasting = ask(pod(), sandbox="", problem=PodStartError("ErrX", "never", hint="do", permanent=True))
+    assert (lasting.status["phase"], lasting.status["reason"]) == ("Failed", "ErrX")
+    assert lasting.status["message"] == "never (do)"
+
+
+def test_a_pod_that_would_be_made_anew_at_once_waits_with_its_problem() -> None:
+    """A ReplicaSet replaces a failed pod immediately: hundreds a minute, for a problem that stays."""
+    problem = PodStartError("ErrImageEntrypoint", "no command", permanent=True, container="c")
+    waiting = ask(pod("Always"), sandbox="", problem=problem)
+    assert (waiting.status["phase"], waiting.actions) == ("Pending", ())
+    assert state(waiting)["waiting"]["reason"] == "ErrImageEntrypoint"
+    replica = pod("Always", metadata={"labels": {names.JOB_UID: "j"}})
+    assert ask(replica, sandbox="", problem=problem).status["phase"] == "Failed"
+
+
+@pytest.mark.parametrize(("policy", "phase"), [("Never", "Failed"), ("OnFailure", "Running"), ("Always", "Running")])
+def test_a_lost_supervisor(policy: str, phase: str) -> None:
+    before = ask(pod(policy), RUNNING).status
+    decision = ask(pod(policy, status=before), sandbox="")
+    terminated = state(decision)["terminated"]
+    assert (terminated["exitCode"], terminated["reason"]) == (137, "SupervisorLost")
+    assert decision.status["phase"] == phase
+    if policy == "Never":
+        assert decision.status["reason"] == "SupervisorLost"
+        assert decision.actions == ()
+    else:
+        assert decision.actions == (CreateSandbox(), StartContainer("c", 1, 1))
+        again = ContainerRun(name="c", attempt=1, streak=1)
+        restarted = ask(pod(policy, status=decision.status), again)
+        last = restarted.status["containerStatuses"][0]["lastState"]["terminated"]
+        assert last["reason"] == "SupervisorLost"
+        more = ask(pod(policy, status=restarted.status), again)
+        assert more.status == restarted.status
+
+
+def test_a_broken_sandbox() -> None:
+    fresh = ask(pod(), sandbox="broken", message="no")
+    assert (fresh.status["phase"], fresh.status["reason"]) == ("Failed", "FailedCreatePodSandBox")
+    assert ask(pod("Always"), ended(137), sandbox="broken").actions == (RemoveSandbox(),)
+
+
+INITS = {"initContainers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]}
+
+
+def init(name: str, code: int | None) -> ContainerRun:
+    if code is None:
+        return ContainerRun(name=name, state=ContainerState.RUNNING, started=NOW)
+    return ContainerRun(name=name, state=ContainerState.EXITED, code=code, started=NOW, finished=NOW)
+
+
+@pytest.mark.parametrize(
+    ("runs", "actions", "phase"),
+    [
+        ([], (StartContainer("a"),), "Pending"),
+        ([init("a", None)], (), "Pending"),
+        ([init("a", 0)], (StartContainer("b"),), "Pending"),
+        ([init("a", 1)], (), "Failed"),
+        ([init("a", 0), init("b", 0)], (StartContainer("c"),), "Pending"),
+        ([init("a", 0), init("b", 0), RUNNING], (), "Running"),
+    ],
+)
+def test_init_containers(runs: list[ContainerRun], actions: tuple[object, ...], phase: str) -> None:
+    decision = ask(pod(**INITS), *runs)
+    assert (decision.actions, decision.status["phase"]) == (actions, phase)
+
+
+def test_a_failed_init_container_is_tried_again_where_the_policy_says_so() -> None:
+    assert ask(pod("OnFailure", **INITS), init("a", 1)).actions == (StartContainer("a", 1, 1),)
+
+
+def test_a_sidecar_runs_beside_the_rest_and_is_restarted() -> None:
+    found = pod(initContainers=[{"name": "s", "image": "i", "restartPolicy": "Always"}])
+    assert ask(found).actions == (StartContainer("s"),)
+    assert ask(found, init("s", None)).actions == (StartContainer("c"),)
+    assert StartContainer("s", 1, 1) in ask(found, init("s", 0), RUNNING).actions
+    assert ask(found, init("s", None), ended(0)).status["phase"] == "Succeeded"
+
+
+def test_readiness_is_the_probes() -> None:
+    decision = ask(pod(), RUNNING, ready={"c": False})
+    conditions = {item["type"]: item for item in decision.status["conditions"]}
+    assert conditions["Ready"]["status"] == "False"
+    assert conditions["Ready"]["message"] == "containers with unready status: [c]"
+    assert conditions["Initialized"]["status"] == "True"
+
+
+def test_transition_times_stay_until_the_status_changes() -> None:
+    first = ask(pod(), RUNNING)
+    later = ask(pod(status=first.status), RUNNING, now=NOW + 100, ready={"c": False})
+    times = {item["type"]: item["lastTransitionTime"] for item in later.status["conditions"]}
+    assert times["Ready"] == format_time(NOW + 100)
+    assert times["PodScheduled"] == format_time(NOW)
+
+
+def test_a_node_that_ends_stops_its_pods_and_calls_them_failed_only_then() -> None:
+    stopping = ask(pod("Always", terminationGracePeriodSeconds=7), RUNNING, leaving=True)
+    assert stopping.actions == (StopContainers(7.0),)
+    assert stopping.status["phase"] == "Pending"  # whatever it was: not over
+    assert ask(pod("Always"), RUNNING, leaving=True, stopping=True).actions == ()
+    over = ask(pod("Always"), ended(143), leaving=True)
+    assert (over.status["phase"], over.status["reason"]) == ("Failed", "NodeShutdown")
+
+
+@pytest.mark.parametrize(
+    ("policy", "runs", "phase"),
+    [
+        ("Never", (ended(0),), "Succeeded"),
+        ("OnFailure", (ended(0),), "Succeeded"),
+        ("Always", (ended(0),), "Failed"),
+        ("Never", (ended(1),), "Failed"),
+        ("OnFailure", (), "Failed"),
+    ],
+)
+def test_what_becomes_of_a_pod_when_its_node_ends(policy: str, runs: tuple[ContainerRun, ...], phase: str) -> None:
+    decision = ask(pod(policy), *runs, leaving=True)
+    assert decision.status["phase"] == phase
+    assert not [action for action in decision.actions if isinstance(action, StartContainer | CreateSandbox)]
+    assert ask(pod(policy, status=decision.status), *runs, leaving=True).actions == (RemoveSandbox(),)

@@ -1,0 +1,46 @@
+"""What the agent writes about pods, and what it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.support import pod
+from tf_dist.cluster.api import PODS
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.informer import UidInformer
+from tf_dist.cluster.kubelet.pod.status_manager import StatusManager
+from tf_dist.errors import ClusterError, Conflict
+
+
+def writer(cluster: MemoryCluster) -> StatusManager:
+    return StatusManager(cluster, UidInformer(cluster, PODS, lambda uid: None), "n")
+
+
+def test_what_an_api_server_adds_is_no_news(memory: MemoryCluster) -> None:
+    memory.create(PODS, "default", pod("one"))
+    condition = {"type": "Ready", "status": "True", "lastProbeTime": None}
+    memory.patch(PODS, "default", "one", {"status": {"conditions": [condition]}}, subresource="status")
+    found = memory.get(PODS, "default", "one")
+    found = {**found, "status": {**found["status"], "conditions": [condition]}}
+    said = {key: value for key, value in found["status"].items() if key != "conditions"}
+    said["conditions"] = [{"type": "Ready", "status": "True"}]
+    assert writer(memory).show(found, said) is None
+    assert writer(memory).show(found, {**said, "phase": "Failed"}) is not None
+
+
+def test_a_pod_that_changed_is_looked_at_again_first(memory: MemoryCluster) -> None:
+    before = memory.create(PODS, "default", pod("one"))
+    memory.patch(PODS, "default", "one", {"status": {"message": "from somebody else"}}, subresource="status")
+    with pytest.raises(Conflict):
+        writer(memory).show(before, {"phase": "Failed"})
+
+
+def test_a_pod_of_the_same_name_is_not_meant(memory: MemoryCluster) -> None:
+    before = memory.create(PODS, "default", pod("one"))
+    memory.delete(PODS, "default", "one", grace_period=0)
+    memory.create(PODS, "default", pod("one"))
+    with pytest.raises(ClusterError):
+        writer(memory).show(before, {"phase": "Failed"})
+    with pytest.raises(Conflict):
+        writer(memory).delete("default", "one", before["metadata"]["uid"])
+    assert memory.get(PODS, "default", "one")["status"].get("phase") != "Failed"

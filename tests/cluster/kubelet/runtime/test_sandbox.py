@@ -1,0 +1,187 @@
+"""Isolated mode: a network, a file system and a process table of each pod's own, and a host that never changes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.kubelet.bench import Bench, MakeBench, as_other, make_pod, py, sh, until
+from tf_dist.cluster.api import CONFIG_MAPS, SECRETS, SERVICES
+from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
+
+SERVE = """
+import socket, sys
+s = socket.create_server(("", 2222)); print("serving", flush=True)
+while True:
+    c, a = s.accept(); c.sendall(socket.gethostname().encode()); c.close()
+"""
+ASK = """
+import socket, time
+def ask(host):
+    for _ in range(6000):
+        try:
+            return socket.create_connection((host, 2222)).recv(99).decode()
+        except OSError:
+            time.sleep(0.01)
+print([ask(h) for h in ("ps-0.job", "ps-1.job.default.svc.cluster.local", "front.default")])
+"""
+
+
+def service(bench: Bench, name: str, **selector: str) -> None:
+    spec = {"clusterIP": "None", "selector": selector, "ports": [{"port": 2222}]}
+    bench.cluster.create(SERVICES, "default", {"metadata": {"name": name}, "spec": spec})
+
+
+def test_two_pods_serve_the_same_port_and_are_found_by_name(isolated: Bench) -> None:
+    service(isolated, "job", job="j")
+    service(isolated, "front", role="1")
+    for number in "01":
+        labels = {"labels": {"job": "j", "role": number}}
+        isolated.create(py(f"p{number}", SERVE, metadata=labels, hostname=f"ps-{number}", subdomain="job"))
+    isolated.run(py("asker", ASK))
+    assert isolated.log("asker") == "['ps-0', 'ps-1', 'ps-1']\n"
+
+
+def test_names_appear_in_pods_that_already_run(isolated: Bench) -> None:
+    isolated.create(py("asker", ASK))
+    isolated.running("asker")
+    service(isolated, "job", job="j")
+    service(isolated, "front", role="1")
+    for number in "01":
+        labels = {"labels": {"job": "j", "role": number}}
+        isolated.create(py(f"p{number}", SERVE, metadata=labels, hostname=f"ps-{number}", subdomain="job"))
+    isolated.over("asker")
+    assert isolated.log("asker") == "['ps-0', 'ps-1', 'ps-1']\n"
+
+
+def test_a_replica_that_comes_back_has_the_same_address(isolated: Bench) -> None:
+    first = isolated.run(sh("one", "true"))["podIP"]
+    isolated.delete("one")
+    isolated.gone("one")
+    assert isolated.run(sh("one", "true"))["podIP"] == first
+
+
+def test_volumes_are_where_the_pod_says_and_the_host_stays_as_it_is(isolated: Bench, tmp_path: Path) -> None:
+    before = (sorted(os.listdir("/")), sorted(os.listdir("/etc")))
+    isolated.cluster.create(CONFIG_MAPS, "default", {"metadata": {"name": "cm"}, "data": {"ps.host": "a\n", "b": "2"}})
+    isolated.cluster.create(SECRETS, "default", {"metadata": {"name": "s"}, "stringData": {"key": "secret\n"}})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("on the host\n")
+    volumes = [
+        {"name": "cm", "configMap": {"name": "cm"}},
+        {"name": "s", "secret": {"secretName": "s", "defaultMode": 0o400, "items": [{"key": "key", "path": "x/k"}]}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "mem", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        {"name": "data", "hostPath": {"path": f"{tmp_path}/data"}},
+        {"name": "claim", "persistentVolumeClaim": {"claimName": "model"}},
+        {"name": "pod", "downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+    ]
+    mounts = [
+        {"name": "cm", "mountPath": "/etc/volcano"},
+        {"name": "cm", "mountPath": "/etc/one-file.conf", "subPath": "b"},
+        {"name": "s", "mountPath": "/secrets/deep/down"},
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "mem", "mountPath": "/memory"},
+        {"name": "data", "mountPath": "/data", "readOnly": True},
+        {"name": "data", "mountPath": "/data-again/sub"},
+        {"name": "claim", "mountPath": "/model"},
+        {"name": "claim", "mountPath": "/model/nested/part", "subPath": "part"},
+        {"name": "pod", "mountPath": "/tmp/podinfo"},
+    ]
+    script = (
+        "set -e; cat /etc/volcano/ps.host /etc/one-file.conf; echo; cat /secrets/deep/down/x/k /data/file;"
+        "cat /tmp/podinfo/n; echo; ls /tmp; stat -c %a /secrets/deep/down/x/k;"
+        "echo 1 > /tmp/a; echo 2 > /memory/b; echo 3 > /model/saved;"
+        "echo 4 > /model/nested/part/p; echo 5 > /data-again/sub/made; df --output=size /memory | tail -1; hostname;"
+        "(echo no > /data/file) 2>/dev/null || echo read-only; (echo no > /etc/volcano/x) 2>/dev/null || echo also"
+    )
+    container = {"volumeMounts": mounts, "workingDir": "/model"}
+    status = isolated.run(sh("one", script, volumes=volumes, container=container))
+    assert status["phase"] == "Succeeded", (status, isolated.log("one"))
+    expected = "a 2 secret on the host one podinfo 400 1024 one read-only also"
+    assert isolated.log("one").split() == expected.split()
+    assert (sorted(os.listdir("/")), sorted(os.listdir("/etc"))) == before
+    assert sorted(os.listdir(tmp_path / "data")) == ["file", "made"]
+    claim = isolated.agent.state_dir / "volumes" / "default" / "model"
+    assert (claim / "saved").read_text() == "3\n"
+    assert (claim / "part" / "p").read_text() == "4\n"
+
+
+def test_claims_outlive_their_pods_and_empty_dirs_are_shared_within_one(isolated: Bench) -> None:
+    memory = {"name": "e", "emptyDir": {"medium": "Memory"}}
+    volumes = [{"name": "c", "persistentVolumeClaim": {"claimName": "c"}}, memory]
+    mounts = [{"name": "c", "mountPath": "/claim"}, {"name": "e", "mountPath": "/scratch"}]
+    init = {"name": "i", "image": "x", "command": ["sh", "-c", "echo 1 > /scratch/a"], "volumeMounts": mounts}
+    both = {"volumes": volumes, "container": {"volumeMounts": mounts}}
+    isolated.run(sh("one", "cat /scratch/a > /claim/kept", initContainers=[init], **both))
+    isolated.delete("one")
+    isolated.gone("one")
+    isolated.run(sh("two", "cat /claim/kept; ls /scratch", **both))
+    assert isolated.log("two") == "1\n"
+
+
+def test_a_pod_sees_its_own_processes_only(isolated: Bench) -> None:
+    isolated.run(sh("one", "ls -d /proc/[0-9]* | wc -l"))
+    assert int(isolated.log("one")) < 8
+
+
+def test_a_host_path_that_is_not_there_is_waited_for(isolated: Bench, tmp_path: Path) -> None:
+    volumes = [{"name": "v", "hostPath": {"path": f"{tmp_path}/later", "type": "Directory"}}]
+    isolated.create(sh("one", "true", volumes=volumes, container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]}))
+    until(lambda: "no Directory" in str(isolated.container("one").get("state")))
+    (tmp_path / "later").mkdir()
+    assert isolated.over("one")["phase"] == "Succeeded"
+
+
+def test_in_shared_mode_a_mount_is_refused_with_a_way_out(benches: MakeBench, tmp_path: Path) -> None:
+    shared = benches(network=NetworkMode.SHARED)
+    volumes = [{"name": "v", "emptyDir": {}}]
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/etc/volcano"}]}
+    status = shared.run(sh("one", "true", volumes=volumes, container=mount))
+    assert (status["phase"], status["reason"]) == ("Failed", "CreateContainerConfigError")
+    assert "isolated mode" in status["message"]
+    same = [{"name": "v", "hostPath": {"path": str(tmp_path)}}]
+    here = {"volumeMounts": [{"name": "v", "mountPath": str(tmp_path)}]}
+    assert shared.run(sh("two", "true", volumes=same, container=here))["phase"] == "Succeeded"
+
+
+UNPRIVILEGED = """
+import sys
+from pathlib import Path
+from tests.cluster.kubelet.bench import Bench, settings, sh
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.kubelet.kubelet import Kubelet as NodeAgent
+from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
+with MemoryCluster() as cluster, NodeAgent(
+    cluster, settings=settings(Path(sys.argv[1]), network=NetworkMode.ISOLATED, workdir=Path("/"))
+) as agent:
+    bench = Bench(cluster, agent)
+    volumes = [{"name": "v", "emptyDir": {}}]
+    mounts = {"volumeMounts": [{"name": "v", "mountPath": p} for p in ("/etc/volcano", "/model")]}
+    status = bench.run(sh("one", "touch /model/a; ls /etc/volcano; id -u", volumes=volumes, container=mounts))
+    print(status["phase"], bench.log("one").split())
+"""
+
+
+@pytest.mark.parametrize("who", ["no rights", "nobody"])
+def test_user_namespaces_do_as_well(open_folder: Path, who: str) -> None:
+    done = as_other(who, UNPRIVILEGED, str(open_folder))
+    assert done.stdout == f"Succeeded ['a', '{65534 if who == 'nobody' else 0}']\n", done.stderr
+
+
+def test_shared_memory_and_host_names_are_private(isolated: Bench) -> None:
+    isolated.run(sh("one", "touch /dev/shm/of-one; hostname"))
+    isolated.run(sh("two", "ls /dev/shm; hostname", hostname="other"))
+    assert isolated.log("two") == "other\n"
+
+
+def test_auto_prefers_isolation(benches: MakeBench, isolated: Bench) -> None:
+    del isolated  # skips where there is none
+    assert benches(network=NetworkMode.AUTO).agent.network.mode == NetworkMode.ISOLATED
+
+
+def test_a_port_below_1024_may_be_served(isolated: Bench) -> None:
+    status = isolated.run(make_pod("one", "python", "-c", "import socket; socket.create_server(('', 80))"))
+    assert status["phase"] == "Succeeded"

@@ -1,0 +1,419 @@
+"""Pods as processes, in both network modes."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.kubelet.bench import Bench, MakeBench, make_pod, processes_with, py, sh, until
+from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, LogOptions
+from tf_dist.cluster.kubelet.node.node_settings import NetworkMode, RestartBackoff
+from tf_dist.errors import NotFound, Rejected
+
+
+def test_a_pod_runs_and_succeeds(bench: Bench) -> None:
+    status = bench.run(sh("one", "echo hello; echo oops >&2"))
+    assert status["phase"] == "Succeeded"
+    terminated = status["containerStatuses"][0]["state"]["terminated"]
+    assert (terminated["exitCode"], terminated["reason"]) == (0, "Completed")
+    assert sorted(bench.log("one").splitlines()) == ["hello", "oops"]
+    ready = next(item for item in status["conditions"] if item["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "PodCompleted")
+
+
+def test_a_running_pod_is_ready_and_has_an_address(bench: Bench) -> None:
+    bench.create(sh("one", "sleep 100"))
+    bench.running("one")
+    status = bench.status("one")
+    assert status["phase"] == "Running"
+    assert status["podIP"]
+    assert {item["type"]: item["status"] for item in status["conditions"]}["Ready"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "signal"),
+    [
+        ("exit 3", 3, None),
+        ("exit 255", 255, None),
+        ("kill -9 $$$$", 137, 9),
+        ("kill -TERM $$$$", 143, 15),
+        ("kill -SEGV $$$$", 139, 11),
+    ],
+)
+def test_exit_codes_and_signals(bench: Bench, script: str, code: int, signal: int | None) -> None:
+    status = bench.run(sh("one", f"echo last words; {script}"))
+    assert status["phase"] == "Failed"
+    terminated = status["containerStatuses"][0]["state"]["terminated"]
+    assert (terminated["exitCode"], terminated["reason"], terminated["message"]) == (code, "Error", "last words")
+    assert terminated.get("signal") == signal
+
+
+def test_the_environment_is_what_the_pod_says(bench: Bench) -> None:
+    bench.cluster.create(CONFIG_MAPS, "default", {"metadata": {"name": "cm"}, "data": {"A": "1", "b.c": "2"}})
+    bench.cluster.create(SECRETS, "default", {"metadata": {"name": "s"}, "data": {"k": "aGk="}})
+    env = [
+        {"name": "X", "value": "x"},
+        {"name": "Y", "value": "$(X)-$$(X)-$(NOPE)-$(P_A)"},
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+    ]
+    source = [{"prefix": "P_", "configMapRef": {"name": "cm"}}]
+    script = "import os, json, sys; print(json.dumps(dict(os.environ))); print(sys.argv[1:])"
+    status = bench.run(py("one", script, container={"env": env, "envFrom": source, "args": ["$(Y)"]}))
+    first, second = bench.log("one").splitlines()
+    seen = json.loads(first)
+    assert seen["Y"] == "x-$(X)-$(NOPE)-1"
+    assert (seen["S"], seen["IP"], seen["HOSTNAME"]) == ("hi", status["podIP"], "one")
+    assert "PYTEST_CURRENT_TEST" not in seen
+    assert "KUBERNETES_SERVICE_HOST" not in seen
+    assert second == "['x-$(X)-$(NOPE)-1']"
+
+
+@pytest.mark.parametrize("network", list(NetworkMode)[1:])
+def test_temporary_files_go_with_the_container(
+    benches: MakeBench, network: NetworkMode, open_folder: Path, tmp_path: Path
+) -> None:
+    bench = benches(network=network, state_dir=open_folder / "state")
+    script = 'ls "$TMPDIR" | wc -l; mktemp >/dev/null; echo "$TMPDIR"'
+    twice = f"{script}; echo x >> {tmp_path}/n; test $(wc -l < {tmp_path}/n) -ge 2"
+    containers = [
+        {"name": name, "image": "any", "command": ["sh", "-c", text]} for name, text in (("a", twice), ("b", script))
+    ]
+    status = bench.run(make_pod("one", containers=containers, restartPolicy="OnFailure"))
+    assert status["containerStatuses"][0]["restartCount"] == 1
+    files, folders = zip(*(bench.log("one", container=name).split() for name in "ab"), strict=True)
+    assert files == ("0", "0"), "what another container, or the one before it, has left is not there"
+    assert len({*folders, os.environ.get("TMPDIR", "/tmp")}) == 3
+    bench.delete("one")
+    bench.gone("one")
+    until(lambda: not os.listdir(bench.agent.state_dir / "pods"))
+
+
+def test_what_cannot_be_removed_stops_nobody(benches: MakeBench, open_folder: Path, tmp_path: Path) -> None:
+    bench = benches(network=NetworkMode.SHARED, state_dir=open_folder / "state")
+    (tmp_path / "elsewhere").mkdir()
+    script = f'[ -L "$TMPDIR" ] && exec mktemp; rmdir "$TMPDIR"; ln -s {tmp_path}/elsewhere "$TMPDIR"; exit 1'
+    status = bench.run(sh("one", script, restartPolicy="OnFailure"))
+    assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Succeeded", 1)
+    assert (tmp_path / "elsewhere").is_dir()
+
+
+def test_sockets_find_room_among_temporary_files(benches: MakeBench, tmp_path: Path) -> None:
+    bench = benches(network=NetworkMode.SHARED, state_dir=tmp_path / ("long" * 30))
+    script = "from multiprocessing import Manager as M\nif __name__ == '__main__': print(M().list([1]))"
+    assert bench.run(py("one", script))["phase"] == "Succeeded"
+    assert bench.log("one") == "[1]\n"
+
+
+def test_a_pod_may_name_its_own_place_for_temporary_files(bench: Bench, tmp_path: Path) -> None:
+    env = [{"name": "TMPDIR", "value": str(tmp_path)}]
+    bench.run(sh("one", "mktemp", container={"env": env}))
+    assert Path(bench.log("one").strip()).parent == tmp_path
+
+
+def test_missing_references_are_waited_for(bench: Bench) -> None:
+    env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "a"}}}]
+    bench.create(sh("one", "echo $A", container={"env": env}))
+    waiting = until(lambda: bench.container("one").get("state", {}).get("waiting"))
+    assert waiting["reason"] == "CreateContainerConfigError"
+    assert 'configmap "late" not found' in waiting["message"]
+    bench.cluster.create(CONFIG_MAPS, "default", {"metadata": {"name": "late"}, "data": {"a": "here"}})
+    bench.over("one")
+    assert bench.log("one") == "here\n"
+
+
+def test_a_container_without_a_command_fails_at_once_with_a_hint(bench: Bench) -> None:
+    status = bench.run(make_pod("one"))
+    assert (status["phase"], status["reason"]) == ("Failed", "ErrImageEntrypoint")
+    assert "--entrypoint any=" in status["message"]
+    with pytest.raises(Rejected, match="waiting to start: ErrImageEntrypoint"):
+        bench.log("one")
+
+
+def test_an_entrypoint_stands_in_for_an_image(benches: MakeBench) -> None:
+    bench = benches(network=NetworkMode.SHARED, entrypoints={"registry:5000/repo/train": ("echo", "trained")})
+    container = {"name": "main", "image": "registry:5000/repo/train:v1", "args": ["now"]}
+    assert bench.run(make_pod("one", containers=[container]))["phase"] == "Succeeded"
+    assert bench.log("one") == "trained now\n"
+
+
+def test_a_command_that_is_not_there(bench: Bench) -> None:
+    status = bench.run(make_pod("one", "no-such-program", "x"))
+    terminated = status["containerStatuses"][0]["state"]["terminated"]
+    assert (status["phase"], terminated["exitCode"], terminated["reason"]) == ("Failed", 127, "StartError")
+    assert '"no-such-program"' in terminated["message"]
+    assert "/usr/bin" in terminated["message"]
+
+
+def test_a_file_that_cannot_be_executed(bench: Bench) -> None:
+    terminated = bench.run(make_pod("one", "/etc/hosts"))["containerStatuses"][0]["state"]["terminated"]
+    assert (terminated["exitCode"], terminated["reason"]) == (126, "StartError")
+
+
+def test_the_working_directory(bench: Bench, tmp_path: Path) -> None:
+    bench.run(sh("default", "pwd"))
+    bench.run(sh("own", "pwd", container={"workingDir": "/usr"}))
+    (tmp_path / "here").mkdir()
+    note = {"annotations": {"tf-dist.dev/workdir": str(tmp_path / "here")}}
+    bench.run(sh("noted", "pwd", metadata=note, container={"workingDir": "/in-the-image"}))
+    assert [bench.log(name).strip() for name in ("default", "own", "noted")] == [
+        str(tmp_path),
+        "/usr",
+        str(tmp_path / "here"),
+    ]
+
+
+def test_deletion_is_graceful(bench: Bench) -> None:
+    bench.create(sh("one", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"))
+    bench.says("one", "up")
+    lines: list[bytes] = []
+    stream = bench.cluster.logs("default", "one", LogOptions(follow=True))
+    reader = threading.Thread(target=lambda: lines.extend(stream))
+    reader.start()
+    bench.delete("one")
+    bench.gone("one")
+    reader.join()
+    assert (lines[0], lines[-1]) == (b"up\n", b"bye\n")
+
+
+def test_whoever_ignores_sigterm_is_killed(bench: Bench) -> None:
+    bench.create(py("one", "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(1000)"))
+    bench.says("one", "up")
+    bench.delete("one", grace_period=1)
+    bench.gone("one")
+    until(lambda: not os.listdir(bench.agent.state_dir / "pods"))
+
+
+def test_a_pre_stop_hook_runs_first(bench: Bench, tmp_path: Path) -> None:
+    hook = {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", f"echo hook > {tmp_path}/seen"]}}}}
+    script = f"trap 'cat {tmp_path}/seen > {tmp_path}/end; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    bench.create(sh("one", script, container=hook))
+    bench.says("one", "up")
+    bench.delete("one", grace_period=20)
+    bench.gone("one")
+    assert (tmp_path / "end").read_text() == "hook\n"
+
+
+def test_grandchildren_that_detach_are_gone_with_the_container(bench: Bench, tmp_path: Path) -> None:
+    mark = f"{tmp_path}/never"
+    script = f"for i in 1 2 3; do setsid sh -c 'setsid tail -F {mark} & sleep 1' & done; sleep 0.2; echo up; exit 0"
+    bench.run(sh("one", script))
+    assert processes_with(mark) == []
+
+
+def test_a_container_restarts_on_failure_until_it_succeeds(bench: Bench, tmp_path: Path) -> None:
+    script = f"echo run; echo x >> {tmp_path}/n; test $(wc -l < {tmp_path}/n) -ge 3"
+    status = bench.run(sh("one", script, restartPolicy="OnFailure"))
+    container = status["containerStatuses"][0]
+    assert (status["phase"], container["restartCount"]) == ("Succeeded", 2)
+    assert container["lastState"]["terminated"]["exitCode"] == 1
+    assert bench.log("one", previous=True) == "run\n"
+
+
+def test_crash_loops_back_off(benches: MakeBench) -> None:
+    bench = benches(network=NetworkMode.SHARED, backoff=RestartBackoff(1000.0, 1000.0, 600.0))
+    bench.create(sh("one", "exit 4", restartPolicy="Always"))
+    waiting = until(
+        lambda: bench.container("one").get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
+    )
+    assert waiting
+    container = bench.container("one")
+    assert container["restartCount"] == 1  # the first restart comes at once, as the kubelet's
+    assert container["lastState"]["terminated"]["exitCode"] == 4
+    assert bench.status("one")["phase"] == "Running"
+
+
+def test_init_containers_run_in_order(bench: Bench, tmp_path: Path) -> None:
+    def step(name: str) -> dict[str, object]:
+        return {"name": name, "image": "any", "command": ["sh", "-c", f"echo {name} >> {tmp_path}/order"]}
+
+    status = bench.run(sh("one", f"cat {tmp_path}/order", initContainers=[step("a"), step("b")]))
+    assert status["phase"] == "Succeeded"
+    assert bench.log("one") == "a\nb\n"
+    assert [item["ready"] for item in status["initContainerStatuses"]] == [True, True]
+
+
+def test_a_failing_init_container_fails_the_pod(bench: Bench) -> None:
+    init = {"name": "init", "image": "any", "command": ["false"]}
+    status = bench.run(sh("one", "echo never", initContainers=[init]))
+    assert status["phase"] == "Failed"
+    assert "waiting" in status["containerStatuses"][0]["state"]
+
+
+def test_a_sidecar_does_not_hold_the_pod(bench: Bench) -> None:
+    side = {"name": "side", "image": "any", "command": ["sleep", "1000"], "restartPolicy": "Always"}
+    assert bench.run(sh("one", "echo done", initContainers=[side]))["phase"] == "Succeeded"
+    until(lambda: bench.agent._supervisor.record(bench.pod("one")["metadata"]["uid"]) is None)
+
+
+def test_the_active_deadline(bench: Bench) -> None:
+    bench.create(sh("one", "sleep 1000"))
+    bench.running("one")
+    # Given only now: a busy machine may need more than a second to start it.
+    bench.cluster.patch(PODS, "default", "one", {"spec": {"activeDeadlineSeconds": 1}})
+    status = bench.over("one")
+    assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+    until(lambda: "terminated" in bench.container("one")["state"])
+
+
+def test_two_containers_of_a_pod(bench: Bench) -> None:
+    pair = [
+        {"name": "a", "image": "any", "command": ["sh", "-c", "echo from a"]},
+        {"name": "b", "image": "any", "command": ["sh", "-c", "echo from b; exit 2"]},
+    ]
+    status = bench.run(make_pod("one", containers=pair))
+    assert status["phase"] == "Failed"
+    assert bench.log("one", container="b") == "from b\n"
+    with pytest.raises(Rejected, match=r"a container name must be specified.*\[a b\]"):
+        bench.log("one")
+    with pytest.raises(Rejected, match="choose one of"):
+        bench.agent.logs("default", "one", LogOptions(container="c"))
+
+
+def test_the_end_of_one_container_leaves_the_others_alone(bench: Bench) -> None:
+    """Namespace numbers are given out again: the second container once died with the first."""
+    pair = [
+        {"name": "a", "image": "any", "command": ["true"]},
+        {"name": "b", "image": "any", "command": ["sh", "-c", "echo b"]},
+    ]
+    for number in range(30):
+        bench.create(make_pod(f"p{number}", containers=pair))
+    assert {bench.over(f"p{number}")["phase"] for number in range(30)} == {"Succeeded"}
+
+
+def test_a_readiness_probe_decides_about_ready(bench: Bench, tmp_path: Path) -> None:
+    probe = {"exec": {"command": ["test", "-e", f"{tmp_path}/ready"]}, "periodSeconds": 1}
+    bench.create(sh("one", "sleep 1000", container={"readinessProbe": probe}))
+    bench.running("one")
+    assert not bench.container("one")["ready"]
+    (tmp_path / "ready").touch()
+    until(lambda: bench.container("one")["ready"])
+
+
+def test_a_pod_that_is_deleted_before_it_starts(bench: Bench) -> None:
+    bench.create(sh("one", "sleep 1000"))
+    bench.delete("one", grace_period=0)
+    bench.gone("one")
+    until(lambda: not bench.agent._supervisor.uids())
+
+
+def test_an_orphan_of_a_vanished_object_is_killed(bench: Bench, tmp_path: Path) -> None:
+    mark = f"{tmp_path}/orphan"
+    bench.create(sh("one", f"touch {mark}; exec tail -f {mark}"))
+    until(lambda: processes_with(mark))
+    bench.delete("one", grace_period=0)
+    until(lambda: not processes_with(mark))
+
+
+def test_many_pods_with_the_longest_names(bench: Bench) -> None:
+    names = [f"{'n' * 60}-{number:02}" for number in range(20)]
+    for name in names:
+        bench.create(sh(name, "hostname"))
+    assert [bench.over(name)["phase"] for name in names] == ["Succeeded"] * 20
+    if bench.agent.network.mode == NetworkMode.ISOLATED:
+        assert bench.log(names[7]) == names[7] + "\n"
+    for name in names:
+        bench.delete(name)
+    until(lambda: not bench.cluster.list(PODS).items)
+    until(lambda: not os.listdir(bench.agent.state_dir / "pods"))
+
+
+def test_the_node_says_what_it_offers(benches: MakeBench) -> None:
+    bench = benches(network=NetworkMode.SHARED, capacity={"cpu": "32", "nvidia.com/gpu": "4"})
+    node = bench.cluster.get(NODES, None, "local")
+    assert (node["status"]["allocatable"]["cpu"], node["status"]["allocatable"]["nvidia.com/gpu"]) == ("32", "4")
+    assert node["metadata"]["labels"]["kubernetes.io/hostname"] == "local"
+    assert {item["type"]: item["status"] for item in node["status"]["conditions"]}["Ready"] == "True"
+
+
+def test_nothing_is_written_while_nothing_happens(bench: Bench) -> None:
+    bench.create(sh("one", "sleep 1000"))
+    bench.running("one")
+    uid = bench.pod("one")["metadata"]["uid"]
+    version = bench.pod("one")["metadata"]["resourceVersion"]
+    for _ in range(3):
+        bench.agent._bell.ring(uid)
+    bench.run(sh("two", "true"))  # the agent has passed over both by then
+    assert bench.pod("one")["metadata"]["resourceVersion"] == version
+
+
+def test_state_folders_may_be_long(benches: MakeBench, tmp_path: Path) -> None:
+    bench = benches(network=NetworkMode.SHARED, state_dir=tmp_path / ("long" * 30))
+    assert bench.run(sh("one", "true"))["phase"] == "Succeeded"
+
+
+def test_logs_are_kept_on_request(benches: MakeBench, tmp_path: Path) -> None:
+    bench = benches(network=NetworkMode.SHARED, keep_logs_dir=tmp_path / "kept")
+    bench.run(sh("one", "echo kept"))
+    bench.delete("one")
+    bench.gone("one")
+    (log,) = (tmp_path / "kept").rglob("*.log")
+    assert b"kept" in log.read_bytes()
+
+
+def test_unknown_pods_have_no_log(bench: Bench) -> None:
+    with pytest.raises(NotFound):
+        bench.agent.logs("default", "nobody")
+
+
+def test_draining_ends_every_pod_as_it_asks_for_and_says_so(bench: Bench) -> None:
+    bench.create(sh("polite", "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"))
+    bench.create(sh("again", "trap 'exit 1' TERM; echo up; while :; do sleep 0.05; done", restartPolicy="Always"))
+    for name in ("polite", "again"):
+        bench.says(name, "up")
+    assert bench.agent.drain(threading.Event())
+    assert bench.status("polite")["phase"] == "Succeeded"
+    again = bench.status("again")
+    assert (again["phase"], again["reason"]) == ("Failed", "NodeShutdown")
+    assert again["containerStatuses"][0]["restartCount"] == 0
+    assert bench.cluster.get(NODES, None, "local")["spec"]["unschedulable"]
+    bench.create(sh("late", "true"))  # bound by a scheduler that did not know yet
+    assert bench.over("late")["reason"] == "NodeShutdown"
+
+
+def test_draining_can_be_hurried(shared: Bench) -> None:
+    shared.create(sh("rude", "trap '' TERM; echo up; sleep 1000", terminationGracePeriodSeconds=1000))
+    shared.says("rude", "up")
+    hurry = threading.Event()
+    hurry.set()
+    assert not shared.agent.drain(hurry)
+
+
+def test_a_problem_is_told_by_one_event(bench: Bench) -> None:
+    env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "a"}}}]
+    bench.create(sh("one", "echo $A", container={"env": env}))
+    uid = bench.pod("one")["metadata"]["uid"]
+    events = until(lambda: bench.cluster.list(EVENTS, "default", fields=f"involvedObject.uid={uid}").items)
+    bench.agent._bell.ring(uid)
+    bench.cluster.create(CONFIG_MAPS, "default", {"metadata": {"name": "late"}, "data": {"a": "here"}})
+    bench.over("one")
+    assert bench.cluster.list(EVENTS, "default", fields=f"involvedObject.uid={uid}").items == events
+    assert (events[0]["type"], events[0]["reason"]) == ("Warning", "CreateContainerConfigError")
+    assert 'configmap "late" not found' in events[0]["message"]
+
+
+def test_a_token_that_is_left_out_is_told_and_fails_nothing(isolated: Bench, tmp_path: Path) -> None:
+    token = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+    mount = {"volumeMounts": [{"name": "token", "mountPath": str(tmp_path)}]}
+    isolated.run(sh("one", f"ls {tmp_path}", volumes=[token], container=mount))
+    assert isolated.log("one") == ""
+    (event,) = until(lambda: isolated.cluster.list(EVENTS, "default").items)
+    assert (event["reason"], event["involvedObject"]["name"]) == ("TokenLeftOut", "one")
+
+
+def test_what_the_disk_refuses_a_pod_is_tried_again(benches: MakeBench, open_folder: Path) -> None:
+    bench = benches(state_dir=open_folder / "s")
+    script = (
+        'echo $TMPDIR; test -e went-wrong && exit 0; touch went-wrong; above=$(dirname "$TMPDIR");'
+        'rm -rf "$above"; touch "$above"; exit 1'
+    )
+    bench.create(sh("one", script, restartPolicy="OnFailure"))
+    until(lambda: "CreateContainerError" in str(bench.cluster.list(EVENTS, "default").items))
+    assert bench.status("one")["phase"] not in ("Succeeded", "Failed")
+    blocked = next(path for path in (bench.agent.state_dir / "pods").glob("t-*") if path.is_file())
+    blocked.unlink()
+    assert bench.over("one")["phase"] == "Succeeded"

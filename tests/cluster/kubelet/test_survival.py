@@ -1,0 +1,416 @@
+"""Whatever is killed, whenever: what shall go is gone, what shall stay is still there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from tests.cluster.kubelet.bench import (
+    Bench,
+    MakeBench,
+    processes_with,
+    py,
+    settings,
+    sh,
+    slirps,
+    until,
+    why_no_way_out,
+    why_not_isolated,
+)
+from tf_dist.cluster.api import LEASES, NAMESPACES, NODES
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
+from tf_dist.cluster.kubelet.kubelet import Kubelet
+from tf_dist.cluster.kubelet.node import state_dir
+from tf_dist.cluster.kubelet.node.node_lease import AGENT_ANNOTATION, LEASE_NAMESPACE, NodeNameTaken
+from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
+from tf_dist.cluster.kubelet.runtime import linux
+
+MODES = pytest.mark.parametrize("mode", [NetworkMode.ISOLATED, NetworkMode.SHARED])
+
+AGENT = """
+import signal, sys
+from pathlib import Path
+from threading import Event
+from tests.cluster.kubelet.bench import Bench, settings, sh
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
+from tf_dist.cluster.kubelet.kubelet import Kubelet as NodeAgent
+from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
+folder, mode, ephemeral = Path(sys.argv[1]), NetworkMode(sys.argv[2]), sys.argv[3] == "ephemeral"
+cluster = MemoryCluster(journal=SqliteJournal(folder / "db"))
+agent = NodeAgent(cluster, settings=settings(folder, network=mode, ephemeral=ephemeral))
+agent.start()
+bench = Bench(cluster, agent)
+for name, script in zip(sys.argv[4::2], sys.argv[5::2]):
+    bench.create(sh(name, script))
+    bench.running(name)
+print(agent.supervisor_pid, flush=True)
+signal.pause()
+"""
+
+
+class OtherAgent:
+    """A node agent in a process of its own, to be killed."""
+
+    def __init__(self, folder: Path, mode: NetworkMode, kind: str, **pods: str) -> None:
+        if mode == NetworkMode.ISOLATED and why_not_isolated():
+            pytest.skip(why_not_isolated())
+        arguments = [text for item in pods.items() for text in item]
+        root = str(Path(__file__).parents[3])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", AGENT, str(folder), mode, kind, *arguments],
+            stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root},
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.supervisor = int(self.process.stdout.readline())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def nothing_left(tmp_path: Path) -> Iterator[str]:
+    """A word for command lines; at the end no process may show it and no folder may be left."""
+    word = f"{tmp_path}/word"
+    (tmp_path / "word").touch()
+    yield word
+    until(lambda: not processes_with(str(tmp_path)), "no process is left")
+    until(lambda: not list(tmp_path.glob("state/*")), "no folder is left")
+
+
+# A process that left its session, its parent and its standard streams behind.
+DAEMON = "setsid sh -c 'setsid tail -F {word} >/dev/null 2>&1 & sleep 0.1' & tail -F {word}"
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):  # it may end between opening the file and reading it
+        return False
+
+
+def node_with_a_way_out(folder: Path, kind: str) -> tuple[int, int, OtherAgent]:
+    """Its slirp4netns, the keeper above that, and the agent."""
+    if why_no_way_out():
+        pytest.skip(why_no_way_out())
+    other = OtherAgent(folder, NetworkMode.ISOLATED, kind)
+    (slirp,) = until(lambda: slirps(other.supervisor))
+    keeper = int(Path(f"/proc/{slirp}/stat").read_text().rpartition(")")[2].split()[1])
+    assert keeper in linux.child_pids(other.supervisor)
+    return slirp, keeper, other
+
+
+@MODES
+def test_an_ephemeral_agent_takes_everything_along_when_killed(
+    tmp_path: Path, mode: NetworkMode, nothing_left: str
+) -> None:
+    other = OtherAgent(tmp_path, mode, "ephemeral", a=DAEMON.format(word=nothing_left), b=f"tail -F {nothing_left}")
+    until(lambda: len(processes_with(f"tail\0-F\0{nothing_left}")) == 3)
+    other.kill()
+    until(lambda: not alive(other.supervisor))
+
+
+@MODES
+def test_agent_and_supervisor_killed_at_once(tmp_path: Path, mode: NetworkMode) -> None:
+    word = f"{tmp_path}/word"
+    Path(word).touch()
+    other = OtherAgent(tmp_path, mode, "ephemeral", a=DAEMON.format(word=word))
+    until(lambda: len(processes_with(f"tail\0-F\0{word}")) == 2)
+    os.kill(other.process.pid, signal.SIGSTOP)
+    os.kill(other.supervisor, signal.SIGKILL)
+    other.kill()
+    until(lambda: not processes_with(f"tail\0-F\0{word}"), "no process is left")
+    until(lambda: not alive(other.supervisor))  # a dying owner still holds its lock
+    (left,) = (tmp_path / "state").glob("run-*")
+    with MemoryCluster() as cluster, Kubelet(cluster, settings=settings(tmp_path, network=mode)):
+        assert not left.exists()
+    assert not (tmp_path / "state").exists()
+
+
+def test_what_even_the_shim_could_not_kill_is_swept(tmp_path: Path) -> None:
+    """Agent, supervisor and shim killed at once in shared mode: a detached grandchild lives until the next start."""
+    word = f"{tmp_path}/word"
+    Path(word).touch()
+    other = OtherAgent(tmp_path, NetworkMode.SHARED, "ephemeral", a=DAEMON.format(word=word))
+    until(lambda: len(processes_with(f"tail\0-F\0{word}")) == 2)
+    every = [other.process.pid, *processes_with(str(tmp_path / "state"))]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in every:
+            os.kill(pid, number)
+    other.kill()
+    until(lambda: not any(map(alive, every)))  # a dying owner still holds its lock
+    with MemoryCluster() as cluster, Kubelet(cluster, settings=settings(tmp_path, network=NetworkMode.SHARED)):
+        until(lambda: not processes_with(f"tail\0-F\0{word}"), "swept")
+    assert not (tmp_path / "state").exists()
+
+
+@MODES
+def test_a_lasting_node_outlives_its_agent(tmp_path: Path, mode: NetworkMode) -> None:
+    stays = "echo up $$; i=0; while [ ! -e go ]; do i=$((i+1)); sleep 0.02; done; echo $$ went on; exit 7"
+    ends = "echo early; while [ ! -e end ]; do sleep 0.02; done; exit 5"
+    other = OtherAgent(tmp_path, mode, "lasting", stays=stays, ends=ends)
+    other.kill()
+    assert alive(other.supervisor)
+    (tmp_path / "end").touch()
+    with MemoryCluster(journal=SqliteJournal(tmp_path / "db")) as cluster:
+        with Kubelet(cluster, settings=settings(tmp_path, network=mode, ephemeral=False)) as agent:
+            bench = Bench(cluster, agent)
+            assert agent.supervisor_pid == other.supervisor
+            assert bench.over("ends")["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 5
+            assert bench.log("ends") == "early\n"
+            assert bench.status("stays")["phase"] == "Running"
+            (tmp_path / "go").touch()
+            assert bench.over("stays")["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
+            first, second = bench.log("stays").splitlines()
+            assert second.split()[0] == first.split()[1]
+            assert bench.status("stays")["containerStatuses"][0]["restartCount"] == 0
+        until(lambda: not alive(other.supervisor))
+        until(lambda: not processes_with(str(tmp_path)))
+
+
+def test_an_agent_can_leave_and_another_take_over(tmp_path: Path) -> None:
+    lasting = settings(tmp_path, network=NetworkMode.SHARED, ephemeral=False)
+    with MemoryCluster() as cluster:
+        first = Kubelet(cluster, settings=lasting)
+        first.start()
+        bench = Bench(cluster, first)
+        bench.create(sh("one", "echo 1; while [ ! -e go ]; do sleep 0.02; done; echo 2"))
+        bench.running("one")
+        first.stop(kill=False)
+        with Kubelet(cluster, settings=lasting) as second:
+            assert second.supervisor_pid == first.supervisor_pid
+            bench = Bench(cluster, second)
+            (tmp_path / "go").touch()
+            assert bench.over("one")["phase"] == "Succeeded"
+            assert bench.log("one") == "1\n2\n"
+
+
+@MODES
+@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
+def test_a_killed_supervisor_takes_its_pods_along_and_is_replaced(
+    benches: MakeBench, tmp_path: Path, mode: NetworkMode, policy: str
+) -> None:
+    bench = benches(network=mode)
+    word = f"{tmp_path}/word"
+    Path(word).touch()
+    bench.create(sh("one", f"[ -e again ] && exit 0; touch again; {DAEMON.format(word=word)}", restartPolicy=policy))
+    until(lambda: len(processes_with(f"tail\0-F\0{word}")) == 2)
+    before = bench.agent.supervisor_pid
+    os.kill(before, signal.SIGKILL)
+    status = bench.over("one")
+    until(lambda: bench.agent.supervisor_pid != before)
+    until(lambda: not processes_with(f"tail\0-F\0{word}"))
+    if policy == "Never":
+        assert (status["phase"], status["reason"]) == ("Failed", "SupervisorLost")
+        assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
+    else:
+        assert status["phase"] == "Succeeded"
+        assert status["containerStatuses"][0]["lastState"]["terminated"]["reason"] == "SupervisorLost"
+    assert bench.run(sh("two", "true"))["phase"] == "Succeeded"
+
+
+@MODES
+def test_a_killed_shim_is_a_killed_container(benches: MakeBench, tmp_path: Path, mode: NetworkMode) -> None:
+    bench = benches(network=mode)
+    word = f"{tmp_path}/word"
+    Path(word).touch()
+    bench.create(sh("one", DAEMON.format(word=word)))
+    until(lambda: len(processes_with(f"tail\0-F\0{word}")) == 2)
+    # One may go with another.
+    linux.signal_pids(set(processes_with(str(bench.agent.state_dir))) - {bench.agent.supervisor_pid}, signal.SIGKILL)
+    status = bench.over("one")
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
+    until(lambda: not processes_with(f"tail\0-F\0{word}"))
+
+
+@MODES
+def test_a_supervisor_that_ends_in_good_order_is_replaced_too(benches: MakeBench, mode: NetworkMode) -> None:
+    bench = benches(network=mode)
+    bench.create(py("one", "import time; time.sleep(1000)"))
+    bench.running("one")
+    os.kill(bench.agent.supervisor_pid, signal.SIGTERM)
+    assert bench.over("one")["reason"] == "SupervisorLost"
+    assert bench.run(sh("two", "true"))["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize("kind", ["ephemeral", "lasting"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+def test_the_way_out_ends_with_the_supervisor_however_that_ends(tmp_path: Path, kind: str, number: int) -> None:
+    slirp, keeper, other = node_with_a_way_out(tmp_path, kind)
+    mark = next((tmp_path / "state").rglob("mark")).read_text()
+    assert {slirp, keeper} <= linux.pids_with_variable(
+        f"{state_dir.PROCESS_MARK}={mark}".encode()
+    )  # were it left, it would be swept
+    os.kill(other.process.pid, signal.SIGSTOP)  # else it would start another
+    os.kill(other.supervisor, number)
+    until(lambda: not any(map(alive, (slirp, keeper))))
+    other.kill()
+
+
+def test_the_way_out_ends_with_an_ephemeral_agent(tmp_path: Path) -> None:
+    slirp, keeper, other = node_with_a_way_out(tmp_path, "ephemeral")
+    other.kill()
+    until(lambda: not any(map(alive, (slirp, keeper, other.supervisor))))
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["keeper last", "keeper first"])
+def test_everything_around_the_way_out_killed_at_once(tmp_path: Path, first: int) -> None:
+    slirp, keeper, other = node_with_a_way_out(tmp_path, "ephemeral")
+    victims = [other.process.pid, other.supervisor, keeper]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in victims[::-1] if first else victims:
+            os.kill(pid, number)
+    other.kill()
+    until(lambda: not alive(slirp))
+
+
+def test_a_lasting_node_keeps_its_way_out_for_the_next_agent(tmp_path: Path) -> None:
+    slirp, _, other = node_with_a_way_out(tmp_path, "lasting")
+    other.kill()
+    lasting = settings(tmp_path, network=NetworkMode.ISOLATED, ephemeral=False)
+    with (
+        MemoryCluster(journal=SqliteJournal(tmp_path / "db")) as cluster,
+        Kubelet(cluster, settings=lasting) as agent,
+    ):
+        assert slirps(agent.supervisor_pid) == [slirp]
+        assert not any("nothing outside" in limit for limit in agent.network.limits)
+        bench = Bench(cluster, agent)
+        bench.run(sh("one", "cat /proc/net/route /etc/resolv.conf"))
+        assert "0200580A" in bench.log("one")
+        assert "nameserver 10.88.0.3" in bench.log("one")
+    until(lambda: not alive(slirp))
+
+
+def test_a_replaced_supervisor_has_a_way_out_again(benches: MakeBench) -> None:
+    if why_no_way_out():
+        pytest.skip(why_no_way_out())
+    bench = benches(network=NetworkMode.ISOLATED)
+    before = bench.agent.supervisor_pid
+    os.kill(before, signal.SIGKILL)
+    until(lambda: bench.agent.supervisor_pid != before)
+    assert until(lambda: slirps(bench.agent.supervisor_pid))
+    until(lambda: not slirps(before))
+
+
+def test_a_folder_is_made_though_others_end_and_take_the_empty_parent_away(tmp_path: Path) -> None:
+    parent, stopped = tmp_path / "parent", threading.Event()
+
+    def take_away() -> None:
+        times = 50  # fewer than there are attempts
+        while times and not stopped.is_set():
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+                times -= 1
+
+    rival = threading.Thread(target=take_away)
+    rival.start()
+    try:
+        for _ in range(200):
+            folder = state_dir.temporary_state_dir(parent)
+            assert folder.path.exists()
+            folder.release()
+            shutil.rmtree(folder.path)
+    finally:
+        stopped.set()
+        rival.join()
+
+
+def test_folders_of_the_living_are_not_swept(tmp_path: Path) -> None:
+    one = state_dir.temporary_state_dir(tmp_path)
+    two = state_dir.temporary_state_dir(tmp_path)
+    assert one.path.exists()
+    one.release()
+    assert state_dir.sweep_abandoned(tmp_path) == [one.path]
+    assert two.path.exists()
+    two.release()
+
+
+@MODES
+def test_pods_of_a_lasting_node_end_when_no_agent_comes_back(
+    benches: MakeBench, mode: NetworkMode, tmp_path: Path
+) -> None:
+    (tmp_path / "word").touch()
+    bench = benches(network=mode, ephemeral=False, orphan_limit=0.5)
+    bench.create(sh("one", f"exec tail -F {tmp_path}/word"))
+    until(lambda: processes_with(f"tail\0-F\0{tmp_path}/word"))
+    supervisor = bench.agent.supervisor_pid
+    bench.agent.stop(kill=False)
+    until(lambda: not processes_with(f"tail\0-F\0{tmp_path}/word"))
+    until(lambda: not alive(supervisor))
+    assert not (tmp_path / "state" / "pods").exists()
+
+
+def test_an_agent_that_comes_back_in_time_keeps_its_pods(benches: MakeBench, tmp_path: Path) -> None:
+    for limit in (3.0, 60.0):  # if a busy machine needs longer than that to come back, it was not in time
+        bench = benches(network=NetworkMode.SHARED, ephemeral=False, orphan_limit=limit)
+        bench.create(sh("one", "sleep 1000"))
+        bench.running("one")
+        supervisor, left = bench.agent.supervisor_pid, time.monotonic()
+        bench.agent.stop(kill=False)
+        changed = settings(tmp_path, network=NetworkMode.SHARED, ephemeral=False)
+        with Kubelet(bench.cluster, settings=changed) as again:
+            if time.monotonic() - left >= limit:
+                continue
+            assert again.supervisor_pid == supervisor
+            Event().wait(limit + 0.5)  # longer than an orphan is left alone: nothing else can show that it is none
+            assert alive(supervisor)
+            assert bench.container("one")["restartCount"] == 0
+            assert "running" in bench.container("one")["state"]
+        return
+    raise AssertionError("an agent needs more than a minute to come back")
+
+
+def test_folders_know_their_agent_and_are_discarded_when_nobody_uses_them(tmp_path: Path) -> None:
+    folder = state_dir.acquire_state_dir(tmp_path / "state")
+    assert folder is not None
+    mine = state_dir.kubelet_identity(folder.path)
+    assert state_dir.kubelet_identity(folder.path) == mine
+    folder.release()
+    state_dir.remove_state_dir(folder.path)
+    assert not folder.path.exists()
+    state_dir.remove_state_dir(folder.path)  # nothing there: nothing to do
+
+
+def test_discarding_spares_the_volumes_of_claims(tmp_path: Path) -> None:
+    folder = state_dir.acquire_state_dir(tmp_path / "state")
+    assert folder is not None
+    for name in ("volumes", "pods"):
+        (folder.path / name).mkdir()
+    folder.release()
+    state_dir.remove_state_dir(folder.path)
+    assert (folder.path / "volumes").is_dir()
+    assert not (folder.path / "pods").exists()
+
+
+def test_an_agent_whose_name_was_taken_lets_go_of_it(tmp_path: Path) -> None:
+    with MemoryCluster() as cluster:
+        cluster.create(NAMESPACES, None, {"metadata": {"name": LEASE_NAMESPACE}})
+        changed = settings(tmp_path, network=NetworkMode.SHARED, ephemeral=False, heartbeat=0.2)
+        ended = Event()
+        with Kubelet(cluster, settings=changed) as agent:
+            agent.on_end = ended.set
+            bench = Bench(cluster, agent)
+            (tmp_path / "word").touch()
+            bench.create(sh("one", f"exec tail -F {tmp_path}/word"))
+            until(lambda: processes_with(f"tail\0-F\0{tmp_path}/word"))
+            taken = {"metadata": {"annotations": {AGENT_ANNOTATION: "another"}}}
+            cluster.patch(LEASES, LEASE_NAMESPACE, "local", taken)
+            assert ended.wait(60)
+            assert isinstance(agent.failure, NodeNameTaken)
+        agent.retire(keep_node=False)
+        assert not processes_with(f"tail\0-F\0{tmp_path}/word")
+        assert cluster.get(NODES, None, "local")  # both are the other agent's now
+        assert cluster.get(LEASES, LEASE_NAMESPACE, "local")

@@ -1,0 +1,81 @@
+"""Controllers for tests: in this process, and as a process of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.signals import signals_heard
+from tests.waiting import until
+from tf_dist.controller.manager import Manager, ManagerSettings
+
+
+def settings(**more: Any) -> ManagerSettings:
+    return ManagerSettings(**{"metrics_port": 0, "workers": 2, "renew_every": 0.4, **more})
+
+
+def ask(controller: Manager | int, path: str) -> tuple[int, str]:
+    port = controller if isinstance(controller, int) else controller.port
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError as error:  # it took longer than the server allows: on a busy machine that may be
+        return 0, str(error)
+
+
+class Process:
+    """``tf-dist controller``, and what it logs."""
+
+    def __init__(self, kubeconfig: Path, log: Path, *arguments: str) -> None:
+        self.log = log
+        argv = [sys.executable, "-m", "tf_dist", "controller", "--metrics-port", "0", "--log-format", "json"]
+        with log.open("wb") as output, signals_heard():
+            self.child = subprocess.Popen(
+                [*argv, "--kubeconfig", str(kubeconfig), *arguments],
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                env={key: value for key, value in os.environ.items() if key != "KUBECONFIG"},
+            )
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.child.kill()
+        self.child.wait()
+
+    def port(self) -> int:
+        until(lambda: self._port() is not None, 60)
+        return self._port() or 0
+
+    def _port(self) -> int | None:
+        assert self.child.poll() is None, self.log.read_text()
+        found = re.search(r"metrics on port (\d+)", self.log.read_text())
+        return int(found[1]) if found else None
+
+    def leads(self) -> bool:
+        return "tf_dist_leading 1.0" in ask(self.port(), "/metrics")[1]
+
+    def ready(self) -> bool:
+        return ask(self.port(), "/readyz")[0] == 200
+
+    def created(self) -> int:
+        """How many pods it has made."""
+        text = ask(self.port(), "/metrics")[1]
+        return sum(
+            int(float(n)) for n in re.findall(r'calls_total{code="201",resource="pods",verb="create"} (\S+)', text)
+        )
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.child.send_signal(number)
+        return self.child.wait(60)

@@ -1,0 +1,312 @@
+"""What a driver decides change by change is what it would decide had it just begun, whatever happened before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from tests.cluster.support import node
+from tests.controller.harness import ME, OTHER, Hands, World, container, disturbed, queue, queued, replica, running
+from tf_dist.cluster.api import (
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    RESOURCE_QUOTAS,
+    TFJOBS,
+    Object,
+    Resource,
+)
+from tf_dist.cluster.apiserver.scheduler import Scheduler
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.gang_admission import admission_leader
+from tf_dist.controller.gang_admission.verdicts import GangAdmission
+from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
+from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.observability.metrics_recorder import JobMetricsKey, MetricsRecorder
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import Verdict
+from tf_dist.core.gang.quota import QueueUsage
+from tf_dist.errors import NotFound, Unavailable
+
+NUMBERS = st.integers(0, 5)
+VISION = {"matchLabels": {"team": "vision"}}
+JOBS = st.fixed_dictionaries(
+    {
+        "of": st.sampled_from([ME, ME, ME, OTHER, OTHER, ""]),
+        "queue": st.sampled_from(["", "", "a", "b", "nowhere"]),
+        "priority": st.sampled_from(["", "", "urgent"]),
+        "workers": st.integers(1, 3),
+        "least": st.sampled_from([None, None, 1]),
+        "port": st.sampled_from([0, 0, 0, 8080]),
+    }
+)
+QUEUE_SPECS = st.fixed_dictionaries(
+    {
+        "cpu": st.sampled_from(["1", "3", "6"]),
+        "spec": st.sampled_from(
+            [{}, {"namespaceSelector": VISION}, {"parent": "a"}, {"preemption": "Reclaim"}, {"strategy": "StrictFIFO"}]
+        ),
+    }
+)
+STEPS = st.one_of(
+    st.tuples(st.just("job"), NUMBERS, JOBS),
+    st.tuples(st.just("delete"), NUMBERS),
+    st.tuples(st.just("edit"), NUMBERS, st.integers(1, 4)),
+    st.tuples(st.just("suspend"), NUMBERS, st.booleans()),
+    st.tuples(st.just("run")),
+    st.tuples(st.just("succeed"), NUMBERS),
+    st.tuples(st.just("evict"), NUMBERS),
+    st.tuples(st.just("node"), st.sampled_from(["n1", "n2", "n3"]), st.sampled_from(["2", "4", "8"]), st.booleans()),
+    st.tuples(st.just("lost"), st.sampled_from(["n1", "n2", "n3"])),
+    st.tuples(st.just("queue"), st.sampled_from("ab"), QUEUE_SPECS),
+    st.tuples(st.just("close"), st.sampled_from("ab")),
+    st.tuples(st.just("quota"), st.sampled_from([None, "3", "5"])),
+    st.tuples(st.just("label"), st.sampled_from(["vision", "speech"])),
+    st.tuples(st.just("class"), st.sampled_from([None, 0, 10])),
+    st.tuples(st.just("dies")),
+    st.tuples(st.just("lives")),
+    st.tuples(st.just("wait"), st.sampled_from([1, 40, 301, 4000])),
+    st.tuples(st.just("won anew")),
+    st.tuples(st.just("fails"), st.integers(0, 5)),
+    st.tuples(st.just("defect"), st.integers(0, 12)),
+)
+
+
+class Defect(Exception):
+    """Something that no driver foresees."""
+
+
+class Arbiter(admission_leader.SoleAdmissionLeader):
+    """Decides for all, or never."""
+
+    def __init__(self, *, decides: bool) -> None:
+        self._decides = decides
+
+    def decides(self) -> bool:
+        return self._decides
+
+    def for_all(self) -> bool:
+        return self._decides
+
+
+@dataclass(frozen=True)
+class Said:
+    """Of every job what it is told, how the queues stand, and how many jobs stand in which way."""
+
+    verdicts: Mapping[str, Verdict | None]
+    queues: Mapping[str, QueueUsage]
+    metrics_counts: Mapping[JobMetricsKey, int]
+
+    @classmethod
+    def of(cls, job_index: JobIndex, admission: GangAdmission) -> Said:
+        known = [one for one in map(job_index.get, job_index) if one is not None]
+        verdicts = {one.ref.name: admission.verdict(one) for one in known}
+        assert job_index.metrics_counts() == Counter(one.metrics_key for one in known)
+        return cls(verdicts, admission.queue_usages(), job_index.metrics_counts())
+
+
+class Stage(World):
+    """A driver that decides for all, another one whose jobs it decides about, and all that may happen to them."""
+
+    def __init__(self, *, takes_over: bool) -> None:
+        super().__init__(cpu="4")
+        self.scheduler = Scheduler(self.memory)
+        self.troubled = False
+        self.failing = 0
+        self.defect: int | None = None
+        self.memory.create(QUEUES, None, queue("a", "3"))
+        self.memory.create(QUEUES, None, queue("b", "6", namespaceSelector=VISION))
+        self.leadership = Hands(ME, takes_over=takes_over)
+        self.driver = self._driver(self.leadership, decides=True)
+        self.other = self._driver(Hands(OTHER, takes_over=False), decides=False)
+
+    def _driver(self, leadership: Hands, *, decides: bool) -> Driver:
+        return Driver(
+            disturbed(self.memory, self._before if decides else lambda *_, **__: None),
+            clock=self._read if decides else self.clock,
+            monotonic=self.clock,
+            leadership=leadership,
+            arbiter=Arbiter(decides=decides),
+            settings=DriverSettings(admissions=LeaseRef("default", "admissions") if decides else None),
+        )
+
+    def _before(self, verb: str, *_: object, **__: object) -> None:
+        if self.failing and verb in ("create", "replace", "patch", "delete"):
+            self.failing -= 1
+            raise Unavailable("the server does not answer")
+
+    def _read(self) -> float:
+        """The wall clock of the driver that decides; it may break down in the middle of anything."""
+        if self.defect is not None:
+            self.defect -= 1
+            if self.defect < 0:
+                self.defect = None
+                raise Defect("the clock")
+        return self.clock.now
+
+    # What happens
+
+    def happen(self, what: str, *details: Any) -> None:
+        if what == "job":
+            self._job(*details)
+        elif what == "delete":
+            self._delete(TFJOBS, f"job-{details[0]}", "default")
+        elif what == "edit":
+            self._edit(details[0], lambda spec: spec["tfReplicaSpecs"]["Worker"].update(replicas=details[1]))
+        elif what == "suspend":
+            self._edit(details[0], lambda spec: spec["runPolicy"].update(suspend=details[1]))
+        elif what == "run":
+            self._run()
+        elif what == "succeed":
+            for name in [name for name in self.pods() if name.startswith(f"job-{details[0]}-")]:
+                self.end_pod(name, 0)
+        elif what == "evict":
+            self._delete(PODS, f"job-{details[0]}-worker-0", "default")
+        elif what == "node":
+            self._node(*details)
+        elif what == "lost":
+            self._delete(NODES, details[0], None)
+        elif what == "queue":
+            self._put(QUEUES, None, queue(details[0], details[1]["cpu"], **details[1]["spec"]))
+        elif what == "close":
+            self._delete(QUEUES, details[0], None)
+        elif what == "quota":
+            self._quota(*details)
+        elif what == "label":
+            self.memory.patch(NAMESPACES, None, "default", {"metadata": {"labels": {"team": details[0]}}})
+        elif what == "class":
+            self._class(*details)
+        elif what in ("dies", "lives"):
+            self.leadership.dead = frozenset({OTHER} if what == "dies" else ())
+        elif what == "wait":
+            self.clock.now += details[0]
+        elif what == "won anew":
+            self.leadership.epoch += 1
+        elif what == "fails":
+            self.failing, self.troubled = details[0], True
+        else:
+            self.defect, self.troubled = details[0], True
+
+    def _job(self, number: int, fields: dict[str, Any]) -> None:
+        job = queued(f"job-{number}", fields["queue"], fields["priority"])
+        one = container() | ({"ports": [{"containerPort": 80, "hostPort": fields["port"]}]} if fields["port"] else {})
+        worker = replica(fields["workers"]) | {"template": {"spec": {"containers": [one]}}}
+        job["spec"]["tfReplicaSpecs"] = {"Worker": worker}
+        annotations = {names.DRIVER: fields["of"], names.MIN_WORKERS: fields["least"] and str(fields["least"])}
+        job["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value}
+        self._put(TFJOBS, "default", job)
+
+    def _put(self, kind: Resource, namespace: str | None, document: Object) -> None:
+        """Instead of one that is there: an object of another uid."""
+        self._delete(kind, document["metadata"]["name"], namespace)
+        self.memory.create(kind, namespace, document)
+
+    def _delete(self, kind: Resource, name: str, namespace: str | None) -> None:
+        try:
+            self.memory.delete(kind, namespace, name)
+        except NotFound:
+            return
+
+    def _edit(self, number: int, change: Callable[[Any], object]) -> None:
+        try:
+            self.memory.get(TFJOBS, "default", f"job-{number}")
+        except NotFound:
+            return
+        stored = self.memory.get(TFJOBS, "default", f"job-{number}")
+        spec = dict(stored["spec"])
+        spec["runPolicy"] = dict(spec["runPolicy"])
+        spec["tfReplicaSpecs"] = {"Worker": dict(spec["tfReplicaSpecs"]["Worker"])}
+        change(spec)
+        self.memory.replace(TFJOBS, "default", f"job-{number}", {**stored, "spec": spec})
+
+    def _run(self) -> None:
+        self.scheduler.step()
+        for name, pod in self.pods().items():
+            if pod["spec"].get("nodeName") and pod["status"].get("phase", "Pending") == "Pending":
+                self.set_status(name, running())
+
+    def _node(self, name: str, cpu: str, cordoned: bool) -> None:
+        self._put(NODES, None, node(name, cpu=cpu))
+        self.memory.patch(NODES, None, name, {"spec": {"unschedulable": cordoned}})
+
+    def _quota(self, pods: str | None) -> None:
+        self._delete(RESOURCE_QUOTAS, "most", "default")
+        if pods is not None:
+            self.memory.create(
+                RESOURCE_QUOTAS, "default", {"metadata": {"name": "most"}, "spec": {"hard": {"pods": pods}}}
+            )
+
+    def _class(self, value: int | None) -> None:
+        self._delete(PRIORITY_CLASSES, "urgent", None)
+        if value is not None:
+            self.memory.create(PRIORITY_CLASSES, None, {"metadata": {"name": "urgent"}, "value": value})
+
+    # What follows
+
+    def rest(self) -> None:
+        """Both drivers act until there is nothing left to do; what failed is tried again."""
+        idle = 0
+        for _ in range(80):
+            try:
+                taken = self.driver.step(self.driver._queue.take())
+            except (Unavailable, Defect):
+                self.driver._everything, taken = True, 1  # as the loop does
+            if OTHER not in self.leadership.dead:
+                taken += self.other.step()
+            self.bury()
+            idle = 0 if taken else idle + 1  # what a pass has changed is seen in the next
+            if idle > 1 and not self.troubled:
+                return
+            if idle > 1:
+                self.troubled, self.failing, self.defect, idle = False, 0, None, 0
+                self.clock.now += 40  # beyond every pause after a failure
+        raise AssertionError(self.describe())
+
+    def said(self) -> Said:
+        """What the driver says now."""
+        self.driver._admission.want()
+        assert self.driver.step(self.driver._queue.take()) == 0
+        return Said.of(self.driver._job_index, self.driver._admission)
+
+    def said_anew(self) -> Said:
+        """What one says that has just begun, and knows of the other driver what this one knows."""
+        informers = DriverInformers(self.memory, DriverSettings(), rung=list, room=list, recorder=MetricsRecorder())
+        informers.refresh()
+        job_index = JobIndex()
+        for ref, stored in informers.jobs():
+            job_index.read(ref, stored)
+        admission = GangAdmission(informers, self.clock)
+        admission.decide(lambda: _counted(job_index.changes(), self.driver._others.counts), lambda *_: True)
+        return Said.of(job_index, admission)
+
+
+def _counted(found: JobChanges, counts: Callable[[JobEntry], bool]) -> JobChanges:
+    return replace(found, jobs={uid: one if one and counts(one) else None for uid, one in found.jobs.items()})
+
+
+@given(
+    st.booleans(), st.lists(JOBS, min_size=3, max_size=6), st.lists(STEPS, min_size=8, max_size=30), st.integers(1, 3)
+)
+@settings(max_examples=50)
+def test_deciding_on_changes_comes_to_the_same_as_beginning_anew(
+    takes_over: bool, jobs: list[Any], steps: list[Any], often: int
+) -> None:
+    stage = Stage(takes_over=takes_over)
+    for number, job in enumerate(jobs):
+        stage.happen("job", number, job)
+    for number, step in enumerate(steps):
+        stage.happen(*step)
+        if number % often == 0:
+            stage.rest()
+            said = stage.said()
+            note(f"after {number}: {said}")
+            assert said == stage.said_anew()

@@ -1,0 +1,283 @@
+"""Two arbiters never give the same room away, whichever of them sleeps, where, and for how long."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from tests.controller.harness import World, disturbed, tfjob
+from tests.controller.turns import PLACE, TURNS, Process, Sleepy, Turn, admitted, leave, play
+from tf_dist.cluster.api import LEASES, TFJOBS, Resource
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, JobRef
+from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION, LeasePendingAdmissions
+from tf_dist.controller.leases.leadership import LeadershipLost
+from tf_dist.errors import ClusterError, Conflict, Rejected, Unavailable
+
+
+@given(TURNS)
+@settings(max_examples=75)
+def test_the_sum_of_what_is_given_never_exceeds_the_room(turns: list[Turn]) -> None:
+    world = World(cpu="4")
+    processes = [Process(world), Process(world)]
+    for number in range(4):
+        world.submit(tfjob(f"m-{number}"))
+    play(world, processes, turns)
+
+
+def test_a_place_in_the_air_never_arrives_once_the_next_arbiter_has_decided() -> None:
+    """The story that the list is for, told once in full."""
+    world = World(cpu="4")
+    slow, quick = Process(world), Process(world)
+    world.submit(tfjob("a"))
+    world.submit(tfjob("c"))
+    slow.step()
+    leave(world)
+
+    def meanwhile() -> None:
+        """A job comes that is to be first, and c is told what it was told before: nobody else writes into it."""
+        world.submit(tfjob("b"))
+        quick.step()
+
+    # The first write of its next pass names c in the list; the second, before which it sleeps, gives c its place.
+    slow.wire.sleep = (1, meanwhile)
+    slow.step()
+    assert admitted(world) == ["b"]
+
+
+def test_a_place_that_did_not_arrive_is_written_down_anew_before_it_is_given_again() -> None:
+    """Else nobody would notice that somebody else decides by now."""
+    world = World(cpu="4")
+    process = Process(world)
+    process.step()
+    world.submit(tfjob("a"))
+    process.wire.sleep = (1, lambda: opened(world.memory) and None)
+    process.step()
+    with pytest.raises(LeadershipLost):
+        process.driver.step()
+    assert admitted(world) == []
+
+
+@pytest.fixture
+def memory() -> MemoryCluster:
+    return MemoryCluster()
+
+
+def refs(*names: str) -> dict[str, JobRef]:
+    return {f"uid-{name}": JobRef(TFJOBS, "default", name) for name in names}
+
+
+def opened(memory: MemoryCluster, touched: list[str] | None = None) -> LeasePendingAdmissions:
+    names = [] if touched is None else touched
+    intents = LeasePendingAdmissions(memory, PLACE, lambda ref, _: names.append(ref.name))
+    assert intents.open(1)
+    return intents
+
+
+def listed(memory: MemoryCluster) -> list[str]:
+    annotations = memory.get(LEASES, *PLACE)["metadata"]["annotations"]
+    return [name for _, _, name, _ in json.loads(annotations[ADMITTING_ANNOTATION])]
+
+
+def test_it_is_opened_once_for_each_mandate(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    assert not intents.open(1)
+    assert intents.open(2)
+
+
+def test_what_is_settled_is_left_out_of_the_next_list(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    assert intents.record_pending(refs("a", "b")) == {"uid-a", "uid-b"}
+    assert listed(memory) == ["a", "b"]
+    intents.settle(["uid-a", "uid-nobody"])
+    assert intents.declared() == {"uid-b"}
+    intents.record_pending(refs("c"))
+    assert listed(memory) == ["b", "c"]
+    assert intents.declared() == {"uid-b", "uid-c"}
+    intents.record_pending(refs("d"))
+    assert listed(memory) == ["b", "c", "d"], "what is not settled stays, however often others come"
+
+
+def test_the_list_takes_no_more_than_an_object_holds(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    many = refs(*(f"{'x' * 50}-{number:04}" for number in range(MAX_PENDING_ADMISSIONS + 7)))
+    written = intents.record_pending(many)
+    assert len(written) == MAX_PENDING_ADMISSIONS
+    assert intents.record_pending(refs("late")) == frozenset()
+    intents.settle(written)
+    assert (
+        intents.record_pending({uid: ref for uid, ref in many.items() if uid not in written}) == many.keys() - written
+    )
+    assert len(listed(memory)) == 7
+
+
+def test_the_next_arbiter_touches_what_was_listed_and_shuts_the_last_one_out(memory: MemoryCluster) -> None:
+    stored = memory.create(TFJOBS, "default", tfjob("a"))
+    first = opened(memory)
+    first.record_pending({stored["metadata"]["uid"]: JobRef(TFJOBS, "default", "a"), **refs("gone")})
+    touched: list[str] = []
+    opened(memory, touched)
+    assert touched == ["a"]
+    assert listed(memory) == []
+    with pytest.raises(Conflict):
+        memory.replace(TFJOBS, "default", "a", {**stored, "status": {"late": "True"}}, subresource="status")
+    with pytest.raises(LeadershipLost):
+        first.record_pending(refs("b"))
+    assert listed(memory) == []
+
+
+@pytest.mark.parametrize("asleep_after", ["get", "replace"])
+def test_who_has_lost_the_right_to_drive_while_it_opened_writes_no_more(
+    memory: MemoryCluster, asleep_after: str
+) -> None:
+    """As a process does that is stopped while a request is under way, and goes on once its Lease has run out."""
+    uid = memory.create(TFJOBS, "default", tfjob("a"))["metadata"]["uid"]
+    opened(memory).record_pending({uid: JobRef(TFJOBS, "default", "a")})
+    right, verbs = [True], list[str]()
+
+    class Wire:
+        def __getattr__(self, verb: str) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                verbs.append(verb)
+                answer = getattr(memory, verb)(*args, **kwargs)
+                right[0] = right[0] and verb != asleep_after
+                return answer
+
+            return call
+
+    slow = LeasePendingAdmissions(Wire(), PLACE, lambda *_: None, may_act=lambda: right[0])  # type: ignore[arg-type]
+    with pytest.raises(LeadershipLost):
+        slow.open(2)
+    assert verbs == {"get": ["get"], "replace": ["get", "replace"]}[asleep_after]
+
+
+def test_another_job_of_the_same_name_is_not_touched(memory: MemoryCluster) -> None:
+    opened(memory).record_pending(refs("a"))
+    before = memory.create(TFJOBS, "default", tfjob("a"))
+    opened(memory)
+    assert memory.get(TFJOBS, "default", "a") == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[[1]]", "no JSON", '[["tfjobs", "default", "", "u"]]', '[["tfjobs", "", "a", "u"]]', '[["pods","a","b","c"]]'],
+)
+def test_a_list_that_nobody_can_read_names_nobody(memory: MemoryCluster, text: str) -> None:
+    body = {
+        "metadata": {"namespace": "default", "name": PLACE.name, "annotations": {ADMITTING_ANNOTATION: text}},
+        "spec": {},
+    }
+    memory.create(LEASES, "default", body)
+    opened(memory).record_pending(refs("a"))
+    assert listed(memory) == ["a"]
+
+
+def test_after_a_write_without_an_answer_it_is_opened_again(memory: MemoryCluster) -> None:
+    wire = Sleepy(memory)
+
+    def lost() -> None:
+        raise ClusterError("no answer")
+
+    intents = LeasePendingAdmissions(wire, PLACE, lambda *_: None)  # type: ignore[arg-type]
+    intents.open(1)
+    wire.sleep = (0, lost)
+    with pytest.raises(ClusterError):
+        intents.record_pending(refs("a"))
+    with pytest.raises(LeadershipLost):
+        intents.record_pending(refs("a"))
+    assert intents.open(1)
+    assert intents.record_pending(refs("a")) == {"uid-a"}
+
+
+@pytest.mark.parametrize("error", [Rejected("a webhook says no"), Conflict("once more"), Unavailable("no answer")])
+def test_while_a_listed_job_cannot_be_touched_nothing_is_given_away(memory: MemoryCluster, error: ClusterError) -> None:
+    """It is there, and its verdict may still arrive."""
+    stored = memory.create(TFJOBS, "default", tfjob("a"))
+    opened(memory).record_pending({stored["metadata"]["uid"]: JobRef(TFJOBS, "default", "a")})
+    refused = [True]
+
+    def refuse(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("patch", TFJOBS) and refused[0]:
+            raise error
+
+    touched: list[str] = []
+    second = LeasePendingAdmissions(disturbed(memory, refuse), PLACE, lambda ref, _: touched.append(ref.name))
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            second.open(1)
+        with pytest.raises(LeadershipLost):
+            second.record_pending(refs("b"))
+        assert listed(memory) == ["a"], "whoever opens it next has to see to it as well"
+    refused[0] = False
+    assert second.open(1)
+    assert (touched, listed(memory)) == (["a"], [])
+    assert second.record_pending(refs("b")) == {"uid-b"}
+
+
+def test_who_was_shut_out_while_it_opened_gives_nothing_away(memory: MemoryCluster) -> None:
+    """Between its two writes another one has opened the list, too, and may have decided since."""
+    stored = memory.create(TFJOBS, "default", tfjob("a"))
+    opened(memory).record_pending({stored["metadata"]["uid"]: JobRef(TFJOBS, "default", "a")})
+
+    def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("patch", TFJOBS):
+            opened(memory).record_pending(refs("b"))
+
+    late = LeasePendingAdmissions(disturbed(memory, before), PLACE, lambda *_: None)
+    with pytest.raises(LeadershipLost):
+        late.open(1)
+    with pytest.raises(LeadershipLost):
+        late.record_pending(refs("c"))
+    assert listed(memory) == ["b"]
+
+
+def test_what_is_given_again_is_not_settled_any_more(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    intents.record_pending(refs("a", "b"))
+    intents.settle(["uid-a", "uid-b"])
+    intents.record_pending(refs("a"))
+    assert intents.declared() == {"uid-a"}
+    intents.record_pending(refs("c"))
+    assert listed(memory) == ["a", "c"]
+
+
+def test_one_that_has_no_list_yet_makes_one(memory: MemoryCluster) -> None:
+    """Another one may have made it meanwhile."""
+
+    def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", LEASES):
+            opened(memory).record_pending(refs("a"))
+
+    late = LeasePendingAdmissions(disturbed(memory, before), PLACE, lambda *_: None)
+    assert late.open(1)
+    assert listed(memory) == []
+    assert late.record_pending(refs("b")) == {"uid-b"}
+
+
+def test_what_was_declared_under_an_earlier_right_is_not_listed_under_the_next(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    intents.record_pending(refs("a"))
+    assert intents.open(2)
+    assert intents.declared() == frozenset()
+    intents.record_pending(refs("b"))
+    assert listed(memory) == ["b"]
+
+
+def test_one_that_cannot_be_opened_anew_is_not_open_under_the_old_right(memory: MemoryCluster) -> None:
+    away = [False]
+
+    def refuse(*_: Any, **__: Any) -> None:
+        if away[0]:
+            raise Unavailable("no answer")
+
+    intents = LeasePendingAdmissions(disturbed(memory, refuse), PLACE, lambda *_: None)
+    intents.open(1)
+    away[0] = True
+    with pytest.raises(Unavailable):
+        intents.open(2)
+    away[0] = False
+    with pytest.raises(LeadershipLost):
+        intents.record_pending(refs("a"))

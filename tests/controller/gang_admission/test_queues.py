@@ -1,0 +1,322 @@
+"""Queues and priorities as a driver sees them: their documents decide, and their statuses say how they stand.
+
+Queues that are open to some namespaces only, as a driver sees them: the labels of namespaces decide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import World, claimed_by, disturbed, queue, queued, tfjob
+from tests.waiting import until
+from tf_dist.cluster.api import NAMESPACES, PRIORITY_CLASSES, QUEUES, TFJOBS, Object, Resource
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.job_index import JobIndex
+from tf_dist.controller.leases.leadership import PermanentLeadership
+from tf_dist.errors import Forbidden, Unavailable
+
+
+def priority(name: str, value: int, **fields: Any) -> Object:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": value,
+        **fields,
+    }
+
+
+def test_a_job_waits_for_the_quota_of_its_queue_and_the_queue_says_so() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("research", "4"))
+    world.submit(queued("first", "research"))
+    world.submit(queued("second", "research"))
+    world.settle()
+    assert world.status("first")["reason"] == "Admitted"
+    assert world.status("second")["reason"] == "QuotaExceeded"
+    assert "research" in world.status("second")["message"]
+    status = world.memory.get(QUEUES, None, "research")["status"]
+    assert (status["pending"], status["admitted"], status["used"]["cpu"]) == (1, 1, "3")
+
+
+def test_more_quota_lets_it_start() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("research", "4"))
+    world.submit(queued("first", "research"))
+    world.submit(queued("second", "research"))
+    world.settle()
+    world.memory.patch(QUEUES, None, "research", {"spec": {"quotas": {"cpu": {"nominal": "6"}}}})
+    world.settle()
+    assert world.status("second")["reason"] == "Admitted"
+
+
+def test_what_a_replica_held_that_failed_for_good_goes_to_who_waits() -> None:
+    """Dynamic workers that are never restarted: the job goes on with those that are left."""
+    world = World(cpu="16")
+    world.memory.create(QUEUES, None, queue("research", "5"))
+    first, second = queued("first", "research"), queued("second", "research")
+    first["spec"] |= {"enableDynamicWorker": True}
+    first["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Never"
+    world.submit(first)
+    world.submit(second)
+    world.settle()
+    assert world.status("second")["reason"] == "QuotaExceeded"
+    world.run_pods()
+    world.settle()
+    world.end_pod("first-worker-1", 1)
+    world.clock.now += 20
+    world.settle()
+    assert world.status("first")["reason"] == "JobRunning"
+    assert world.status("second")["reason"] == "Admitted"
+
+
+def test_a_job_that_is_to_be_suspended_holds_its_place_until_its_status_says_so() -> None:
+    """Its pods may be on their way until then: given to others at once, its room is taken twice."""
+    world = World(cpu="3")
+    world.submit(tfjob())
+    world.settle()
+    ref = JobRef(TFJOBS, "default", "mnist")
+    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": True}}})
+    assert JobIndex().read(ref, world.job()).claim() is not None
+    world.settle()
+    assert world.status()["phase"] in ("Aborting", "Aborted")
+    assert JobIndex().read(ref, world.job()).claim() is None
+
+
+def test_a_job_waits_for_a_queue_that_is_not_there() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("research", "4"))
+    world.submit(queued("lost", "reserch"))
+    world.settle()
+    assert world.status("lost")["reason"] == "QueueNotFound"
+    assert "research" in world.status("lost")["message"]
+    world.memory.create(QUEUES, None, queue("reserch", "4"))
+    world.settle()
+    assert world.status("lost")["reason"] == "Admitted"
+
+
+def test_a_job_of_higher_priority_has_another_one_give_way() -> None:
+    world = World(cpu="4")
+    world.memory.create(PRIORITY_CLASSES, None, priority("urgent", 1000))
+    world.submit(queued("low"))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.clock.now += 60
+    world.submit(queued("high", priority_class="urgent"))
+    world.settle()
+    assert ("Preempted", world.status("low")["failure"]["message"]) in world.events()
+    assert "default/high" in world.status("low")["failure"]["message"]
+    assert world.status("high").get("admission") is None  # not before the room is free
+    world.bury()
+    world.settle()
+    assert world.status("high")["reason"] == "Admitted"
+    assert world.status("low").get("admission") is None
+    assert world.status("low")["restarts"] == {"Preempted": 1}
+    world.bury()
+    world.memory.delete(TFJOBS, "default", "high")
+    for name in list(world.pods()):
+        world.evict(name)
+    world.settle()
+    assert world.status("low").get("admission") is not None
+
+
+def test_a_class_that_never_preempts_waits() -> None:
+    world = World(cpu="4")
+    world.memory.create(PRIORITY_CLASSES, None, priority("patient", 1000, preemptionPolicy="Never"))
+    world.submit(queued("low"))
+    world.settle()
+    world.clock.now += 60
+    world.submit(queued("high", priority_class="patient"))
+    world.settle()
+    assert world.status("low").get("admission") is not None
+    assert world.status("high")["reason"] == "WaitingForCapacity"
+
+
+def test_a_job_that_another_driver_drives_is_told_to_give_way() -> None:
+    """Its driver does the rest: nothing of it is deleted from here."""
+    world = World(cpu="4")
+    world.memory.create(PRIORITY_CLASSES, None, priority("urgent", 1000))
+    other = Driver(
+        world.memory, clock=world.clock, monotonic=world.clock, leadership=PermanentLeadership("default/controller")
+    )
+    world.submit(claimed_by("embedded", name="low"))
+    world.driver = Driver(
+        world.memory, clock=world.clock, monotonic=world.clock, leadership=PermanentLeadership("embedded")
+    )
+    world.settle()
+    world.clock.now += 60
+    world.submit(queued("high", priority_class="urgent"))
+    for _ in range(3):
+        other.step()
+    assert world.status("low")["reason"] == "Preempted"
+    assert world.status("low")["driver"] == "embedded"
+    assert all("deletionTimestamp" not in pod["metadata"] for pod in world.pods().values())
+
+
+def test_a_queue_that_cannot_be_read_says_so_and_its_jobs_wait() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("broken", "much"))
+    world.submit(queued("first", "broken"))
+    world.submit(queued("other"))
+    world.settle()
+    assert world.status("other")["reason"] == "Admitted"
+    assert world.status("first")["reason"] == "QueueNotFound"
+    assert "nominal" in world.memory.get(QUEUES, None, "broken")["status"]["message"]
+
+
+def test_where_there_are_no_queues_their_names_mean_nothing() -> None:
+    """They are another system's, or may not be seen."""
+    world = World(cpu="8")
+    world.submit(queued("first", "research"))
+    world.settle()
+    assert world.status("first")["reason"] == "Admitted"
+
+
+def test_a_server_that_does_not_answer_is_asked_for_one_queue_and_not_for_each() -> None:
+    """Each question takes as long as a request may: all of them together would pass for a loop that is stuck."""
+
+    class Silent:
+        """A cluster that does not take the status of a queue."""
+
+        away = True
+        asked = 0
+
+        def __getattr__(self, verb: str) -> Any:
+            return getattr(world.memory, verb)
+
+        def replace(self, resource: Resource, *args: Any, **kwargs: Any) -> Object:
+            if resource is QUEUES and self.away:
+                self.asked += 1
+                raise Unavailable("no answer")
+            return world.memory.replace(resource, *args, **kwargs)
+
+    world = World(cpu="8")
+    silent: Any = Silent()
+    driver = Driver(silent, clock=world.clock, monotonic=world.clock)
+    for name in ("a", "b", "c"):
+        world.memory.create(QUEUES, None, queue(name, "4"))
+    world.submit(queued("first", "a"))
+    driver.step()
+    assert silent.asked == 1
+    silent.away = False
+    world.clock.now += 60
+    world.run_pods()
+    for _ in range(3):
+        driver.step()
+        world.clock.now += 60
+    assert all(world.memory.get(QUEUES, None, name).get("status") for name in ("a", "b", "c"))
+
+
+VISION = {"matchLabels": {"team": "vision"}}
+
+
+def label(memory: MemoryCluster, team: str | None, namespace: str = "default") -> None:
+    memory.patch(NAMESPACES, None, namespace, {"metadata": {"labels": {"team": team}}})
+
+
+def waiting(**spec: Any) -> World:
+    """A job of the namespace ``default`` has named the queue of another team."""
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("vision", "8", **spec))
+    world.submit(queued("mine", "vision"))
+    world.settle()
+    return world
+
+
+def test_a_job_of_another_team_waits_until_its_namespace_is_let_in() -> None:
+    world = waiting(namespaceSelector=VISION)
+    status = world.status("mine")
+    assert status["reason"] == "NamespaceMismatch"
+    assert status["message"].startswith('queue "vision" is not open to namespace "default": ')
+    assert (status.get("admission"), world.pods()) == (None, {})
+    assert world.memory.get(QUEUES, None, "vision")["status"]["pending"] == 1
+    label(world.memory, "speech")
+    world.settle()
+    assert world.status("mine")["reason"] == "NamespaceMismatch"
+    label(world.memory, "vision")
+    world.settle()
+    assert world.status("mine")["reason"] == "Admitted"
+
+
+@pytest.mark.parametrize("selector", [None, {}, {"matchLabels": {"kubernetes.io/metadata.name": "default"}}])
+def test_it_starts_when_the_queue_is_opened(selector: Any) -> None:
+    world = waiting(namespaceSelector=VISION)
+    assert world.status("mine")["reason"] == "NamespaceMismatch"
+    stored = world.memory.get(QUEUES, None, "vision")
+    spec = {key: value for key, value in stored["spec"].items() if key != "namespaceSelector"}
+    spec |= {"namespaceSelector": selector} if selector is not None else {}
+    world.memory.replace(QUEUES, None, "vision", {**stored, "spec": spec})
+    world.settle()
+    assert world.status("mine")["reason"] == "Admitted"
+
+
+def test_who_runs_keeps_its_place_when_its_namespace_no_longer_matches() -> None:
+    world = World(cpu="8")
+    label(world.memory, "vision")
+    world.memory.create(QUEUES, None, queue("vision", "8", namespaceSelector=VISION))
+    world.submit(queued("mine", "vision"))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    label(world.memory, None)
+    world.submit(queued("next", "vision"))
+    world.settle()
+    assert world.status("mine").get("admission") is not None
+    assert set(world.phases().values()) == {"Running"}
+    assert world.status("next")["reason"] == "NamespaceMismatch"
+
+
+def test_a_selector_that_cannot_be_read_opens_nothing() -> None:
+    world = waiting(namespaceSelector={"matchLabls": {"team": "vision"}})
+    assert world.status("mine")["reason"] == "QueueNotFound"
+    assert "matchLabls" in world.memory.get(QUEUES, None, "vision")["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "found"),
+    [
+        (VISION, "NamespaceMismatch"),
+        ({"matchExpressions": [{"key": "restricted", "operator": "DoesNotExist"}]}, "NamespaceMismatch"),
+        ({"matchLabels": {"kubernetes.io/metadata.name": "default"}}, "Admitted"),
+        ({}, "Admitted"),
+        (None, "Admitted"),
+    ],
+)
+def test_without_the_right_to_see_namespaces_only_their_names_are_known(selector: Any, found: str) -> None:
+    def blind(verb: str, kind: Any = None, *_: Any, **__: Any) -> None:
+        if kind == NAMESPACES and verb in ("list", "watch"):
+            raise Forbidden("namespaces is forbidden")
+
+    world = World(cpu="8")
+    world.driver = Driver(disturbed(world.memory, blind), clock=world.clock, monotonic=world.clock)
+    label(world.memory, "vision")
+    spec = {} if selector is None else {"namespaceSelector": selector}
+    world.memory.create(QUEUES, None, queue("vision", "8", **spec))
+    world.submit(queued("mine", "vision"))
+    world.settle()
+    assert world.status("mine")["reason"] == found
+    if found != "Admitted":
+        assert "list and watch namespaces" in world.status("mine")["message"]
+
+
+def test_a_driver_that_follows_the_cluster_starts_the_job_for_the_label_alone() -> None:
+    world = waiting(namespaceSelector=VISION)
+    watched: list[Resource] = []
+
+    def seen(verb: str, kind: Any = None, *_: Any, **__: Any) -> None:
+        if verb == "watch":
+            watched.append(kind)
+
+    driver = Driver(disturbed(world.memory, seen), clock=world.clock)
+    driver.start()
+    try:
+        until(lambda: NAMESPACES in watched, seconds=60)
+        label(world.memory, "vision")
+        until(lambda: world.status("mine")["reason"] == "Admitted", seconds=60)
+    finally:
+        driver.stop()

@@ -1,0 +1,180 @@
+"""A namespace's ResourceQuota is part of what must have room: a gang starts with all of its pods, or waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import World, container, disturbed, replica, tfjob
+from tf_dist.cluster.api import (
+    NAMESPACES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    RUNTIME_CLASSES,
+    TFJOBS,
+    Object,
+    Resource,
+)
+from tf_dist.controller.driver import Driver
+from tf_dist.errors import Forbidden
+
+
+def quota(name: str = "team-quota", /, **fields: Any) -> Object:
+    return {"metadata": {"name": name}, "spec": fields}
+
+
+def workers(name: str, count: int, **spec: Any) -> Object:
+    job = tfjob(name)
+    template = {"spec": {"containers": [container()], **spec}}
+    job["spec"]["tfReplicaSpecs"] = {"Worker": {**replica(count), "template": template}}
+    return job
+
+
+def limited(hard: dict[str, str], **fields: Any) -> World:
+    world = World(cpu="32")
+    world.memory.create(RESOURCE_QUOTAS, "default", quota(hard=hard, **fields))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("hard", "said"),
+    [
+        ({"pods": "4"}, "pods 2 of 4 used, needs 3"),
+        ({"count/pods": "4"}, "count/pods 2 of 4 used, needs 3"),
+        ({"requests.cpu": "4"}, "requests.cpu 2 of 4 used, needs 3"),
+        ({"cpu": "4500m"}, "cpu 2 of 4500m used, needs 3"),
+        ({"services": "4"}, "services 2 of 4 used, needs 3"),
+    ],
+)
+def test_a_gang_that_would_go_beyond_a_quota_waits_as_a_whole(hard: dict[str, str], said: str) -> None:
+    world = limited(hard)
+    world.submit(workers("first", 2))
+    world.settle()
+    world.submit(workers("second", 3))
+    world.settle()
+    assert sorted(world.pods()) == ["first-worker-0", "first-worker-1"]
+    status = world.status("second")
+    assert (status["reason"], status["message"]) == (
+        "ResourceQuotaExceeded",
+        f"waits for ResourceQuota team-quota: {said}",
+    )
+
+
+@pytest.mark.parametrize("kind", [RESOURCE_QUOTAS, RUNTIME_CLASSES, NAMESPACES], ids=lambda kind: kind.plural)
+def test_a_driver_that_may_not_see_them_drives_on(kind: Resource) -> None:
+    def before(verb: str, resource: Any, *_: Any, **__: Any) -> None:
+        if verb in ("list", "watch") and resource == kind:
+            raise Forbidden(f"may not list {kind.plural}")
+
+    world = World()
+    world.driver = Driver(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob())
+    world.settle()
+    assert len(world.pods()) == 3
+
+
+def test_it_starts_when_what_is_used_becomes_less() -> None:
+    world = limited({"pods": "4"})
+    world.submit(workers("first", 2))
+    world.submit(workers("second", 3))
+    world.settle()
+    world.run_pods()
+    for name in ("first-worker-0", "first-worker-1"):
+        world.end_pod(name, 0)
+    world.settle()
+    assert sum(name.startswith("second") for name in world.pods()) == 3
+
+
+def test_it_starts_when_the_quota_is_raised() -> None:
+    world = limited({"pods": "2"})
+    world.submit(workers("mnist", 3))
+    world.settle()
+    assert (world.pods(), world.status()["reason"]) == ({}, "NeverFits")
+    assert world.status()["message"] == "needs pods 3, and ResourceQuota team-quota allows no more than 2"
+    world.memory.patch(RESOURCE_QUOTAS, "default", "team-quota", {"spec": {"hard": {"pods": "3"}}})
+    world.settle()
+    assert len(world.pods()) == 3
+
+
+def test_gangs_that_are_admitted_at_once_are_counted_before_they_have_pods() -> None:
+    world = limited({"pods": "5"})
+    for number in range(4):
+        world.submit(workers(f"job-{number}", 2))
+    world.settle()
+    assert len(world.pods()) == 4
+    assert [world.status(f"job-{number}")["reason"] for number in range(4)].count("ResourceQuotaExceeded") == 2
+
+
+def test_pods_of_others_count() -> None:
+    world = limited({"pods": "3"})
+    world.memory.create(PODS, "default", {"metadata": {"name": "x"}, "spec": {"containers": [container()]}})
+    world.submit(workers("mnist", 3))
+    world.settle()
+    assert world.status()["message"] == "waits for ResourceQuota team-quota: pods 1 of 3 used, needs 3"
+
+
+def test_another_namespace_is_not_held_back() -> None:
+    world = limited({"pods": "1"})
+    world.submit(workers("mnist", 3))
+    world.memory.create(PODS, "kube-system", {"metadata": {"name": "x"}, "spec": {"containers": [container()]}})
+    other = workers("other", 3)
+    other["metadata"]["namespace"] = "kube-system"
+    world.memory.create(TFJOBS, "kube-system", other)
+    world.settle()
+    assert world.pods() == {}
+    assert len(world.memory.list(PODS, "kube-system").items) == 4
+
+
+@pytest.mark.parametrize(
+    ("scopes", "spec", "waits"),
+    [
+        ({"scopes": ["Terminating"]}, {}, False),
+        ({"scopes": ["Terminating"]}, {"activeDeadlineSeconds": 60}, True),
+        ({"scopes": ["NotTerminating"]}, {}, True),
+        ({"scopes": ["NotTerminating", "NotBestEffort"]}, {}, True),
+        ({"scopes": ["NotTerminating", "BestEffort"]}, {}, False),
+        ({"scopes": ["BestEffort"]}, {"containers": [{"name": "tensorflow", "image": "tf"}]}, True),
+        ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]}}, {}, False),
+    ],
+)
+def test_a_quota_counts_the_pods_in_its_scopes(scopes: dict[str, Any], spec: dict[str, Any], waits: bool) -> None:
+    world = limited({"pods": "1"}, **scopes)
+    world.submit(workers("mnist", 2, **spec))
+    world.settle()
+    assert (world.pods() == {}) is waits
+
+
+def test_pods_that_name_no_priority_class_are_in_the_scope_of_the_default_one() -> None:
+    usual = {"metadata": {"name": "usual"}, "value": 7, "globalDefault": True}
+    rule = {"scopeName": "PriorityClass", "operator": "In", "values": ["usual"]}
+    world = limited({"pods": "1"}, scopeSelector={"matchExpressions": [rule]})
+    world.memory.create(PRIORITY_CLASSES, None, usual)
+    world.submit(workers("mnist", 2))
+    world.settle()
+    assert (world.pods(), world.status()["reason"]) == ({}, "NeverFits")
+
+
+def test_the_embedded_cluster_refuses_what_goes_beyond_a_quota() -> None:
+    world = limited({"pods": "1", "requests.cpu": "4"})
+    one = {"spec": {"containers": [container()]}}
+    world.memory.create(PODS, "default", {"metadata": {"name": "a"}, **one})
+    with pytest.raises(Forbidden) as refused:
+        world.memory.create(PODS, "default", {"metadata": {"name": "b"}, **one})
+    said = "exceeded quota: team-quota, requested: pods=1, used: pods=1, limited: pods=1"
+    assert said in str(refused.value)
+    status = world.memory.get(RESOURCE_QUOTAS, "default", "team-quota")["status"]
+    assert status == {"hard": {"pods": "1", "requests.cpu": "4"}, "used": {"pods": "1", "requests.cpu": "1"}}
+    world.memory.delete(PODS, "default", "a")
+    status = world.memory.get(RESOURCE_QUOTAS, "default", "team-quota")["status"]
+    assert status["used"] == {"pods": "0", "requests.cpu": "0"}
+
+
+def test_the_overhead_of_a_runtime_class_needs_room() -> None:
+    world = World(cpu="4")
+    sandbox = {"metadata": {"name": "sandbox"}, "handler": "s", "overhead": {"podFixed": {"cpu": "1500m"}}}
+    world.memory.create(RUNTIME_CLASSES, None, sandbox)
+    world.submit(workers("mnist", 2, runtimeClassName="sandbox"))
+    world.settle()
+    assert (world.pods(), world.status()["reason"]) == ({}, "NeverFits")

@@ -1,0 +1,221 @@
+"""One job whose numbers cannot be counted, explained or rendered stops no other one, and says so itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import World, disturbed, tfjob
+from tf_dist.cluster.api import LEASES, TFJOBS, Object
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.core.api import names
+from tf_dist.core.api.status import STALLED
+from tf_dist.errors import Unavailable
+
+Change = Callable[[Object], object]
+
+
+def container(key: str, value: Any) -> Change:
+    def change(document: Object) -> None:
+        pod(document)["containers"][0][key] = value
+
+    return change
+
+
+def pod_spec(key: str, value: Any) -> Change:
+    return lambda document: pod(document).update({key: value})
+
+
+def policy(key: str, value: Any) -> Change:
+    return lambda document: document["spec"]["runPolicy"].update({key: value})
+
+
+def annotation(key: str, value: Any) -> Change:
+    return lambda document: document["metadata"].update({"annotations": {key: value}})
+
+
+def pod(document: Object) -> Object:
+    found: Object = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    return found
+
+
+def workers(count: int) -> Change:
+    return lambda document: document["spec"]["tfReplicaSpecs"]["Worker"].update({"replicas": count})
+
+
+def requests(**amounts: Any) -> Change:
+    return container("resources", {"requests": amounts})
+
+
+# What is refused, with the path that names it.
+REFUSED: dict[str, tuple[Change, str]] = {
+    "resources-text": (container("resources", "none"), "containers[0].resources"),
+    "limits-list": (container("resources", {"limits": ["cpu"]}), "containers[0].resources.limits"),
+    "requests-text": (container("resources", {"requests": "cpu"}), "containers[0].resources.requests"),
+    "amount-mapping": (requests(cpu={}), "requests.cpu"),
+    "amount-1e40": (requests(memory="1e40"), "requests.memory"),
+    "amount-number": (requests(memory=10**40), "requests.memory"),
+    "amount-digits": (requests(memory="9" * 5000), "requests.memory"),
+    "amount-negative": (requests(cpu="-1"), "requests.cpu"),
+    "amount-nonsense": (requests(cpu="lots"), "requests.cpu"),
+    "init": (pod_spec("initContainers", [{"name": "i", "resources": 7}]), "initContainers[0].resources"),
+    "overhead": (pod_spec("overhead", "much"), "overhead"),
+    "pod-resources": (pod_spec("resources", ["cpu"]), "spec.resources"),
+    "priority-class": (pod_spec("priorityClassName", ["high"]), "priorityClassName"),
+    "deadline": (policy("activeDeadlineSeconds", 2**63), "runPolicy.activeDeadlineSeconds"),
+    "ttl": (policy("ttlSecondsAfterFinished", 10**15), "runPolicy.ttlSecondsAfterFinished"),
+    "schedule-timeout": (policy("schedulingPolicy", {"scheduleTimeoutSeconds": 10**12}), "scheduleTimeoutSeconds"),
+    "replicas": (workers(2**31 - 1), "tfReplicaSpecs.Worker.replicas"),
+    "max-workers": (annotation(names.MAX_WORKERS, "2147483647"), "max-workers"),
+}
+
+# What is wrong and can be told only when it is decided about, or does no harm.
+TAKEN: dict[str, Change] = {
+    "deadline": policy("activeDeadlineSeconds", 999_999_999_999),
+    "deadline-int64": policy("activeDeadlineSeconds", 2**63 - 1),
+    "selector-text": pod_spec("nodeSelector", "gpu"),
+    "tolerations-number": pod_spec("tolerations", 7),
+    "affinity-list": pod_spec("affinity", ["x"]),
+    "affinity-deep": pod_spec("affinity", {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": 5}}),
+    "duration-digits": annotation(names.EXPECTED_DURATION, "9" * 500),
+    "duration-hours": annotation(names.EXPECTED_DURATION, "9" * 40 + "h"),
+    "topology": annotation(names.TOPOLOGY, "x" * 5000),
+    "labels": lambda document: document["spec"]["tfReplicaSpecs"]["Worker"]["template"].update(
+        {"metadata": {"labels": {"a": {"b": 1}}}}
+    ),
+    "env": container("env", [{"name": {"a": 1}, "value": []}]),
+    "ports": container("ports", [{"containerPort": "x", "name": 5}]),
+    "volumes": pod_spec("volumes", [7, None, "x"]),
+    "huge-amount": requests(memory="8E", **{"example.com/x": 2**62}),
+}
+
+
+def restarting(world: World) -> None:
+    """A job whose worker has failed, and is to come back after a pause."""
+    world.submit(tfjob("due", ps=0, workers=2))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    for _ in range(2):  # the first restart has no pause
+        world.end_pod("due-worker-1", 137)
+        world.settle()
+        world.bury()
+        world.settle()
+        if "due-worker-1" in world.pods():
+            world.run_pods()
+            world.settle()
+    assert "due-worker-1" not in world.pods()
+
+
+def start_again(world: World) -> None:
+    """The scheduler finds a node for the worker that comes back; without one its gang would give its place back."""
+    if "due-worker-1" in world.pods():
+        world.run_pods("due-worker-1")
+
+
+def beside(change: Change) -> World:
+    """A world after such a job has come, beside a healthy one and one with a restart that is due."""
+    world = World(cpu="32")
+    restarting(world)
+    document = tfjob("bad", ps=0, workers=1)
+    change(document)
+    world.submit(document)
+    world.submit(tfjob("healthy"))
+    for _ in range(20):
+        world.driver.step()
+        start_again(world)
+        world.clock.now += 30
+    return world
+
+
+def others_go_on(world: World) -> None:
+    there = world.phases()
+    assert {"healthy-ps-0", "healthy-worker-0", "healthy-worker-1", "due-worker-1"} <= set(there), there
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_counted_is_that_jobs_own_error(name: str) -> None:
+    change, path = REFUSED[name]
+    world = beside(change)
+    others_go_on(world)
+    assert not any(pod.startswith("bad-") for pod in world.phases())
+    [refusal] = [
+        condition for condition in world.job("bad")["status"]["conditions"] if condition["type"] == "SpecAccepted"
+    ]
+    assert path in refusal["message"]
+    assert any(reason == "InvalidSpec" and path in text for reason, text in world.events())
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_is_nonsense_stops_no_other_job(name: str) -> None:
+    others_go_on(beside(TAKEN[name]))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_running_job_that_is_edited_so_stops_no_other_one(name: str) -> None:
+    world = World(cpu="32")
+    world.submit(tfjob("bad", ps=0, workers=1))
+    restarting(world)
+    document = tfjob("bad", ps=0, workers=1)
+    REFUSED[name][0](document)
+    changed = {"spec": document["spec"], "metadata": {"annotations": document["metadata"].get("annotations")}}
+    world.memory.patch(TFJOBS, "default", "bad", changed)
+    world.submit(tfjob("healthy"))
+    for _ in range(20):
+        world.driver.step()
+        start_again(world)
+        world.clock.now += 30
+    others_go_on(world)
+
+
+def of_workers(name: str, workers: int, **policy: Any) -> Object:
+    document = tfjob(name, workers=workers, **policy)
+    del document["spec"]["tfReplicaSpecs"]["PS"]
+    return document
+
+
+def test_a_waiter_past_its_patience_behind_a_job_that_may_run_for_31_709_years() -> None:
+    """When it starts is told in a text, and the year 33715 is none that Python has."""
+    world = World(cpu="4")
+    world.submit(of_workers("long", 3, activeDeadlineSeconds=999_999_999_999))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.submit(of_workers("waits", 4))
+    world.submit(of_workers("small", 1))
+    for _ in range(30):
+        world.driver.step()
+        world.clock.now += 60
+    assert "starts when default/long ends" in world.status("waits")["message"]
+    assert not [text for reason, text in world.events() if reason == STALLED]
+
+
+def test_a_decision_that_fails_holds_up_no_restart_that_is_due() -> None:
+    """Places to give away cannot be written down; jobs that run need none."""
+    refusing: list[bool] = []
+
+    def before(verb: str, resource: Any = None, *_: Any, **__: Any) -> None:
+        if refusing and resource == LEASES:
+            raise Unavailable("no leases today")
+
+    world = World(cpu="32")
+    settings = DriverSettings(admissions=LeaseRef("default", "admissions"))
+    cluster = disturbed(world.memory, before)
+    world.driver = Driver(cluster, clock=world.clock, monotonic=world.clock, settings=settings)
+    restarting(world)
+    refusing.append(True)
+    world.submit(tfjob("healthy"))
+    world.clock.now += 30
+    with pytest.raises(Unavailable):
+        world.driver.step()
+    assert "due-worker-1" in world.phases()
+    assert "healthy-worker-0" not in world.phases()
+    refusing.clear()
+    for _ in range(5):
+        world.clock.now += 30
+        world.driver.step()
+    others_go_on(world)

@@ -1,0 +1,374 @@
+"""Admission is asked no more often than leaves the drivers time for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import START, Clock, RunningClock, World, disturbed, tfjob
+from tests.waiting import until
+from tf_dist.cluster.api import TFJOBS, Resource
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions, UnrecordedAdmissions
+from tf_dist.controller.gang_admission.verdicts import GangAdmission
+from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
+from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import Admit, Wait
+from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
+
+
+class Counted(MetricsRecorder):
+    """Counts the gangs that could not be decided about."""
+
+    def __init__(self) -> None:
+        self.gangs = 0
+
+    def undecidable(self, gangs: int) -> None:
+        self.gangs += gangs
+
+
+class Altered(DriverInformers):
+    """Caches whose changes come altered, or not at all."""
+
+    def __init__(self, world: World, alter: Callable[[SnapshotChanges], SnapshotChanges]) -> None:
+        super().__init__(world.memory, DriverSettings(), rung=list, room=list, recorder=MetricsRecorder())
+        self._alter = alter
+
+    def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:
+        return self._alter(super().changes(claims, whole=whole))
+
+
+class Slow:
+    """A clock that goes on by so many seconds while admission reads what has changed."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def reading(self, job_index: JobIndex, seconds: float) -> Callable[[], JobChanges]:
+        def read() -> JobChanges:
+            self.now += seconds
+            return job_index.changes()
+
+        return read
+
+
+@pytest.mark.parametrize(("seconds", "rests"), [(0.002, 0.008), (0.01, 0.04), (60.0, 0.1)])
+def test_it_rests_four_times_as_long_as_it_takes_and_never_so_long_that_people_notice(
+    seconds: float, rests: float
+) -> None:
+    world, clock, job_index = World(), Slow(), JobIndex()
+    world.submit(tfjob("a"))
+    world.submit(tfjob("b"))
+    informers = world.driver.informers
+    informers.refresh()
+    known = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
+    admission = GangAdmission(informers, world.clock, clock)
+    assert (admission.wanted, admission.pause()) == (True, 0.0)
+    assert admission.decide(clock.reading(job_index, seconds), lambda *_: True) == [entry.ref for entry in known]
+    assert (admission.wanted, admission.pause() > 3600) == (False, True)
+    admission.want()
+    assert (admission.wanted, admission.pause()) == (True, pytest.approx(rests))
+    clock.now += rests
+    assert admission.pause() == pytest.approx(0.0)
+
+
+def test_the_answer_of_the_server_to_intentions_is_not_rested_from() -> None:
+    world, clock, job_index = World(), Slow(), JobIndex()
+    world.submit(tfjob())
+    informers = world.driver.informers
+    informers.refresh()
+    [known] = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
+
+    class Far(UnrecordedAdmissions):
+        def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
+            clock.now += 5.0
+            return super().record_pending(jobs)
+
+    admission = GangAdmission(informers, world.clock, clock)
+    admission.open("epoch", Far())
+    assert admission.decide(job_index.changes, lambda *_: True) == [known.ref]
+    admission.want()
+    assert admission.pause() == 0.0
+
+
+def test_a_decision_that_fails_is_rested_from_too() -> None:
+    clock = Slow()
+    admission = GangAdmission(World().driver.informers, lambda: START, clock)
+
+    def failing() -> JobChanges:
+        clock.now += 0.01
+        raise ZeroDivisionError("a defect")
+
+    with pytest.raises(ZeroDivisionError):
+        admission.decide(failing, lambda *_: True)
+    assert (admission.wanted, admission.pause()) == (True, pytest.approx(0.04))
+
+
+def test_a_change_that_comes_while_changes_are_read_is_not_forgotten() -> None:
+    """Whoever noted it only after that rings: the decision that is under way does not know of it."""
+    world, job_index = World(), JobIndex()
+    world.submit(tfjob())
+    informers = world.driver.informers
+    informers.refresh()
+    admission = GangAdmission(informers, world.clock)
+
+    def disturbed() -> JobChanges:
+        found = job_index.changes()
+        for ref, stored in informers.jobs():
+            job_index.read(ref, stored)
+        admission.want()
+        return found
+
+    assert admission.decide(disturbed, lambda *_: True) == []
+    assert admission.wanted
+    assert len(admission.decide(job_index.changes, lambda *_: True)) == 1
+
+
+def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
+    """Somebody wrote into the job between the decision and its pass; nothing that admission decides on has changed."""
+    world = World()
+    world.submit(tfjob())
+    informers, job_index = world.driver.informers, JobIndex()
+    informers.refresh()
+    admission = GangAdmission(informers, world.clock)
+    [(ref, stored)] = informers.jobs()
+    before = job_index.read(ref, stored)
+    assert admission.decide(job_index.changes, lambda *_: True) == [ref]
+    assert isinstance(admission.verdict(before), Admit)
+    assert not admission.outdated(before)
+    body = {**world.job(), "status": {"tfDist": {"phase": "Pending", "message": "hello"}}}
+    world.memory.replace(TFJOBS, "default", "mnist", body, subresource="status")
+    informers.refresh()
+    after = job_index.read(ref, informers.job(ref) or {})
+    assert after.admission_inputs == before.admission_inputs
+    assert admission.outdated(after)
+    assert admission.verdict(after) is None
+    assert admission.decide(job_index.changes, lambda *_: True) == [ref]
+    assert isinstance(admission.verdict(after), Admit)
+
+
+def test_a_place_that_is_not_written_down_as_intended_is_told_to_nobody() -> None:
+    """The verdict was taken back, and the admitter still counts with it until it decides again."""
+    world = World()
+    world.submit(tfjob())
+    informers, job_index = world.driver.informers, JobIndex()
+    informers.refresh()
+    admission = GangAdmission(informers, world.clock)
+    [(ref, stored)] = informers.jobs()
+    known = job_index.read(ref, stored)
+    admission.decide(job_index.changes, lambda *_: True)
+    assert isinstance(admission.verdict(known), Admit)
+    admission.withdraw(known.uid)
+    assert admission.verdict(known) is None
+    admission.decide(job_index.changes, lambda *_: True)
+    assert isinstance(admission.verdict(known), Admit)
+
+
+def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_what_they_were_given() -> None:
+    """A label of a node that no dict takes fails in the middle of deciding about the one gang that asks for it."""
+    world, counted, job_index = World(cpu="6"), Counted(), JobIndex()
+
+    def unhashable(seen: SnapshotChanges) -> SnapshotChanges:
+        labels: Any = {"zone": ["a"]}
+        return replace(seen, nodes={name: node and replace(node, labels=labels) for name, node in seen.nodes.items()})
+
+    informers = Altered(world, unhashable)
+    admission = GangAdmission(informers, world.clock, recorder=counted)
+
+    def decide() -> dict[str, Any]:
+        informers.refresh()
+        known = {ref.name: job_index.read(ref, stored) for ref, stored in informers.jobs()}
+        admission.decide(job_index.changes, lambda *_: True)
+        return {name: admission.verdict(entry) for name, entry in known.items()}
+
+    world.submit(tfjob("first"))
+    assert isinstance(decide()["first"], Admit)
+    bad = tfjob("bad")
+    bad["metadata"]["annotations"] = {names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: "true"}
+    world.clock.now -= 100  # they come before the first one in their queue
+    world.submit(bad)
+    world.submit(tfjob("second"))
+    world.submit(tfjob("third"))
+    said = decide()
+    assert (type(said["first"]), type(said["second"])) == (Admit, Admit)
+    assert (said["bad"].reason, said["bad"].never) == ("Unreadable", True)
+    assert "cannot be decided about: TypeError" in said["bad"].message
+    assert said["third"].reason == "WaitingForCapacity", "what was given before is still taken"
+    assert counted.gangs == 1
+    assert decide()["bad"].reason == "Unreadable"
+
+
+def test_a_decision_that_fails_halfway_is_begun_anew_with_all_there_is() -> None:
+    """What was read of the changes for it, nobody tells a second time."""
+    world, job_index, fails = World(), JobIndex(), [True]
+    world.submit(tfjob())
+
+    def failing(seen: SnapshotChanges) -> SnapshotChanges:
+        if fails and fails.pop():
+            raise ZeroDivisionError("a defect")
+        return seen
+
+    informers = Altered(world, failing)
+    informers.refresh()
+    admission = GangAdmission(informers, world.clock)
+    [(ref, stored)] = informers.jobs()
+    known = job_index.read(ref, stored)
+    with pytest.raises(ZeroDivisionError):
+        admission.decide(job_index.changes, lambda *_: True)
+    assert admission.wanted
+    assert admission.decide(job_index.changes, lambda *_: True) == [ref]
+    assert isinstance(admission.verdict(known), Admit)
+
+
+def postpone(world: World, name: str, until: float) -> None:
+    """The job has given its place back, and tries again then."""
+    memory = {"phase": "Pending", "reason": "ScheduleTimeout", "notBefore": format_time(until), "requeues": 1}
+    world.memory.patch(TFJOBS, "default", name, {"status": {"tfDist": memory}}, subresource="status")
+
+
+def test_whose_time_has_not_come_yet_has_no_place_though_the_clock_said_otherwise_before() -> None:
+    """Room for two; the clock is 40 s ahead while the first of them comes, and is set back then."""
+    world, steady = World(cpu="8"), Clock()
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=steady)
+    world.submit(tfjob("early"))
+    postpone(world, "early", world.clock.now + 50)
+    world.settle()
+    world.clock.now += 40
+    world.submit(tfjob("other"))
+    world.settle()
+    world.clock.now -= 40
+    postpone(world, "early", world.clock.now + 30)
+    world.settle()
+    world.submit(tfjob("late"))
+    world.settle()
+    reasons = {name: world.status(name)["reason"] for name in ("other", "early", "late")}
+    assert reasons == {"other": "Admitted", "early": "ScheduleTimeout", "late": "Admitted"}
+
+
+def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
+    world, written = World(), [False]
+
+    def write(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("replace", TFJOBS) and not written[0]:
+            written[0] = True
+            body = {**world.job(), "status": {"tfDist": {"phase": "Pending", "message": "hello"}}}
+            world.memory.replace(TFJOBS, "default", "mnist", body, subresource="status")
+
+    world.driver = Driver(disturbed(world.memory, write), clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob())
+    world.step_until(lambda: written[0])
+    world.clock.now += 31  # longer than the pause after a failure
+    world.settle()
+    assert world.status()["reason"] == "Admitted"
+
+
+def test_a_job_that_comes_while_admission_rests_is_decided_about_afterwards() -> None:
+    """Nothing else may happen that would wake the driver."""
+    world = World(cpu="64", clock=RunningClock())
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+    driver.start()
+    try:
+        until(driver.synced, 60)
+        for number in range(5):
+            world.submit(tfjob(f"job-{number}", workers=1))
+        until(lambda: len(world.pods()) == 10, 60)
+    finally:
+        driver.stop()
+
+
+@pytest.fixture
+def narrow() -> tuple[World, GangAdmission, LeasePendingAdmissions]:
+    """Room for three gangs, and for one job in the list of what is intended."""
+    world = World(cpu="9")
+    intents = LeasePendingAdmissions(world.memory, LeaseRef("default", "admissions"), lambda *_: None, room=1)
+    admission = GangAdmission(world.driver.informers, world.clock)
+    assert admission.open(1, intents)
+    return world, admission, intents
+
+
+def decided(world: World, admission: GangAdmission, job_index: JobIndex) -> dict[str, JobEntry]:
+    """Decide on what is stored; the jobs by name."""
+    world.driver.informers.refresh()
+    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.driver.informers.jobs()}
+    admission.decide(job_index.changes, lambda *_: True)
+    return known
+
+
+def arrive(world: World, name: str) -> None:
+    """What a job was told is written into it."""
+    status = {"tfDist": {"phase": "Pending", "admission": {"at": format_time(world.clock.now)}}}
+    world.memory.patch(TFJOBS, "default", name, {"status": status}, subresource="status")
+
+
+def test_a_place_is_told_only_once_it_is_written_down_and_then_makes_room_for_the_next(
+    narrow: tuple[World, GangAdmission, LeasePendingAdmissions],
+) -> None:
+    world, admission, intents = narrow
+    job_index = JobIndex()
+    for name in ("a", "b"):
+        world.submit(tfjob(name))
+        world.clock.now += 1
+    known = decided(world, admission, job_index)
+    assert intents.declared() == {known["a"].uid}
+    assert isinstance(admission.verdict(known["a"]), Admit)
+    assert admission.verdict(known["b"]) is None, "it has its place, and nobody may know that yet"
+    assert admission.wanted, "the rest is to be written down soon"
+    arrive(world, "a")
+    known = decided(world, admission, job_index)
+    assert intents.declared() == {known["b"].uid}
+    assert isinstance(admission.verdict(known["b"]), Admit)
+    assert not admission.wanted
+
+
+def test_a_place_that_is_taken_back_makes_room_in_the_list(
+    narrow: tuple[World, GangAdmission, LeasePendingAdmissions],
+) -> None:
+    world, admission, intents = narrow
+    world.submit(tfjob("a"))
+    known = decided(world, admission, JobIndex())
+    admission.withdraw(known["a"].uid)
+    assert intents.declared() == frozenset()
+    assert admission.wanted
+
+
+def test_after_the_right_to_decide_was_won_anew_nothing_of_before_is_told(
+    narrow: tuple[World, GangAdmission, LeasePendingAdmissions],
+) -> None:
+    world, admission, intents = narrow
+    job_index = JobIndex()
+    world.submit(tfjob("a"))
+    known = decided(world, admission, job_index)
+    assert isinstance(admission.verdict(known["a"]), Admit)
+    assert not admission.open(1, intents)
+    assert isinstance(admission.verdict(known["a"]), Admit)
+    assert admission.open(2, intents)
+    assert admission.verdict(known["a"]) is None
+    assert (admission.wanted, intents.declared()) == (True, frozenset())
+
+
+def test_what_another_driver_is_to_tell_is_reserved_and_not_written_down(
+    narrow: tuple[World, GangAdmission, LeasePendingAdmissions],
+) -> None:
+    world, admission, intents = narrow
+    for name in ("a", "b", "c", "d"):
+        world.submit(tfjob(name))
+        world.clock.now += 1
+    world.driver.informers.refresh()
+    job_index = JobIndex()
+    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.driver.informers.jobs()}
+    heard = admission.decide(job_index.changes, lambda entry, _: entry.ref.name == "b")
+    assert intents.declared() == {known["b"].uid}
+    assert heard == [known["b"].ref, known["d"].ref], "there is room for three"
+    assert admission.verdict(known["a"]) is None
+    assert isinstance(admission.verdict(known["d"]), Wait)

@@ -1,0 +1,497 @@
+"""Jobs of other gang schedulers, driven: the test plays the scheduler, through the API and nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import Crash, CrashingCluster, World, disturbed, tfjob
+from tests.controller.informers.gang_apis import (
+    COSCHEDULING_GROUPS,
+    FLAVORS,
+    NATIVE_GROUPS,
+    VOLCANO_GROUPS,
+    WORKLOAD_PRIORITIES,
+    WORKLOADS,
+    define,
+    gang_object,
+    tell,
+)
+from tests.waiting import until
+from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, TFJOBS, Object, Resource
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.informers.integration_informers import IntegrationInformers
+from tf_dist.controller.job_index import JobIndex
+from tf_dist.controller.leases.leadership import PermanentLeadership
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.names import DRIVER, GANG_SCHEDULER
+from tf_dist.core.integrations.kueue import KUEUE
+from tf_dist.core.integrations.volcano_pod_group import VOLCANO
+from tf_dist.core.integrations.workload_api import WORKLOAD_API
+from tf_dist.errors import Forbidden
+
+SECONDS = 60.0
+PODS_OF_MNIST = ["mnist-ps-0", "mnist-worker-0", "mnist-worker-1"]
+BINDING = [
+    pytest.param(GangScheduler.VOLCANO, VOLCANO_GROUPS, id="volcano"),
+    pytest.param(GangScheduler.COSCHEDULING, COSCHEDULING_GROUPS, id="coscheduling"),
+    pytest.param(GangScheduler.WORKLOAD, NATIVE_GROUPS, id="workload"),
+]
+
+
+def asking(gang: GangScheduler, name: str = "mnist", **fields: Any) -> Object:
+    job = tfjob(name, **fields)
+    job["metadata"]["annotations"] = {GANG_SCHEDULER: gang.value}
+    return job
+
+
+def world_of(*resources: Resource, cpu: str = "8") -> World:
+    """A cluster that has these kinds; Volcano's it has anyway."""
+    world = World(cpu=cpu)
+    define(world.memory, *(resource for resource in resources if resource != VOLCANO_GROUPS))
+    return world
+
+
+def admit_by_kueue(world: World, **counts: int) -> None:
+    conditions = [_condition("QuotaReserved", True), _condition("Admitted", True), _condition("Evicted", False)]
+    assignments = [{"name": name, "count": count, "flavors": {"cpu": "spot"}} for name, count in counts.items()]
+    admission = {"clusterQueue": "all", "podSetAssignments": assignments}
+    tell(world.memory, WORKLOADS, conditions=conditions, admission=admission)
+
+
+def _condition(type_: str, value: bool, reason: str = "Because", message: str = "") -> dict[str, Any]:
+    status, at = "True" if value else "False", "2027-01-15T08:00:00Z"
+    return {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": at}
+
+
+def kueue_world() -> World:
+    world = world_of(WORKLOADS, FLAVORS)
+    flavor = {"metadata": {"name": "spot"}, "spec": {"nodeLabels": {"pool": "spot"}}}
+    world.memory.create(FLAVORS, None, flavor)
+    return world
+
+
+@pytest.mark.parametrize(("gang", "kind"), BINDING)
+def test_the_life_of_a_job_that_another_scheduler_places(gang: GangScheduler, kind: Resource) -> None:
+    world = world_of(kind)
+    job = world.submit(asking(gang))
+    world.settle()
+    tell(world.memory, kind, phase="Inqueue")
+    world.settle()
+    [owner] = gang_object(world.memory, kind)["metadata"]["ownerReferences"]
+    assert (owner["uid"], owner["controller"]) == (job["metadata"]["uid"], True)
+    assert (list(world.pods()), world.status()["state"], "admission" in world.status()) == (
+        PODS_OF_MNIST,
+        "Waiting",
+        False,
+    )
+    world.run_pods()
+    world.settle()
+    assert (world.status()["state"], world.status()["admission"]["by"]) == ("Running", gang.value)
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    assert len(world.memory.list(kind, "default").items) == 1
+    world.bury()
+    world.settle()
+    assert (world.status()["phase"], world.memory.list(kind, "default").items) == ("Completed", [])
+
+
+@pytest.mark.parametrize(("gang", "kind"), [*BINDING, pytest.param(GangScheduler.KUEUE, WORKLOADS, id="kueue")])
+def test_a_job_that_is_deleted_leaves_nothing_with_its_scheduler(gang: GangScheduler, kind: Resource) -> None:
+    world = world_of(kind, FLAVORS)
+    world.submit(asking(gang))
+    world.settle()
+    assert gang_object(world.memory, kind)
+    world.memory.delete(TFJOBS, "default", "mnist")
+    world.settle()
+    until(lambda: not world.memory.list(kind, "default").items, 60)
+    assert world.settle() == 0
+
+
+def test_kueue_admits_a_job_takes_its_place_and_gives_it_another() -> None:
+    world = kueue_world()
+    world.memory.create(PRIORITY_CLASSES, None, {"metadata": {"name": "high"}, "value": 1000})
+    world.submit(asking(GangScheduler.KUEUE, schedulingPolicy={"queue": "team", "priorityClass": "high"}))
+    world.settle()
+    workload = gang_object(world.memory, WORKLOADS)
+    assert (workload["spec"]["queueName"], workload["spec"]["priority"]) == ("team", 1000)
+    tell(world.memory, WORKLOADS, conditions=[_condition("QuotaReserved", False, message="no quota for cpu")])
+    world.settle()
+    assert (world.pods(), world.status()["message"]) == ({}, "waits in Kueue's queue team: no quota for cpu")
+    admit_by_kueue(world, ps=1, worker=2)
+    world.settle()
+    assert {pod["spec"]["nodeSelector"]["pool"] for pod in world.pods().values()} == {"spot"}
+    world.run_pods()
+    world.settle()
+    said = {one["type"]: one for one in gang_object(world.memory, WORKLOADS)["status"]["conditions"]}
+    assert said["PodsReady"]["status"] == "True"
+    evicted = _condition("Evicted", True, "Preempted", "somebody of higher priority")
+    tell(world.memory, WORKLOADS, conditions=[*(said | {"Evicted": evicted}).values()])
+    world.settle()
+    assert world.status()["message"] == "gave its place up: Kueue evicted it: somebody of higher priority"
+    world.bury()
+    world.settle()
+    freed = gang_object(world.memory, WORKLOADS)
+    assert (freed["metadata"]["uid"], "admission" in freed["status"]) == (workload["metadata"]["uid"], False)
+    assert {c["status"] for c in freed["status"]["conditions"] if c["type"] in ("QuotaReserved", "Admitted")} == {
+        "False"
+    }
+    admit_by_kueue(world, ps=1, worker=2)
+    world.settle()
+    assert [pod["metadata"]["labels"]["tf-dist.dev/attempt"] for pod in world.pods().values()] == ["2.0.0"] * 3
+    assert world.status().get("restarts") == {"Preempted": 1}
+
+
+def test_a_report_never_overwrites_what_kueue_has_said_meanwhile() -> None:
+    world = kueue_world()
+    world.submit(asking(GangScheduler.KUEUE))
+    world.settle()
+    admit_by_kueue(world, ps=1, worker=2)
+    world.settle()
+    world.run_pods()
+    informers = world.driver.informers
+    informers.start()
+    informers.wait_synced(60)
+    informers.stop()  # it sees nothing any more
+    evicted = _condition("Evicted", True, "Preempted")
+    tell(world.memory, WORKLOADS, conditions=[_condition("QuotaReserved", True), _condition("Admitted", True), evicted])
+    for _ in range(3):
+        world.driver.step()
+    assert evicted in gang_object(world.memory, WORKLOADS)["status"]["conditions"]
+
+
+def test_what_the_cluster_does_not_have_is_waited_for() -> None:
+    world = World()
+    world.submit(asking(GangScheduler.KUEUE))
+    world.settle()
+    assert (world.status()["reason"], world.pods()) == ("GangSchedulerMissing", {})
+    assert "the cluster does not serve workloads of kueue.x-k8s.io (v1beta2, v1beta1)" in world.status()["message"]
+    define(world.memory, WORKLOADS, FLAVORS)
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+    world.settle()
+    assert gang_object(world.memory, WORKLOADS)
+
+
+def test_a_job_queues_up_when_the_priority_class_it_names_has_come() -> None:
+    world = world_of(WORKLOADS, FLAVORS, WORKLOAD_PRIORITIES)
+    document = asking(GangScheduler.KUEUE)
+    document["metadata"]["labels"] = {"kueue.x-k8s.io/priority-class": "quick"}
+    world.submit(document)
+    world.settle()
+    assert "its WorkloadPriorityClass quick is not there" in world.status()["message"]
+    world.memory.create(WORKLOAD_PRIORITIES, None, {"metadata": {"name": "quick"}, "value": 7})
+    world.clock.now += 31
+    world.settle()
+    assert gang_object(world.memory, WORKLOADS)["spec"]["priority"] == 7
+
+
+@pytest.mark.parametrize("version", ["v1beta1", ""])
+def test_a_job_runs_on_when_its_scheduler_goes_or_is_served_in_another_version(version: str) -> None:
+    """Its Workload is not to be seen then; that does not mean that Kueue has taken its place."""
+    world = kueue_world()
+    world.submit(asking(GangScheduler.KUEUE))
+    world.settle()
+    admit_by_kueue(world, ps=1, worker=2)
+    world.settle()
+    world.run_pods()
+    world.settle()
+    kept = gang_object(world.memory, WORKLOADS)
+    for kind in (WORKLOADS, FLAVORS):
+        world.memory.delete(CRDS, None, f"{kind.plural}.{kind.group}")
+        if version:
+            define(world.memory, replace(kind, version=version))
+    if version:
+        older = {**kept, "apiVersion": f"kueue.x-k8s.io/{version}"}
+        older["metadata"] = {k: v for k, v in kept["metadata"].items() if k != "resourceVersion"}
+        workloads = replace(WORKLOADS, version=version)
+        created = world.memory.create(workloads, "default", older)
+        told = {**created, "status": kept["status"]}
+        world.memory.replace(workloads, "default", kept["metadata"]["name"], told, subresource="status")
+    world.clock.now += 60.0
+    world.settle()
+    assert (world.status()["state"], list(world.pods())) == ("Running", PODS_OF_MNIST)
+    assert world.status().get("restarts") is None
+
+
+def test_threads_of_a_scheduler_that_went_end_with_the_others() -> None:
+    world, before = kueue_world(), threading.active_count()
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+
+    def missing() -> bool:
+        # A pass in between finds the kind gone before its informer does, and is tried again after a pause.
+        world.clock.now += 1.0
+        driver.wake()
+        return world.status().get("reason") == "GangSchedulerMissing"
+
+    driver.start()
+    try:
+        until(driver.synced, 60)
+        world.submit(asking(GangScheduler.KUEUE))
+        until(lambda: bool(world.memory.list(WORKLOADS).items), 60)
+        world.memory.delete(CRDS, None, "workloads.kueue.x-k8s.io")
+        for reflector in driver.informers.schedulers.reflectors():
+            reflector.relist()  # a real server hangs up on whoever watches a kind that goes
+        until(missing, 60)
+    finally:
+        driver.stop()
+    assert threading.active_count() == before
+
+
+class Forbidding:
+    """Passes every call on but for lists of one kind, which its caller may not see."""
+
+    def __init__(self, inner: Any, resource: Resource) -> None:
+        self._inner = inner
+        self._resource = resource
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._inner, verb)
+
+    def list(self, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        if resource == self._resource:
+            raise Forbidden(f"may not list {resource.plural}.{resource.group}")
+        return self._inner.list(resource, *args, **kwargs)
+
+
+def test_what_it_may_not_see_is_named() -> None:
+    world = World()
+    world.driver = Driver(Forbidding(world.memory, VOLCANO_GROUPS), clock=world.clock, monotonic=world.clock)
+    world.submit(asking(GangScheduler.VOLCANO))
+    world.settle()
+    assert world.status()["message"].endswith("may not list podgroups.scheduling.volcano.sh")
+
+
+def schedulers(cluster: Any, monotonic: Callable[[], float]) -> IntegrationInformers:
+    return IntegrationInformers(cluster, None, rung=lambda _: None, recorder=MetricsRecorder(), monotonic=monotonic)
+
+
+def test_a_scheduler_that_comes_later_is_found_but_not_asked_for_all_the_time() -> None:
+    world, now = World(), [0.0]
+    found = schedulers(world.memory, lambda: now[0])
+    missing = found.served(WORKLOAD_API, {})
+    assert missing is not None
+    assert "podgroups of scheduling.k8s.io" in missing.missing
+    define(world.memory, NATIVE_GROUPS)
+    now[0] = 14.0
+    assert found.served(WORKLOAD_API, {}) == missing
+    now[0] = 15.0
+    served = found.served(WORKLOAD_API, {})
+    assert served is not None
+    assert (served.missing, served.versions) == ("", {"PodGroup.scheduling.k8s.io": "v1beta1"})
+
+
+def test_what_jobs_share_wakes_those_that_use_its_scheduler_when_it_changes() -> None:
+    world, woken = kueue_world(), list[JobRef]()
+    world.submit(asking(GangScheduler.KUEUE))
+    world.settle()
+    found = IntegrationInformers(world.memory, None, rung=woken.append, recorder=MetricsRecorder())
+    found.served(KUEUE, {})
+    woken.clear()
+    world.memory.patch(FLAVORS, None, "spot", {"metadata": {"labels": {"changed": "true"}}})
+    found.reflector(FLAVORS).refresh()
+    assert woken == [JobRef(TFJOBS, "default", "mnist")]
+
+
+def test_kubernetes_first_form_is_taken_where_there_is_no_other() -> None:
+    first = Resource("scheduling.k8s.io", "v1alpha1", "Workload", "workloads")
+    world = world_of(first)
+    world.submit(asking(GangScheduler.WORKLOAD))
+    world.settle()
+    name = gang_object(world.memory, first)["metadata"]["name"]
+    assert world.pods()["mnist-ps-0"]["spec"]["workloadRef"] == {"name": name, "podGroup": "gang"}
+
+
+def test_tf_dist_gives_others_the_room_that_such_a_job_only_waits_for() -> None:
+    world = world_of(COSCHEDULING_GROUPS, cpu="4")
+    world.submit(asking(GangScheduler.COSCHEDULING, workers=3))
+    world.settle()
+    assert len(world.pods()) == 4
+    world.submit(tfjob("ours", workers=2))
+    world.settle()
+    assert (world.status("ours")["reason"], len(world.pods())) == ("Admitted", 7)
+
+
+def test_its_pods_take_room_as_those_of_anybody() -> None:
+    world = world_of(COSCHEDULING_GROUPS, cpu="4")
+    world.submit(asking(GangScheduler.COSCHEDULING))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.submit(tfjob("ours", workers=2))
+    world.settle()
+    assert world.status("ours")["reason"] == "WaitingForCapacity"
+    assert world.status()["state"] == "Running"
+
+
+def test_a_driver_may_have_another_default_and_a_job_its_own_will() -> None:
+    world = world_of(COSCHEDULING_GROUPS)
+    settings = DriverSettings(gang_scheduler=GangScheduler.COSCHEDULING)
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    world.submit(tfjob("theirs"))
+    world.submit(asking(GangScheduler.BUILTIN, "ours"))
+    world.settle()
+    assert gang_object(world.memory, COSCHEDULING_GROUPS)["metadata"]["name"].startswith("theirs-")
+    assert (world.status("ours")["reason"], world.status("theirs")["state"]) == ("Admitted", "Waiting")
+
+
+def test_every_driver_knows_which_jobs_are_for_tf_dist_to_place() -> None:
+    """One of them may decide about places for all; whoever drives a job says whom its gang waits for."""
+    world = world_of(COSCHEDULING_GROUPS)
+    settings = DriverSettings(gang_scheduler=GangScheduler.COSCHEDULING)
+    world.driver = Driver(
+        world.memory,
+        clock=world.clock,
+        monotonic=world.clock,
+        settings=settings,
+        leadership=PermanentLeadership("here"),
+    )
+    world.submit(tfjob())
+    ref = JobRef(TFJOBS, "default", "mnist")
+    assert JobIndex().read(ref, world.job()).claim() is not None
+    assert JobIndex("coscheduling").read(ref, world.job()).claim() is None
+    world.settle()
+    assert world.status()["gang"] == "coscheduling"
+    known = JobIndex().read(ref, world.job())
+    assert (known.claim(), known.waits) == (None, False)
+    inline = tfjob("inline")
+    inline["metadata"]["annotations"] = {DRIVER: "default/somebody"}
+    known = JobIndex("coscheduling").read(JobRef(TFJOBS, "default", "inline"), world.submit(inline))
+    assert (known.claim() is not None, known.waits) == (True, True)
+
+
+def test_where_there_can_be_no_other_every_job_is_tf_dists_own() -> None:
+    """The same file runs on a laptop and on the cluster."""
+    world = world_of(VOLCANO_GROUPS)
+    settings = DriverSettings(other_schedulers=False)
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    world.submit(asking(GangScheduler.VOLCANO))
+    world.settle()
+    assert (world.status()["reason"], world.memory.list(VOLCANO_GROUPS).items) == ("Admitted", [])
+
+
+def test_a_driver_with_another_default_leaves_what_runs_as_it_is() -> None:
+    world = world_of(COSCHEDULING_GROUPS)
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.settle()
+    settings = DriverSettings(gang_scheduler=GangScheduler.COSCHEDULING)
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    world.settle()
+    assert (world.memory.list(COSCHEDULING_GROUPS).items, world.status()["state"]) == ([], "Running")
+
+
+@pytest.mark.parametrize("after", range(1, 12))
+def test_whoever_goes_on_after_a_crash_finds_its_object_and_its_pods(after: int) -> None:
+    world = kueue_world()
+    world.submit(asking(GangScheduler.KUEUE))
+    crashing = CrashingCluster(world.memory)
+    crashing.after = after
+    died = False
+    for driver in (
+        Driver(crashing, clock=world.clock, monotonic=world.clock),
+        Driver(world.memory, clock=world.clock, monotonic=world.clock),
+    ):
+        world.driver = driver
+        try:
+            world.settle()
+            admit_by_kueue(world, ps=1, worker=2)
+            world.settle()
+            world.run_pods()
+            world.settle()
+        except Crash:
+            died = True
+    assert died
+    gang_object(world.memory, WORKLOADS)
+    assert (list(world.pods()), world.status()["state"]) == (PODS_OF_MNIST, "Running")
+    assert world.status()["attempts"] == {"job": 1}
+
+
+def test_a_driver_that_follows_the_cluster_hears_of_its_schedulers_and_ends_with_them() -> None:
+    world = world_of(VOLCANO_GROUPS)
+    before = threading.active_count()
+    driver = Driver(world.memory)  # clocks that go: what has to be tried again is, after a while
+    driver.start()
+    try:
+        until(driver.synced, 60)
+        world.submit(asking(GangScheduler.VOLCANO))
+        until(lambda: bool(world.memory.list(VOLCANO_GROUPS).items), 60)
+        tell(world.memory, VOLCANO_GROUPS, phase="Inqueue")
+        until(lambda: len(world.pods()) == 3, 60)
+        world.run_pods()
+        until(lambda: world.status().get("state") == "Running", 60)
+    finally:
+        driver.stop()
+    assert threading.active_count() == before
+    assert VOLCANO.name in world.status()["admission"]["by"]
+    assert all(pod["spec"]["schedulerName"] == "volcano" for pod in world.memory.list(PODS).items)
+
+
+def test_a_list_that_hangs_holds_up_neither_another_scheduler_nor_the_end() -> None:
+    world = world_of(NATIVE_GROUPS)
+    asked, answered = threading.Event(), threading.Event()
+
+    def hang(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("list", VOLCANO_GROUPS):
+            asked.set()
+            answered.wait(SECONDS)
+
+    schedulers = IntegrationInformers(
+        disturbed(world.memory, hang), None, rung=lambda _: None, recorder=MetricsRecorder()
+    )
+    found: list[Any] = []
+    looking = threading.Thread(target=lambda: found.append(schedulers.served(VOLCANO, {})), daemon=True)
+    looking.start()
+    assert asked.wait(SECONDS)
+
+    def meanwhile() -> None:
+        schedulers.follow()
+        found.append(schedulers.served(WORKLOAD_API, {}))
+        schedulers.end()
+
+    other = threading.Thread(target=meanwhile, daemon=True)
+    other.start()
+    other.join(SECONDS / 4)
+    held = other.is_alive()
+    answered.set()
+    for thread in (other, looking):
+        thread.join(SECONDS)
+    for reflector in schedulers.reflectors():
+        reflector.stop()
+    assert not held
+    assert found[0] is not None, "the other one was looked for and found"
+    assert not any(reflector.alive() for reflector in schedulers.reflectors())
+
+
+def test_of_many_jobs_that_ask_for_a_scheduler_one_looks_and_all_know() -> None:
+    world = world_of(VOLCANO_GROUPS)
+    probes: list[Resource] = []
+
+    def count(verb: str, resource: Resource, *_: Any, **how: Any) -> None:
+        if verb == "list" and how.get("limit") == 1:
+            probes.append(resource)
+
+    schedulers = IntegrationInformers(
+        disturbed(world.memory, count), None, rung=lambda _: None, recorder=MetricsRecorder()
+    )
+    together, found = threading.Barrier(8), list[Any]()
+
+    def ask() -> None:
+        together.wait(SECONDS)
+        found.append(schedulers.served(VOLCANO, {}))
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert len(found) == 8
+    assert None not in found
+    assert len(probes) == len(set(probes))

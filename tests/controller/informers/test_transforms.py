@@ -1,0 +1,158 @@
+"""What a driver keeps of an object decides as the whole object would, and is little."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tf_dist.controller.informers import transforms
+from tf_dist.core.api import names
+from tf_dist.core.api.pods import pod_view
+
+TEXTS = st.sampled_from(["", "Evicted", "OOMKilled", "NodeLost", "no room"])
+TIMES = st.sampled_from(["2027-01-15T08:00:00Z", "2027-01-15T09:00:00Z"])
+CONDITIONS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["Ready", "PodScheduled", "DisruptionTarget", "Initialized", "ContainersReady"]),
+            "status": st.sampled_from(["True", "False", "Unknown"]),
+            "lastProbeTime": st.none(),
+            "lastTransitionTime": TIMES,
+        },
+        optional={"reason": TEXTS, "message": TEXTS},
+    ),
+    unique_by=lambda condition: condition["type"],
+    max_size=5,
+)
+TERMINATED = st.fixed_dictionaries({"exitCode": st.integers(0, 255), "reason": TEXTS, "finishedAt": TIMES})
+STATE = st.one_of(
+    st.just({}),
+    TERMINATED.map(lambda end: {"terminated": end}),
+    st.just({"running": {"startedAt": "2027-01-15T08:00:00Z"}}),
+    st.just({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
+)
+STATUSES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "name": st.sampled_from(["tensorflow", "sidecar"]),
+            "state": STATE,
+            "lastState": STATE,
+            "restartCount": st.integers(0, 3),
+            "image": st.just("tf"),
+            "containerID": st.just("containerd://0123"),
+        }
+    ),
+    max_size=2,
+)
+PODS = st.fixed_dictionaries(
+    {
+        "metadata": st.fixed_dictionaries(
+            {
+                "name": st.just("mnist-worker-0"),
+                "namespace": st.just("default"),
+                "uid": st.just("u-1"),
+                "resourceVersion": st.just("7"),
+                "labels": st.just(
+                    {
+                        names.JOB_UID: "job",
+                        names.REPLICA_TYPE: "worker",
+                        names.REPLICA_INDEX: "0",
+                        names.ATTEMPT: "1.0.0",
+                    }
+                ),
+                "ownerReferences": st.just([{"kind": "TFJob", "name": "mnist", "uid": "job", "controller": True}]),
+                "managedFields": st.just([{"manager": "kubelet", "fieldsV1": {"f:spec": {}}}]),
+            },
+            optional={"deletionTimestamp": TIMES, "creationTimestamp": TIMES},
+        ),
+        "spec": st.fixed_dictionaries(
+            {"containers": st.just([{"name": "tensorflow", "image": "tf", "env": [{"name": "A", "value": "b"}]}])},
+            optional={"nodeName": st.sampled_from(["n1", "n2"])},
+        ),
+        "status": st.fixed_dictionaries(
+            {},
+            optional={
+                "phase": st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"]),
+                "reason": TEXTS,
+                "message": TEXTS,
+                "startTime": TIMES,
+                "conditions": CONDITIONS,
+                "containerStatuses": STATUSES,
+                "initContainerStatuses": STATUSES,
+            },
+        ),
+    }
+)
+
+
+# It ended by itself, long before it would have been disrupted.
+DISRUPTED_LATE = {
+    "metadata": {
+        "name": "mnist-worker-0",
+        "labels": {names.JOB_UID: "job", names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"},
+        "ownerReferences": [{"kind": "TFJob", "name": "mnist", "uid": "job", "controller": True}],
+    },
+    "spec": {"containers": [{"name": "tensorflow"}]},
+    "status": {
+        "phase": "Failed",
+        "conditions": [
+            {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2027-01-15T09:00:00Z", "reason": "X"}
+        ],
+        "containerStatuses": [
+            {
+                "name": "tensorflow",
+                "state": {"terminated": {"exitCode": 3, "finishedAt": "2027-01-15T08:00:00Z"}},
+                "lastState": {"terminated": {"exitCode": 4}},
+            }
+        ],
+    },
+}
+
+
+@given(PODS)
+@example(DISRUPTED_LATE)
+def test_a_pod_is_seen_as_the_whole_pod_would_be(pod: dict[str, Any]) -> None:
+    kept = transforms.pod(pod)
+    assert pod_view(kept, "tensorflow") == pod_view(pod, "tensorflow")
+    assert names.owner_key(kept) == names.owner_key(pod) != ""
+    assert transforms.pod(kept) == kept
+    assert "managedFields" not in json.dumps(kept)
+
+
+def test_what_only_has_to_exist_still_says_whose_it_is() -> None:
+    metadata = {
+        "name": "mnist-worker-0",
+        "namespace": "default",
+        "uid": "u",
+        "resourceVersion": "3",
+        "labels": {names.JOB_UID: "job", "app": "mnist"},
+        "ownerReferences": [{"kind": "TFJob", "name": "mnist", "uid": "job", "controller": True}],
+        "managedFields": [{}],
+    }
+    whole = {"metadata": metadata, "spec": {"ports": [{"port": 2222}]}, "status": {"loadBalancer": {}}}
+    kept = transforms.existing(whole)
+    assert names.owner_key(kept) == names.owner_key(whole)
+    assert kept["metadata"]["resourceVersion"] == "3"
+    assert set(kept) == {"metadata"}
+
+
+def test_what_objects_have_in_common_is_in_memory_once() -> None:
+    def made(number: int) -> dict[str, Any]:
+        owner = {"kind": "TFJob", "name": "mnist", "uid": "job", "controller": True}
+        metadata = {
+            "name": f"p-{number}",
+            "namespace": "default",
+            "labels": {"app": "mnist"},
+            "ownerReferences": [owner],
+        }
+        text = json.dumps({"metadata": metadata, "spec": {"nodeName": "n1", "containers": [{"name": "a"}]}})
+        return transforms.pod(json.loads(text))
+
+    one, other = made(1), made(2)
+    assert one["metadata"]["ownerReferences"] is other["metadata"]["ownerReferences"]
+    assert one["metadata"]["labels"]["app"] is other["metadata"]["labels"]["app"]
+    assert one["spec"]["nodeName"] is other["spec"]["nodeName"]
+    assert one["spec"]["containers"] is other["spec"]["containers"]

@@ -1,0 +1,194 @@
+"""Events on jobs: said once, counted up, and never too many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.controller.harness import START, Clock, tfjob
+from tf_dist.cluster.api import EVENTS, TFJOBS, Object
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.observability.events import EventRateLimiter, EventRecorder, event_name
+from tf_dist.core.api.context import EmitEvent
+from tf_dist.errors import Forbidden
+
+STARTED = EmitEvent("Normal", "Started", "all pods run")
+
+
+class Counting:
+    """Passes calls on and counts those that write."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        self._inner = inner
+        self.calls: list[str] = []
+        self.refuses = False
+
+    def __getattr__(self, verb: str) -> Any:
+        self.calls.append(verb)
+        if self.refuses:
+            raise Forbidden("may not create events")
+        return getattr(self._inner, verb)
+
+
+class Desk:
+    """Somebody who writes events on one job."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.memory = MemoryCluster(clock=self.clock)
+        self.cluster = Counting(self.memory)
+        self.job = self.memory.create(TFJOBS, "default", tfjob())
+        self.writer = self.another()
+
+    def another(self) -> EventRecorder:
+        return EventRecorder(self.cluster, self.clock, "tf-dist", monotonic=self.clock)  # type: ignore[arg-type]  # by __getattr__
+
+    def say(self, event: EmitEvent = STARTED, seconds: float = 0.0) -> None:
+        self.clock.now += seconds
+        self.writer.emit(TFJOBS, "default", self.job, event)
+
+    def events(self) -> list[Object]:
+        return self.memory.list(EVENTS, "default").items
+
+    def counts(self) -> list[int]:
+        return [event["count"] for event in self.events()]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_an_event_is_about_the_job(desk: Desk) -> None:
+    desk.say()
+    (event,) = desk.events()
+    assert event["metadata"]["name"] == event_name(desk.job, STARTED)
+    assert event["involvedObject"] == {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "name": "mnist",
+        "namespace": "default",
+        "uid": desk.job["metadata"]["uid"],
+    }
+    assert (event["type"], event["reason"], event["message"]) == ("Normal", "Started", "all pods run")
+    assert event["firstTimestamp"] == event["lastTimestamp"] == "2027-01-15T08:00:00Z"
+    assert event["source"] == {"component": "tf-dist"}
+
+
+def test_the_same_words_count_up_once_a_minute(desk: Desk) -> None:
+    for _ in range(13):
+        desk.say(seconds=10)
+    assert desk.counts() == [13]
+    assert desk.cluster.calls == ["create", "patch", "patch"]
+    (event,) = desk.events()
+    assert event["lastTimestamp"] > event["firstTimestamp"]
+
+
+def test_other_words_are_another_event(desk: Desk) -> None:
+    desk.say()
+    desk.say(EmitEvent("Warning", "Started", "all pods run"))
+    desk.say(EmitEvent("Normal", "Started", "all pods but one run"))
+    assert desk.counts() == [1, 1, 1]
+
+
+def test_the_next_driver_goes_on_counting(desk: Desk) -> None:
+    for _ in range(5):
+        desk.say(seconds=61)
+    assert desk.counts() == [5]
+    desk.writer = desk.another()
+    desk.say(seconds=61)
+    assert desk.counts() == [5]
+    desk.say(seconds=61)
+    assert desk.counts() == [7]
+    assert "get" not in desk.cluster.calls, "a driver may not read events"
+
+
+def test_an_event_that_the_server_forgot_is_written_anew(desk: Desk) -> None:
+    desk.say()
+    desk.memory.delete(EVENTS, "default", event_name(desk.job, STARTED))
+    desk.say(seconds=61)
+    assert desk.counts() == [2]
+
+
+def test_after_an_hour_of_silence_it_is_news(desk: Desk) -> None:
+    desk.say()
+    desk.memory.delete(EVENTS, "default", event_name(desk.job, STARTED))
+    desk.say(seconds=3601)
+    assert desk.counts() == [1]
+    assert desk.cluster.calls == ["create", "create"]
+
+
+def test_a_job_has_a_budget(desk: Desk) -> None:
+    for number in range(100):
+        desk.say(EmitEvent("Normal", "Noise", f"number {number}"))
+    assert len(desk.events()) == 10
+    for number in range(100, 130):
+        desk.say(EmitEvent("Normal", "Noise", f"number {number}"), seconds=5)
+    assert len(desk.events()) == 25
+
+
+def test_what_the_budget_held_back_comes_when_it_is_said_again(desk: Desk) -> None:
+    for number in range(10):
+        desk.say(EmitEvent("Normal", "Noise", f"number {number}"))
+    desk.say()
+    assert len(desk.events()) == 10
+    desk.say(seconds=20)
+    assert max(desk.counts()) == 2
+
+
+def test_a_refusal_stops_nothing(desk: Desk) -> None:
+    desk.cluster.refuses = True
+    desk.say()
+    desk.cluster.refuses = False
+    desk.say(seconds=61)
+    assert desk.counts() == [2]
+
+
+def test_a_clock_that_jumps_stops_nothing(desk: Desk) -> None:
+    desk.say()
+    desk.say(seconds=-86_400)
+    desk.say(seconds=61)
+    assert len(desk.events()) == 1
+    assert desk.clock.now < START
+
+
+@pytest.mark.parametrize("name", ["a" * 253, "a" * 239 + "-" + "b" * 13, "x.y"])
+def test_the_name_of_an_event_is_a_name(name: str, desk: Desk) -> None:
+    stored = {**desk.job, "metadata": {**desk.job["metadata"], "name": name}}
+    desk.writer.emit(TFJOBS, "default", stored, EmitEvent("Normal", "Long", "x" * 5000))
+    (event,) = desk.events()
+    assert len(event["metadata"]["name"]) <= 253
+    assert "-." not in event["metadata"]["name"]
+    assert len(event["message"]) == 1024
+
+
+def test_memory_is_bounded(desk: Desk) -> None:
+    writer = EventRecorder(
+        desk.memory, desk.clock, "tf-dist", budget=EventRateLimiter(desk.clock, burst=1000, most=5), most=5
+    )
+    for number in range(50):
+        writer.emit(TFJOBS, "default", desk.job, EmitEvent("Normal", "Noise", str(number)))
+    assert len(writer._said) == 5
+    budget = EventRateLimiter(desk.clock, burst=1, most=5)
+    for number in range(50):
+        budget.allow(str(number))
+    assert len(budget._buckets) == 5
+
+
+@given(steps=st.lists(st.tuples(st.floats(0, 100), st.sampled_from("ab")), max_size=200))
+def test_no_budget_is_ever_overspent(steps: list[tuple[float, str]]) -> None:
+    now = 0.0
+    budget = EventRateLimiter(lambda: now, burst=3, every=10.0)
+    granted: dict[str, list[float]] = {"a": [], "b": []}
+    for seconds, job in steps:
+        now += seconds
+        if budget.allow(job):
+            granted[job].append(now)
+    assert all(granted[job] for _, job in steps), "the first of each is within any budget"
+    for moments in granted.values():
+        for first, begun in enumerate(moments):
+            for last in range(first, len(moments)):
+                assert last - first + 1 <= 3 + (moments[last] - begun) / 10 + 1e-6

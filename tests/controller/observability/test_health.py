@@ -1,0 +1,149 @@
+"""Probes are answered, whatever else hangs on the port."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.waiting import until
+from tf_dist.controller.driver import Liveness
+from tf_dist.controller.observability.health import HealthServer, ProbeResponse, probe_response
+from tf_dist.errors import ClusterError
+
+LOCAL = "127.0.0.1"
+
+
+class State:
+    problem = ""
+
+
+@pytest.fixture
+def state() -> State:
+    return State()
+
+
+@pytest.fixture
+def server(state: State) -> Iterator[HealthServer]:
+    pages = {
+        "/healthz": lambda: probe_response(state.problem),
+        "/metrics": lambda: ProbeResponse(200, b"x 1\n", "text/plain"),
+    }
+    with HealthServer(pages, host=LOCAL, most=4, seconds=60) as server:
+        yield server
+
+
+def ask(server: HealthServer, path: str, method: str = "GET") -> tuple[int, str]:
+    request = urllib.request.Request(f"http://{LOCAL}:{server.port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_probes_say_how_it_is(server: HealthServer, state: State) -> None:
+    assert ask(server, "/healthz") == (200, "ok\n")
+    assert ask(server, "/healthz?verbose") == (200, "ok\n")
+    assert ask(server, "/healthz", "HEAD") == (200, "")
+    assert ask(server, "/metrics") == (200, "x 1\n")
+    state.problem = "the loop stands still"
+    assert ask(server, "/healthz") == (503, "the loop stands still\n")
+    assert ask(server, "/nothing")[0] == 404
+    assert ask(server, "/healthz", "POST")[0] == 501
+
+
+def test_a_page_that_fails_takes_nothing_else_down(state: State, caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> ProbeResponse:
+        raise ZeroDivisionError("a defect")
+
+    with HealthServer({"/broken": broken, "/healthz": lambda: probe_response("")}, host=LOCAL) as server:
+        with pytest.raises(OSError, match=r"closed|reset"):
+            ask(server, "/broken")
+        assert ask(server, "/healthz") == (200, "ok\n")
+    assert "a defect" in caplog.text
+
+
+def _is_closed(sock: socket.socket) -> bool:
+    try:
+        sock.settimeout(0.01)
+        return sock.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_too_many_connections_do_not_keep_a_probe_out(server: HealthServer) -> None:
+    idle = [socket.create_connection((LOCAL, server.port)) for _ in range(20)]
+    try:
+        assert ask(server, "/healthz") == (200, "ok\n")
+        until(lambda: sum(_is_closed(sock) for sock in idle) >= 16, 60)
+        until(lambda: _threads() <= 4, 60)
+    finally:
+        for sock in idle:
+            sock.close()
+
+
+def test_a_connection_that_drips_is_ended() -> None:
+    with HealthServer({}, host=LOCAL, seconds=0.5) as server, socket.create_connection((LOCAL, server.port)) as sock:
+        sock.sendall(b"GET /healthz HTTP/1.1\r\n")
+
+        def dripped() -> bool:
+            try:
+                sock.sendall(b"X: y\r\n")
+            except OSError:
+                return True
+            return _is_closed(sock)
+
+        until(dripped, 60)
+        until(lambda: _threads() == 0, 60)
+
+
+def test_nothing_is_left_when_it_stops(state: State) -> None:
+    server = HealthServer({"/healthz": lambda: probe_response("")}, host=LOCAL, seconds=60).start()
+    with socket.create_connection((LOCAL, server.port)) as idle:
+        until(lambda: _threads() == 1, 60)
+        server.stop()
+        assert _is_closed(idle)
+    assert _threads() == 0
+    server.stop()
+    with pytest.raises(OSError, match="refused"):
+        ask(server, "/healthz")
+
+
+def test_a_port_that_is_taken_is_said(server: HealthServer) -> None:
+    with pytest.raises(ClusterError, match=f"port {server.port}: .*in use") as raised:
+        HealthServer({}, host=LOCAL, port=server.port).start()
+    assert "--metrics-port" in raised.value.hint
+
+
+def test_it_can_be_reached_by_both_families() -> None:
+    with HealthServer({"/healthz": lambda: probe_response("")}) as server:
+        assert ask(server, "/healthz") == (200, "ok\n")
+        if socket.has_dualstack_ipv6():
+            with socket.create_connection(("::1", server.port)) as sock:
+                sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+                assert sock.makefile("rb").readline().startswith(b"HTTP/1.0 200")
+
+
+def test_a_pulse_is_alive_while_it_beats() -> None:
+    clock = [100.0]
+    pulse = Liveness(30.0, monotonic=lambda: clock[0])
+    assert pulse.alive(), "the first round may take its time"
+    clock[0] = 129.0
+    assert pulse.alive()
+    clock[0] = 131.0
+    assert not pulse.alive()
+    assert pulse.age() == 31.0
+    pulse.beat()
+    assert pulse.alive()
+
+
+def _threads() -> int:
+    return sum(thread.name == "health-call" for thread in threading.enumerate())

@@ -1,0 +1,215 @@
+"""What is counted can be read, and is what the document says."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.controller.harness import tfjob
+from tf_dist.cluster.api import TFJOBS
+from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.job_index import JobIndex
+from tf_dist.controller.observability.health import stuck_threads
+from tf_dist.controller.observability.metrics_recorder import (
+    OTHER_QUEUES,
+    DriverStats,
+    InformerStats,
+    JobMetricsKey,
+    MetricsRecorder,
+    QueueStats,
+    WorkQueueStats,
+    gangs_by_queue,
+)
+from tf_dist.controller.observability.prometheus import PrometheusRecorder
+from tf_dist.core.api import names
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+_ROW = re.compile(r"^\| `(tf_dist_\w+)` \| (\w+) \|(.*?)\| (.+) \|$", re.MULTILINE)
+READINGS = DriverStats(
+    WorkQueueStats(depth=3, adds=20, retries=2, running={"default/a": 1.5, "default/b": 0.5}, workers=16),
+    (InformerStats("pods", 7.0, 1.0, False, 2),),
+    {"Running": 5},
+    {"team": QueueStats(4, 1)},
+)
+# One call of every method, with what it may be told.
+CALLS = {
+    "attach": (lambda: READINGS,),
+    "worked": (0.3, 0.04),
+    "reconcile_failed": ("Conflict",),
+    "undecidable": (2,),
+    "reconciled": (0.02,),
+    "acted": ("Create", "ok"),
+    "admitted": (12.0,),
+    "restarted": ("PodFailed",),
+    "disrupted": ("EvictionByEvictionAPI",),
+    "called": ("get", "pods", 200, 0.004),
+    "watch_restarted": ("pods", "gone"),
+    "heartbeat": (True,),
+    "leading": (True,),
+}
+
+
+@pytest.fixture
+def recorder() -> PrometheusRecorder:
+    recorder = PrometheusRecorder(clock=lambda: 1_800_000_000.0)
+    for method, arguments in CALLS.items():
+        getattr(recorder, method)(*arguments)
+    return recorder
+
+
+def samples(recorder: PrometheusRecorder) -> dict[str, float]:
+    """Everything that is exposed, by its text: ``name{label="value"}``."""
+    found = {}
+    for line in recorder.exposition().decode().splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            found[name] = float(value)
+    return found
+
+
+def test_every_method_is_counted_and_no_other() -> None:
+    methods = {name for name, value in vars(MetricsRecorder).items() if inspect.isfunction(value)}
+    assert methods == set(CALLS)
+    assert methods <= {name for name, value in vars(PrometheusRecorder).items() if inspect.isfunction(value)}
+
+
+def test_what_happens_can_be_read(recorder: PrometheusRecorder) -> None:
+    recorder.acted("Create", "Conflict")
+    recorder.acted("Create", "ok")
+    assert samples(recorder)["tf_dist_last_heartbeat_timestamp_seconds"] == 1_800_000_000.0
+    recorder.heartbeat(False)
+    recorder.leading(False)
+    found = samples(recorder)
+    expected = {
+        "tf_dist_workqueue_depth": 3,
+        "tf_dist_workqueue_adds_total": 20,
+        "tf_dist_workqueue_retries_total": 2,
+        "tf_dist_workqueue_queue_duration_seconds_sum": 0.3,
+        "tf_dist_workqueue_work_duration_seconds_sum": 0.04,
+        "tf_dist_workqueue_unfinished_work_seconds": 2.0,
+        "tf_dist_workqueue_longest_running_processor_seconds": 1.5,
+        "tf_dist_active_workers": 2,
+        "tf_dist_max_concurrent_reconciles": 16,
+        'tf_dist_reconcile_errors_total{reason="Conflict"}': 1,
+        'tf_dist_jobs{phase="Running"}': 5,
+        'tf_dist_pending_gangs{queue="team"}': 4,
+        'tf_dist_admitted_gangs{queue="team"}': 1,
+        'tf_dist_informer_age_seconds{resource="pods"}': 7.0,
+        'tf_dist_informer_lists_total{resource="pods"}': 2,
+        "tf_dist_leading": 0,
+        "tf_dist_reconcile_seconds_count": 1,
+        "tf_dist_reconcile_seconds_sum": 0.02,
+        'tf_dist_actions_total{kind="Create",result="ok"}': 2,
+        'tf_dist_actions_total{kind="Create",result="Conflict"}': 1,
+        "tf_dist_admission_wait_seconds_count": 1,
+        'tf_dist_restarts_total{cause="PodFailed"}': 1,
+        'tf_dist_disruptions_total{reason="EvictionByEvictionAPI"}': 1,
+        'tf_dist_api_calls_total{code="200",resource="pods",verb="get"}': 1,
+        'tf_dist_api_call_seconds_count{verb="get"}': 1,
+        'tf_dist_watch_restarts_total{cause="gone",resource="pods"}': 1,
+        'tf_dist_heartbeats_total{result="ok"}': 1,
+        'tf_dist_heartbeats_total{result="failed"}': 1,
+        "tf_dist_last_heartbeat_timestamp_seconds": 1_800_000_000.0,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_the_document_s_table_is_what_is_exposed(recorder: PrometheusRecorder) -> None:
+    rows = {name: (kind, labels, text) for name, kind, labels, text in _ROW.findall(DOCUMENT.read_text())}
+    exposed = {}
+    for family in text_string_to_metric_families(recorder.exposition().decode()):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        if name.startswith("tf_dist_") and not name.endswith("_created"):
+            labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
+            exposed[name] = (family.type, labels, family.documentation)
+    written = {
+        name: (kind, sorted(re.findall(r"`(\w+)`", labels)), text) for name, (kind, labels, text) in rows.items()
+    }
+    assert written == exposed
+
+
+def test_two_may_live_in_one_process(recorder: PrometheusRecorder) -> None:
+    other = PrometheusRecorder()
+    other.attach(lambda: DriverStats(WorkQueueStats(), jobs={"Running": 1}))
+    assert samples(other)['tf_dist_jobs{phase="Running"}'] == 1
+    assert samples(recorder)['tf_dist_jobs{phase="Running"}'] == 5
+
+
+def test_drivers_of_one_process_are_summed_up(recorder: PrometheusRecorder) -> None:
+    more = DriverStats(
+        WorkQueueStats(depth=1, running={"a/b": 9.0}, workers=4),
+        (InformerStats("pods", 30.0, 30.0, False, 1),),
+        {"Running": 1, "Pending": 2},
+        {"team": QueueStats(1, 0)},
+    )
+    recorder.attach(lambda: more)
+    found = samples(recorder)
+    expected = {
+        "tf_dist_workqueue_depth": 4,
+        "tf_dist_active_workers": 3,
+        "tf_dist_max_concurrent_reconciles": 20,
+        "tf_dist_workqueue_longest_running_processor_seconds": 9.0,
+        'tf_dist_jobs{phase="Pending"}': 2,
+        'tf_dist_jobs{phase="Running"}': 6,
+        'tf_dist_pending_gangs{queue="team"}': 5,
+        'tf_dist_informer_age_seconds{resource="pods"}': 30.0,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_names_follow_the_conventions_of_prometheus(recorder: PrometheusRecorder) -> None:
+    """What ``promtool check metrics`` looks for."""
+    families = list(text_string_to_metric_families(recorder.exposition().decode()))
+    ours = [one for one in families if one.name.startswith("tf_dist_") and not one.name.endswith("_created")]
+    assert {"counter", "gauge", "histogram"} <= {one.type for one in ours}
+    for family in ours:
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", family.name)
+        assert family.documentation.endswith(".")
+        assert not re.search(r"_(total|count|sum|bucket)$", family.name), "the client adds these"
+        assert not re.search(r"_(milliseconds|ms|minutes|hours|kilobytes|percent)(_|$)", family.name), "base units"
+        if family.type == "histogram":
+            assert family.name.endswith("_seconds")
+        for sample in family.samples:
+            if family.type == "counter":
+                assert sample.name.endswith(("_total", "_created"))
+            assert not {"job", "instance", "pod", "namespace"} & set(sample.labels), "Prometheus adds these"
+
+
+def test_a_queue_that_does_not_exist_has_no_series() -> None:
+    """Users name queues in labels of their jobs: there would be no end to them."""
+    jobs = [metrics_key(tfjob(f"j-{number}"), queue=f"made-up-{number}") for number in range(50)]
+    jobs += [metrics_key(tfjob("real"), queue="team"), metrics_key(tfjob("none"))]
+    found = gangs_by_queue(Counter(jobs), ["team", "empty"])
+    assert {name: one.pending for name, one in found.items()} == {"team": 1, "empty": 0, OTHER_QUEUES: 50, "": 1}
+    assert len(gangs_by_queue({}, [f"q-{number}" for number in range(10_000)])) <= 200
+
+
+def test_where_there_is_a_default_queue_jobs_without_one_are_in_it() -> None:
+    assert gangs_by_queue({metrics_key(tfjob("none")): 2}, ["default"])["default"] == QueueStats(pending=2)
+
+
+def metrics_key(document: dict[str, Any], queue: str = "") -> JobMetricsKey:
+    labels = {names.QUEUE: queue} if queue else {}
+    metadata = {**document["metadata"], "uid": document["metadata"]["name"], "resourceVersion": "1", "labels": labels}
+    stored = {**document, "metadata": metadata}
+    return JobIndex().read(JobRef.of(TFJOBS, stored), stored).metrics_key
+
+
+def test_what_has_stood_still_is_named() -> None:
+    idle = DriverStats(WorkQueueStats(running={"a/b": 59.0}), (InformerStats("pods", 5000.0, 59.0, False, 1),))
+    assert stuck_threads(idle, worker=60, informer=60) == [], "that the server says nothing is not the process's fault"
+    busy = DriverStats(
+        WorkQueueStats(running={"a/b": 61.0}),
+        (InformerStats("pods", 0.0, 61.0, False, 1), InformerStats("nodes", 0.0, 0.0, True, 1)),
+    )
+    assert stuck_threads(busy, worker=60, informer=60) == [
+        "a worker has been busy with a/b for 61 s",
+        "the informer of pods has not come round for 61 s",
+        "the informer of nodes has ended",
+    ]

@@ -1,0 +1,48 @@
+"""Signals as messages: which are told of, and which ends the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from tests.signals import signals_heard
+from tests.waiting import until
+from tf_dist.controller.observability.signals import STOPPING, Signals
+
+SECONDS = 60
+
+
+def test_those_that_ask_to_stop_are_told_of_and_no_others() -> None:
+    told: list[int] = []
+    others = threading.Event()
+    before = signal.signal(signal.SIGUSR1, lambda *_: others.set())
+    try:
+        with signals_heard(), Signals(patience=0) as signals:
+            signal.raise_signal(signal.SIGTERM)
+            signals.listen(told.append)
+            signal.raise_signal(signal.SIGUSR1)
+            for number in STOPPING:
+                signal.raise_signal(number)
+            until(lambda: len(told) >= 4, SECONDS)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert others.is_set()
+    assert told == [signal.SIGTERM, *STOPPING]
+
+
+@pytest.mark.parametrize(("count", "code"), [(2, 0), (3, 128 + signal.SIGTERM)])
+def test_the_third_ends_the_process_as_it_is(count: int, code: int) -> None:
+    signals, told = Signals(), list[int]()
+    pid = os.fork()
+    if not pid:
+        with signals_heard(), signals:
+            signals.listen(told.append)
+            for _ in range(count):
+                signal.raise_signal(signal.SIGTERM)
+            until(lambda: len(told) == count, SECONDS)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == code

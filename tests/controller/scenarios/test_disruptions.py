@@ -1,0 +1,324 @@
+"""Pods that a cluster takes away are no failures of the program: a drain spends no restarts, and is bounded itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import World, container, replica, running, tfjob
+from tf_dist.cluster.api import NODES, PODS, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Object, Resource
+from tf_dist.core.api.pods import pod_view
+from tf_dist.core.api.status_codec import load_status
+from tf_dist.core.diagnostics.diagnose import Category, diagnose
+from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
+from tf_dist.core.dialects import read
+
+N2 = "n2"
+LIMIT = "tf-dist.dev/max-disruptions"
+
+
+def v1(policy: str, **annotations: str) -> Object:
+    job = tfjob("drained", workers=3, ps=0, backoffLimit=2)
+    job["spec"]["tfReplicaSpecs"] = {"Chief": replica(1), "Worker": replica(3, policy)}
+    job["metadata"]["annotations"] = annotations
+    return job
+
+
+def v1alpha1() -> Object:
+    def group(type_: str, count: int) -> Object:
+        template = {"spec": {"containers": [container()], "restartPolicy": "OnFailure"}}
+        return {"replicas": count, "tfReplicaType": type_, "template": template}
+
+    return {
+        "apiVersion": "kubeflow.org/v1alpha1",
+        "kind": "TFJob",
+        "metadata": {"name": "drained", "namespace": "default"},
+        "spec": {"RuntimeId": "76no", "replicaSpecs": [group("MASTER", 1), group("WORKER", 3)]},
+    }
+
+
+def volcano(*policies: Object) -> Object:
+    def task(name: str, count: int) -> Object:
+        template = {"spec": {"containers": [container()], "restartPolicy": "Never"}}
+        return {"name": name, "replicas": count, "template": template, "policies": list(policies)}
+
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "drained", "namespace": "default"},
+        "spec": {"minAvailable": 4, "maxRetry": 3, "tasks": [task("chief", 1), task("worker", 3)]},
+    }
+
+
+def on(event: str, action: str) -> Object:
+    return {"event": event, "action": action}
+
+
+JOBS: dict[str, tuple[Resource, Object]] = {
+    **{f"v1-{policy}": (TFJOBS, v1(policy)) for policy in ("Never", "OnFailure", "Always", "ExitCode")},
+    "v1alpha1": (TFJOBS_V1ALPHA1, v1alpha1()),
+    "volcano": (VOLCANO_JOBS, volcano()),
+    **{
+        f"volcano-{event}-{action}": (VOLCANO_JOBS, volcano(on(event, action)))
+        for event in ("PodEvicted", "PodFailed")
+        for action in ("RestartPod", "RestartTask", "RestartJob")
+    },
+}
+
+
+def two_nodes() -> World:
+    world = World()
+    node = {"metadata": {"name": N2}, "status": {"allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110"}}}
+    stored = world.memory.create(NODES, None, node)
+    world.memory.replace(NODES, None, N2, {**stored, **node, "metadata": stored["metadata"]}, subresource="status")
+    return world
+
+
+def place(world: World) -> None:
+    """The scheduler binds where admission asked, else to n1; the kubelets start what is bound."""
+    for name, pod in world.pods().items():
+        if not pod["spec"].get("nodeName"):
+            terms = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+            required = terms.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms")
+            node = required[0]["matchFields"][0]["values"][0] if required else "n1"
+            world.memory.bind("default", name, node)
+        if pod["status"].get("phase", "Pending") == "Pending" and not pod["metadata"].get("deletionTimestamp"):
+            world.set_status(name, running())
+
+
+def recover(world: World, rounds: int = 6) -> None:
+    for _ in range(rounds):
+        world.settle()
+        world.bury()
+        world.settle()
+        place(world)
+        world.clock.now += 400
+        world.settle()
+        place(world)
+    world.settle()
+
+
+def begun(resource: Resource, document: Object) -> World:
+    world = two_nodes()
+    world.submit(document, resource)
+    world.settle()
+    place(world)
+    world.settle()
+    assert world.status("drained", resource)["phase"] == "Running", world.describe()
+    return world
+
+
+def killed(pod: Object, code: int) -> dict[str, Any]:
+    """The status in which a kubelet leaves a pod whose container its signal has ended."""
+    state = {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": "2027-01-15T08:10:00Z"}}
+    containers = [{"name": "tensorflow", "state": state, "restartCount": 0}]
+    return {**pod["status"], "phase": "Failed", "containerStatuses": containers}
+
+
+@pytest.mark.parametrize("gone", ["stopping", "killed", "vanished"])
+@pytest.mark.parametrize("name", JOBS)
+def test_a_drain_of_the_node_with_three_replicas_spends_no_restart(name: str, gone: str) -> None:
+    resource, document = JOBS[name]
+    world = begun(resource, document)
+    workers = sorted(name for name in world.pods() if "worker" in name)
+    assert len(workers) == 3
+    for pod in workers:
+        if pod not in world.pods():
+            continue  # the job stopped it itself
+        world.memory.evict("default", pod)
+        if gone == "killed":
+            world.set_status(pod, killed(world.pods()[pod], 143))
+        if gone == "vanished":
+            world.evict(pod)
+        world.settle()
+    recover(world)
+    status = world.status("drained", resource)
+    assert status["phase"] == "Running", world.describe()
+    assert not status.get("restarts"), status
+    # Of a pod that is gone before anybody looked nobody knows why: that is no failure either.
+    assert set(status["disruptions"]) == {"Deleted" if gone == "vanished" else "EvictionByEvictionAPI"}
+    assert 1 <= sum(status["disruptions"].values()) <= 3
+    assert len(world.pods()) == 4
+
+
+def end(world: World, resource: Resource = TFJOBS) -> Any:
+    stored = world.job("drained", resource)
+    return read(stored), load_status(stored["status"])
+
+
+def test_disruptions_have_a_bound_of_their_own_and_the_end_says_what_took_the_pods_from_where() -> None:
+    world = begun(TFJOBS, v1("OnFailure", **{LIMIT: "2"}))
+    for _ in range(3):
+        world.memory.evict("default", "drained-worker-1")
+        recover(world, 1)
+    job, status = end(world)
+    assert (status.phase.value, status.reason) == ("Failed", "MaxDisruptionsExceeded")
+    assert dict(status.restarts) == {}
+    assert dict(status.disruptions) == {"EvictionByEvictionAPI": 2}
+    for words in ("worker-1", "n1", "Eviction API", LIMIT):
+        assert words in status.message, status.message
+    assert status.failure.node == "n1"
+    (found,) = diagnose(job, status, (), world.clock.now)
+    assert found.category is Category.EVICTION
+    assert "log of the replica" not in found.resolution
+    assert LIMIT in found.resolution
+    assert job_outcome(job, status) is Outcome.EVICTED
+
+
+def test_what_still_runs_when_the_bound_is_passed_is_stopped() -> None:
+    job = v1("OnFailure", **{LIMIT: "0"})
+    job["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
+    world = begun(TFJOBS, job)
+    world.memory.evict("default", "drained-worker-1")
+    world.settle()
+    assert world.status("drained")["phase"] == "Failed"
+    assert all("deletionTimestamp" in pod["metadata"] for pod in world.pods().values())
+
+
+def test_whoever_deletes_pods_by_hand_spends_no_restart_but_is_bounded_too() -> None:
+    world = begun(TFJOBS, v1("OnFailure", **{LIMIT: "3"}))
+    for count in range(4):
+        world.memory.delete(PODS, "default", "drained-worker-1", **({"grace_period": 0} if count % 2 else {}))
+        recover(world, 1)
+    _, status = end(world)
+    assert (status.reason, dict(status.restarts), dict(status.disruptions)) == (
+        "MaxDisruptionsExceeded",
+        {},
+        {"Deleted": 3},
+    )
+    assert "was deleted" in status.message
+    assert "n1" in status.message
+
+
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [
+        ({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}, "Evicted"),
+        ({"phase": "Failed", "reason": "NodeShutdown"}, "NodeShutdown"),
+        ({"phase": "Failed", "reason": "Terminated", "message": "Pod was terminated: node shutdown"}, "Terminated"),
+        ({"phase": "Failed", "reason": "Preempting"}, "Preempting"),
+        ({"phase": "Failed", "reason": "NodeAffinity", "message": "Pod was rejected"}, "NodeAffinity"),
+        ({"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough resource: cpu"}, "OutOfcpu"),
+        ({"phase": "Failed", "reason": "OutOf{0}{node"}, "OutOf{0}{node"),
+        ({"phase": "Unknown", "reason": "NodeLost"}, "NodeLost"),
+        *(
+            ({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": r}]}, r)
+            for r in ("PreemptionByScheduler", "DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet")
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_whatever_the_cluster_does_to_a_pod_is_counted_by_its_cause(status: Object, cause: str) -> None:
+    world = begun(TFJOBS, v1("Never"))
+    for _ in range(4):
+        world.set_status("drained-worker-1", status)
+        recover(world, 1)
+    found = world.status("drained")
+    assert (found["phase"], found["disruptions"]) == ("Running", {cause: 4}), world.describe()
+
+
+def disrupted(at: str, **terminated: Any) -> Object:
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "lastTransitionTime": at,
+    }
+    state = {"terminated": {"finishedAt": "2027-01-15T08:10:00Z", **terminated}}
+    containers = [{"name": "tensorflow", "state": state, "restartCount": 0}]
+    return {"phase": "Failed", "conditions": [condition], "containerStatuses": containers}
+
+
+BEFORE, AFTER = "2027-01-15T08:09:59Z", "2027-01-15T08:15:00Z"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        disrupted(BEFORE, exitCode=137, reason="OOMKilled"),
+        disrupted(AFTER, exitCode=1, reason="Error"),
+        disrupted(AFTER, exitCode=139, reason="Error"),
+        {"phase": "Failed", "reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total ..."},
+        {"phase": "Failed", "reason": "Evicted", "message": 'Usage of EmptyDir volume "d" exceeds the limit "1Gi". '},
+        {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": 'Container tensorflow exceeded its local ephemeral storage limit "1Gi". ',
+        },
+    ],
+    ids=["out-of-memory", "failed-before", "crashed-before", "own-storage", "own-volume", "own-container-storage"],
+)
+def test_the_programs_own_end_is_charged_whatever_came_after_it(status: Object) -> None:
+    world = begun(TFJOBS, v1("OnFailure"))
+    for _ in range(3):
+        world.set_status("drained-worker-1", status)
+        recover(world, 1)
+    found = world.status("drained")
+    assert (found["phase"], found["reason"]) == ("Failed", "BackoffLimitExceeded"), world.describe()
+    assert "disruptions" not in found
+
+
+@pytest.mark.parametrize(("code", "at"), [(137, AFTER), (143, AFTER), (143, BEFORE), (1, BEFORE), (139, BEFORE)])
+def test_a_container_that_its_disruption_ended_is_not_judged_by_its_exit_code(code: int, at: str) -> None:
+    world = begun(TFJOBS, v1("Never"))
+    world.set_status("drained-worker-1", disrupted(at, exitCode=code, reason="Error"))
+    recover(world, 1)
+    found = world.status("drained")
+    assert (found["phase"], found["disruptions"]) == ("Running", {"EvictionByEvictionAPI": 1}), world.describe()
+
+
+def test_a_kubelet_whose_clock_is_ahead_postpones_no_answer() -> None:
+    world = begun(TFJOBS, v1("OnFailure"))
+    state = {"terminated": {"exitCode": 1, "finishedAt": "2027-01-15T09:00:00Z"}}
+    containers = [{"name": "tensorflow", "state": state, "restartCount": 0}]
+    world.set_status("drained-worker-1", {"phase": "Failed", "containerStatuses": containers})
+    world.settle()
+    assert world.status("drained")["restarts"] == {"PodFailed": 1}
+
+
+def test_a_pod_that_was_only_meant_to_be_disrupted_goes_on() -> None:
+    """The Eviction API sets the condition first; the deletion may be refused after that."""
+    world = begun(TFJOBS, v1("Never"))
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    world.set_status("drained-worker-1", {**running(), "conditions": [condition]})
+    recover(world, 1)
+    assert "disruptions" not in world.status("drained")
+
+
+def test_a_pod_that_is_deleted_at_once_after_its_condition_was_set_is_known_by_it() -> None:
+    """The garbage collector of pods does so when a node is gone: between two passes, nobody looked."""
+    world = begun(TFJOBS, v1("Never"))
+    world.driver.informers.start()
+    try:
+        assert world.driver.informers.wait_synced(30)
+        world.settle()
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+        world.set_status("drained-worker-1", {**running(), "conditions": [condition]})
+        world.evict("drained-worker-1")
+        world.step_until(lambda: bool(world.status("drained").get("disruptions")), most=2000)
+    finally:
+        world.driver.informers.stop()
+    found = world.status("drained")
+    assert (found["disruptions"], found["failure"]["node"]) == ({"DeletionByPodGC": 1}, "n1")
+
+
+def test_people_see_disruptions_apart_from_restarts() -> None:
+    world = begun(TFJOBS, v1("OnFailure"))
+    world.memory.evict("default", "drained-worker-1")
+    world.settle()
+    messages = [message for reason, message in world.events() if reason == "PodEvicted"]
+    assert len(messages) == 1
+    for words in ("worker-1", "n1", "Eviction API", "disruption 1 of 100"):
+        assert words in messages[0]
+    assert "restart 0" not in messages[0]
+
+
+def test_an_eviction_in_the_embedded_cluster_leaves_the_condition_that_an_api_server_does() -> None:
+    world = begun(TFJOBS, v1("Never"))
+    world.memory.evict("default", "drained-worker-1")
+    view = pod_view(world.pods()["drained-worker-1"])
+    assert view is not None
+    assert view.deleting
+    assert view.disruption is not None
+    assert view.disruption.reason == "EvictionByEvictionAPI"

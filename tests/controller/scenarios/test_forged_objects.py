@@ -1,0 +1,161 @@
+"""What a user writes who may create jobs and pods in a namespace, and nothing else: it changes no decision.
+
+Each test forges one thing, over our own definition of TFJob and over Kubeflow's.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.controller.foreign_api import Pruning
+from tests.controller.harness import World, tfjob
+from tf_dist.cluster.api import NAMESPACES, PODS, SERVICES, TFJOBS, Object
+from tf_dist.controller.driver import Driver
+from tf_dist.core.api import names
+from tf_dist.core.api.status_codec import FIELD, MEMORY_CONDITION, stored_status
+
+MEMORY: dict[str, Any] = {
+    "phase": "Running",
+    "reason": "JobRunning",
+    "admission": {"at": "2027-01-15T08:00:00.000000Z", "placement": {"worker": {"n1": 8}}},
+    "restarts": {"PodFailed": -1000},
+    "attempts": {"job": 7},
+}
+STATUS: Object = {
+    FIELD: MEMORY,
+    "conditions": [{"type": MEMORY_CONDITION, "status": "Unknown", "message": json.dumps(MEMORY)}],
+}
+
+
+def world(*, ours: bool) -> World:
+    """A cluster of 4 CPUs."""
+    world = World(cpu="4")
+    if not ours:
+        world.cluster = Pruning(world.memory)  # type: ignore[assignment]
+        world.driver = Driver(world.cluster, clock=world.clock, monotonic=world.clock)
+    return world
+
+
+def remembered(world: World, name: str = "mnist") -> dict[str, Any]:
+    return dict(stored_status(world.job(name))[FIELD])
+
+
+@pytest.fixture(params=[True, False], ids=["ours", "kubeflows"])
+def small(request: pytest.FixtureRequest) -> World:
+    return world(ours=request.param)
+
+
+def waits(world: World) -> bool:
+    found = remembered(world)
+    return (found["reason"], "admission" in found, found.get("restarts"), found.get("attempts"), world.pods()) == (
+        "NeverFits",
+        False,
+        None,
+        {"job": 1},
+        {},
+    )
+
+
+def test_a_memory_in_annotations_is_nobodys(small: World) -> None:
+    document = tfjob(workers=8, ps=0)
+    del document["spec"]["tfReplicaSpecs"]["PS"]
+    document["metadata"]["annotations"] = {"tf-dist.dev/memory": json.dumps(MEMORY)}
+    small.submit(document)
+    small.settle()
+    assert waits(small), small.describe()
+
+
+def test_a_memory_in_the_status_of_a_new_document_is_dropped(small: World) -> None:
+    document = tfjob(workers=8)
+    del document["spec"]["tfReplicaSpecs"]["PS"]
+    small.submit({**document, "status": STATUS})
+    small.settle()
+    assert waits(small), small.describe()
+
+
+def test_a_memory_in_an_edit_of_the_job_is_dropped(small: World) -> None:
+    document = tfjob(workers=8)
+    del document["spec"]["tfReplicaSpecs"]["PS"]
+    small.submit(document)
+    small.settle()
+    small.memory.patch(TFJOBS, "default", "mnist", {"status": STATUS})
+    small.memory.replace(TFJOBS, "default", "mnist", {**small.job(), "status": STATUS})
+    small.settle()
+    assert waits(small), small.describe()
+
+
+# What carries a label of a job, and is none of its own
+
+
+def pod_of(job: Object, name: str, namespace: str, index: str = "0") -> Object:
+    """A pod that says it is a worker of the job; one of another namespace can have no such owner."""
+    owner = {key: job[key] for key in ("apiVersion", "kind")} | {key: job["metadata"][key] for key in ("name", "uid")}
+    marks = {names.JOB_UID: job["metadata"]["uid"], names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: index}
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "labels": {**marks, names.ATTEMPT: "1.0.0"},
+        "ownerReferences": [{**owner, "controller": True}] if namespace == "default" else [],
+    }
+    return {"metadata": metadata, "spec": {"containers": [{"name": "tensorflow", "image": "tf"}]}}
+
+
+@pytest.fixture
+def team_b() -> World:
+    """A job that runs in one namespace, and another namespace."""
+    world = World()
+    world.memory.create(NAMESPACES, None, {"metadata": {"name": "team-b"}})
+    world.submit(tfjob(backoffLimit=1))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    return world
+
+
+def test_a_pod_of_another_namespace_costs_a_job_no_restart(team_b: World) -> None:
+    forged = pod_of(team_b.job(), "aaa", "team-b", "1")
+    for restarts in range(3):
+        pod = team_b.memory.create(
+            PODS, "team-b", {**forged, "metadata": {**forged["metadata"], "name": f"a{restarts}"}}
+        )
+        failed = {
+            "phase": "Failed",
+            "containerStatuses": [{"name": "tensorflow", "state": {"terminated": {"exitCode": 137}}}],
+        }
+        team_b.memory.replace(PODS, "team-b", f"a{restarts}", {**pod, "status": failed}, subresource="status")
+        team_b.settle()
+    assert team_b.status()["phase"] == "Running"
+    assert "restarts" not in team_b.status()
+    assert len(team_b.memory.list(PODS, "team-b").items) == 3
+
+
+def test_a_pod_whose_controller_is_not_the_job_is_none_of_its_pods(team_b: World) -> None:
+    forged = pod_of(team_b.job(), "aaa", "default", "1")
+    del forged["metadata"]["ownerReferences"]
+    pod = team_b.memory.create(PODS, "default", forged)
+    team_b.memory.replace(PODS, "default", "aaa", {**pod, "status": {"phase": "Failed"}}, subresource="status")
+    team_b.settle()
+    assert team_b.status()["phase"] == "Running"
+    assert "aaa" in team_b.pods()
+
+
+def test_the_index_of_a_forged_pod_costs_admission_nothing(team_b: World) -> None:
+    for space, index in (("team-b", "3000000000"), ("default", "3000000000"), ("default", "9" * 60)):
+        pod = pod_of(team_b.job(), f"aaa-{len(index)}", space, index)
+        team_b.memory.create(PODS, space, pod)
+        team_b.memory.bind(space, pod["metadata"]["name"], "n1")
+    team_b.submit(tfjob("other"))
+    team_b.settle()
+    assert team_b.status("other")["reason"] == "Admitted"
+
+
+def test_a_service_of_another_namespace_takes_the_place_of_none_of_the_jobs(team_b: World) -> None:
+    theirs = team_b.memory.get(SERVICES, "default", "mnist-worker-0")
+    metadata = {key: theirs["metadata"][key] for key in ("name", "labels")}
+    team_b.memory.create(SERVICES, "team-b", {"metadata": metadata, "spec": {"ports": [{"port": 1}]}})
+    team_b.memory.delete(SERVICES, "default", "mnist-worker-0")
+    team_b.settle()
+    assert team_b.memory.get(SERVICES, "default", "mnist-worker-0")["metadata"]["uid"] != theirs["metadata"]["uid"]

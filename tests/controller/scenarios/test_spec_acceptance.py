@@ -1,0 +1,407 @@
+"""A spec that cannot be read: what runs goes on under the last accepted one, what never ran waits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from tests.controller.harness import Crash, CrashingCluster, World, container, disturbed, replica, tfjob
+from tf_dist.cluster.api import EVENTS, PODS, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Object, Resource
+from tf_dist.controller.driver import Driver
+from tf_dist.core.api.status_codec import load_status, stored_status
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+Patch = dict[str, Any]
+WORKER: Final = ("spec", "tfReplicaSpecs", "Worker")
+
+
+def at(*path: str, value: object) -> Patch:
+    for key in reversed(path):
+        value = {key: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def annotated(key: str, value: str | None) -> Patch:
+    return at("metadata", "annotations", f"tf-dist.dev/{key}", value=value)
+
+
+EDITS: Final[dict[str, Patch]] = {
+    "fewer than it has": annotated("max-workers", "1"),
+    "no number": annotated("max-workers", "many"),
+    "less than nothing": at(*WORKER, "replicas", value=-1),
+    "to zero": at(*WORKER, "replicas", value=0),
+    "text": at(*WORKER, "replicas", value="three"),
+    "never enough": at("spec", "runPolicy", "schedulingPolicy", value={"minAvailable": 9}),
+    "no template": at(*WORKER, "template", value=None),
+    "no mapping": at(*WORKER, "template", "spec", "containers", value="none"),
+    "unknown type": at("spec", "tfReplicaSpecs", "Workre", value=replica(1)),
+    "two chiefs": at("spec", "tfReplicaSpecs", value={"Chief": replica(1), "Master": replica(1)}),
+    "unknown policy": at(*WORKER, "restartPolicy", value="Sometimes"),
+    "unknown gang scheduler": annotated("gang-scheduler", "nobody"),
+    "no number of disruptions": annotated("max-disruptions", "many"),
+    "no time to recover in": annotated("recovery-timeout", "soon"),
+    "nothing": {"spec": None},
+}
+
+
+def volcano(**spec: Any) -> Object:
+    workers = {"name": "worker", "replicas": 2, "template": {"spec": {"containers": [container()]}}}
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "mnist", "namespace": "default"},
+        "spec": {"minAvailable": 2, "tasks": [workers], **spec},
+    }
+
+
+def v1alpha1(**spec: Any) -> Object:
+    master = {"tfReplicaType": "MASTER", "template": {"spec": {"containers": [container()]}}}
+    return {
+        "apiVersion": "kubeflow.org/v1alpha1",
+        "kind": "TFJob",
+        "metadata": {"name": "mnist", "namespace": "default"},
+        "spec": {"replicaSpecs": [master], **spec},
+    }
+
+
+def runs(world: World, document: Object | None = None, resource: Resource = TFJOBS) -> None:
+    document = document or tfjob()
+    world.submit(document, TFJOBS_V1ALPHA1 if document["apiVersion"] == TFJOBS_V1ALPHA1.api_version else resource)
+    world.settle()
+    world.run_pods()
+    world.settle()
+
+
+def edit(world: World, patch: Patch, resource: Resource = TFJOBS) -> None:
+    world.memory.patch(resource, "default", "mnist", patch)
+
+
+def condition(world: World, type_: str = "SpecAccepted") -> dict[str, Any]:
+    return next((one for one in world.job()["status"]["conditions"] if one["type"] == type_), {})
+
+
+def said(world: World, reason: str) -> list[str]:
+    return [message for found, message in world.events() if found == reason]
+
+
+@pytest.mark.parametrize("patch", EDITS.values(), ids=EDITS)
+def test_an_edit_that_cannot_be_read_takes_nothing_from_a_job_that_runs(world: World, patch: Patch) -> None:
+    runs(world)
+    before = world.pods()
+    edit(world, patch)
+    world.settle()
+    assert world.pods() == before
+    assert world.status()["phase"] == "Running"
+    assert world.status()["why"] == "InvalidSpec"
+    refused = condition(world)
+    assert (refused["status"], refused["reason"]) == ("False", "InvalidSpec")
+    assert refused["observedGeneration"] == world.job()["metadata"]["generation"]
+    assert "generation 1 stays in force" in refused["message"]
+    assert world.job()["status"]["conditions"][-1]["type"] == "Running"
+    assert said(world, "InvalidSpec") == [refused["message"]]
+
+
+def test_every_problem_is_told(world: World) -> None:
+    runs(world)
+    edit(world, {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": -1}, "PS": {"template": None}}}})
+    world.settle()
+    assert "spec.tfReplicaSpecs.Worker.replicas: must not be negative, not -1" in condition(world)["message"]
+    assert "spec.tfReplicaSpecs.PS.template" in condition(world)["message"]
+
+
+@pytest.mark.parametrize("patch", EDITS.values(), ids=EDITS)
+def test_what_is_in_force_goes_on_in_every_respect(world: World, patch: Patch) -> None:
+    runs(world)
+    edit(world, patch)
+    world.settle()
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    assert world.status()["restarts"] == {"PodFailed": 1}
+    world.run_pods()
+    world.settle()
+    assert set(world.phases().values()) == {"Running"}
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    assert world.status()["phase"] == "Completed"
+    assert world.status()["why"] == "JobSucceeded"
+
+
+def test_a_mended_spec_takes_effect(world: World) -> None:
+    runs(world)
+    edit(world, annotated("max-workers", "1"))
+    world.settle()
+    edit(world, {**annotated("max-workers", None), **at(*WORKER, "replicas", value=3)})
+    world.settle()
+    world.clock.now += 60
+    world.settle()
+    world.bury()
+    world.settle()
+    world.run_pods()
+    world.settle()
+    assert "mnist-worker-2" in world.phases()
+    accepted = condition(world)
+    assert (accepted["status"], accepted["reason"], accepted["observedGeneration"]) == ("True", "Accepted", 2)
+    assert world.status()["why"] == "JobRunning"
+    assert said(world, "SpecAccepted") == ["the spec is accepted again"]
+
+
+def test_nothing_is_written_while_it_stays_refused(world: World) -> None:
+    runs(world)
+    edit(world, EDITS["text"])
+    world.settle()
+    before = world.memory.list(TFJOBS).resource_version, world.memory.list(EVENTS).resource_version
+    for _ in range(10):
+        world.clock.now += 300
+        assert world.driver.step() == 0
+    world.driver = Driver(world.cluster, clock=world.clock)
+    assert world.driver.step() == 0
+    assert (world.memory.list(TFJOBS).resource_version, world.memory.list(EVENTS).resource_version) == before
+
+
+def test_an_edit_while_no_driver_was_there_is_refused_by_the_next(world: World) -> None:
+    runs(world)
+    before = world.pods()
+    edit(world, EDITS["no template"])
+    edit(world, annotated("max-workers", "1"))
+    world.driver = Driver(world.cluster, clock=world.clock)
+    world.settle()
+    assert world.pods() == before
+    assert condition(world)["status"] == "False"
+    edit(world, {**at(*WORKER, "template", value=replica(1)["template"]), **annotated("max-workers", None)})
+    world.driver = Driver(world.cluster, clock=world.clock)
+    world.settle()
+    assert world.pods() == before
+    assert condition(world)["status"] == "True"
+
+
+def broken() -> Object:
+    return tfjob(workers=-1)
+
+
+def broken_v1alpha1() -> Object:
+    return v1alpha1(**{"min-instance": "two"})
+
+
+def broken_volcano() -> Object:
+    return volcano(minAvailable=7)
+
+
+MENDED: Final[dict[Callable[[], Object], tuple[Patch, Resource]]] = {
+    broken: (at(*WORKER, "replicas", value=2), TFJOBS),
+    broken_v1alpha1: ({"spec": {"min-instance": None}}, TFJOBS),
+    broken_volcano: ({"spec": {"minAvailable": 1}}, VOLCANO_JOBS),
+}
+
+
+@pytest.mark.parametrize("document", MENDED)
+def test_a_job_that_never_was_readable_waits_and_starts_when_it_is_mended(
+    world: World, document: Callable[[], Object]
+) -> None:
+    patch, resource = MENDED[document]
+    world.submit(document(), TFJOBS_V1ALPHA1 if document is broken_v1alpha1 else resource)
+    world.settle()
+    assert world.phases() == {}
+    status = world.status(resource=resource)
+    assert (status["phase"], status["why"], status["state"]) == ("Pending", "InvalidSpec", "Pending")
+    assert "driver" not in status
+    assert "the job starts once this is mended" in said(world, "InvalidSpec")[0]
+    shown = str(world.job(resource=resource)["status"])
+    assert "the job starts once this is mended" in shown
+    version = world.memory.list(resource).resource_version
+    world.clock.now += 3600
+    assert world.driver.step() == 0
+    assert world.memory.list(resource).resource_version == version
+    edit(world, patch, resource)
+    world.settle()
+    world.run_pods()
+    world.settle()
+    assert world.status(resource=resource)["phase"] == "Running"
+    assert "InvalidSpec" not in str(world.job(resource=resource)["status"])
+
+
+def test_a_document_that_never_was_a_job_shows_every_problem(world: World) -> None:
+    document = tfjob()
+    document["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = "two"
+    document["spec"]["tfReplicaSpecs"]["PS"]["template"] = {}
+    world.submit(document)
+    world.settle()
+    assert "spec.tfReplicaSpecs.Worker.replicas" in condition(world)["message"]
+    assert "spec.tfReplicaSpecs.PS.template" in condition(world)["message"]
+
+
+def test_a_job_that_never_was_readable_takes_no_room(world: World) -> None:
+    world.submit(tfjob("aaa", workers=7, restartPolicy="?", backoffLimit=-1))
+    world.submit(tfjob("zzz", workers=7))
+    world.settle()
+    assert "zzz-worker-6" in world.phases()
+
+
+@pytest.mark.parametrize("document", [tfjob, v1alpha1, volcano])
+def test_a_running_job_of_every_format_says_what_is_refused(world: World, document: Callable[[], Object]) -> None:
+    resource = VOLCANO_JOBS if document is volcano else TFJOBS
+    runs(world, document(), resource)
+    before = world.pods()
+    world.memory.patch(resource, "default", "mnist", annotated("gang-scheduler", "nobody"))
+    world.settle()
+    assert world.pods() == before
+    assert "is no gang scheduler that tf-dist knows" in str(world.job(resource=resource)["status"])
+    assert world.status(resource=resource)["phase"] == "Running"
+
+
+def test_whoever_suspends_a_job_with_a_refused_spec_is_obeyed(world: World) -> None:
+    runs(world)
+    edit(world, EDITS["text"])
+    world.settle()
+    edit(world, {"spec": {"runPolicy": {"suspend": True}}})
+    world.settle()
+    world.bury()
+    world.settle()
+    assert world.phases() == {}
+    assert world.status()["state"] == "Suspended"
+    edit(world, {"spec": {"runPolicy": {"suspend": False}}})
+    world.settle()
+    assert sorted(world.phases()) == ["mnist-ps-0", "mnist-worker-0", "mnist-worker-1"]
+    assert condition(world)["status"] == "False"
+
+
+def test_a_suspended_job_stays_so_whatever_cannot_be_read(world: World) -> None:
+    runs(world)
+    edit(world, {"spec": {"runPolicy": {"suspend": True}}})
+    world.settle()
+    world.bury()
+    world.settle()
+    edit(world, {"spec": {"runPolicy": {"suspend": False}, "tfReplicaSpecs": {"Worker": {"replicas": -1}}}})
+    world.settle()
+    assert world.phases() == {}
+    assert (world.status()["state"], condition(world)["status"]) == ("Suspended", "False")
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_end_of_a_job_is_not_changed_by_an_edit(world: World, code: int) -> None:
+    runs(world, tfjob(ttlSecondsAfterFinished=60))
+    world.end_pod("mnist-worker-0", code)
+    world.settle()
+    world.bury()
+    world.settle()
+    ended = world.job()["status"]
+    edit(world, EDITS["text"])
+    world.settle()
+    assert world.job()["status"] == ended
+    world.clock.now += 61
+    world.settle()
+    assert world.memory.list(TFJOBS).items == []
+
+
+def random_job() -> Object:
+    """One whose spec no compression makes small."""
+    noise = random.Random(7).randbytes(100_000).hex()
+    document = tfjob()
+    document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"] = [noise]
+    return document
+
+
+def old_memory(world: World) -> None:
+    """As a driver wrote it that did not keep specs."""
+    stored = world.job()
+    memory = {key: value for key, value in stored["status"]["tfDist"].items() if key != "acceptedSpec"}
+    status = {**stored["status"], "tfDist": memory}
+    world.memory.replace(TFJOBS, "default", "mnist", {**stored, "status": status}, subresource="status")
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["too large", "written by an older driver"])
+def test_where_no_spec_is_kept_pods_are_left_as_they_are(world: World, kept: bool) -> None:
+    runs(world, tfjob() if kept else random_job())
+    if kept:
+        old_memory(world)
+    before = world.pods()
+    edit(world, EDITS["text"])
+    world.driver = Driver(world.cluster, clock=world.clock)
+    world.settle()
+    assert world.pods() == before
+    assert "its pods are left as they are, and nothing is restarted" in condition(world)["message"]
+    assert world.status()["phase"] == "Running"
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    assert world.phases()["mnist-worker-1"] == "Failed"
+    edit(world, at(*WORKER, "replicas", value=2))
+    world.settle()
+    assert world.status()["restarts"] == {"PodFailed": 1}
+    assert condition(world)["status"] == "True"
+
+
+def test_room_of_a_job_of_which_no_spec_is_kept_is_not_given_away(world: World) -> None:
+    runs(world, tfjob(workers=6))
+    old_memory(world)
+    edit(world, EDITS["text"])
+    world.driver = Driver(world.cluster, clock=world.clock)
+    world.submit(tfjob("other", workers=6))
+    world.settle()
+    assert world.status("other")["phase"] == "Pending"
+    assert len(world.phases()) == 7
+
+
+def test_a_job_of_an_older_driver_has_its_spec_kept_at_once(world: World) -> None:
+    runs(world)
+    old_memory(world)
+    world.driver = Driver(world.cluster, clock=world.clock)
+    world.settle()
+    assert load_status(stored_status(world.job())).accepted is not None
+
+
+@pytest.mark.parametrize("data", ["", "AAAA", "eJw=", "no base64", "é", "eJyrrgUAAXUA+Q=="])
+def test_a_kept_spec_that_cannot_be_read_is_none(world: World, data: str) -> None:
+    runs(world)
+    stored = world.job()
+    stored["status"]["tfDist"]["acceptedSpec"]["data"] = data
+    world.memory.replace(TFJOBS, "default", "mnist", stored, subresource="status")
+    before = world.pods()
+    edit(world, EDITS["text"])
+    world.driver = Driver(world.cluster, clock=world.clock)
+    world.settle()
+    assert world.pods() == before
+    assert condition(world)["status"] == "False"
+
+
+@pytest.mark.parametrize("after", range(1, 5))
+def test_a_driver_that_dies_between_edit_and_mending_is_continued(after: int) -> None:
+    world = World()
+    runs(world)
+    before = world.pods()
+    crashing = CrashingCluster(world.memory)
+    crashing.after = after
+    for patch in (EDITS["text"], at(*WORKER, "replicas", value=2)):
+        edit(world, patch)
+        crashing.writes = 0
+        world.driver = Driver(crashing, clock=world.clock)  # type: ignore[arg-type]
+        try:
+            world.settle()
+        except Crash:
+            world.driver = Driver(world.memory, clock=world.clock)
+            world.settle()
+    assert world.pods() == before
+    assert condition(world)["status"] == "True"
+
+
+def test_the_spec_is_kept_before_there_is_any_pod(world: World) -> None:
+    seen: list[object] = []
+
+    def look(verb: str, *arguments: Any, **_: Any) -> None:
+        if verb == "create" and arguments[0] is PODS:
+            seen.append(load_status(stored_status(world.job())).accepted)
+
+    world.driver = Driver(disturbed(world.memory, look), clock=world.clock)
+    world.submit(tfjob())
+    world.settle()
+    assert len(seen) == 3
+    assert None not in seen

@@ -1,0 +1,182 @@
+"""A pass that fails again and again: the job says what the cluster refuses, for as long as that is so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count as counter
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import World, disturbed, tfjob
+from tests.core.builders import v1alpha1_job
+from tf_dist.cluster.api import PODS, TFJOBS, VOLCANO_JOBS, Resource
+from tf_dist.controller.driver import Driver
+from tf_dist.core.api.status import Phase, Status
+from tf_dist.core.api.status_codec import load_status
+from tf_dist.core.diagnostics.diagnose import Category, Level, diagnose
+from tf_dist.core.dialects.parsing import parse
+from tf_dist.core.reconciler.status_writer import build_status
+from tf_dist.errors import Unavailable
+
+FOREIGN = {"metadata": {"name": "mnist-ps-0"}, "spec": {"containers": [{"name": "x", "image": "y"}]}}
+REFUSED = "Pod default/mnist-ps-0 exists already"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def tried(world: World, times: int) -> None:
+    """So many passes, each when its pause is over."""
+    for _ in range(times):
+        world.driver.step()
+        world.clock.now += 20
+
+
+def last_error(world: World) -> str:
+    told: str = world.status().get("obstacle", "")
+    return told
+
+
+def condition(world: World, type_: str) -> dict[str, Any] | None:
+    listed = world.job()["status"]["conditions"]
+    return next((one for one in listed if one["type"] == type_), None)
+
+
+def test_a_job_says_what_the_cluster_refuses_it_again_and_again(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 5)
+    assert REFUSED in last_error(world)
+    assert "kubectl delete pods mnist-ps-0" in last_error(world)
+    stalled = condition(world, "Stalled")
+    assert stalled is not None
+    assert (stalled["status"], stalled["reason"]) == ("True", "ReconcileFailed")
+    assert REFUSED in stalled["message"]
+    # What printers take for the state is the last one.
+    assert world.job()["status"]["conditions"][-1]["type"] != "Stalled"
+
+
+def test_it_is_the_first_thing_that_an_explanation_says(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 5)
+    stored = world.job()
+    first = diagnose(parse(stored).job, load_status(stored["status"]), (), world.clock.now)[0]
+    assert (first.level, first.category) == (Level.ERROR, Category.REFUSED)
+    assert REFUSED in first.summary
+
+
+def test_it_is_forgotten_as_soon_as_the_cluster_gives_way(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 5)
+    assert last_error(world)
+    world.memory.delete(PODS, "default", "mnist-ps-0")
+    world.clock.now += 20
+    world.settle()
+    assert last_error(world) == ""
+    assert condition(world, "Stalled") is None
+    assert len(world.phases()) == 3
+
+
+def test_who_is_let_at_last_never_says_that_it_is_not(world: World) -> None:
+    """Whatever failed before, a pass that comes to its end writes nothing of it."""
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 2)
+    world.memory.delete(PODS, "default", "mnist-ps-0")
+    tried(world, 1)
+    assert "obstacle" not in world.status()
+    assert len(world.phases()) == 3
+
+
+def test_a_job_that_is_on_its_way_out_is_left_alone_with_its_obstacle(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    document = tfjob()
+    document["metadata"]["finalizers"] = ["example.com/keep"]
+    world.submit(document)
+    tried(world, 5)
+    world.memory.delete(TFJOBS, "default", "mnist")
+    tried(world, 1)
+    assert world.settle() == 0
+    assert last_error(world)
+
+
+def test_what_goes_wrong_once_is_not_worth_a_word(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    world.driver.step()
+    world.memory.delete(PODS, "default", "mnist-ps-0")
+    tried(world, 1)
+    world.settle()
+    assert "obstacle" not in world.status()
+    assert len(world.phases()) == 3
+
+
+def test_a_volcano_job_has_it_in_its_state(world: World) -> None:
+    task = {"name": "worker", "replicas": 1, "template": tfjob()["spec"]["tfReplicaSpecs"]["Worker"]["template"]}
+    document = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "mnist", "namespace": "default"},
+        "spec": {"minAvailable": 1, "tasks": [task]},
+    }
+    world.memory.create(PODS, "default", {**FOREIGN, "metadata": {"name": "mnist-worker-0"}})
+    world.submit(document, VOLCANO_JOBS)
+    tried(world, 5)
+    assert "mnist-worker-0 exists already" in world.job(resource=VOLCANO_JOBS)["status"]["state"]["message"]
+
+
+def test_what_the_driver_before_was_refused_is_not_held_against_the_next(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 5)
+    world.memory.delete(PODS, "default", "mnist-ps-0")
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+    world.settle()
+    assert last_error(world) == ""
+
+
+def test_a_job_that_cannot_go_on_is_listed_as_such(world: World) -> None:
+    world.memory.create(PODS, "default", FOREIGN)
+    world.submit(tfjob())
+    tried(world, 5)
+    assert world.status()["why"] == "ReconcileFailed"
+
+
+def test_an_end_is_told_as_such_though_something_cannot_be_cleared_away() -> None:
+    ended = Status(phase=Phase.COMPLETED, reason="JobSucceeded", message="worker-0 succeeded", last_error="no right")
+    assert (ended.told, ended.why) == ("worker-0 succeeded", "JobSucceeded")
+    cleaning = replace(ended, phase=Phase.COMPLETING)
+    assert (cleaning.told, cleaning.why) == ("cannot go on: no right", "ReconcileFailed")
+
+
+def test_words_that_differ_each_time_are_no_news() -> None:
+    world = World()
+    refused = counter(1)
+
+    def refuse(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", PODS):
+            raise Unavailable(f"failed calling webhook: read tcp 10.0.0.1:{next(refused)}: connection reset")
+
+    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob())
+    tried(world, 3)
+    versions = []
+    for _ in range(30):
+        world.clock.now += 1
+        world.driver.step()
+        versions.append(world.job()["metadata"]["resourceVersion"])
+    assert next(refused) > 3
+    assert len(set(versions)) <= 4
+    assert "failed calling webhook" in last_error(world)
+
+
+def test_a_running_job_of_the_first_format_says_so_in_its_reason() -> None:
+    job = v1alpha1_job()
+    status = Status(phase=Phase.RUNNING, reason="JobRunning", message="2 of 2 replicas are running")
+    assert build_status(job, status, {}, 0.0)["reason"] == ""
+    assert build_status(job, replace(status, last_error="no right"), {}, 0.0)["reason"] == "cannot go on: no right"

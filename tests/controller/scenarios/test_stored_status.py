@@ -1,0 +1,262 @@
+"""What a job remembers, on clusters whose definitions of jobs prune ``status.tfDist``.
+
+Drivers of two releases and one job: the newer goes on where the older was, the older leaves the newer alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from tests.controller.foreign_api import Pruning
+from tests.controller.harness import Crash, CrashingCluster, World, container, tfjob
+from tf_dist.cluster.api import EVENTS, TFJOBS, VOLCANO_JOBS, Object, Resource
+from tf_dist.controller.driver import Driver
+from tf_dist.core.api.status_codec import FIELD, MEMORY_CONDITION, MEMORY_RESOURCE, VERSION, stored_status
+
+
+def volcano_job() -> Object:
+    spec = {"template": {"spec": {"containers": [container()]}}}
+    tasks = [{"name": "ps", "replicas": 1, **spec}, {"name": "worker", "replicas": 2, **spec}]
+    policies = [{"event": "PodFailed", "action": "RestartTask"}, {"event": "TaskCompleted", "action": "CompleteJob"}]
+    document = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "mnist"}}
+    return {**document, "spec": {"minAvailable": 3, "policies": policies, "tasks": tasks}}
+
+
+KINDS = pytest.mark.parametrize(
+    ("resource", "document"), [(TFJOBS, tfjob()), (VOLCANO_JOBS, volcano_job())], ids=["tfjob", "volcano"]
+)
+
+
+def pruned() -> tuple[World, Pruning]:
+    world = World()
+    cluster = Pruning(world.memory)
+    world.cluster = cluster  # type: ignore[assignment]
+    world.driver = Driver(world.cluster, clock=world.clock, monotonic=world.clock)
+    return world, cluster
+
+
+def memory(world: World, resource: Resource) -> dict[str, Any]:
+    job = world.job(resource=resource)
+    assert FIELD not in job["status"], "the definition keeps it, so this tests nothing"
+    return dict(stored_status(job)[FIELD])
+
+
+@KINDS
+def test_a_job_lives_on_what_it_remembers_in_a_field_that_is_kept(resource: Resource, document: Object) -> None:
+    world, _ = pruned()
+    world.submit(document, resource)
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    world.bury()
+    world.driver = Driver(
+        world.cluster, clock=world.clock, monotonic=world.clock
+    )  # another one, that has to find the memory again
+    world.settle()
+    world.run_pods()
+    world.settle()
+    assert sum(memory(world, resource)["restarts"].values()) == 1
+    for name in ("mnist-worker-0", "mnist-worker-1"):
+        world.end_pod(name, 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    assert memory(world, resource)["phase"] == "Completed"
+    assert "annotations" not in world.job(resource=resource)["metadata"]
+
+
+@KINDS
+def test_once_it_is_known_that_a_definition_prunes_a_status_costs_one_write(
+    resource: Resource, document: Object
+) -> None:
+    world, cluster = pruned()
+    for name in ("first", "second"):
+        cluster.writes = 0
+        world.submit({**document, "metadata": {"name": name}}, resource)
+        world.settle()
+        assert stored_status(world.job(name, resource))[FIELD]["reason"] == "Admitted"
+    assert cluster.writes == 1
+
+
+@KINDS
+def test_a_driver_that_dies_at_any_write_leaves_the_memory_to_the_next(resource: Resource, document: Object) -> None:
+    """The first write of another driver must not drop what the last one wrote."""
+    world, cluster = pruned()
+    world.submit(document, resource)
+    world.settle()
+    world.run_pods()
+    world.settle()
+    dying = CrashingCluster(cluster)  # type: ignore[arg-type]
+    dying.after = 1
+    world.end_pod("mnist-worker-1", 137)
+    with pytest.raises(Crash):
+        Driver(dying, clock=world.clock).step()  # type: ignore[arg-type]
+    found = memory(world, resource)
+    assert (sum(found["restarts"].values()), "admission" in found) == (1, True)
+
+
+def test_the_condition_does_not_hide_the_state_and_is_there_once() -> None:
+    world, _ = pruned()
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.settle()
+    types = [condition["type"] for condition in world.job()["status"]["conditions"]]
+    assert types == [MEMORY_CONDITION, "SpecAccepted", "Admitted", "Created", "Running"]
+    job = world.job()
+    assert [c["type"] for c in stored_status(job)["conditions"]] == types[1:]
+
+
+def test_volcanos_own_controlled_resources_stay_apart() -> None:
+    world, _ = pruned()
+    world.submit(volcano_job(), VOLCANO_JOBS)
+    world.settle()
+    job = world.job(resource=VOLCANO_JOBS)
+    assert set(job["status"]["controlledResources"]) == {"tf-dist.dev/memory"}  # as other versions find it
+    assert stored_status(job)["controlledResources"] == {}
+
+
+@KINDS
+def test_where_the_definition_becomes_ours_the_memory_goes_where_it_belongs(
+    resource: Resource, document: Object
+) -> None:
+    world, cluster = pruned()
+    world.submit(document, resource)
+    world.settle()
+    cluster._keeps = {}
+    world.run_pods()
+    world.settle()
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    status = world.job(resource=resource)["status"]
+    assert sum(status[FIELD]["restarts"].values()) == 1
+    assert MEMORY_RESOURCE not in str(status)
+    assert MEMORY_CONDITION not in str(status)
+
+
+def test_where_nothing_is_kept_nothing_is_done_and_an_event_says_why() -> None:
+    world = World()
+    world.cluster = Pruning(world.memory, keeps=lambda _: {})  # type: ignore[assignment]
+    world.driver = Driver(world.cluster, clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob())
+    for _ in range(5):
+        world.driver.step()
+        world.clock.now += 60
+    assert world.pods() == {}
+    assert any("tfjobs.kubeflow.org keeps nothing of what tf-dist remembers" in text for _, text in world.events())
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def runs(world: World) -> None:
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.settle()
+
+
+def rewrite(world: World, **memory: Any) -> Object:
+    """The job as a driver of another release has left it (None: without the field)."""
+    stored = world.job()
+    found = {key: value for key, value in {**stored["status"]["tfDist"], **memory}.items() if value is not None}
+    status = {**stored["status"], "tfDist": found}
+    return world.memory.replace(TFJOBS, "default", "mnist", {**stored, "status": status}, subresource="status")
+
+
+def test_a_status_says_in_which_form_it_is(world: World) -> None:
+    runs(world)
+    assert world.status()["version"] == VERSION
+
+
+def test_a_job_of_the_release_before_goes_on(world: World) -> None:
+    runs(world)
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    world.run_pods()
+    world.settle()
+    rewrite(world, version=None, acceptedSpec=None)
+    before = world.pods()
+    world.driver = Driver(world.cluster, clock=world.clock)
+    world.settle()
+    assert world.pods() == before
+    assert world.status()["version"] == VERSION
+    assert world.status()["restarts"] == {"PodFailed": 1}
+
+
+def test_a_job_of_a_newer_release_is_left_alone(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    runs(world)
+    stored = rewrite(world, version=VERSION + 1, phase="Dreaming", admission=["new"])
+    world.driver = Driver(world.cluster, clock=world.clock)
+    world.end_pod("mnist-worker-1", 137)
+    before = world.pods()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            world.settle()
+            world.clock.now += 400
+    assert world.job() == stored
+    assert world.pods() == before
+    (event,) = (one for one in world.memory.list(EVENTS).items if one["reason"] == "NewerStatusFormat")
+    assert event["count"] == 1
+    assert "upgrade this tf-dist" in event["message"]
+    assert len([record for record in caplog.records if "is left alone" in record.getMessage()]) == 1
+    assert [one["reason"] for one in world.memory.list(EVENTS).items] == ["NewerStatusFormat"]
+    patch = {"spec": {"runPolicy": {"suspend": True, "ttlSecondsAfterFinished": 0}}}
+    edited = world.memory.patch(TFJOBS, "default", "mnist", patch)
+    world.settle()
+    assert world.job() == edited
+    assert world.pods() == before
+
+
+def test_room_of_a_job_of_a_newer_release_is_not_given_away(world: World) -> None:
+    world.submit(tfjob(workers=6))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    rewrite(world, version=VERSION + 1)
+    world.driver = Driver(world.cluster, clock=world.clock)
+    world.submit(tfjob("other", workers=6))
+    world.settle()
+    assert world.status("other")["reason"] == "WaitingForCapacity"
+    assert len(world.phases()) == 7
+
+
+def test_a_job_of_a_newer_release_is_driven_again_once_its_form_is_known(world: World) -> None:
+    runs(world)
+    rewrite(world, version=VERSION + 1)
+    world.driver = Driver(world.cluster, clock=world.clock)
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    rewrite(world, version=VERSION)
+    world.settle()
+    assert world.status()["restarts"] == {"PodFailed": 1}
+
+
+def test_jobs_of_a_newer_release_that_are_gone_are_not_kept_in_mind(world: World) -> None:
+    """A driver lives for months."""
+    world.submit(tfjob())
+    rewritten(world)
+    for _ in range(20):
+        world.settle()
+        world.memory.delete(TFJOBS, "default", "mnist")
+        world.settle()
+        world.submit(tfjob())
+        rewritten(world)
+    world.settle()
+    reconciler = world.driver._reconciler
+    assert reconciler.left_alone == {world.job()["metadata"]["uid"]}
+    told = [one for one in world.memory.list(EVENTS).items if one["reason"] == "NewerStatusFormat"]
+    assert {one["involvedObject"]["uid"] for one in told} >= reconciler.left_alone
+
+
+def rewritten(world: World) -> None:
+    """A newer release has begun to drive the job."""
+    status = {"tfDist": {"phase": "Pending", "version": VERSION + 1}}
+    world.memory.patch(TFJOBS, "default", "mnist", {"status": status}, subresource="status")

@@ -1,0 +1,381 @@
+"""The driver over the embedded store: whole lives of jobs.
+
+A driver that dies after any single write: the next one comes to the same end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count as counter
+from typing import Any, cast
+
+import pytest
+
+from tests.controller.harness import START, Counting, Crash, CrashingCluster, World, container, disturbed, tfjob
+from tests.waiting import until
+from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NODES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Cluster, Resource
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.leases.leadership import PermanentLeadership
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_job_runs_succeeds_and_frees_its_pods(world: World) -> None:
+    world.submit(tfjob())
+    world.settle()
+    assert sorted(world.phases()) == ["mnist-ps-0", "mnist-worker-0", "mnist-worker-1"]
+    world.run_pods()
+    world.settle()
+    assert world.status()["phase"] == "Running"
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    assert world.status()["phase"] == "Completed"
+    assert world.phases() == {"mnist-worker-0": "Succeeded"}
+    types = [c["type"] for c in world.job()["status"]["conditions"] if c["status"] == "True"]
+    assert types == ["SpecAccepted", "Admitted", "Created", "Succeeded"]
+
+
+def test_nothing_is_written_when_nothing_changes(world: World) -> None:
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.settle()
+    before = world.memory.list(TFJOBS).resource_version
+    for _ in range(10):
+        world.clock.now += 60
+        assert world.driver.step() == 0
+    assert world.memory.list(TFJOBS).resource_version == before
+
+
+def test_a_worker_with_a_retryable_exit_code_comes_back(world: World) -> None:
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    assert world.status()["restarts"] == {"PodFailed": 1}
+    assert world.phases()["mnist-worker-1"] != "Failed"
+    world.run_pods()
+    world.settle()
+    assert world.status()["phase"] == "Running"
+    assert any("worker-1 exited with code 137 (SIGKILL)" in message for _, message in world.events())
+
+
+def test_a_worker_with_a_permanent_exit_code_fails_the_job(world: World) -> None:
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.end_pod("mnist-worker-1", 3)
+    world.settle()
+    status = world.status()
+    assert (status["phase"], status["message"]) == ("Failed", "worker-1 exited with code 3")
+
+
+def test_a_gang_that_does_not_fit_waits_whole_and_says_why(world: World) -> None:
+    world.submit(tfjob("first", workers=5))
+    world.submit(tfjob("second", workers=4))
+    world.settle()
+    assert all(name.startswith("first") for name in world.phases())
+    message = world.status("second")["message"]
+    assert "needs" in message
+    assert "cpu" in message
+    world.run_pods()
+    world.end_pod("first-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    assert sum(name.startswith("second") for name in world.phases()) == 5
+
+
+def test_a_gang_that_never_fits_says_so(world: World) -> None:
+    world.submit(tfjob(workers=50))
+    world.settle()
+    assert world.status()["reason"] == "NeverFits"
+    assert world.phases() == {}
+
+
+def test_suspend_stops_the_pods_and_resume_starts_them_anew_for_free(world: World) -> None:
+    world.submit(tfjob(backoffLimit=0))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    for _ in range(3):
+        world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": True}}})
+        world.settle()
+        world.bury()
+        world.settle()
+        assert world.status()["phase"] == "Aborted"
+        assert world.phases() == {}
+        world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": False}}})
+        world.settle()
+        world.run_pods()
+        world.settle()
+        assert world.status()["phase"] == "Running"
+
+
+def test_the_deadline_fires_by_time_alone(world: World) -> None:
+    world.submit(tfjob(activeDeadlineSeconds=60))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.clock.now = START + 61
+    world.settle()
+    assert world.status()["reason"] == "DeadlineExceeded"
+
+
+def test_a_finished_job_goes_after_its_time_to_live(world: World) -> None:
+    world.submit(tfjob(ttlSecondsAfterFinished=10))
+    world.settle()
+    world.run_pods()
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    world.clock.now += 11
+    world.driver.step()
+    assert world.memory.list(TFJOBS).items == []
+    assert world.phases() == {}
+    assert world.memory.list(SERVICES).items == []
+
+
+def test_one_broken_job_does_not_stop_another(world: World) -> None:
+    world.submit(tfjob("aaa"))
+    foreign = {"metadata": {"name": "aaa-ps-0"}, "spec": {"containers": [{"name": "x", "image": "y"}]}}
+    world.memory.create(PODS, "default", foreign)
+    world.submit(tfjob("zzz"))
+    world.driver.step()
+    assert "zzz-worker-0" in world.phases()
+    told = [message for reason, message in world.events() if reason == "ReconcileFailed"]
+    assert "Pod default/aaa-ps-0 exists already" in told[0]
+    assert "kubectl delete pods aaa-ps-0" in told[0]
+
+
+def test_scaling_down_removes_the_highest_workers(world: World) -> None:
+    world.submit(tfjob(workers=3))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1}}}})
+    world.settle()
+    world.bury()
+    world.settle()
+    assert sorted(world.phases()) == ["mnist-ps-0", "mnist-worker-0"]
+    services = {service["metadata"]["name"] for service in world.memory.list(SERVICES).items}
+    assert services == {"mnist-ps-0", "mnist-worker-0"}
+    assert world.memory.list(CONFIG_MAPS).items == []
+
+
+def test_a_job_with_unreadable_memory_is_reported_and_the_others_go_on(world: World) -> None:
+    broken = world.submit(tfjob("aaa"))
+    status = {"tfDist": {"phase": "Sideways"}}
+    world.memory.replace(TFJOBS, "default", "aaa", {**broken, "status": status}, subresource="status")
+    world.submit(tfjob("zzz"))
+    world.driver.step()
+    assert "zzz-worker-0" in world.phases()
+    assert any("Sideways" in message for reason, message in world.events() if reason == "ReconcileFailed")
+
+
+@pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", "example.com/mine", "", 7])
+@pytest.mark.parametrize("broken", [False, True], ids=["readable", "unreadable"])
+def test_a_job_that_another_controller_manages_is_never_touched(world: World, manager: object, broken: bool) -> None:
+    document = tfjob(managedBy=manager)
+    if broken:
+        document["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = -1
+    submitted = world.submit(document)
+    world.submit(tfjob("ours", managedBy="kubeflow.org/training-operator"))
+    world.submit(tfjob("also-ours", managedBy=None))
+    world.settle()
+    assert world.job() == submitted
+    assert sorted(name for name in world.phases() if name.endswith("ps-0")) == ["also-ours-ps-0", "ours-ps-0"]
+    assert not [event for event in world.memory.list(EVENTS).items if event["involvedObject"]["name"] == "mnist"]
+    world.run_pods()
+    world.memory.patch(TFJOBS, "default", "ours", {"spec": {"runPolicy": {"managedBy": manager}}})
+    given_away = world.job("ours")
+    world.settle()
+    assert world.job("ours") == given_away
+    assert set(world.phases().values()) == {"Running"}
+
+
+def test_jobs_of_two_kinds_may_share_a_name(world: World) -> None:
+    task = {"name": "worker", "replicas": 1, "template": {"spec": {"containers": [container()]}}}
+    volcano = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "mnist"}}
+    world.submit(tfjob(workers=50))
+    world.submit({**volcano, "spec": {"minAvailable": 1, "tasks": [task]}}, VOLCANO_JOBS)
+    world.settle()
+    assert world.status()["reason"] == "NeverFits"
+    assert world.status(resource=VOLCANO_JOBS)["reason"] == "Admitted"
+
+
+def test_gangs_submitted_together_never_take_more_than_there_is(world: World) -> None:
+    for number in range(6):
+        world.submit(tfjob(f"job-{number}", workers=3))
+    for _ in range(12):
+        world.settle()
+        by_job = Counter(name.rsplit("-", 2)[0] for name, phase in world.phases().items() if phase != "Succeeded")
+        assert set(by_job.values()) <= {4}
+        assert sum(by_job.values()) <= 8
+        world.run_pods()
+        for name in by_job:
+            world.end_pod(f"{name}-worker-0", 0)
+        world.settle()
+        world.bury()
+    assert {world.status(f"job-{number}")["phase"] for number in range(6)} == {"Completed"}
+
+
+@pytest.mark.parametrize("policy", [{"suspend": True}, None], ids=["suspended", "evicted"])
+def test_a_replica_that_exits_0_because_it_was_told_to_stop_has_not_succeeded(
+    world: World, policy: dict[str, bool] | None
+) -> None:
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.settle()
+    if policy:
+        world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": policy}})
+    else:
+        world.memory.delete(PODS, "default", "mnist-worker-0")
+    world.settle()
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": False}}})
+    world.settle()
+    assert world.status()["phase"] in ("Pending", "Restarting", "Running")
+    assert "mnist-worker-0" in world.phases()
+
+
+def test_a_node_that_says_nonsense_offers_nothing_and_stops_nobody(world: World) -> None:
+    broken = {"metadata": {"name": "n0"}, "status": {"allocatable": {"cpu": "lots", "memory": "64Gi"}}}
+    stored = world.memory.create(NODES, None, broken)
+    world.memory.replace(NODES, None, "n0", {**stored, **broken, "metadata": stored["metadata"]}, subresource="status")
+    world.submit(tfjob())
+    world.settle()
+    assert world.status()["reason"] == "Admitted"
+
+
+def test_the_loop_outlives_an_error_that_nobody_foresaw(world: World) -> None:
+    first = counter()
+
+    def breaks_once(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("list", NODES) and next(first) == 0:
+            raise ZeroDivisionError("a defect")
+
+    driver = Driver(disturbed(world.memory, breaks_once))
+    driver.start()
+    try:
+        world.submit(tfjob())
+        until(lambda: world.status().get("reason") == "Admitted", 60)
+    finally:
+        driver.stop()
+    assert next(first) > 0
+
+
+def test_what_was_due_when_the_loop_met_a_defect_is_looked_at_afterwards(world: World) -> None:
+    class Faltering(PermanentLeadership):
+        falters = False
+
+        def valid(self) -> bool:
+            if self.falters:
+                self.falters = False
+                raise ZeroDivisionError("a defect")
+            return True
+
+    leadership = Faltering()
+    driver = Driver(world.memory, leadership=leadership)
+    driver.start()
+    try:
+        world.submit(tfjob())
+        until(lambda: len(world.pods()) == 3, 60)
+        world.run_pods()
+        until(lambda: world.status()["phase"] == "Running", 60)
+        leadership.falters = True
+        world.end_pod("mnist-worker-0", 0)
+        until(lambda: world.status()["phase"] in ("Completing", "Completed"), 60)
+    finally:
+        driver.stop()
+
+
+def test_where_replicas_are_is_asked_only_while_one_is_missing(world: World) -> None:
+    counting = Counting(world.memory)
+    world.driver = Driver(cast("Cluster", counting), clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob())
+    world.settle()
+    assert "addresses" in counting.calls
+    counting.calls.clear()
+    world.run_pods()
+    world.settle()
+    assert "addresses" not in counting.calls
+
+
+def test_constraints_that_cannot_be_read_keep_only_their_own_job_waiting(world: World) -> None:
+    broken = tfjob("aaa")
+    broken["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["affinity"] = {"nodeAffinity": ["nonsense"]}
+    world.submit(broken)
+    world.submit(tfjob("zzz"))
+    world.settle()
+    assert world.status("zzz")["reason"] == "Admitted"
+    assert world.status("aaa")["reason"] == "Unreadable"
+    assert "worker" in world.status("aaa")["message"]
+
+
+class Fragile(World):
+    """A world whose driver dies after its n-th write, and is replaced by a new one with an empty memory."""
+
+    def __init__(self, crash_after: int | None) -> None:
+        super().__init__()
+        self.wire = CrashingCluster(self.memory)
+        self.wire.after = crash_after
+        self.deaths = 0
+        self._replace_driver()
+
+    def _replace_driver(self) -> None:
+        self.driver = Driver(self.wire, clock=self.clock, monotonic=self.clock)
+
+    def settle(self, most: int = 50) -> int:
+        try:
+            return super().settle(most)
+        except Crash:
+            self.deaths += 1
+            self._replace_driver()
+            return super().settle(most)
+
+
+def _life(world: World) -> dict[str, Any]:
+    """Start, a worker killed, an eviction, success, clean-up."""
+    world.submit(tfjob(backoffLimit=5))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.evict("mnist-ps-0")
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    status = world.status()
+    return {"phases": world.phases(), **{key: status.get(key) for key in ("phase", "restarts", "attempts", "reason")}}
+
+
+def _writes_of_a_life() -> int:
+    world = Fragile(None)
+    _life(world)
+    return world.wire.writes
+
+
+@pytest.mark.parametrize("write", range(1, _writes_of_a_life() + 1))
+def test_a_crash_after_any_write_changes_nothing_in_the_end(write: int) -> None:
+    world = Fragile(write)
+    assert _life(world) == _life(World())
+    assert world.deaths == 1

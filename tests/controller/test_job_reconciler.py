@@ -1,0 +1,373 @@
+"""Carrying out a plan: whose an object is, what a conflict means, and what the caches learn of what was done.
+
+The right to write is asked again before every attempt of a request, also those that the client repeats itself.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import Hands, World, container, disturbed, tfjob
+from tests.faults.proxy import Fault, Kind, Passed, Proxy
+from tf_dist.cluster.api import CONFIG_MAPS, PODS, TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.apiserver.server import ApiServer
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.cluster.client.retries import fence_seconds_left
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.job_reconciler import NameConflict, PlanExecutor
+from tf_dist.controller.leases.leadership import LeadershipLost
+from tf_dist.controller.observability.events import EventRecorder
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.core.api import names
+from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, Plan, Update, WriteStatus
+from tf_dist.core.api.status import Status
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound
+
+REF = JobRef(TFJOBS, "default", "mnist")
+
+
+class Results(MetricsRecorder):
+    def __init__(self) -> None:
+        self.acted_on: list[tuple[str, str]] = []
+
+    def acted(self, kind: str, result: str) -> None:
+        self.acted_on.append((kind, result))
+
+
+class Bench:
+    """One stored job, the caches of a driver, and an applier whose requests ``before`` may disturb."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.memory = self.world.memory
+        self.before: Callable[..., object] = lambda *_, **__: None
+        self.asked: list[tuple[str, str]] = []
+        self.results = Results()
+        self.may_act: Callable[[], bool] = lambda: True
+        self.left: Callable[[], float] = lambda: math.inf
+        cluster: Cluster = disturbed(self.memory, self._asked)
+        self.informers = DriverInformers(
+            cluster, DriverSettings(), rung=lambda _: None, room=lambda: None, recorder=MetricsRecorder()
+        )
+        self.job = self.world.submit(tfjob())
+        self.uid = str(self.job["metadata"]["uid"])
+        self.applier = PlanExecutor(
+            cluster,
+            self.informers,
+            clock=self.world.clock,
+            events=EventRecorder(cluster, self.world.clock, "test", monotonic=self.world.clock),
+            may_act=lambda: self.may_act(),
+            remaining=lambda: self.left(),
+            recorder=self.results,
+        )
+
+    def _asked(self, verb: str, resource: Resource, *args: Any, **how: Any) -> None:
+        self.asked.append((verb, args[1] if len(args) > 1 and isinstance(args[1], str) else resource.plural))
+        self.before(verb, resource, *args, **how)
+
+    def pod(self, name: str, owner: Object | None) -> Object:
+        """A pod of a job."""
+        uid = owner["metadata"]["uid"] if owner else "none"
+        labels = {names.JOB_UID: uid, names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"}
+        body: Object = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"containers": [container()]},
+        }
+        if owner is not None:
+            called = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"]}
+            body["metadata"]["ownerReferences"] = [{**called, "uid": uid, "controller": True}]
+        return body
+
+    def stored(self, name: str) -> Object:
+        return self.memory.get(PODS, "default", name)
+
+    def put(self, name: str) -> str:
+        """A pod of the job; its uid."""
+        return str(self.memory.create(PODS, "default", self.pod(name, self.job))["metadata"]["uid"])
+
+    def look(self) -> None:
+        """The caches hold what there is."""
+        self.informers.refresh()
+        self.asked.clear()
+
+    def apply(self, *actions: Action) -> None:
+        self.applier.apply(REF, self.job, Plan(Status(), actions))
+
+    def cached(self) -> dict[str, Object]:
+        return {pod["metadata"]["name"]: pod for pod in self.informers.pods("default", self.uid)}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def refuse(times: int, verb: str, error: ClusterError) -> Callable[..., None]:
+    """The first ``times`` requests of that verb for pods are answered with an error."""
+    left = [times]
+
+    def before(asked: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (asked, resource) == (verb, PODS) and left[0]:
+            left[0] -= 1
+            raise error
+
+    return before
+
+
+def test_a_conflict_on_a_pod_that_is_still_there_is_no_deletion(bench: Bench) -> None:
+    """What comes after it in the plan is out of date, and the pod is not forgotten: it runs."""
+    first, second = bench.put("a"), bench.put("b")
+    bench.look()
+    bench.before = refuse(1, "delete", Conflict("try again"))
+    with pytest.raises(Conflict):
+        bench.apply(Delete("Pod", "a", first), Delete("Pod", "b", second))
+    assert set(bench.cached()) == {"a", "b"}
+    assert not any("deletionTimestamp" in pod["metadata"] for pod in (bench.stored("a"), bench.stored("b")))
+    assert bench.results.acted_on == [("Delete", "Conflict")]
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["another has its name", "nothing has"])
+def test_a_pod_that_is_gone_already_is_as_good_as_deleted(bench: Bench, again: bool) -> None:
+    uid, other = bench.put("a"), bench.put("b")
+    bench.look()
+    bench.memory.delete(PODS, "default", "a", grace_period=0)
+    new = bench.put("a") if again else ""
+    bench.apply(Delete("Pod", "a", uid), Delete("Pod", "b", other))
+    assert set(bench.cached()) == {"b"}, "no later look is needed to know that it is gone"
+    assert "deletionTimestamp" in bench.cached()["b"]["metadata"]
+    if again:
+        assert bench.stored("a")["metadata"]["uid"] == new
+        assert "deletionTimestamp" not in bench.stored("a")["metadata"]
+
+
+def test_a_pod_that_goes_while_a_conflict_is_looked_into_is_gone(bench: Bench) -> None:
+    uid = bench.put("a")
+    bench.look()
+
+    def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("delete", PODS):
+            bench.memory.delete(PODS, "default", "a", grace_period=0)
+            raise Conflict("somebody was faster")
+
+    bench.before = before
+    bench.apply(Delete("Pod", "a", uid))
+    assert bench.cached() == {}
+
+
+def test_another_job_of_the_name_is_not_deleted_in_the_place_of_this_one(bench: Bench) -> None:
+    bench.memory.delete(TFJOBS, "default", "mnist")
+    new = bench.world.submit(tfjob())
+    bench.look()
+    bench.apply(DeleteJob())
+    assert bench.world.job()["metadata"]["uid"] == new["metadata"]["uid"]
+    assert bench.informers.job(REF) is not None
+
+
+def test_a_job_is_deleted_once_and_nothing_is_asked_before(bench: Bench) -> None:
+    bench.look()
+    bench.apply(DeleteJob())
+    assert bench.memory.list(TFJOBS).items == []
+    assert bench.asked == [("delete", "mnist")]
+
+
+# Names that are taken
+
+
+def test_an_object_of_the_job_that_is_there_already_is_taken_over(bench: Bench) -> None:
+    """The answer to its creation was lost, or the caches are behind."""
+    bench.look()
+    uid = bench.put("a")
+    bench.apply(Create(bench.pod("a", bench.job)))
+    assert bench.cached()["a"]["metadata"]["uid"] == uid
+    assert bench.results.acted_on == [("Create", "ok")]
+
+
+@pytest.mark.parametrize(
+    ("owned", "told"), [(False, "is nobody's, not this job's"), (True, "is TFJob other, not this job's")]
+)
+def test_a_pod_of_another_owner_is_not_taken_for_the_jobs(bench: Bench, owned: bool, told: str) -> None:
+    bench.look()
+    other = bench.world.submit(tfjob("other")) if owned else None
+    bench.memory.create(PODS, "default", bench.pod("a", other))
+    with pytest.raises(NameConflict, match=told) as caught:
+        bench.apply(Create(bench.pod("a", bench.job)), Create(bench.pod("b", bench.job)))
+    assert "kubectl delete pods a -n default" in str(caught.value.hint)
+    assert bench.cached() == {}
+    with pytest.raises(NotFound):
+        bench.stored("b")
+
+
+def test_one_that_goes_between_the_two_requests_is_no_reason_to_go_on(bench: Bench) -> None:
+    bench.look()
+    bench.before = refuse(1, "create", AlreadyExists("a is there"))
+    with pytest.raises(NotFound):
+        bench.apply(Create(bench.pod("a", bench.job)), Create(bench.pod("b", bench.job)))
+    with pytest.raises(NotFound):
+        bench.stored("b")
+
+
+# What the caches learn
+
+
+def test_what_was_written_is_known_before_any_watch_tells_of_it(bench: Bench) -> None:
+    uid = bench.put("old")
+    bench.look()
+    bench.apply(
+        WriteStatus({"tfDist": {"phase": "Pending"}}), Create(bench.pod("new", bench.job)), Delete("Pod", "old", uid)
+    )
+    assert [verb for verb, _ in bench.asked] == ["replace", "create", "delete"]
+    cached = bench.cached()
+    assert set(cached) == {"old", "new"}
+    assert "deletionTimestamp" in cached["old"]["metadata"]
+    job = bench.informers.job(REF)
+    assert job is not None
+    assert job["status"]["tfDist"]["phase"] == "Pending"
+    assert bench.results.acted_on == [("WriteStatus", "ok"), ("Create", "ok"), ("Delete", "ok")]
+
+
+def test_what_was_changed_is_known_too(bench: Bench) -> None:
+    body = bench.pod("hosts", bench.job)["metadata"]
+    bench.memory.create(CONFIG_MAPS, "default", {"metadata": body, "data": {"hosts": "a"}})
+    bench.look()
+    bench.apply(Update("ConfigMap", "hosts", {"data": {"hosts": "b"}}))
+    assert bench.informers.objects("default", bench.uid)["ConfigMap", "hosts"]["data"] == {"hosts": "b"}
+
+
+def test_a_status_is_only_written_over_the_version_that_was_decided_on(bench: Bench) -> None:
+    bench.look()
+    bench.memory.patch(TFJOBS, "default", "mnist", {"metadata": {"labels": {"edited": "yes"}}})
+    with pytest.raises(Conflict):
+        bench.apply(WriteStatus({"tfDist": {"phase": "Pending"}}), Create(bench.pod("a", bench.job)))
+    assert "status" not in bench.world.job()
+    with pytest.raises(NotFound):
+        bench.stored("a")
+
+
+# The right to act
+
+
+def test_it_is_asked_before_every_action_whether_that_may_be(bench: Bench) -> None:
+    bench.look()
+    answers = iter([True, False])
+    bench.may_act = lambda: next(answers)
+    with pytest.raises(LeadershipLost):
+        bench.apply(Create(bench.pod("a", bench.job)), Create(bench.pod("b", bench.job)))
+    assert bench.asked == [("create", "pods")]
+    assert bench.results.acted_on == [("Create", "ok")]
+
+
+@pytest.mark.parametrize(("seconds", "granted"), [(0.0, False), (0.5, True), (math.inf, True)])
+def test_a_request_takes_no_longer_than_the_right_to_act(bench: Bench, seconds: float, granted: bool) -> None:
+    """It is asked for before every attempt, by the client that makes it."""
+    bench.look()
+    bench.left = lambda: seconds
+    allowed: list[float] = []
+    bench.before = lambda *_, **__: allowed.append(fence_seconds_left())
+    if granted:
+        bench.apply(Create(bench.pod("a", bench.job)))
+        assert allowed == [seconds]
+    else:
+        with pytest.raises(LeadershipLost):
+            bench.apply(Create(bench.pod("a", bench.job)))
+        assert bench.memory.list(PODS, "default").items == []
+
+
+def test_what_is_refused_is_raised_and_counted(bench: Bench) -> None:
+    bench.look()
+    bench.before = refuse(1, "create", Forbidden("may not create pods"))
+    with pytest.raises(Forbidden):
+        bench.apply(Create(bench.pod("a", bench.job)), Create(bench.pod("b", bench.job)))
+    assert bench.results.acted_on == [("Create", "Forbidden")]
+    assert bench.memory.list(PODS, "default").items == []
+
+
+class Lost(Hands):
+    """A mandate that is lost when somebody says so, or lasts for so many seconds more."""
+
+    seconds = float("inf")
+
+    def valid(self) -> bool:
+        return self.remaining() > 0
+
+    def remaining(self) -> float:
+        return self.seconds
+
+
+class Scene:
+    """A driver that writes through a proxy, by a client that repeats what fails."""
+
+    def __init__(self, server: ApiServer, world: World) -> None:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        self.world = world
+        self.leadership = Lost()
+        self.proxy = Proxy((host, int(port)), self._passed)
+        self.loses = False
+
+    def _passed(self, passed: Passed) -> None:
+        """The Lease is lost while the client waits before it tries again."""
+        if passed.fault is not None and self.loses:
+            self.leadership.seconds = 0.0
+
+    def writes(self) -> list[str]:
+        return [passed.call.verb for passed in self.proxy.passed if passed.call.writes]
+
+    def creates(self) -> int:
+        return sum(p.call.verb == "create" and p.call.resource == "pods" for p in self.proxy.passed)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    world = World()
+    server = ApiServer(world.memory)
+    server.url = server.start()
+    try:
+        scene = Scene(server, world)
+        with scene.proxy, RestCluster(scene.proxy.url, token=server.token, retries=3, sleep=lambda _: None) as client:
+            settings = DriverSettings(volcano_jobs=False)
+            clock = world.clock
+            world.driver = Driver(client, clock=clock, monotonic=clock, leadership=scene.leadership, settings=settings)
+            yield scene
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("kind", [Kind.REFUSE, Kind.RESET, Kind.LOSE], ids=lambda kind: kind.name)
+def test_a_creation_is_not_repeated_once_the_mandate_is_lost(scene: Scene, kind: Kind) -> None:
+    scene.world.submit(tfjob())
+    scene.proxy.inject(Fault(kind, frozenset({"create"}), frozenset({"pods"})))
+    scene.loses = True
+    scene.world.driver.step()
+    assert scene.creates() == 1
+    assert len(scene.world.memory.list(PODS).items) == (1 if kind is Kind.LOSE else 0)
+    before = scene.writes()
+    scene.world.driver.step()
+    assert scene.writes() == before
+
+
+def test_a_creation_is_repeated_while_the_mandate_holds(scene: Scene) -> None:
+    scene.world.submit(tfjob())
+    scene.proxy.inject(Fault(Kind.REFUSE, frozenset({"create"}), frozenset({"pods"}), times=2))
+    scene.world.settle()
+    assert len(scene.world.memory.list(PODS).items) == 3
+
+
+def test_an_attempt_takes_no_longer_than_the_mandate_lasts(scene: Scene) -> None:
+    hang = 60.0
+    scene.world.submit(tfjob())
+    scene.proxy.inject(Fault(Kind.HANG, frozenset({"create"}), frozenset({"pods"}), seconds=hang))
+    scene.leadership.seconds = 0.5
+    scene.loses = True
+    began = time.monotonic()
+    scene.world.driver.step()
+    assert time.monotonic() - began < hang
+    assert scene.creates() == 1
+    assert scene.world.memory.list(PODS).items == []

@@ -1,0 +1,343 @@
+"""Replicas of the controller: one drives, the others are ready to."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controller.controller_processes import Process, ask, settings
+from tests.controller.harness import tfjob
+from tests.faults.proxy import Fault, Kind, Proxy
+from tests.waiting import until
+from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, TFJOBS, Cluster
+from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.transport import READ_TIMEOUT
+from tf_dist.controller.leases import lease
+from tf_dist.controller.leases.lease import LeaseRef, controller_lease_name
+from tf_dist.controller.manager import Manager
+from tf_dist.core.api import names
+from tf_dist.core.reconciler.ownership import driver_of
+from tf_dist.errors import ClusterError, Unavailable
+
+LEASE = LeaseRef("default", "tf-dist-controller")
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryCluster]:
+    """A cluster with room, and with the Lease that `tf-dist install` puts there."""
+    with MemoryCluster() as memory:
+        room = {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "500"}}
+        node = memory.create(NODES, None, {"metadata": {"name": "n1"}})
+        memory.replace(NODES, None, "n1", {**node, "status": room}, subresource="status")
+        memory.create(LEASES, LEASE.namespace, {"metadata": {"name": LEASE.name}})
+        yield memory
+
+
+def driven(cluster: Cluster, name: str) -> bool:
+    """Whether all pods of the job are there."""
+    return len(cluster.list(PODS, None, labels=f"{names.JOB_NAME}={name}").items) == 3
+
+
+def drivers(cluster: Cluster, name: str) -> str:
+    return driver_of(cluster.get(TFJOBS, "default", name))
+
+
+def test_it_drives_and_says_how_it_is(memory: MemoryCluster) -> None:
+    with Manager(memory, settings()) as controller:
+        memory.create(TFJOBS, "default", tfjob())
+        until(lambda: driven(memory, "mnist"), 60)
+        assert drivers(memory, "mnist") == str(LEASE)
+        for page in ("/readyz", "/healthz"):
+            until(lambda page=page: ask(controller, page) == (200, "ok\n"), 60)
+        counted = (
+            "tf_dist_leading 1.0",
+            'tf_dist_actions_total{kind="Create",result="ok"}',
+            'tf_dist_heartbeats_total{result="ok"}',
+        )
+        for sample in counted:
+            until(lambda sample=sample: sample in ask(controller, "/metrics")[1], 60)
+        assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == controller.elector.identity
+    assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
+
+
+def test_the_next_one_goes_on_where_the_last_one_stopped(memory: MemoryCluster) -> None:
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(Manager(memory, settings())) for _ in range(2))
+        until(lambda: all(ask(replica, "/readyz")[0] == 200 for replica in (one, two)), 60)
+        memory.create(TFJOBS, "default", tfjob("first"))
+        until(lambda: driven(memory, "first"), 60)
+        until(lambda: leading(one, two) is not None, 60)
+        leader = leading(one, two) or one
+        standby = two if leader is one else one
+        leader.stop()
+        assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] != leader.elector.identity
+        memory.create(TFJOBS, "default", tfjob("second"))
+        until(lambda: driven(memory, "second"), 60)
+        assert standby.elector.epoch > 0
+        memory.patch(TFJOBS, "default", "first", {"spec": {"runPolicy": {"suspend": True}}})
+        until(lambda: not driven(memory, "first"), 60)
+        assert drivers(memory, "first") == str(LEASE), "no write per job when another replica takes over"
+
+
+def leading(*replicas: Manager) -> Manager | None:
+    return next((replica for replica in replicas if replica.elector.valid()), None)
+
+
+class Cut:
+    """A replica's way to the cluster, which can be cut for Leases; counts its writes."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        self._inner = inner
+        self.cut = False
+        self.writes = 0
+
+    def __getattr__(self, verb: str) -> Any:
+        call = getattr(self._inner, verb)
+
+        def called(resource: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.cut and resource is LEASES:
+                raise Unavailable("no way to the server")
+            if verb in ("create", "replace", "patch", "delete") and resource is not LEASES:
+                self.writes += 1
+            return call(resource, *args, **kwargs)
+
+        return called if verb not in ("addresses", "logs") else call
+
+
+def test_who_cannot_renew_stops_driving_and_stands_by(memory: MemoryCluster) -> None:
+    wire, short = Cut(memory), settings(duration=5.0)
+    with Manager(wire, short) as one:  # type: ignore[arg-type]  # by __getattr__
+        memory.create(TFJOBS, "default", tfjob("first"))
+        until(lambda: driven(memory, "first"), 60)
+        wire.cut = True
+        until(lambda: not one.elector.valid(), 60)
+        with Manager(memory, short) as two:
+            until(two.elector.valid, 60)
+            before = wire.writes
+            memory.create(TFJOBS, "default", tfjob("second"))
+            until(lambda: driven(memory, "second"), 60)
+            assert wire.writes == before
+            until(lambda: ask(one, "/readyz")[0] == 200, 60)  # a stand-by is ready
+            wire.cut = False
+        until(one.elector.valid, 60)
+        memory.create(TFJOBS, "default", tfjob("third"))
+        until(lambda: driven(memory, "third"), 60)
+
+
+def test_it_takes_over_the_jobs_of_a_dead_driver_and_no_others(memory: MemoryCluster) -> None:
+    for name, seconds in (("dead", 1), ("alive", 3600)):
+        labels = {names.DRIVER: lease.DRIVER_INLINE}
+        held = {"holderIdentity": name, "leaseDurationSeconds": seconds}
+        body = {"metadata": {"name": name, "labels": labels}, "spec": held}
+        memory.create(LEASES, "default", body)
+        job = tfjob(f"of-{name}")
+        job["metadata"]["annotations"] = {names.DRIVER: f"default/{name}"}
+        memory.create(TFJOBS, "default", job)
+    with Manager(memory, settings()):
+        until(lambda: driven(memory, "of-dead"), 60)
+        assert drivers(memory, "of-dead") == str(LEASE)
+        assert drivers(memory, "of-alive") == "default/alive"
+        assert not driven(memory, "of-alive")
+
+
+def phases(controller: Manager) -> dict[str, float]:
+    """Jobs by phase, as they are exposed."""
+    found = re.findall(r'^tf_dist_jobs\{phase="(\w+)"\} (\S+)$', ask(controller, "/metrics")[1], re.MULTILINE)
+    return {phase: float(count) for phase, count in found}
+
+
+def test_jobs_are_counted_as_they_are_by_who_drives_them(memory: MemoryCluster) -> None:
+    """Also after they were deleted, and after the Lease was lost: replicas' numbers can be added."""
+    wire, short = Cut(memory), settings(duration=5.0)
+    with Manager(wire, short) as one:  # type: ignore[arg-type]  # by __getattr__
+        for name in ("first", "second"):
+            memory.create(TFJOBS, "default", tfjob(name))
+        until(lambda: sum(phases(one).values()) == 2, 60)
+        memory.delete(TFJOBS, "default", "second")
+        until(lambda: sum(phases(one).values()) == 1, 60)
+        assert 'tf_dist_admitted_gangs{queue=""} 1.0' in ask(one, "/metrics")[1]
+        with Manager(memory, short) as two:
+            until(lambda: ask(two, "/readyz")[0] == 200, 60)
+            assert phases(two) == {}
+            wire.cut = True
+            until(two.elector.valid, 60)
+            until(lambda: phases(one) == {} and sum(phases(two).values()) == 1, 60)
+            wire.cut = False
+
+
+class Stuck(Cut):
+    """A cluster on which the creation of pods never ends, until it is let go."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        super().__init__(inner)
+        self.let_go = threading.Event()
+
+    def create(self, resource: Any, *args: Any) -> Any:
+        if resource is PODS:
+            self.let_go.wait()
+        return self._inner.create(resource, *args)
+
+
+def test_a_worker_that_is_stuck_is_unhealthy(memory: MemoryCluster) -> None:
+    wire = Stuck(memory)
+    try:
+        with Manager(wire, settings(worker_stuck=0.2)) as controller:  # type: ignore[arg-type]  # by __getattr__
+            memory.create(TFJOBS, "default", tfjob())
+            until(lambda: "busy with default/mnist" in ask(controller, "/healthz")[1], 60)
+            assert ask(controller, "/healthz")[0] == 503
+            assert "tf_dist_active_workers 1.0" in ask(controller, "/metrics")[1]
+            wire.let_go.set()
+            until(lambda: ask(controller, "/healthz") == (200, "ok\n"), 60)
+            until(lambda: "tf_dist_active_workers 0.0" in ask(controller, "/metrics")[1], 60)
+    finally:
+        wire.let_go.set()
+
+
+def test_replicas_of_some_namespaces_leave_the_others_alone(memory: MemoryCluster) -> None:
+    for namespace in ("team-a", "team-b", "team-c"):
+        memory.create(NAMESPACES, None, {"metadata": {"name": namespace}})
+        job = tfjob(namespace)
+        job["metadata"]["namespace"] = namespace
+        memory.create(TFJOBS, namespace, job)
+    chosen = ("team-a", "team-b")
+    memory.create(LEASES, "default", {"metadata": {"name": controller_lease_name(chosen)}})
+    with Manager(memory, settings(namespaces=chosen)):
+        until(lambda: driven(memory, "team-a") and driven(memory, "team-b"), 60)
+        assert driver_of(memory.get(TFJOBS, "team-c", "team-c")) == ""
+
+
+def test_each_set_of_namespaces_has_its_lease() -> None:
+    assert controller_lease_name(()) == "tf-dist-controller"
+    assert controller_lease_name(("a",)) == "tf-dist-controller-a"
+    assert controller_lease_name(("b", "a")) == controller_lease_name(("a", "b", "a"))
+    assert len({controller_lease_name(one) for one in [(), ("a",), ("b",), ("a", "b"), ("a", "b", "c")]}) == 5
+
+
+def test_a_port_that_is_taken_leaves_nothing_behind(memory: MemoryCluster) -> None:
+    with Manager(memory, settings()) as one, pytest.raises(ClusterError, match="cannot serve metrics"):
+        Manager(memory, settings(metrics_port=one.port)).start()
+
+
+def test_what_cannot_be_listed_is_said(memory: MemoryCluster) -> None:
+    with Manager(Blind(memory), settings()) as controller:  # type: ignore[arg-type]  # by __getattr__
+        until(lambda: "no way to list nodes" in ask(controller, "/readyz")[1], 60)
+        until(lambda: ask(controller, "/readyz")[0] == 503, 60)
+        until(lambda: ask(controller, "/healthz")[0] == 200, 60)  # to start it anew would not help
+
+
+class Blind:
+    """A cluster that cannot list nodes beyond the first."""
+
+    def __init__(self, inner: MemoryCluster) -> None:
+        self._inner = inner
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._inner, verb)
+
+    def list(self, resource: Any, *args: Any, **kwargs: Any) -> Any:
+        if resource is NODES and kwargs.get("limit") != 1:
+            raise Unavailable("no way to list nodes")
+        return self._inner.list(resource, *args, **kwargs)
+
+
+# As a process
+
+
+def config_file(folder: Path, url: str, token: str) -> Path:
+    file = folder / "kubeconfig"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(make_kubeconfig(url, token)))
+    return file
+
+
+def address_of(server: ApiServer) -> tuple[str, int]:
+    host, _, port = server.app.url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+@pytest.fixture
+def served(memory: MemoryCluster, tmp_path: Path) -> Iterator[Path]:
+    """The kubeconfig of that cluster over HTTP."""
+    with ApiServer(memory) as server:
+        yield config_file(tmp_path, server.app.url, server.token)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_gives_the_lease_back(
+    memory: MemoryCluster, served: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    with Process(served, tmp_path / "log") as process:
+        memory.create(TFJOBS, "default", tfjob())
+        until(lambda: driven(memory, "mnist"), 60)
+        until(lambda: ask(process.port(), "/healthz") == (200, "ok\n"), 60)
+        until(lambda: process.created() == 3, 60)
+        assert process.end(number) == 0, process.log.read_text()
+    assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
+    records = [json.loads(line) for line in process.log.read_text().splitlines()]
+    assert all({"time", "level", "logger", "message"} <= set(record) for record in records)
+
+
+@pytest.fixture
+def proxied(memory: MemoryCluster, tmp_path: Path) -> Iterator[tuple[Proxy, Process]]:
+    """A controller that has driven a job, with a proxy between it and the server."""
+    with (
+        ApiServer(memory) as server,
+        Proxy(address_of(server)) as proxy,
+        Process(config_file(tmp_path, proxy.url, server.token), tmp_path / "log") as process,
+    ):
+        memory.create(TFJOBS, "default", tfjob("first"))
+        until(lambda: driven(memory, "first"), 60)
+        yield proxy, process
+
+
+def test_a_signal_ends_it_although_the_server_does_not_answer(
+    memory: MemoryCluster, proxied: tuple[Proxy, Process]
+) -> None:
+    """Within the time that a single request may take, while many of them wait for an answer."""
+    proxy, process = proxied
+    proxy.inject(Fault(Kind.HANG, times=None, seconds=3600))
+    for number in range(4):
+        memory.create(TFJOBS, "default", tfjob(f"more-{number}"))
+    until(lambda: sum(one.fault is Kind.HANG for one in proxy.passed) > 4, 60)
+    asked = time.monotonic()
+    assert process.end() == 0, process.log.read_text()
+    assert time.monotonic() - asked < READ_TIMEOUT
+
+
+def test_a_signal_lets_it_finish_what_it_is_in_the_middle_of(
+    memory: MemoryCluster, proxied: tuple[Proxy, Process]
+) -> None:
+    """A server that is only slow hears of all that was begun, and gets the Lease back."""
+    proxy, process = proxied
+    slow = Fault(Kind.SLOW, verbs=frozenset({"update"}), resources=frozenset({"tfjobs"}), times=50, seconds=1.0)
+    proxy.inject(slow)
+    memory.create(TFJOBS, "default", tfjob("second"))
+    until(lambda: slow.times != 50, 60)
+    assert process.end() == 0, process.log.read_text()
+    assert "tfDist" in memory.get(TFJOBS, "default", "second")["status"]
+    assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
+
+
+def test_what_is_wrong_with_the_cluster_is_said_in_a_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tf_dist", "controller", "--kubeconfig", str(tmp_path / "none")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert str(tmp_path / "none") in done.stderr

@@ -1,0 +1,415 @@
+"""The work queue runs on a clock that only goes forward, and holds no more than one entry a key.
+
+Looking at every job now and then: spread over a period, and never before what has changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.controller.harness import ME, OTHER, START, Hands, RunningClock, World, claimed_by, disturbed, tfjob
+from tests.waiting import until
+from tf_dist.cluster.api import PODS, TFJOBS, Resource
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.workqueue import PriorityQueue, ResyncSchedule, WorkQueue
+from tf_dist.errors import Unavailable
+
+SECONDS = 60.0
+
+
+class Time:
+    """A clock that a test moves."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def test_keys_come_when_they_are_due_earliest_first(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    queue.add("later", 5.0)
+    queue.add("now")
+    queue.add("soon", 1.0)
+    assert queue.take() == ["now"]
+    time.now += 5
+    assert queue.take() == ["soon", "later"]
+    assert queue.take() == []
+
+
+def test_the_earlier_of_two_wishes_counts(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    queue.add("a", 1.0)
+    queue.add("a", 9.0)
+    time.now += 1
+    assert queue.take() == ["a"]
+    queue.add("a", 9.0)
+    queue.add("a", 1.0)
+    time.now += 1
+    assert queue.take() == ["a"]
+    time.now += 9
+    assert queue.take() == []
+
+
+def test_events_until_a_distant_deadline_leave_nothing_behind(time: Time) -> None:
+    """Every event of a job with a deadline ends with the wish to be looked at when that falls."""
+    queue: WorkQueue[int] = WorkQueue(time)
+    for number in range(20_000):
+        key = number % 10
+        queue.add(key)
+        assert queue.take() == [key]
+        queue.add(key, 86_400.0 - time.now)
+        time.now += 0.001
+    assert len(queue) == 10
+    assert queue.entries <= 100
+
+
+def test_the_pause_doubles_with_every_failure_in_a_row_up_to_a_limit(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    backoffs = [queue.retry("a") for _ in range(12)]
+    assert backoffs[:4] == [0.1, 0.2, 0.4, 0.8]
+    assert backoffs[-2:] == [30.0, 30.0]
+    assert (queue.failures("a"), queue.retries) == (12, 12)
+    assert queue.retry("b") == 0.1
+    assert queue.retry("b", after=7.0) == 7.0
+    queue.succeeded("a")
+    assert (queue.failures("a"), queue.retry("a")) == (0, 0.1)
+
+
+def test_a_wish_that_an_earlier_one_has_replaced_is_granted_once(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    queue.add("a", 10.0)
+    queue.add("a", 1.0)
+    time.now += 1.0
+    assert queue.take() == ["a"]
+    queue.add("a", 60.0)
+    time.now += 9.0  # that is when the first wish would have been due
+    assert queue.take() == []
+    time.now += 51.0
+    assert queue.take() == ["a"]
+
+
+def test_who_is_woken_once_waits_again(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    queue.wake()
+    assert queue.wait(SECONDS) == [], "at once"
+    waited: list[list[str]] = []
+    waiting = threading.Thread(target=lambda: waited.append(queue.wait(SECONDS)), daemon=True)
+    waiting.start()
+    queue.add("a")
+    waiting.join(SECONDS)
+    assert waited == [["a"]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1000), st.booleans()), max_size=300))
+def test_it_holds_a_few_entries_a_key_whatever_is_wished(steps: list[tuple[int, float, bool]]) -> None:
+    time, wishes = Time(), dict[int, float]()
+    queue: WorkQueue[int] = WorkQueue(time)
+    for key, after, takes in steps:
+        queue.add(key, after)
+        wishes[key] = min(wishes.get(key, float("inf")), time.now + after)
+        assert queue.entries <= 64 + 2 * len(queue)
+        if takes:
+            time.now += after / 2
+            due = {key for key, at in wishes.items() if at <= time.now}
+            assert set(queue.take()) == due
+            wishes = {key: at for key, at in wishes.items() if key not in due}
+    assert len(queue) == len(wishes)
+
+
+class Wall:
+    """The wall clock of the machine, which somebody sets."""
+
+    def __init__(self) -> None:
+        self.offset = 0.0
+
+    def __call__(self) -> float:
+        return START + self.offset
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+@pytest.fixture
+def stumbling(world: World, wall: Wall) -> Iterator[Driver]:
+    """A driver whose first creation of a pod fails, just as the wall clock is set back by an hour."""
+    tries = count(1)
+
+    class Wire:
+        def __getattr__(self, verb: str) -> object:
+            return getattr(world.memory, verb)
+
+        def create(self, resource: Resource, *args: object, **kwargs: object) -> object:
+            if resource == PODS and next(tries) == 1:
+                wall.offset -= 3600
+                raise Unavailable("create pods: no answer")
+            return world.memory.create(resource, *args, **kwargs)  # type: ignore[arg-type]
+
+    driver = Driver(Wire(), clock=wall)  # type: ignore[arg-type]
+    driver.start()
+    yield driver
+    driver.stop()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_wall_clock_that_is_set_back_delays_no_retry(world: World, stumbling: Driver) -> None:
+    world.submit(tfjob())
+    until(lambda: len(world.pods()) == 3, SECONDS)
+
+
+def test_a_wall_clock_that_is_set_forward_makes_deadlines_fire(world: World, wall: Wall) -> None:
+    driver = Driver(world.memory, clock=wall)
+    driver.start()
+    try:
+        world.submit(tfjob(activeDeadlineSeconds=3600))
+        until(lambda: len(world.pods()) == 3, SECONDS)
+        world.run_pods()
+        until(lambda: world.status().get("phase") == "Running", SECONDS)
+        wall.offset += 7200
+        driver.wake()  # it comes round by itself every few seconds
+        until(lambda: world.status().get("phase") == "Failed", SECONDS)
+        assert world.status()["reason"] == "DeadlineExceeded"
+    finally:
+        driver.stop()
+
+
+def test_what_a_driver_wrote_whose_clock_was_ahead_postpones_nothing(world: World, wall: Wall) -> None:
+    ahead = Driver(world.memory, clock=lambda: wall() + 3600)
+    world.submit(tfjob(workers=3))
+    while ahead.step():
+        pass
+    world.run_pods()
+    while ahead.step():
+        pass
+    assert world.status()["phase"] == "Running"
+    driver = Driver(world.memory, clock=wall)
+    driver.start()
+    try:
+        world.end_pod("mnist-worker-1", 0)
+        until(lambda: world.status().get("succeeded", {}) != {}, SECONDS)
+        assert world.memory.get(TFJOBS, "default", "mnist")["status"]["replicaStatuses"]["Worker"]["succeeded"] == 1
+    finally:
+        driver.stop()
+
+
+PERIOD = 300.0
+
+
+class Looks(MetricsRecorder):
+    """Counts how often a job is looked at."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def reconciled(self, seconds: float) -> None:
+        self.total += 1
+
+
+@pytest.fixture
+def looks() -> Looks:
+    return Looks()
+
+
+def seen(driver: Driver, looks: Looks) -> int:
+    """How many jobs a pass looks at to which nothing has happened."""
+    before = looks.total
+    driver.step(driver._queue.take())
+    return looks.total - before
+
+
+def rest(driver: Driver) -> None:
+    """Nothing is left to do, and nothing that has changed is left to be seen."""
+    while driver.step():
+        pass
+    driver.step(driver._queue.take())
+
+
+# Of a driver
+
+
+def test_every_job_is_looked_at_once_a_period_and_never_many_together(world: World, looks: Looks) -> None:
+    driver = Driver(
+        world.memory,
+        clock=world.clock,
+        monotonic=world.clock,
+        recorder=looks,
+        settings=DriverSettings(resync=PERIOD),
+    )
+    for number in range(60):
+        world.submit(tfjob(f"job-{number}", workers=50))  # waits for ever
+    rest(driver)
+    for _ in range(3):
+        found = []
+        for _ in range(60):
+            world.clock.now += PERIOD / 60
+            found.append(seen(driver, looks))
+        assert sum(found) == 60
+        assert max(found) <= 12
+
+
+def test_a_job_that_is_gone_is_no_reason_to_wake(world: World) -> None:
+    settings = DriverSettings(resync=PERIOD)
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    world.submit(tfjob(workers=50))
+    rest(driver)
+    assert driver._resync.pause(world.clock.now, PERIOD) < PERIOD
+    world.memory.delete(TFJOBS, "default", "mnist")
+    rest(driver)
+    assert driver._resync.pause(world.clock.now, PERIOD) == PERIOD
+
+
+def test_the_death_of_a_driver_is_a_reason_to_look_at_its_jobs_alone(world: World, looks: Looks) -> None:
+    leadership = Hands(ME)
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, recorder=looks, leadership=leadership)
+    for number in range(20):
+        world.submit(tfjob(f"mine-{number}", workers=50))
+    for number in range(3):
+        world.submit(claimed_by(OTHER, name=f"orphan-{number}", workers=50))
+    rest(driver)
+    assert seen(driver, looks) == 0
+    leadership.dead = frozenset({OTHER})
+    assert seen(driver, looks) == 3
+    assert {world.status(f"orphan-{number}")["driver"] for number in range(3)} == {ME}
+
+
+def test_what_comes_while_all_there_is_is_looked_at_is_dealt_with_first() -> None:
+    """A driver that has just begun has each of twenty jobs looked at, one at a time, when another one is submitted."""
+    world = World(clock=RunningClock())
+    for number in range(20):
+        world.submit(tfjob(f"old-{number}", workers=1, ps=0, suspend=True))
+    world.settle()
+    for number in range(20):  # each has something to be written, and nothing to be decided
+        world.memory.patch(TFJOBS, "default", f"old-{number}", {"spec": {"runPolicy": {"backoffLimit": 7}}})
+    written: list[str] = []
+    gate = threading.Event()
+
+    def before(verb: str, resource: Any, namespace: Any = None, name: Any = None, *_: Any, **__: Any) -> None:
+        if resource == TFJOBS and verb in ("replace", "patch"):
+            written.append(str(name))
+            assert gate.wait(SECONDS)
+
+    driver = Driver(disturbed(world.memory, before), clock=world.clock, settings=DriverSettings(workers=1))
+    driver.start()
+    try:
+        until(lambda: driver.readings().work.depth == 19 and len(written) == 1, SECONDS)
+        world.submit(tfjob("new"))
+        until(lambda: driver.readings().work.depth == 20, SECONDS)
+        gate.set()
+        until(lambda: {f"old-{number}" for number in range(20)} < set(written), SECONDS)
+    finally:
+        gate.set()
+        driver.stop()
+    assert written[1] == "new"
+
+
+# The order in which workers take what waits for them
+
+
+def test_what_has_changed_goes_first_each_in_its_order() -> None:
+    lanes: PriorityQueue[str] = PriorityQueue()
+    for key in ("a", "b", "c"):
+        lanes.add(key, 1.0, urgent=False)
+    for key in ("x", "y"):
+        lanes.add(key, 2.0, urgent=True)
+    assert [lanes.take() for _ in range(5)] == [("x", 2.0), ("y", 2.0), ("a", 1.0), ("b", 1.0), ("c", 1.0)]
+
+
+def test_one_that_waits_already_waits_once_and_moves_up_when_something_happens_to_it() -> None:
+    lanes: PriorityQueue[str] = PriorityQueue()
+    lanes.add("a", 1.0, urgent=False)
+    lanes.add("b", 2.0, urgent=False)
+    assert not lanes.add("b", 3.0, urgent=True)
+    assert not lanes.add("b", 4.0, urgent=False)
+    assert len(lanes) == 2
+    assert [lanes.take(), lanes.take()] == [("b", 2.0), ("a", 1.0)]
+    assert lanes.add("b", 5.0, urgent=False)
+
+
+def test_what_can_wait_does_not_wait_for_ever_however_much_happens() -> None:
+    lanes: PriorityQueue[str] = PriorityQueue()
+    for number in range(3):
+        lanes.add(f"quiet-{number}", 0.0, urgent=False)
+    taken = []
+    for number in range(100):
+        lanes.add(f"busy-{number}", 0.0, urgent=True)
+        lanes.add(f"busier-{number}", 0.0, urgent=True)
+        taken.append(lanes.take()[0])
+    assert [key for key in taken if key.startswith("quiet")] == ["quiet-0", "quiet-1", "quiet-2"]
+    assert taken[:5] == ["busy-0", "busier-0", "busy-1", "busier-1", "busy-2"]
+
+
+# When each is due
+
+
+@given(
+    st.floats(0, 1e6),
+    st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans(), st.floats(0.01, 400.0)), max_size=60),
+)
+def test_whoever_stays_is_due_once_a_period(start: float, steps: list[tuple[str, bool, float]]) -> None:
+    resync, now = ResyncSchedule(PERIOD, start), start
+    since: dict[JobRef, float] = {}  # when each that is there was due last, or came
+    for name, comes, later in steps:
+        ref = JobRef(TFJOBS, "default", name)
+        if comes and ref not in since:
+            resync.add(ref)
+            since[ref] = now
+        elif not comes:
+            resync.discard(ref)
+            since.pop(ref, None)
+        asleep, now = later, now + later
+        due = resync.due(now)
+        assert len(due) == len(set(due))
+        assert set(due) <= since.keys()
+        since.update(dict.fromkeys(due, now))
+        assert all(now - last < PERIOD * 1.01 + asleep for last in since.values())
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True), st.floats(0, 1e6))
+def test_who_sleeps_as_long_as_it_may_comes_to_each_once_a_period(names: list[str], start: float) -> None:
+    resync, now, beat = ResyncSchedule(PERIOD, start), start, 15.0
+    refs = [JobRef(TFJOBS, "default", name) for name in names]
+    for ref in refs:
+        resync.add(ref)
+    found: list[JobRef] = []
+    rounds = 0
+    while now < start + PERIOD * 1.01:
+        pause = resync.pause(now, beat)
+        assert 0 < pause <= beat
+        now, rounds = now + pause, rounds + 1
+        found += resync.due(now)
+    assert set(found) == set(refs)
+    assert rounds <= PERIOD / beat + 2 * len(refs) + 1
+
+
+def test_where_one_kind_shows_that_the_server_was_set_back_the_others_are_listed_anew(world: World) -> None:
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+    driver.informers.start()
+    try:
+        assert driver.informers.wait_synced(SECONDS)
+        reflectors = driver.informers._reflectors
+        before = {kind: reflector.lists for kind, reflector in reflectors.items()}
+        reflectors[TFJOBS]._set_back()
+        more = {kind: count + (kind != TFJOBS) for kind, count in before.items()}
+        until(lambda: {kind: reflector.lists for kind, reflector in reflectors.items()} == more, SECONDS)
+    finally:
+        driver.stop()

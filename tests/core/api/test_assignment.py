@@ -1,0 +1,296 @@
+"""How many replicas a job has: within which bounds, and what follows where it has been granted another number.
+
+Which replica sits on which node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.builders import START, replicas, v1_job, v1alpha1_job, volcano_job
+from tests.core.strategies import JOBS
+from tf_dist.core.api.assignment import (
+    Admit,
+    Resize,
+    assign_nodes,
+    expected_job,
+    granted_job,
+    grows_live,
+    largest_job,
+    replica_bounds,
+    replica_counts,
+    replica_nodes,
+    resize_restarts,
+)
+from tf_dist.core.api.context import matching_replicas
+from tf_dist.core.api.job import CompletionByCounts, Job, ReplicaId, Scheduling, SuccessRule, TFConfigStyle
+from tf_dist.core.api.pod_events import PodClassification
+from tf_dist.core.api.pods import PodPhase, PodView
+from tf_dist.core.api.status import Admission, Counts, Phase, Status
+from tf_dist.core.podbuilder import services
+from tf_dist.core.podbuilder.tf_config import build_tf_config
+from tf_dist.core.reconciler.status_writer import ready_text
+
+
+def placed(**sizes: int) -> Status:
+    return Status(admission=Admission(START, sizes=sizes))
+
+
+def elastic(least: int = 1, count: int = 3, most: int = 6, **fields: Any) -> Job:
+    worker = replicas("Worker", count, min_replicas=least, max_replicas=most)
+    fields.setdefault("scheduling", Scheduling(min_available=least + 1))
+    return v1_job(replicas("PS", 1), worker, **fields)
+
+
+def numbers(job: Job, status: Status) -> list[int]:
+    return [spec.replicas for spec in granted_job(job, status).replica_specs]
+
+
+def test_a_job_without_a_place_or_without_sizes_is_what_its_document_says() -> None:
+    job = elastic()
+    assert granted_job(job, Status()) is job
+    assert granted_job(job, placed()) is job
+    assert granted_job(job, placed(ps=1, worker=3)) is job
+    waits_again = Status(last_sizes={"worker": 2, "ps": 1})
+    assert granted_job(job, waits_again) is job
+
+
+def test_it_has_what_it_was_granted_less_when_the_document_says_less() -> None:
+    assert numbers(elastic(), placed(ps=1, worker=2)) == [1, 2]
+    assert numbers(elastic(), placed(ps=1, worker=6)) == [1, 6]
+    assert numbers(elastic(most=4), placed(ps=1, worker=6)) == [1, 4]
+    assert numbers(v1_job(), placed(ps=1, worker=5)) == [1, 2]
+
+
+def test_a_type_that_came_later_is_not_held_back() -> None:
+    job = v1_job(replicas("PS", 1), replicas("Worker", 2), replicas("Evaluator", 1))
+    assert numbers(job, placed(ps=1, worker=1)) == [1, 1, 1]
+
+
+def test_after_its_end_it_still_has_the_size_it_had() -> None:
+    running = replace(placed(ps=1, worker=2), phase=Phase.RUNNING)
+    over = running.to(Phase.FAILED, START, "PodFailed", "it failed")
+    assert over.admission is None
+    assert numbers(elastic(), over) == [1, 2]
+
+
+def test_what_a_verdict_will_make_of_it_and_the_most_it_may_ever_be() -> None:
+    job, status = elastic(), placed(ps=1, worker=2)
+    resize = Resize(sizes={"worker": 5}, placement={}, message="")
+
+    def workers(found: Job) -> int:
+        return found.replica_specs[1].replicas
+
+    assert workers(expected_job(job, status, resize)) == 5
+    assert workers(expected_job(job, Status(), Admit(sizes={"worker": 1, "ps": 1}))) == 1
+    assert workers(expected_job(job, status, Admit())) == 2
+    assert workers(expected_job(job, status, None)) == 2
+    assert workers(largest_job(job)) == 6
+
+
+def test_tf_config_services_and_success_follow() -> None:
+    job = elastic(success=(SuccessRule(type="worker"),))
+    two = granted_job(job, placed(ps=1, worker=2))
+    five = granted_job(job, placed(ps=1, worker=5))
+    assert set(services.build_services(two)) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
+    assert len(services.build_services(five)) == 6
+    config = json.loads(build_tf_config(five, five.replicas[-1]) or "")
+    assert (len(config["cluster"]["worker"]), config["task"]["index"]) == (5, 4)
+    assert len(matching_replicas(two, "worker", None)) == 2
+    status = replace(placed(ps=1, worker=2), counts={"worker": Counts(running=2, ready=2)})
+    assert ready_text(job, status) == "2/2"
+
+
+def test_nobody_waits_for_more_than_there_are() -> None:
+    job = volcano_job(replicas("ps", 1), replicas("worker", 4), min_available=5)
+    job = replace(job, counting=CompletionByCounts(min_available=5, min_success=4))
+    small = granted_job(job, placed(ps=1, worker=2))
+    assert small.counting == CompletionByCounts(min_available=3, min_success=3)
+    assert small.scheduling.min_available == 3
+    assert [spec.min_replicas for spec in small.replica_specs] == [1, 2]
+
+
+@given(JOBS, st.dictionaries(st.sampled_from(("ps", "worker", "chief", "master", "x")), st.integers(0, 9)))
+def test_granting_twice_is_granting_once_and_nothing_is_needed_that_is_not_there(job: Job, sizes: Any) -> None:
+    once = granted_job(job, placed(**sizes))
+    assert granted_job(once, placed(**sizes)) == once
+    assert once.scheduling.min_available <= max(job.scheduling.min_available, 0)
+    for asked, spec in zip(job.replica_specs, once.replica_specs, strict=True):
+        assert spec.replicas <= asked.most
+        assert spec.min_replicas <= max(spec.replicas, 0)
+    if sizes:
+        assert once.scheduling.min_available <= max(len(once.replicas), job.scheduling.min_available)
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (v1_job(), {"ps": (1, 1), "worker": (2, 2)}),
+        (elastic(1, 3, 6), {"ps": (1, 1), "worker": (1, 6)}),
+        # The gang's own minimum says more than those of its types: workers make it up.
+        (elastic(1, 4, 4, scheduling=Scheduling(min_available=4)), {"ps": (1, 1), "worker": (3, 4)}),
+        # It says less: workers may be missing, the first and the servers may not.
+        (v1_job(replicas("PS", 2), replicas("Worker", 3), scheduling=Scheduling(min_available=3)), {"worker": (1, 3)}),
+        (v1_job(replicas("PS", 2), replicas("Worker", 3), scheduling=Scheduling(min_available=1)), {"worker": (1, 3)}),
+        (
+            v1_job(replicas("Chief", 1), replicas("Worker", 0), scheduling=Scheduling(min_available=1)),
+            {"chief": (1, 1), "worker": (0, 0)},
+        ),
+        # However few of them a task asks for, all parameter servers are needed.
+        (
+            volcano_job(replicas("ps", 2, min_replicas=1), replicas("worker", 4, min_replicas=2), min_available=3),
+            {"ps": (2, 2), "worker": (1, 4)},
+        ),
+        (volcano_job(replicas("task", 6), min_available=4), {"task": (4, 6)}),
+        (v1alpha1_job(), {"master": (1, 1), "worker": (1, 1), "ps": (2, 2)}),
+    ],
+)
+def test_bounds(job: Job, expected: dict[str, tuple[int, int]]) -> None:
+    found = replica_bounds(job)
+    assert {type_: found[type_] for type_ in expected} == expected
+
+
+@given(JOBS)
+def test_bounds_are_bounds_and_reach_the_minimum_of_the_gang(job: Job) -> None:
+    found = replica_bounds(job)
+    for spec in job.replica_specs:
+        least, most = found[spec.type]
+        assert 0 <= least <= spec.replicas <= most
+    needed = min(job.scheduling.min_available, len(job.replicas))
+    assert sum(least for least, _ in found.values()) >= needed
+
+
+SERVED = {"ps": 1, "worker": 2}
+ALONE = {"worker": 2}
+
+
+@pytest.mark.parametrize(
+    ("style", "before", "after", "expected"),
+    [
+        (TFConfigStyle.V1, SERVED, {"ps": 1, "worker": 2}, False),
+        (TFConfigStyle.V1, SERVED, {"ps": 1, "worker": 3}, True),
+        (TFConfigStyle.V1, SERVED, {"ps": 1, "worker": 1}, False),
+        (TFConfigStyle.V1, ALONE, {"worker": 1}, True),
+        (TFConfigStyle.V1, {"ps": 2, "worker": 2}, {"ps": 1, "worker": 2}, True),
+        (TFConfigStyle.V1ALPHA1, SERVED, {"ps": 1, "worker": 1}, False),
+        (TFConfigStyle.VOLCANO, SERVED, {"ps": 1, "worker": 3}, True),
+        (TFConfigStyle.SPARSE, SERVED, {"ps": 1, "worker": 9}, False),
+        (TFConfigStyle.SPARSE, SERVED, {"ps": 1, "worker": 1}, False),
+        (TFConfigStyle.SPARSE, SERVED, {"ps": 2, "worker": 2}, True),
+        (TFConfigStyle.NONE, SERVED, {"ps": 2, "worker": 9}, False),
+    ],
+)
+def test_who_can_go_on_among_others(
+    style: TFConfigStyle, before: dict[str, int], after: dict[str, int], expected: bool
+) -> None:
+    specs = [replicas(type_, count) for type_, count in after.items()]
+    assert resize_restarts(v1_job(*specs, tf_config=style), before, after) is expected
+
+
+@pytest.mark.parametrize(
+    ("style", "expected"),
+    [(TFConfigStyle.SPARSE, True), (TFConfigStyle.V1, False), (TFConfigStyle.NONE, True)],
+)
+def test_who_grows_live(style: TFConfigStyle, expected: bool) -> None:
+    assert grows_live(elastic(tf_config=style)) is expected
+
+
+def test_tasks_that_are_nothing_to_tensorflow_are_in_nobodys_configuration() -> None:
+    job = volcano_job(replicas("ps", 1), replicas("worker", 1), replicas("watcher", 3), tf_config=TFConfigStyle.VOLCANO)
+    assert not resize_restarts(job, {**replica_counts(job), "watcher": 1}, replica_counts(job))
+
+
+def facts(**on: str) -> PodClassification:
+    """``worker_0="n1"``: a pod of that replica, on that node ("": on none yet)."""
+    current = {}
+    for name, node in on.items():
+        type_, _, index = name.partition("_")
+        replica = ReplicaId(type_, int(index))
+        current[replica] = PodView(
+            name=name, uid=name, replica=replica, attempt="1.0.0", phase=PodPhase.PENDING, node=node
+        )
+    return PodClassification(current, (), {}, frozenset())
+
+
+def job(workers: int = 4) -> Job:
+    return v1_job(replicas("PS", 1), replicas("Worker", workers))
+
+
+def given_to(placement: Any, there: PodClassification, *wanted: int) -> list[str]:
+    ids = [ReplicaId("worker", index) for index in wanted]
+    found = assign_nodes(job(), placement, there, ids)
+    return [found.get(one, "") for one in ids]
+
+
+PLACEMENT = {"ps": {"n2": 1}, "worker": {"n1": 2, "n2": 1, "n3": 1}}
+
+
+def test_the_lowest_indexes_sit_beside_the_servers_then_where_most_are() -> None:
+    assert replica_nodes(job(), PLACEMENT, "worker") == ("n2", "n1", "n1", "n3")
+    assert replica_nodes(job(), PLACEMENT, "ps") == ("n2",)
+    assert replica_nodes(job(), PLACEMENT, "chief") == ()
+    reordered = {"worker": dict(sorted(PLACEMENT["worker"].items(), reverse=True)), "ps": PLACEMENT["ps"]}
+    assert replica_nodes(job(), reordered, "worker") == replica_nodes(job(), PLACEMENT, "worker")
+
+
+def test_at_first_everybody_gets_the_own_seat() -> None:
+    assert given_to(PLACEMENT, facts(), 0, 1, 2, 3) == ["n2", "n1", "n1", "n3"]
+
+
+def test_a_replica_that_comes_back_gets_the_node_it_had() -> None:
+    there = facts(worker_0="n2", worker_2="n1", worker_3="n3")
+    assert given_to(PLACEMENT, there, 1) == ["n1"]
+    assert given_to(PLACEMENT, facts(worker_0="n2", worker_1="n1", worker_2="n1"), 3) == ["n3"]
+
+
+def test_one_whose_seat_is_taken_gets_the_one_that_is_free() -> None:
+    # Worker 1 came to worker 0's seat somehow.
+    there = facts(worker_1="n2", worker_2="n1", worker_3="n3")
+    assert given_to(PLACEMENT, there, 0) == ["n1"]
+
+
+def test_pods_without_a_node_yet_keep_their_seats() -> None:
+    assert given_to(PLACEMENT, facts(worker_0="", worker_1=""), 2, 3) == ["n1", "n3"]
+
+
+def test_without_a_free_seat_any_node_will_do() -> None:
+    assert given_to({"worker": {"n1": 1}}, facts(), 0, 1) == ["n1", ""]
+    assert given_to({"worker": {"n1": 1}}, facts(worker_0="n1"), 1) == [""]
+    assert given_to({}, facts(), 0) == [""]
+    # A pod beyond the placement sits on a node of it.
+    assert given_to({"worker": {"n1": 1}}, facts(worker_0="n1", worker_1="n1"), 2) == [""]
+
+
+NODES = st.sampled_from(("n1", "n2", "n3"))
+
+
+@given(
+    placement=st.dictionaries(NODES, st.integers(1, 3)),
+    on=st.dictionaries(st.integers(0, 8), st.one_of(st.just(""), NODES)),
+)
+def test_no_node_gets_more_than_was_granted_there(placement: dict[str, int], on: dict[int, str]) -> None:
+    there = facts(**{f"worker_{index}": node for index, node in on.items()})
+    missing = [ReplicaId("worker", index) for index in range(9) if index not in on]
+    wide = job(9)
+    found = assign_nodes(wide, {"worker": placement}, there, missing)
+    bound = Counter(node for node in on.values() if node)
+    for node, count in Counter(found.values()).items():
+        assert bound[node] + count <= placement[node]
+    assert set(found) <= set(missing)
+    assert found == assign_nodes(wide, {"worker": placement}, there, missing[::-1])
+    if not on:
+        assert len(found) == min(9, sum(placement.values()))
+    # Whoever is made next sits where it would have sat at once, when those before have come to their seats.
+    if found and not on:
+        first = missing[0]
+        moved = replace(there, current={**there.current, **facts(worker_0=found[first]).current})
+        assert assign_nodes(wide, {"worker": placement}, moved, missing[1:]) == {
+            r: n for r, n in found.items() if r != first
+        }

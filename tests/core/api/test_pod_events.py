@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.builders import replicas, v1_job
+from tf_dist.core.api.job import Event, ReplicaId
+from tf_dist.core.api.pod_events import PodEvent, describe_event, describe_events, exit_text, signal_name
+from tf_dist.core.api.pods import Exit
+from tf_dist.core.api.timestamps import format_micro_time, format_time, parse_time, round_time
+
+
+@pytest.mark.parametrize(
+    ("exit_", "text"),
+    [
+        (None, "failed without an exit code"),
+        (Exit(None), "failed without an exit code"),
+        (Exit(None, "Evicted"), "failed: Evicted"),
+        (Exit(1), "exited with code 1"),
+        (Exit(1, "Error"), "exited with code 1"),
+        (Exit(1, "ContainerCannotRun"), "exited with code 1 (ContainerCannotRun)"),
+        (Exit(137), "exited with code 137 (SIGKILL)"),
+        (Exit(-15), "exited with code -15 (SIGTERM)"),
+        (Exit(255), "exited with code 255"),
+        (Exit(137, "OOMKilled"), "was killed for its memory (OOMKilled, code 137)"),
+    ],
+)
+def test_an_end_in_words(exit_: Exit | None, text: str) -> None:
+    assert exit_text(exit_) == text
+
+
+@given(st.one_of(st.none(), st.integers(-(2**31), 2**31)))
+def test_every_code_has_a_signal_or_none(code: int | None) -> None:
+    assert signal_name(code) == "" or signal_name(code).startswith("SIG")
+
+
+@pytest.mark.parametrize("event", list(Event))
+def test_every_event_has_a_sentence(event: Event) -> None:
+    job = v1_job()
+    sentence = describe_event(job, PodEvent(event=event, spec=job.replica_specs[1], replica=ReplicaId("worker", 1)))
+    assert "worker" in sentence
+    assert not sentence.endswith(".")
+
+
+def test_of_many_events_the_first_three_are_told() -> None:
+    spec = replicas("Worker", 5)
+    many = [PodEvent(event=Event.NODE_LOST, spec=spec, replica=ReplicaId("worker", i)) for i in range(5)]
+    assert describe_events(v1_job(spec), many) == (
+        "worker-0 is lost with its node; worker-1 is lost with its node; worker-2 is lost with its node; and 2 more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2027-01-15T08:00:00Z", 1_800_000_000.0),
+        ("2027-01-15T08:00:00.123456Z", 1_800_000_000.123456),
+        ("2027-01-15T10:00:00+02:00", 1_800_000_000.0),
+        ("2027-01-15T08:00:00", 1_800_000_000.0),
+        ("0001-01-01T00:00:00Z", -62135596800.0),
+        ("", None),
+        (None, None),
+        ("soon", None),
+    ],
+)
+def test_times_as_the_api_writes_them(text: str | None, seconds: float | None) -> None:
+    assert parse_time(text) == seconds
+
+
+@given(st.floats(0, 1e10))
+def test_a_rounded_time_reads_back_the_same(seconds: float) -> None:
+    moment = round_time(seconds)
+    assert parse_time(format_micro_time(moment)) == moment
+    assert round_time(moment) == moment
+    assert 0 <= moment - (parse_time(format_time(moment)) or 0.0) < 1

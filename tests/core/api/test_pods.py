@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.builders import observed, v1_job
+from tf_dist.core.api.context import Observed
+from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.api.pods import PodPhase, pod_view
+from tf_dist.core.reconciler.reconcile import reconcile
+
+LABELS = {"tf-dist.dev/replica-type": "worker", "tf-dist.dev/replica-index": "1", "tf-dist.dev/attempt": "1.0.0"}
+
+
+def raw(status: Any = None, **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "p", "labels": LABELS, **metadata}, "status": status}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        None,
+        {},
+        {"tf-dist.dev/replica-type": "worker"},
+        {"tf-dist.dev/replica-index": "1"},
+        {**LABELS, "tf-dist.dev/replica-index": ""},
+        {**LABELS, "tf-dist.dev/replica-index": "one"},
+        {**LABELS, "tf-dist.dev/replica-index": "-1"},
+        {**LABELS, "tf-dist.dev/replica-index": "²"},
+    ],
+)
+def test_a_pod_whose_labels_name_no_replica_is_nobodys(labels: Any) -> None:
+    assert pod_view(raw(labels=labels)) is None
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        None,
+        {},
+        {"phase": None},
+        {"phase": "Nonsense"},
+        {"phase": "Pending", "containerStatuses": None, "conditions": None},
+        {"phase": "Pending", "containerStatuses": [{}], "conditions": [{}]},
+        {"phase": "Pending", "containerStatuses": [{"state": None, "lastState": None, "restartCount": None}]},
+    ],
+)
+def test_a_pod_that_says_nothing_is_pending(status: Any) -> None:
+    view = pod_view({**raw(status), "spec": None}, "tensorflow")
+    assert view is not None
+    assert (view.phase, view.exit, view.restarts, view.ready, view.node) == (PodPhase.PENDING, None, 0, False, "")
+
+
+def test_a_huge_index_is_a_replica_the_job_does_not_have() -> None:
+    view = pod_view(raw(labels={**LABELS, "tf-dist.dev/replica-index": "9" * 60}))
+    assert view is not None
+    plan = reconcile(v1_job(), Observed(now=1.0, pods=(view,)))
+    assert plan.status.seen == frozenset()
+
+
+def test_the_container_that_trains_is_the_one_that_counts_wherever_it_stands() -> None:
+    statuses = [
+        {"name": "sidecar", "state": {"terminated": {"exitCode": 0}}, "restartCount": 2},
+        {"name": "tensorflow", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, "restartCount": 1},
+    ]
+    view = pod_view(raw({"phase": "Failed", "containerStatuses": statuses}), "tensorflow")
+    assert view is not None
+    assert view.exit is not None
+    assert (view.exit.code, view.exit.out_of_memory, view.restarts) == (137, True, 3)
+
+
+def test_where_no_container_has_that_name_the_first_one_counts() -> None:
+    statuses = [{"name": "main", "state": {"terminated": {"exitCode": 3}}}]
+    view = pod_view(raw({"phase": "Failed", "containerStatuses": statuses}), "tensorflow")
+    assert view is not None
+    assert view.exit is not None
+    assert view.exit.code == 3
+
+
+def test_a_failed_pod_without_containers_says_why_itself() -> None:
+    view = pod_view(raw({"phase": "Failed", "reason": "Evicted", "message": "out of disk"}))
+    assert view is not None
+    assert view.exit is not None
+    assert (view.evicted, view.exit.code, view.exit.reason, view.exit.message) == (True, None, "Evicted", "out of disk")
+
+
+@pytest.mark.parametrize(("stamp", "deleting"), [("2027-01-15T08:00:00Z", True), (None, False)])
+def test_a_pod_with_a_time_of_deletion_is_being_deleted(stamp: Any, deleting: bool) -> None:
+    view = pod_view(raw(deletionTimestamp=stamp))
+    assert view is not None
+    assert view.deleting is deleting
+
+
+@pytest.mark.parametrize(
+    ("status", "evicted", "lost"),
+    [
+        ({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True"}]}, True, False),
+        ({"phase": "Failed", "reason": "Preempting"}, True, False),
+        ({"phase": "Failed", "reason": "NodeShutdown"}, True, False),
+        ({"phase": "Running", "reason": "NodeLost"}, False, True),
+        ({"phase": "Unknown"}, False, True),
+        ({"phase": "Failed"}, False, False),
+    ],
+)
+def test_what_a_cluster_did_to_a_pod_is_told_from_what_the_pod_did(status: Any, evicted: bool, lost: bool) -> None:
+    view = pod_view(raw(status))
+    assert view is not None
+    assert (view.evicted, view.node_lost) == (evicted, lost)
+
+
+def test_the_replica_and_attempt_are_what_the_labels_say() -> None:
+    view = pod_view(raw())
+    assert view is not None
+    assert (view.replica, view.attempt) == (ReplicaId("worker", 1), "1.0.0")
+
+
+JSON_STATUS = st.fixed_dictionaries(
+    {},
+    optional={
+        "phase": st.sampled_from((None, "Pending", "Running", "Succeeded", "Failed", "Unknown", "Odd")),
+        "reason": st.sampled_from((None, "", "Evicted", "NodeLost")),
+        "startTime": st.sampled_from((None, "", "yesterday", "2027-01-15T08:00:00Z", "2027-01-15T08:00:00")),
+        "conditions": st.sampled_from((None, [], [{"type": "Ready", "status": "True"}], [{"type": "PodScheduled"}])),
+        "containerStatuses": st.lists(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "name": st.sampled_from(("tensorflow", "other")),
+                    "restartCount": st.sampled_from((None, 0, 7)),
+                    "state": st.sampled_from((None, {}, {"running": {}}, {"waiting": {}}, {"terminated": {}})),
+                    "lastState": st.sampled_from((None, {"terminated": {"exitCode": 1}}, {"terminated": {}})),
+                },
+            ),
+            max_size=2,
+        ),
+    },
+)
+
+
+@given(st.lists(JSON_STATUS, min_size=3, max_size=3))
+def test_no_pod_is_too_odd_to_decide_on(statuses: list[Any]) -> None:
+    pods = [
+        {"metadata": {"name": name, "labels": {**LABELS, "tf-dist.dev/replica-type": type_}}, "status": status}
+        for name, type_, status in zip("abc", ("worker", "ps", "nobody"), statuses, strict=True)
+    ]
+    assert reconcile(v1_job(), observed(v1_job(), *pods)).actions

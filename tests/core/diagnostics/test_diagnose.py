@@ -1,0 +1,193 @@
+"""Why a job waits or failed, in sentences that say what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.builders import ON_FAILURE, START, ended, pod, replicas, running, v1_job, views
+from tf_dist.core.api.job import Dependency
+from tf_dist.core.api.status import Admission, Attempts, Failure, Phase, RestartBackoff, Status
+from tf_dist.core.diagnostics.diagnose import Category, Diagnosis, Level, diagnose
+
+ADMITTED = Admission(START)
+
+
+def first(status: Status, *pods: Any, job: Any = None) -> Diagnosis:
+    return diagnose(job or v1_job(), status, views(*pods), START)[0]
+
+
+def live(**fields: Any) -> Status:
+    return Status(phase=Phase.RUNNING, admission=ADMITTED, **fields)
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_there_is_always_something_to_say(phase: Phase) -> None:
+    assert first(Status(phase=phase, reason="Whatever", message="something happened")).summary
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "message", "category", "advice"),
+    [
+        (137, "OOMKilled", "", Category.MEMORY, "limits.memory"),
+        (137, "Error", "", Category.FAILURE, "often the kernel"),
+        (127, "StartError", "not found", Category.COMMAND, "command and args"),
+        (1, "Error", "ModuleNotFoundError: No module named 'numpy'", Category.COMMAND, "install it"),
+        (139, "Error", "", Category.FAILURE, "native code"),
+        (143, "Error", "", Category.EVICTION, "who deleted the pod"),
+        (3, "Error", "boom", Category.FAILURE, "end of its log"),
+        (134, "Error", "", Category.FAILURE, "SIGABRT"),
+    ],
+)
+def test_how_a_replica_ended_says_what_to_do(
+    code: int, reason: str, message: str, category: Category, advice: str
+) -> None:
+    job = v1_job()
+    found = first(live(), pod(job, "worker-0", ended(code, reason, message)))
+    assert (found.level, found.category, found.detail) == (Level.ERROR, category, message)
+    assert advice in found.resolution
+    failure = Failure(event="PodFailed", replica="worker-0", code=code, reason=reason, message=message)
+    over = first(Status(phase=Phase.FAILED, reason="PodFailed", message="it failed", failure=failure))
+    assert (over.category, over.resolution) == (found.category, found.resolution)
+
+
+@pytest.mark.parametrize(
+    ("reason", "category"),
+    [
+        ("DeadlineExceeded", Category.DEADLINE),
+        ("BackoffLimitExceeded", Category.BUDGET),
+        ("InvalidTFJobSpec", Category.INVALID),
+        ("NodeLost", Category.EVICTION),
+    ],
+)
+def test_why_a_job_ended(reason: str, category: Category) -> None:
+    assert first(Status(phase=Phase.FAILED, reason=reason, message="over")).category is category
+
+
+def test_a_suspended_job_has_not_failed() -> None:
+    found = first(Status(phase=Phase.ABORTED, reason="Suspended", message="suspended by the user"))
+    assert (found.level, found.category) == (Level.INFO, Category.SUSPENDED)
+    assert "tf-dist resume" in found.resolution
+
+
+def test_categories_are_a_contract() -> None:
+    assert [category.value for category in Category] == [
+        "waits-for-admission",
+        "never-fits",
+        "quota-exceeded",
+        "queue-not-found",
+        "gang-scheduler-missing",
+        "room-is-reserved",
+        "preempted",
+        "not-scheduled-in-time",
+        "unschedulable",
+        "refused",
+        "image",
+        "configuration",
+        "waits-to-restart",
+        "waits-for-old-pods",
+        "waits-for-dependency",
+        "starting",
+        "failure",
+        "command",
+        "out-of-memory",
+        "eviction",
+        "node-lost",
+        "deadline",
+        "restart-budget",
+        "invalid-spec",
+        "newer-status-format",
+        "suspended",
+        "running",
+        "succeeded",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "category", "advice"),
+    [
+        ("ImagePullBackOff", Category.IMAGE, "name and tag"),
+        ("ErrImageEntrypoint", Category.IMAGE, "--entrypoint"),
+        ("CreateContainerConfigError", Category.CONFIGURATION, "config maps"),
+        ("CrashLoopBackOff", Category.FAILURE, "run before"),
+    ],
+)
+def test_what_a_container_waits_for(reason: str, category: Category, advice: str) -> None:
+    waiting = {"name": "tensorflow", "state": {"waiting": {"reason": reason, "message": "because"}}, "restartCount": 0}
+    found = first(live(), pod(v1_job(), "worker-0", {"phase": "Pending", "containerStatuses": [waiting]}))
+    assert (found.category, found.detail) == (category, "because")
+    assert advice in found.resolution
+
+
+def test_a_pod_that_cannot_be_scheduled_gives_the_schedulers_reason() -> None:
+    conditions = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]
+    found = first(live(), pod(v1_job(), "worker-0", {"phase": "Pending", "conditions": conditions}))
+    assert (found.category, found.detail) == (Category.UNSCHEDULABLE, "0/3 nodes are available")
+
+
+def test_waiting_for_admission_and_never_fitting() -> None:
+    waits = first(Status(reason="WaitingForCapacity", message="needs 2 × (cpu 4) for worker"))
+    assert (waits.level, waits.category, waits.summary) == (
+        Level.INFO,
+        Category.ADMISSION,
+        "needs 2 × (cpu 4) for worker",
+    )
+    never = first(Status(reason="NeverFits", message="needs 64 GPUs"))
+    assert (never.level, never.category) == (Level.ERROR, Category.NEVER_FITS)
+
+
+@pytest.mark.parametrize(
+    ("reason", "level", "category", "advice"),
+    [
+        ("QuotaExceeded", Level.INFO, Category.QUOTA, "tf-dist queues"),
+        ("NamespaceMismatch", Level.ERROR, Category.QUEUE, "open to this namespace"),
+        ("QueueNotFound", Level.ERROR, Category.QUEUE, "tf-dist queues"),
+        ("Reserved", Level.INFO, Category.RESERVED, "waited longer"),
+        ("Backoff", Level.WARNING, Category.SCHEDULE_TIMEOUT, "scheduler said"),
+        ("ScheduleTimeout", Level.WARNING, Category.SCHEDULE_TIMEOUT, "scheduleTimeoutSeconds"),
+        ("Preempted", Level.WARNING, Category.PREEMPTED, "priority class"),
+        ("Preempting", Level.INFO, Category.ADMISSION, "make room"),
+        ("WaitingInQueue", Level.INFO, Category.ADMISSION, "room for all of it"),
+        ("Unreadable", Level.ERROR, Category.INVALID, "nodeSelector"),
+    ],
+)
+def test_why_a_gang_has_no_place(reason: str, level: Level, category: Category, advice: str) -> None:
+    found = first(Status(reason=reason, message="so it is"))
+    assert (found.level, found.category, found.summary) == (level, category, "so it is")
+    assert advice in found.resolution
+
+
+def test_pods_of_the_attempt_before_are_named() -> None:
+    job = v1_job()
+    status = live(attempts=Attempts(2))
+    found = first(status, pod(job, "worker-0", running()))
+    assert found.category is Category.STOPPING
+    assert "mnist-worker-0" in found.summary
+
+
+def test_a_pause_says_how_long_it_still_is() -> None:
+    job = v1_job(replicas("Worker", 1, rules=ON_FAILURE))
+    found = first(live(backoffs={"worker-0": RestartBackoff(2, START + 10)}), job=job)
+    assert (found.category, found.summary) == (Category.BACKOFF, "worker-0 is restarted in 10 s")
+
+
+def test_a_dependency_that_is_not_up_is_named() -> None:
+    job = v1_job(replicas("PS", 1), replicas("Worker", 1, depends=Dependency(on=("ps",))))
+    found = first(live(), pod(job, "ps-0"), job=job)
+    summaries = [one.summary for one in diagnose(job, live(), views(pod(job, "ps-0")), START)]
+    assert found.category is Category.STARTING
+    assert "worker-0 waits until ps is up (dependsOn)" in summaries
+
+
+def test_all_well() -> None:
+    job = v1_job(replicas("Worker", 1))
+    found = first(live(), pod(job, "worker-0", running()), job=job)
+    assert (found.level, found.summary) == (Level.INFO, "1 of 1 replicas are running")
+
+
+@pytest.mark.parametrize(("count", "often"), [(1, "once"), (2, "2 times")])
+def test_how_often_its_pods_were_taken_away(count: int, often: str) -> None:
+    status = live(disruptions={"EvictionByEvictionAPI": count})
+    found = diagnose(v1_job(), status, (), START)
+    assert any(f"taken away {often} (" in one.summary for one in found), found

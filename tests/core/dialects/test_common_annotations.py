@@ -1,0 +1,236 @@
+"""How few and how many workers a job may have, in every format.
+
+Who is to decide about a gang: one annotation, the same in every format.
+
+The queue of a job by a label, in every format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.core.dialects.documents import ALL, Doc, changed, errors, only_error, paths, v1, v1alpha1, volcano, warnings
+from tf_dist.core.api.assignment import replica_bounds
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.job import Dialect, ReplicaId, TFConfigStyle
+from tf_dist.core.api.names import GANG_SCHEDULER
+from tf_dist.core.dialects import convert, parse, read
+from tf_dist.core.dialects.conversion import convert as conversion_convert
+from tf_dist.core.podbuilder import replica_pod
+from tf_dist.errors import InvalidJob
+
+MIN, MAX = "tf-dist.dev/min-workers", "tf-dist.dev/max-workers"
+AT = 'metadata.annotations["{}"]'
+
+
+def dynamic(document: dict[str, Any], **said: str) -> dict[str, Any]:
+    """With these bounds, and without what contradicts them."""
+    annotations = {f"tf-dist.dev/{key}-workers": value for key, value in said.items()}
+    document = changed(document, "metadata.annotations", annotations)
+    if document["apiVersion"] == "kubeflow.org/v1":
+        document = changed(document, "spec.runPolicy.schedulingPolicy", {})
+        document["spec"]["enableDynamicWorker"] = True
+    return document
+
+
+def test_v1_says_it_with_annotations():
+    job = parse(dynamic(v1(), min="2", max="8")).job
+    assert replica_bounds(job) == {"chief": (1, 1), "ps": (2, 2), "worker": (2, 8)}
+    assert job.scheduling.min_available == 5
+    assert warnings(dynamic(v1(), min="2", max="8")) == []
+    assert parse(dynamic(v1())).job.replica_specs[2].most == 3
+
+
+def test_in_v1_min_available_alone_means_workers_may_be_missing():
+    assert replica_bounds(parse(v1()).job)["worker"] == (1, 3)
+    five = changed(v1(), "spec.runPolicy.schedulingPolicy.minAvailable", 5)
+    assert replica_bounds(parse(five).job)["worker"] == (2, 3)
+
+
+def test_v1alpha1_says_it_with_instances():
+    document = v1alpha1()
+    document["spec"] |= {"min-instance": 1, "max-instance": 4}
+    assert replica_bounds(parse(document).job)["worker"] == (1, 4)
+    document["spec"] |= {"min-instance": 0, "max-instance": 0}
+    assert replica_bounds(parse(document).job)["worker"] == (2, 2)
+
+
+def test_a_chief_among_the_workers_is_never_taken():
+    document = v1alpha1()
+    document["spec"] |= {"min-instance": 1}
+    document["spec"]["replicaSpecs"][1]["replicas"] = 4
+    document["spec"]["terminationPolicy"] = {"chief": {"replicaName": "WORKER", "replicaIndex": 2}}
+    assert replica_bounds(parse(document).job)["worker"] == (3, 4)
+
+
+def test_a_volcano_task_says_its_fewest_itself():
+    document = changed(dynamic(volcano(), max="5"), "spec.tasks.1.minAvailable", 1)
+    document = changed(document, "spec.minAvailable", 2)
+    job = parse(document).job
+    assert replica_bounds(job) == {"ps": (1, 1), "worker": (1, 5)}
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "message", "hint"),
+    [
+        ({"min": "two"}, MIN, "'two' is no number of workers", "from 1 up"),
+        ({"max": "0"}, MAX, "'0' is no number of workers", "from 1 up"),
+        ({"max": "99999999999"}, MAX, "is no number of workers", "from 1 up"),
+        ({"min": "4"}, MIN, "is 4, but spec.tfReplicaSpecs.Worker.replicas is 3", "3 or less"),
+        ({"max": "2"}, MAX, "is 2, but spec.tfReplicaSpecs.Worker.replicas is 3", "3 or more"),
+        ({"min": "3", "max": "2"}, MIN, "is 3, more than", "exchange the two"),
+    ],
+)
+def test_what_is_wrong_with_bounds(said: dict[str, str], key: str, message: str, hint: str):
+    (found,) = errors(dynamic(v1(), **said))
+    assert found.path == AT.format(key)
+    assert message in found.message
+    assert hint in (found.hint or "")
+
+
+def test_two_minima_that_contradict_each_other():
+    document = changed(dynamic(v1(), min="2"), "spec.runPolicy.schedulingPolicy", {"minAvailable": 6})
+    (found,) = errors(document)
+    assert "makes a gang of 5 with the other replicas, but minAvailable is 6" in found.message
+    agreed = changed(document, "spec.runPolicy.schedulingPolicy", {"minAvailable": 5})
+    assert replica_bounds(parse(agreed).job)["worker"] == (2, 3)
+
+
+def test_a_job_that_restarts_to_grow_is_told_so():
+    document = dynamic(v1(), max="5")
+    del document["spec"]["enableDynamicWorker"]
+    (found,) = warnings(document)
+    assert (found.path, "all its replicas start again" in found.message) == ("spec.enableDynamicWorker", True)
+    document = changed(document, "metadata.annotations", {MAX: "3", MIN: "3"})
+    assert warnings(document) == []
+
+
+def test_bounds_for_nobody():
+    document = dynamic(v1(), max="5")
+    del document["spec"]["tfReplicaSpecs"]["Worker"]
+    assert AT.format(MAX) in paths(warnings(document))
+
+
+def test_formats_with_fields_of_their_own_read_only_those():
+    assert paths(warnings(dynamic(v1alpha1(), min="1", max="4"))) == [AT.format(MIN), AT.format(MAX)]
+    assert replica_bounds(parse(dynamic(v1alpha1(), min="1", max="4")).job)["worker"] == (2, 2)
+    assert paths(warnings(dynamic(volcano(), min="1"))) == [AT.format(MIN)]
+
+
+def test_a_name_must_be_short_enough_for_the_last_worker_there_may_ever_be():
+    document = changed(dynamic(v1(), max="1000"), "metadata.name", "a" * 53)
+    (found,) = errors(document)
+    assert "-worker-999" in found.message
+
+
+def test_a_single_worker_that_may_grow_has_a_tf_config():
+    alone = v1()
+    del alone["spec"]["tfReplicaSpecs"]["Chief"], alone["spec"]["tfReplicaSpecs"]["PS"]
+    alone["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 1
+    alone = changed(alone, "spec.runPolicy.schedulingPolicy", {})
+    assert parse(alone).job.tf_config is TFConfigStyle.NONE
+    assert parse(changed(alone, "metadata.annotations", {MAX: "2"})).job.tf_config is TFConfigStyle.V1
+
+
+@pytest.mark.parametrize("to", [Dialect.TFJOB_V1, Dialect.VOLCANO])
+def test_bounds_are_carried_into_other_formats(to: Dialect):
+    document = v1alpha1()
+    document["spec"]["replicaSpecs"][2] = {**document["spec"]["replicaSpecs"][1], "tfReplicaType": "PS"}
+    document["spec"] |= {"min-instance": 1, "max-instance": 4}
+    result = convert(document, to)
+    assert replica_bounds(parse(result.document).job)["worker"] == (1, 4)
+    assert "the job would grow to another number of these replicas" not in [p.message for p in result.lost]
+    back = convert(result.document, Dialect.TFJOB_V1ALPHA1).document
+    assert (back["spec"]["min-instance"], back["spec"]["max-instance"]) == (1, 4)
+
+
+EVERY = pytest.mark.parametrize("document", ALL)
+
+
+def asking(document: Callable[[], Doc], gang: str) -> Doc:
+    job = document()
+    return {**job, "metadata": {**job["metadata"], "annotations": {GANG_SCHEDULER: gang}}}
+
+
+@EVERY
+@pytest.mark.parametrize("gang", GangScheduler)
+def test_a_job_may_name_any_of_them(document: Callable[[], Doc], gang: GangScheduler) -> None:
+    assert parse(asking(document, gang.value)).job.scheduling.gang is gang
+    assert read(asking(document, gang.value)).scheduling.gang is gang
+
+
+@EVERY
+def test_a_name_that_nobody_has_is_refused_with_the_nearest(document: Callable[[], Doc]) -> None:
+    problem = only_error(asking(document, "Volcan0"))
+    assert problem.path == f'metadata.annotations["{GANG_SCHEDULER}"]'
+    assert problem.hint == "did you mean volcano?"
+    with pytest.raises(InvalidJob):
+        read(asking(document, "Volcan0"))
+
+
+@EVERY
+def test_a_job_that_names_nobody_leaves_it_to_its_driver(document: Callable[[], Doc]) -> None:
+    """Not even a Volcano Job asks for Volcano: its schedulerName says who binds its pods, and every example has it."""
+    job = document()
+    job["spec"] |= {"schedulerName": "volcano"} if job["kind"] == "Job" else {}
+    assert parse(job).job.scheduling.gang is None
+
+
+@EVERY
+def test_it_is_for_tf_dist_and_not_for_pods(document: Callable[[], Doc]) -> None:
+    job = parse(asking(document, "kueue")).job
+    pod = replica_pod.build_pod(job, ReplicaId(job.replica_specs[0].type, 0), "1.0.0")
+    assert GANG_SCHEDULER not in (pod["metadata"].get("annotations") or {})
+
+
+@pytest.mark.parametrize("to", Dialect)
+def test_another_format_says_it_too(to: Dialect) -> None:
+    document = ALL[0] if to is not Dialect.TFJOB_V1 else ALL[2]
+    assert conversion_convert(asking(document, "kueue"), to).document["metadata"]["annotations"] == {
+        GANG_SCHEDULER: "kueue"
+    }
+
+
+LABEL = {"tf-dist.dev/queue": "vision"}
+
+
+def unqueued(document: Any = None) -> Any:
+    found = document or v1()
+    for place in (found["spec"], found["spec"].get("runPolicy", {}).get("schedulingPolicy", {})):
+        place.pop("queue", None)
+    return found
+
+
+def labelled(document: Any) -> Any:
+    return {**document, "metadata": {**document["metadata"], "labels": LABEL}}
+
+
+@pytest.mark.parametrize("make", [unqueued, v1alpha1, lambda: unqueued(volcano())])
+def test_a_label_names_the_queue(make: Any) -> None:
+    document = labelled(make())
+    assert parse(document).job.scheduling.queue == "vision"
+    assert read(document).scheduling.queue == "vision"
+
+
+def test_label_and_field_must_agree() -> None:
+    document = labelled(v1())
+    policy = document["spec"]["runPolicy"]["schedulingPolicy"]
+    policy["queue"] = "vision"
+    assert parse(document).job.scheduling.queue == "vision"
+    policy["queue"] = "speech"
+    with pytest.raises(InvalidJob) as refused:
+        parse(document)
+    [problem] = refused.value.problems
+    assert problem.path == 'metadata.labels["tf-dist.dev/queue"]'
+    assert "spec.runPolicy.schedulingPolicy.queue names speech" in problem.message
+
+
+def test_v1alpha1_keeps_the_queue_of_a_v1_job_in_a_label() -> None:
+    document = v1()
+    document["spec"]["runPolicy"]["schedulingPolicy"]["queue"] = "vision"
+    converted = convert(document, Dialect.TFJOB_V1ALPHA1)
+    assert converted.document["metadata"]["labels"] == {"app": "mnist", **LABEL}
+    assert not [problem for problem in converted.lost if "queue" in problem.message]

@@ -1,0 +1,302 @@
+"""kubeflow.org/v1: defaults, rules, advice, and the job it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.dialects.documents import changed, errors, only_error, paths, template, v1, warnings
+from tf_dist.core.api.job import Action, CleanPodPolicy, Event, JobKey, Role, ServiceStyle, SuccessRule, TFConfigStyle
+from tf_dist.core.dialects import defaulted, parse, read, suspend_patch
+from tf_dist.errors import InvalidJob
+
+SPECS = "spec.tfReplicaSpecs"
+
+
+def minimal(**specs: Any) -> dict[str, Any]:
+    containers = [{"name": "tensorflow", "image": "tf"}]
+    listed = {key: {"template": {"spec": {"containers": containers}}, **value} for key, value in specs.items()}
+    head = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": "j"}}
+    return {**head, "spec": {"tfReplicaSpecs": listed}}
+
+
+def test_defaults_are_those_of_training_operator():
+    document = defaulted(minimal(WORKER={}, ps={"replicas": None}))
+    container = {"name": "tensorflow", "image": "tf", "ports": [{"name": "tfjob-port", "containerPort": 2222}]}
+    group = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": {"containers": [container]}}}
+    assert document["spec"] == {
+        "runPolicy": {"cleanPodPolicy": "None"},
+        "successPolicy": "",
+        "tfReplicaSpecs": {"Worker": group, "PS": group},
+    }
+
+
+def test_a_port_of_that_name_stays():
+    document = minimal(Worker={})
+    ports = [{"name": "tfjob-port", "containerPort": 5000}]
+    document = changed(document, f"{SPECS}.Worker.template.spec.containers.0.ports", ports)
+    assert parse(document).job.replica_specs[0].port == 5000
+    assert (
+        defaulted(document)["spec"]["tfReplicaSpecs"]["Worker"]["template"]
+        == (document["spec"]["tfReplicaSpecs"]["Worker"]["template"])
+    )
+
+
+def test_defaulting_leaves_the_original_alone_and_is_done_once():
+    document = v1()
+    once = defaulted(document)
+    assert document == v1()
+    assert defaulted(once) == once
+
+
+def test_the_job():
+    job = parse(v1()).job
+    assert job.key == JobKey("vision", "mnist")
+    assert [(spec.name, spec.type, spec.role, spec.replicas, spec.container) for spec in job.replica_specs] == [
+        ("Chief", "chief", Role.CHIEF, 1, "tensorflow"),
+        ("PS", "ps", Role.PS, 2, "tensorflow"),
+        ("Worker", "worker", Role.WORKER, 3, "tensorflow"),
+    ]
+    assert [spec.pod_restart_policy for spec in job.replica_specs] == ["Never", "OnFailure", "Never"]
+    assert job.success == (SuccessRule(type="chief"),)
+    assert job.running_types == ("chief",)
+    policy = job.run_policy
+    assert (policy.clean_pods, policy.max_restarts) == (CleanPodPolicy.RUNNING, 4)
+    assert (policy.active_deadline, policy.ttl, policy.suspend) == (3600, 600, False)
+    gang = job.scheduling
+    assert (gang.min_available, gang.queue, gang.priority_class, gang.timeout) == (3, "research", "high", 120)
+    assert (job.tf_config, job.services) == (TFConfigStyle.V1, ServiceStyle.PER_REPLICA)
+    assert warnings(v1()) == []
+
+
+def answers(policy: str, **spec: Any) -> dict[str, Action]:
+    document = minimal(Worker={"restartPolicy": policy, "replicas": 2})
+    document["spec"] |= spec
+    rules = parse(document).job.replica_specs[0].rules
+    exits = {"1": (1, False), "137": (137, False), "oom": (137, True), "-9": (-9, False), "unknown": (None, False)}
+    found = {}
+    for name, exit_ in exits.items():
+        found[name] = next(r.action for r in rules if Event.POD_FAILED in r.events and exit_ in r.codes)
+    for event in (Event.POD_EVICTED, Event.NODE_LOST):
+        found[event.value] = next(r.action for r in rules if event in r.events)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always", "ExitCode"])
+def test_restart_policies(policy: str):
+    fail, again = Action.FAIL_JOB, Action.RESTART_POD
+    own, killed = {"Never": (fail, fail), "ExitCode": (fail, again)}.get(policy, (again, again))
+    assert answers(policy) == {
+        "1": own,
+        "137": killed,
+        "oom": killed,
+        "-9": killed,
+        "unknown": killed,
+        "PodEvicted": again,
+        "NodeLost": again,
+    }
+
+
+def test_failed_workers_are_tolerated_with_dynamic_workers():
+    assert answers("Never", enableDynamicWorker=True)["1"] is Action.IGNORE
+    assert answers("OnFailure", enableDynamicWorker=True)["1"] is Action.RESTART_POD
+
+
+def test_success_without_a_chief():
+    everyone = SuccessRule(type="worker")
+    first = SuccessRule(type="worker", index=0)
+    assert parse(minimal(Worker={"replicas": 2})).job.success == (first, everyone)
+    document = changed(minimal(Worker={"replicas": 2}), "spec.successPolicy", "AllWorkers")
+    assert parse(document).job.success == (everyone,)
+
+
+def test_a_replica_type_is_a_text():
+    document = minimal(Worker={})
+    document["spec"]["tfReplicaSpecs"][7] = {"template": template()}
+    assert defaulted(document)["spec"]["tfReplicaSpecs"].keys() == {"Worker", 7}
+    with pytest.raises(InvalidJob, match="7"):
+        parse(document)
+
+
+def test_tf_config_styles():
+    assert parse(minimal(Worker={})).job.tf_config is TFConfigStyle.NONE
+    assert parse(minimal(Worker={"replicas": 2})).job.tf_config is TFConfigStyle.V1
+    document = changed(minimal(Worker={}), "spec.enableDynamicWorker", True)
+    assert parse(document).job.tf_config is TFConfigStyle.SPARSE
+
+
+def test_annotations_say_what_v1_cannot():
+    document = changed(v1(), "metadata.annotations", {"tf-dist.dev/services": "per-job", "tf-dist.dev/suspend": "true"})
+    job = parse(document).job
+    assert (job.services, job.run_policy.suspend) == (ServiceStyle.PER_JOB, True)
+
+
+def test_a_job_of_multikueue_is_managed_elsewhere():
+    assert parse(changed(v1(), "spec.runPolicy.managedBy", "kueue.x-k8s.io/multikueue")).job.managed_elsewhere
+    assert not parse(changed(v1(), "spec.runPolicy.managedBy", "kubeflow.org/training-operator")).job.managed_elsewhere
+
+
+def test_the_scheduler_is_that_of_a_template():
+    document = changed(v1(), f"{SPECS}.PS.template.spec.schedulerName", "volcano")
+    assert parse(document).job.scheduling.scheduler_name == "volcano"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where", "message", "hint"),
+    [
+        (f"{SPECS}.Master", {"template": template()}, f"{SPECS}.Master", "two chiefs: Chief and Master", "one"),
+        (f"{SPECS}.Chief.replicas", 2, f"{SPECS}.Chief.replicas", "two chiefs or more", "write 1"),
+        (f"{SPECS}.Chief.replicas", 0, f"{SPECS}.Chief.replicas", "could never succeed", "write 1"),
+        (f"{SPECS}.worker", {"template": template()}, f"{SPECS}.worker", "Worker and worker are the same", "keep one"),
+        (f"{SPECS}.Wroker", {"template": template()}, f"{SPECS}.Wroker", "unknown replica type", "mean Worker?"),
+        ("spec.runPolicy.schedulingPolicy.minAvailable", 7, "", "the job has 6: it could never start", "6 or less"),
+        ("spec.backoffLimit", 3, "spec.backoffLimit", "is 3 here and 4 in spec.runPolicy", "keep the one"),
+        ("metadata.name", "a" * 64, "metadata.name", "is 64 characters long; a name may have 63", ""),
+        ("metadata.name", "My_Job", "metadata.name", "not a name Kubernetes takes", 'write "my-job"'),
+        ("metadata.name", "9-lives", "metadata.name", "must start with a letter", 'write "lives"'),
+        ("metadata.name", "a.b", "metadata.name", "not a name Kubernetes takes", 'write "a-b"'),
+        (
+            "metadata.name",
+            "a" * 60,
+            "metadata.name",
+            "a name of 69 characters; 63 are allowed",
+            "may have 54 characters",
+        ),
+        ("metadata.namespace", "Vision", "metadata.namespace", "not a name", 'write "vision"'),
+        ("metadata.name", ..., "metadata.name", "is required and missing", "give the job a name"),
+        (
+            f"{SPECS}.PS.template.spec.containers.0.name",
+            "tf",
+            f"{SPECS}.PS.template.spec.containers",
+            "no container named 'tensorflow'",
+            "rename 'tf' to 'tensorflow'",
+        ),
+        (
+            "spec.runPolicy.schedulingPolicy.minResources",
+            {"cpu": "much"},
+            "spec.runPolicy.schedulingPolicy.minResources.cpu",
+            "is no quantity",
+            "",
+        ),
+    ],
+)
+def test_rules(path: str, value: Any, where: str, message: str, hint: str):
+    problem = only_error(changed(v1(), path, value))
+    assert problem.path == (where or path)
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+def test_nothing_to_run_and_nothing_to_decide():
+    assert "nothing would run" in only_error(minimal(Worker={"replicas": 0})).message
+    assert "nothing decides" in only_error(minimal(Worker={"replicas": 0}, PS={})).message
+    assert only_error(minimal()).path == SPECS
+    assert parse(minimal(Chief={}, Worker={"replicas": 0})).job.success == (SuccessRule(type="chief"),)
+
+
+def test_a_generated_name_is_judged_with_its_five_characters():
+    document = changed(v1(), "metadata", {"generateName": "train-"})
+    assert parse(document).job.key == JobKey("default", "train-xxxxx")
+    problem = only_error(changed(v1(), "metadata", {"generateName": "a" * 51 + "-"}))
+    assert (problem.path, problem.hint) == (
+        "metadata.generateName",
+        "with these replicas the generateName may have 49 characters",
+    )
+
+
+def test_the_longest_name_that_fits_does():
+    assert parse(changed(v1(), "metadata.name", "a" * 54)).job.key.name == "a" * 54
+
+
+def test_policies_where_v1_0_had_them_are_honoured_with_a_warning():
+    document = changed(v1(), "spec.runPolicy", ...)
+    document["spec"] |= {
+        "cleanPodPolicy": "All",
+        "backoffLimit": 2,
+        "activeDeadlineSeconds": 60,
+        "ttlSecondsAfterFinished": 5,
+    }
+    parsed = parse(document)
+    assert paths(list(parsed.warnings)) == [
+        "spec.cleanPodPolicy",
+        "spec.backoffLimit",
+        "spec.activeDeadlineSeconds",
+        "spec.ttlSecondsAfterFinished",
+    ]
+    policy = parsed.job.run_policy
+    assert (policy.clean_pods, policy.max_restarts) == (CleanPodPolicy.ALL, 2)
+    assert (policy.active_deadline, policy.ttl) == (60, 5)
+    assert "backoffLimit" not in parsed.document["spec"]
+    assert read(document) == parsed.job
+
+
+def test_the_same_value_in_both_places_is_only_told():
+    assert paths(warnings(changed(v1(), "spec.backoffLimit", 4))) == ["spec.backoffLimit"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where", "message"),
+    [
+        ("spec.runPolicy.cleanPodPolicy", ..., "spec.runPolicy.cleanPodPolicy", "parameter servers keep running"),
+        (
+            f"{SPECS}.Worker.template.spec.restartPolicy",
+            "OnFailure",
+            f"{SPECS}.Worker.template.spec.restartPolicy",
+            "OnFailure is overridden by Worker's restartPolicy Never",
+        ),
+        (
+            f"{SPECS}.PS.template.spec.containers.0.env",
+            [{"name": "TF_CONFIG", "value": "{}"}],
+            f"{SPECS}.PS.template.spec.containers[0].env",
+            "this one is overridden",
+        ),
+        (
+            "spec.runPolicy.schedulingPolicy.minResources",
+            {"cpu": 2},
+            "spec.runPolicy.schedulingPolicy.minResources",
+            "is not used",
+        ),
+    ],
+)
+def test_advice(path: str, value: Any, where: str, message: str):
+    (found,) = warnings(changed(v1(), path, value))
+    assert found.path == where
+    assert message in found.message
+
+
+def test_a_job_of_servers_alone_never_succeeds():
+    parsed = parse(minimal(Evaluator={}))
+    assert paths(list(parsed.warnings)) == [SPECS]
+    assert parsed.job.success == ()
+
+
+def test_suspending():
+    assert suspend_patch(v1(), True) == {"spec": {"runPolicy": {"suspend": True}}}
+    assert suspend_patch(v1(), False) == {"spec": {"runPolicy": {"suspend": False}}}
+    annotated = changed(v1(), "metadata.annotations", {"tf-dist.dev/suspend": "true"})
+    assert suspend_patch(annotated, False) == {
+        "metadata": {"annotations": {"tf-dist.dev/suspend": None}},
+        "spec": {"runPolicy": {"suspend": False}},
+    }
+
+
+def test_reading_passes_over_unknown_keys_but_not_over_nonsense():
+    document = changed(v1(), "spec.newKey", 1)
+    document = changed(document, f"{SPECS}.Worker.template.spec.containers.0.comand", ["x"])
+    assert read(document).replica_specs[2].replicas == 3
+    for path, value in [
+        (f"{SPECS}.Master", {"template": template()}),
+        (f"{SPECS}.Worker.replicas", "3"),
+        (f"{SPECS}.Worker.template.spec.containers", {}),
+        (f"{SPECS}.Worker.template.spec.containers.0.env", {}),
+        (f"{SPECS}.Worker.template.spec", 3),
+        ("spec", None),
+    ]:
+        with pytest.raises(InvalidJob):
+            read(changed(v1(), path, value))
+
+
+def test_many_mistakes_in_one_group():
+    document = minimal(Worker={"replicas": "2", "restartPolicy": "No", "x": 1})
+    assert paths(errors(document)) == [f"{SPECS}.Worker.replicas", f"{SPECS}.Worker.restartPolicy", f"{SPECS}.Worker.x"]

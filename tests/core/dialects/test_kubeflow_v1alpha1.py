@@ -1,0 +1,221 @@
+"""kubeflow.org/v1alpha1: defaults, rules, accelerators, and the job it means."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.core.dialects.documents import changed, errors, only_error, paths, template, v1alpha1, warnings
+from tf_dist.core.api.job import Action, CleanPodPolicy, Event, ReplicaSpec, Role, SuccessRule, TFConfigStyle
+from tf_dist.core.dialects import defaulted, parse, read, suspend_patch
+
+SPECS = "spec.replicaSpecs"
+
+
+def test_defaults_are_those_of_the_original():
+    document = changed(v1alpha1(), SPECS, [{"template": template()}, {"tfReplicaType": "PS", "replicas": 2}])
+    assert defaulted(document)["spec"] == {
+        "tfImage": "tensorflow/tensorflow:1.3.0",
+        "terminationPolicy": {"chief": {"replicaName": "MASTER", "replicaIndex": 0}},
+        "replicaSpecs": [
+            {"template": template(), "replicas": 1, "tfPort": 2222, "tfReplicaType": "MASTER"},
+            {"tfReplicaType": "PS", "replicas": 2, "tfPort": 2222},
+        ],
+    }
+
+
+def test_the_job():
+    job = parse(v1alpha1()).job
+    assert [(spec.name, spec.type, spec.role, spec.replicas) for spec in job.replica_specs] == [
+        ("MASTER", "master", Role.MASTER, 1),
+        ("WORKER", "worker", Role.WORKER, 2),
+        ("PS", "ps", Role.PS, 1),
+    ]
+    assert job.success == (SuccessRule(type="master", index=0),)
+    assert (job.running_types, job.tf_config) == (("master",), TFConfigStyle.V1ALPHA1)
+    assert job.run_policy.clean_pods is CleanPodPolicy.RUNNING
+    assert job.scheduling.min_available == 4
+    assert all(spec.last_exit_counts for spec in job.replica_specs)
+    assert [spec.pod_restart_policy for spec in job.replica_specs] == ["OnFailure", "OnFailure", "Always"]
+    assert warnings(v1alpha1()) == []
+
+
+def test_a_parameter_server_without_a_program_runs_the_standard_one():
+    servers = parse(v1alpha1()).job.replica_specs[2]
+    assert servers.server_image == "tensorflow/tensorflow:1.3.0"
+    document = changed(v1alpha1(), "spec.tfImage", "tensorflow/tensorflow:1.8.0")
+    sidecar = {"spec": {"containers": [{"name": "log", "image": "log:1"}]}}
+    document = changed(document, f"{SPECS}.2.template", sidecar)
+    servers = parse(document).job.replica_specs[2]
+    assert (servers.server_image, servers.template) == ("tensorflow/tensorflow:1.8.0", sidecar)
+    own = changed(v1alpha1(), f"{SPECS}.2.template", template())
+    assert not parse(own).job.replica_specs[2].server_image
+
+
+def action(spec: ReplicaSpec, index: int, code: int | None, oom: bool = False) -> Action:
+    return next(
+        rule.action
+        for rule in spec.rules
+        if Event.POD_FAILED in rule.events and (code, oom) in rule.codes and rule.index in (None, index)
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "oom", "expected"),
+    [
+        (1, False, Action.FAIL_JOB),
+        (127, False, Action.FAIL_JOB),
+        (128, False, Action.RESTART_POD),
+        (244, False, Action.RESTART_POD),
+        (255, False, Action.RESTART_POD),
+        (-1, False, Action.RESTART_POD),
+        (None, False, Action.RESTART_POD),
+        (137, True, Action.FAIL_JOB),
+        (244, True, Action.FAIL_JOB),
+    ],
+)
+def test_exit_codes_of_the_chief(code: int | None, oom: bool, expected: Action):
+    assert action(parse(v1alpha1()).job.replica_specs[0], 0, code, oom) is expected
+
+
+def test_only_the_chief_can_fail_the_job():
+    document = changed(v1alpha1(), "spec.terminationPolicy", {"chief": {"replicaName": "WORKER", "replicaIndex": 1}})
+    job = parse(document).job
+    workers = job.replica_specs[1]
+    assert [action(workers, index, 1) for index in (0, 1)] == [Action.RESTART_POD, Action.FAIL_JOB]
+    assert job.success == (SuccessRule(type="worker", index=1),)
+    assert action(job.replica_specs[0], 0, 1) is Action.RESTART_POD
+
+
+def test_the_runtime_id_is_short_and_always_the_same():
+    one = parse(v1alpha1()).job.runtime_id
+    assert re.fullmatch("[a-z0-9]{4}", one)
+    assert parse(v1alpha1()).job.runtime_id == one
+    by_uid = {read(changed(v1alpha1(), "metadata.uid", f"uid-{number}")).runtime_id for number in range(50)}
+    assert len(by_uid) > 45
+    assert parse(changed(v1alpha1(), "spec.RuntimeId", "ab12")).job.runtime_id == "ab12"
+
+
+def test_fork_fields():
+    document = v1alpha1()
+    document["spec"] |= {
+        "min-instance": 1,
+        "max-instance": 4,
+        "batch-size": 32,
+        "modelName": "resnet",
+        "total-number": 1000,
+        "schedulerName": "kube-batch",
+        "cleanupPodPolicy": "All",
+    }
+    job = parse(document).job
+    assert (job.replica_specs[1].min_replicas, job.scheduling.min_available) == (1, 3)
+    assert job.scheduling.scheduler_name == "kube-batch"
+    assert job.run_policy.clean_pods is CleanPodPolicy.ALL
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where", "message", "hint"),
+    [
+        (f"{SPECS}.0.tfReplicaType", "PS", "", "", ""),
+        (f"{SPECS}.0.replicas", 2, f"{SPECS}[0].replicas", "2 masters", "write 1"),
+        (f"{SPECS}.1.template", ..., f"{SPECS}[1].template", "is required and missing", "only PS"),
+        (
+            f"{SPECS}.1.template.spec.containers.0.name",
+            "tf",
+            f"{SPECS}[1].template.spec.containers",
+            "no container named 'tensorflow'",
+            "rename 'tf'",
+        ),
+        (
+            "spec.terminationPolicy",
+            {"chief": {"replicaName": "WORKER", "replicaIndex": 2}},
+            "spec.terminationPolicy.chief.replicaIndex",
+            "the chief is WORKER 2, but there are 2 of it",
+            "the last index is 1",
+        ),
+        ("spec.terminationPolicy", {}, "spec.terminationPolicy.chief", "is required and missing", ""),
+        ("spec.RuntimeId", "A_b", "spec.RuntimeId", "becomes part of names", ""),
+        ("spec.min-instance", 3, f"{SPECS}[1].replicas", "2 workers are fewer than min-instance 3", "3 or more"),
+        ("spec.max-instance", 1, f"{SPECS}[1].replicas", "2 workers are more than max-instance 1", "1 or fewer"),
+        (SPECS, [], SPECS, "at least one entry", ""),
+        (f"{SPECS}.0.tfPort", 0, f"{SPECS}[0].tfPort", "must be at least 1", ""),
+        ("metadata.name", "9lives", "metadata.name", "must start with a letter", "lives"),
+    ],
+)
+def test_rules(path: str, value: Any, where: str, message: str, hint: str):
+    found = errors(changed(v1alpha1(), path, value))
+    problem = next(problem for problem in found if where in ("", problem.path))
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+def test_the_chief_must_exist():
+    document = changed(v1alpha1(), SPECS, v1alpha1()["spec"]["replicaSpecs"][1:])
+    problem = only_error(document)
+    assert problem.path == "spec.terminationPolicy.chief.replicaName"
+    assert "the chief is a MASTER (the default, as there is no terminationPolicy)" in problem.message
+    assert "WORKER, PS" in problem.hint
+
+
+def test_a_type_may_be_there_once():
+    document = v1alpha1()
+    document["spec"]["replicaSpecs"].append({"tfReplicaType": "PS"})
+    document["spec"]["replicaSpecs"].append({"template": template()})
+    assert paths(errors(document)) == [f"{SPECS}[3].tfReplicaType", f"{SPECS}[4].tfReplicaType"]
+
+
+def test_bounds_that_contradict_each_other():
+    document = v1alpha1()
+    document["spec"] |= {"min-instance": 3, "max-instance": 2}
+    assert "spec.min-instance" in paths(errors(document))
+
+
+def test_tensorboard_is_not_started():
+    assert paths(warnings(changed(v1alpha1(), "spec.tensorboard", {"logDir": "/logs"}))) == ["spec.tensorboard"]
+
+
+def test_suspending_is_an_annotation():
+    assert suspend_patch(v1alpha1(), True) == {"metadata": {"annotations": {"tf-dist.dev/suspend": "true"}}}
+    assert suspend_patch(v1alpha1(), False) == {"metadata": {"annotations": {"tf-dist.dev/suspend": None}}}
+    assert parse(changed(v1alpha1(), "metadata.annotations", {"tf-dist.dev/suspend": "true"})).job.run_policy.suspend
+
+
+GPU = {
+    "nvidia.com/gpu": {
+        "volumes": [{"name": "lib", "hostPath": "/usr/lib/nvidia", "mountPath": "/usr/lib/nvidia"}],
+        "envVars": [{"name": "LD_LIBRARY_PATH", "value": "/usr/lib/nvidia"}],
+    }
+}
+
+
+def test_accelerators_are_given_to_the_containers_that_ask():
+    limits = {"nvidia.com/gpu": 1}
+    document = changed(v1alpha1(), f"{SPECS}.0.template.spec.containers.0.resources", {"limits": limits})
+    parsed = parse(document, accelerators=GPU)
+    pod = parsed.job.replica_specs[0].template["spec"]
+    assert pod["volumes"][-1] == {"name": "lib", "hostPath": {"path": "/usr/lib/nvidia"}}
+    container = pod["containers"][0]
+    assert container["volumeMounts"][-1] == {"name": "lib", "mountPath": "/usr/lib/nvidia"}
+    assert container["env"][-1] == {"name": "LD_LIBRARY_PATH", "value": "/usr/lib/nvidia"}
+    assert parsed.job.replica_specs[1].template == template(restartPolicy="OnFailure")
+    assert read(parsed.document) == parsed.job
+    assert parse(parsed.document, accelerators=GPU) == parsed
+
+
+@pytest.mark.parametrize("part", ["volumes", "envVars"])
+def test_an_accelerator_may_need_variables_alone_or_volumes_alone(part: str):
+    limits = {"nvidia.com/gpu": 1}
+    document = changed(v1alpha1(), f"{SPECS}.0.template.spec.containers.0.resources", {"limits": limits})
+    plain, whole = parse(document), parse(document, accelerators=GPU)
+    some = parse(document, accelerators={"nvidia.com/gpu": {part: GPU["nvidia.com/gpu"][part]}})
+    pods = [parsed.job.replica_specs[0].template["spec"] for parsed in (plain, whole, some)]
+    assert [pod["volumes"] == pods[1]["volumes"] for pod in pods] == [False, True, part == "volumes"]
+    variables = [pod["containers"][0].get("env") for pod in pods]
+    assert [env == variables[1] for env in variables] == [False, True, part == "envVars"]
+
+
+def test_a_wrong_accelerator_configuration_is_said():
+    (problem,) = errors(v1alpha1(), accelerators={"gpu": {"volume": []}})
+    assert problem.path == "accelerators.gpu.volume"

@@ -1,0 +1,164 @@
+"""Properties of reading: it never fails in another way than it says, and both ways of reading agree."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.dialects.documents import ALL, Doc
+from tf_dist.core.api.job import Dialect, Job
+from tf_dist.core.dialects import Parsed, convert, defaulted, parse, read, suspend_patch
+from tf_dist.errors import InvalidJob
+
+WORDS = sorted(
+    {
+        key
+        for make in ALL
+        for key in json.dumps(make()).replace('"', " ").replace(":", " ").replace(",", " ").split()
+        if key.isidentifier()
+    }
+    | {"*", "event", "exitCode", "dependsOn", "volumes", "mountPath", "replicaName", "hostNetwork", "min-instance"}
+)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-3, 5),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(WORDS),
+    st.binary(max_size=2),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.one_of(st.sampled_from(WORDS), st.text(max_size=4), st.integers(0, 2)), inner, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+def attempt(document: Any) -> Parsed | None:
+    try:
+        return parse(document)
+    except InvalidJob as error:
+        problems = error.problems
+    assert problems
+    assert all(problem.message for problem in problems)
+    return None
+
+
+def attempt_read(document: Doc) -> Job | None:
+    try:
+        return read(document)
+    except InvalidJob:
+        return None
+
+
+@given(values)
+@settings(max_examples=100, deadline=None)
+def test_any_value_is_parsed_or_refused(value: Any):
+    attempt(value)
+
+
+@given(st.sampled_from(list(Dialect)), values, values)
+@settings(max_examples=150, deadline=None)
+def test_any_spec_is_parsed_or_refused(dialect: Dialect, metadata: Any, spec: Any):
+    document = {"apiVersion": dialect.value, "kind": dialect.kind, "metadata": metadata, "spec": spec}
+    attempt(document)
+    attempt_read(document)
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        return [way, *(place for key, inner in value.items() for place in places(inner, (*way, key)))]
+    if isinstance(value, list):
+        return [way, *(place for index, inner in enumerate(value) for place in places(inner, (*way, index)))]
+    return [way]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> Doc:
+    """A valid document with up to three of its nodes removed, replaced, or given a key more."""
+    document = draw(st.sampled_from(ALL))()
+    for _ in range(draw(st.integers(0, 3))):
+        way = draw(st.sampled_from([place for place in places(document) if place]))
+        here: Any = document
+        for part in way[:-1]:
+            here = here[part]
+        match draw(st.sampled_from(["remove", "replace", "add"])):
+            case "remove":
+                del here[way[-1]]
+            case "replace":
+                here[way[-1]] = draw(values)
+            case "add" if isinstance(here[way[-1]], dict):
+                here[way[-1]][draw(st.sampled_from(WORDS))] = draw(values)
+    return document
+
+
+@given(mutated())
+@settings(max_examples=400, deadline=None)
+def test_what_both_accept_both_read_alike(document: Doc):
+    before = copy.deepcopy(document)
+    parsed = attempt(document)
+    job = attempt_read(document)
+    if parsed is not None:
+        assert job == parsed.job
+        assert read(parsed.document) == parsed.job
+        assert parse(parsed.document).job == parsed.job
+    assert repr(document) == repr(before), "documents are never changed in place"
+
+
+@given(mutated())
+@settings(max_examples=150, deadline=None)
+def test_defaults_are_given_once_and_mean_nothing_new(document: Doc):
+    job = attempt_read(document)
+    if job is not None:
+        once = defaulted(document)
+        assert repr(defaulted(once)) == repr(once)
+        assert read(once) == job
+
+
+@given(mutated(), st.sampled_from(list(Dialect)))
+@settings(max_examples=150, deadline=None)
+def test_converting_gives_a_valid_document_or_says_why_not(document: Doc, to: Dialect):
+    try:
+        converted = convert(document, to)
+    except InvalidJob:
+        return
+    assert parse(converted.document).job.dialect is to
+
+
+@given(mutated(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_suspended_job_is_suspended(document: Doc, suspend: bool):
+    if attempt(document) is None:
+        return
+    patched = merged(document, suspend_patch(document, suspend))
+    assert read(patched).run_policy.suspend is suspend
+
+
+def merged(document: Any, patch: Any) -> Any:
+    """A JSON merge patch, as the API server applies it."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def test_a_document_that_contains_itself_ends():
+    document = ALL[0]()
+    document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["self"] = document
+    attempt(document)
+    document["spec"]["runPolicy"] = document
+    assert attempt(document) is None

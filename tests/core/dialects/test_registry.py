@@ -1,0 +1,115 @@
+"""Which dialect a document is in."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from tests.core.dialects.documents import ALL, changed, errors, only_error, v1, v1alpha1, volcano
+from tf_dist.core.api.job import Dialect
+from tf_dist.core.dialects import as_written, dialect_of, parse, read
+from tf_dist.errors import InvalidJob
+
+
+def test_the_three_dialects_are_told_apart():
+    assert [dialect_of(make()) for make in ALL] == list(Dialect)
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "path", "hint"),
+    [
+        ("kubeflow.org/v1beta1", "TFJob", "apiVersion", "did you mean kubeflow.org/v1?"),
+        ("kubeflow.org/v2", "TFJob", "apiVersion", "did you mean kubeflow.org/v1?"),
+        ("kubeflow/v1", "TFJob", "apiVersion", "did you mean kubeflow.org/v1?"),
+        ("batch/v1", "Job", "apiVersion", "write apiVersion: batch.volcano.sh/v1alpha1"),
+        ("kubeflow.org/v1", "TfJob", "kind", "did you mean TFJob?"),
+        ("kubeflow.org/v1", "TFJobs", "kind", "did you mean TFJob?"),
+        ("kubeflow.org/v1", "PyTorchJob", "kind", "write kind: TFJob"),
+        ("batch.volcano.sh/v1alpha1", "TFJob", "apiVersion", ""),
+        (None, "TFJob", "apiVersion", ""),
+        ("kubeflow.org/v1", None, "kind", "write kind: TFJob"),
+        (1, "Job", "apiVersion", "write it in quotes"),
+    ],
+)
+def test_an_unknown_kind_or_version_has_the_nearest_known_one_as_hint(version: Any, kind: Any, path: str, hint: str):
+    problem = only_error({"apiVersion": version, "kind": kind})
+    assert problem.path == path
+    assert hint in problem.hint
+
+
+def test_the_layout_says_more_than_the_likeness_of_versions():
+    """v1alpha2 was laid out as v1 is."""
+    assert errors(changed(v1(), "apiVersion", "kubeflow.org/v1alpha2"))[0].hint == "did you mean kubeflow.org/v1?"
+    assert errors(changed(v1alpha1(), "apiVersion", "kubeflow.org/v2"))[0].hint == "did you mean kubeflow.org/v1alpha1?"
+
+
+def test_both_unknown_are_two_problems():
+    assert [problem.path for problem in errors({"apiVersion": "v1", "kind": "Pod"})] == ["apiVersion", "kind"]
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (None, "nothing"),
+        ([v1()], "a list"),
+        ("apiVersion: kubeflow.org/v1", "the text"),
+        (42, "the number 42"),
+        (datetime.date(2026, 1, 2), "a date"),
+    ],
+)
+def test_what_is_no_mapping_is_no_document(document: Any, words: str):
+    problem = only_error(document)
+    assert problem.path == ""
+    assert words in problem.message
+    assert problem.hint
+
+
+def test_the_layout_of_the_other_version_names_the_right_one():
+    problem = only_error(changed(v1(), "apiVersion", "kubeflow.org/v1alpha1"))
+    assert (problem.path, problem.hint) == ("spec.tfReplicaSpecs", "write apiVersion: kubeflow.org/v1")
+    problem = only_error(changed(v1alpha1(), "apiVersion", "kubeflow.org/v1"))
+    assert (problem.path, problem.hint) == ("spec.replicaSpecs", "write apiVersion: kubeflow.org/v1alpha1")
+
+
+def test_a_volcano_layout_in_a_tfjob_names_volcano():
+    found = errors({**volcano(), "apiVersion": "kubeflow.org/v1", "kind": "TFJob"})
+    assert found[0].hint == "write apiVersion: batch.volcano.sh/v1alpha1 and kind: Job"
+
+
+def test_an_object_of_a_cluster_is_read_by_its_layout():
+    """A CRD that serves both versions without conversion hands out either apiVersion."""
+    assert read(changed(v1(), "apiVersion", "kubeflow.org/v1alpha1")).dialect is Dialect.TFJOB_V1
+    assert read(changed(v1alpha1(), "apiVersion", "kubeflow.org/v1")).dialect is Dialect.TFJOB_V1ALPHA1
+    with pytest.raises(InvalidJob):
+        read({"kind": "Pod"})
+
+
+def test_an_object_of_a_cluster_is_judged_as_it_was_written():
+    """What is wrong with it is told, and not that the server exchanged its apiVersion."""
+    for good, other in ((v1(), "kubeflow.org/v1alpha1"), (v1alpha1(), "kubeflow.org/v1")):
+        stored = changed(good, "apiVersion", other)
+        assert as_written(stored) == good
+        assert parse(as_written(stored)).job == parse(good).job
+    assert as_written(volcano()) == volcano()
+    with pytest.raises(InvalidJob):
+        as_written({"kind": "Pod"})
+
+
+def test_what_kubectl_prints_is_accepted():
+    for make in ALL:
+        document = make()
+        document["metadata"] |= {
+            "uid": "0c7a",
+            "generation": 3,
+            "resourceVersion": "91",
+            "creationTimestamp": datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
+            "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}],
+            "selfLink": "/apis/x",
+            "finalizers": ["a/b"],
+            "ownerReferences": [{"kind": "Workflow"}],
+        }
+        document["status"] = {"anything": [1, {"goes": None}]}
+        job = parse(document).job
+        assert job.uid == "0c7a"

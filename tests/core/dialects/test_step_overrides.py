@@ -1,0 +1,161 @@
+"""Another number of workers, as a patch of the document.
+
+What a pipeline says of a job that somebody else wrote.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.core.dialects.documents import changed, v1, v1alpha1, volcano
+from tf_dist.core.api import names
+from tf_dist.core.api.job import Job, Role
+from tf_dist.core.dialects import StepOverrides, apply_step_overrides, parse, read, scale_patch
+from tf_dist.errors import InvalidJob
+
+AT_ONCE = "spec.runPolicy.schedulingPolicy.minAvailable"
+
+
+def merged(document: Any, patch: Any) -> Any:
+    """A JSON merge patch applied (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def workers(job: Job) -> int:
+    return next(spec.replicas for spec in job.replica_specs if spec.role is Role.WORKER)
+
+
+def told(document: Any, count: int) -> str:
+    with pytest.raises(InvalidJob) as caught:
+        scale_patch(document, count)
+    return "\n".join(f"{one.path}: {one.message} ({one.hint})" for one in caught.value.problems)
+
+
+@pytest.mark.parametrize("make", [v1, v1alpha1, volcano], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_a_patch_changes_the_workers_and_nothing_else(make: Any, count: int):
+    document = make()
+    patch = scale_patch(document, count)
+    assert document == make()
+    after = merged(document, patch)
+    assert workers(read(after)) == count
+    assert merged(after, scale_patch(after, workers(read(document)))) == document
+
+
+def test_only_a_list_needs_the_version_that_was_seen():
+    for make, fenced in ((v1, False), (v1alpha1, True), (volcano, True)):
+        patch = scale_patch(changed(make(), "metadata.resourceVersion", "17"), 3)
+        assert (patch.get("metadata") == {"resourceVersion": "17"}) is fenced
+
+
+def test_in_v1_the_key_may_be_written_in_any_case():
+    document = v1()
+    specs = document["spec"]["tfReplicaSpecs"]
+    specs["WORKER"] = specs.pop("Worker")
+    assert scale_patch(document, 5)["spec"] == {"tfReplicaSpecs": {"WORKER": {"replicas": 5}}}
+
+
+def test_the_task_of_the_workers_may_have_another_name():
+    document = changed(volcano(), "spec.tasks.1.name", "trainer")
+    document["spec"]["plugins"] = {"tensorflow": ["--worker=trainer", "--ps=ps"], "svc": []}
+    assert [task["replicas"] for task in scale_patch(document, 6)["spec"]["tasks"]] == [1, 6]
+
+
+def test_what_the_job_does_not_allow():
+    document = v1alpha1()
+    document["spec"] |= {"min-instance": 2, "max-instance": 4}
+    assert "with 5 workers: 5 workers are more than max-instance 4 (write 4 or fewer)" in told(document, 5)
+    assert "with 1 worker: 1 workers are fewer than min-instance 2" in told(document, 1)
+    assert "with 2 workers: 6 replicas must be there at once" in told(changed(v1(), AT_ONCE, 6), 2)
+    assert "minAvailable" in told(volcano(), 1)
+
+
+def test_a_job_without_workers():
+    document = v1()
+    del document["spec"]["tfReplicaSpecs"]["Worker"]
+    assert told(document, 2).startswith("spec.tfReplicaSpecs: the job has no workers to scale: Chief, PS")
+
+
+FORMS = pytest.mark.parametrize("make", [v1, v1alpha1, volcano], ids=lambda make: make.__name__)
+ALL = StepOverrides(workers=5, ps=2, image="mine:2", env={"A": "1", "B": "2"}, labels={"team": "vision"}, tidy=True)
+
+
+@FORMS
+def test_nothing_said_changes_nothing(make: Any) -> None:
+    assert apply_step_overrides(make(), StepOverrides()) == make()
+
+
+@FORMS
+def test_all_that_is_said_is_in_the_job(make: Any) -> None:
+    document = make()
+    before = copy.deepcopy(document)
+    after = apply_step_overrides(document, ALL)
+    assert document == before
+    job = parse(after).job
+    assert {spec.role: spec.replicas for spec in job.replica_specs if spec.role in (Role.WORKER, Role.PS)} == {
+        Role.WORKER: 5,
+        Role.PS: 2,
+    }
+    for spec in job.replica_specs:
+        if not spec.template:
+            continue
+        assert spec.template["metadata"]["labels"]["team"] == "vision"
+        for container in spec.template["spec"]["containers"]:
+            assert [one["name"] for one in container["env"]][:2] == ["A", "B"]
+            if container["name"] == spec.container:
+                assert container["image"] == "mine:2"
+
+
+@pytest.mark.parametrize("make", [v1, volcano], ids=lambda make: make.__name__)
+def test_queue_and_priority(make: Any) -> None:
+    job = read(apply_step_overrides(make(), StepOverrides(queue="vision", priority_class="high")))
+    assert (job.scheduling.queue, job.scheduling.priority_class) == ("vision", "high")
+
+
+def test_a_format_without_a_word_for_it_says_so() -> None:
+    with pytest.raises(InvalidJob) as caught:
+        apply_step_overrides(v1alpha1(), StepOverrides(priority_class="high"))
+    assert len(caught.value.problems) == 1
+    assert "tf-dist convert" in caught.value.problems[0].hint
+
+
+@pytest.mark.parametrize("make", [v1, v1alpha1, volcano], ids=lambda make: make.__name__)
+def test_a_queue_stands_above_every_word_of_the_document_for_one(make: Any) -> None:
+    assert read(apply_step_overrides(make(), StepOverrides(queue="vision"))).scheduling.queue == "vision"
+    labelled = make()
+    labelled["metadata"]["labels"] = {names.QUEUE: read(labelled).scheduling.queue or "speech"}
+    assert read(apply_step_overrides(labelled, StepOverrides(queue="vision"))).scheduling.queue == "vision"
+
+
+def test_replicas_that_the_job_does_not_have() -> None:
+    document = v1()
+    del document["spec"]["tfReplicaSpecs"]["PS"]
+    with pytest.raises(InvalidJob, match="2 ps replicas are asked for, and the job has none"):
+        apply_step_overrides(document, StepOverrides(ps=2))
+
+
+def test_a_variable_of_the_containers_own_stays() -> None:
+    document = v1()
+    container = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": "A", "value": "own"}]
+    after = apply_step_overrides(document, StepOverrides(env={"A": "ours", "B": "2"}))
+    found = after["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["env"]
+    assert found == [{"name": "B", "value": "2"}, {"name": "A", "value": "own"}]
+
+
+@pytest.mark.parametrize(("said", "expected"), [(None, "Running"), ("None", "None"), ("All", "All")])
+def test_what_goes_at_the_end_is_said_where_nobody_did(said: str | None, expected: str) -> None:
+    document = v1()
+    document["spec"]["runPolicy"] = {} if said is None else {"cleanPodPolicy": said}
+    assert apply_step_overrides(document, StepOverrides(tidy=True))["spec"]["runPolicy"]["cleanPodPolicy"] == expected

@@ -1,0 +1,263 @@
+"""What keeps pods apart: read from their specs, and expressed as amounts that admission counts."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.builders import START, replicas, template, v1_job
+from tests.core.gang.gangs import Follower
+from tests.core.gang.placement.nodes import PATIENT
+from tests.core.gang.stored import node
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.status import Status
+from tf_dist.core.gang.placement.anti_affinity import (
+    HOSTNAME,
+    REQUIRED_AFFINITY,
+    Exclusions,
+    ExclusiveResources,
+    PortKey,
+    anti_affinity,
+    exclusions,
+    host_ports,
+)
+from tf_dist.core.gang.snapshot import AdmissionRequest, build_snapshot
+from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY
+
+Spec = dict[str, Any]
+
+
+def term(topology: str = HOSTNAME, **fields: Any) -> Spec:
+    return {"topologyKey": topology, "labelSelector": {"matchLabels": {"app": "a"}}, **fields}
+
+
+def apart(*terms: Spec) -> Spec:
+    return {"affinity": {"podAntiAffinity": {REQUIRED_AFFINITY: list(terms)}}}
+
+
+def ports(*stated: Spec, **spec: Any) -> Spec:
+    return {"containers": [{"ports": list(stated)}], **spec}
+
+
+EXISTS = {"matchExpressions": [{"key": "app", "operator": "Exists"}]}
+IN = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["a", "b"]}]}
+NOT_IN = {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["a"]}]}
+ABSENT = {"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}
+
+
+@pytest.mark.parametrize(
+    ("stated", "selected"),
+    [
+        (term(), ["ns/a"]),
+        (term(labelSelector=EXISTS), ["ns/a", "ns/b"]),
+        (term(labelSelector=IN), ["ns/a", "ns/b"]),
+        (term(labelSelector=NOT_IN), ["ns/b", "ns/"]),
+        (term(labelSelector=ABSENT), ["ns/"]),
+        (term(labelSelector={}), ["ns/a", "ns/b", "ns/"]),
+        (term(labelSelector=None), []),
+        (term(namespaces=["other"]), ["other/a"]),
+        (term(namespaces=["other", "ns"]), ["ns/a", "other/a"]),
+        (term(namespaceSelector={}), ["ns/a", "other/a"]),
+        (term(namespaces=[], namespaceSelector=None), ["ns/a"]),
+    ],
+)
+def test_a_term_means_the_pods_that_kubernetes_says_it_means(stated: Spec, selected: list[str]) -> None:
+    [read], every = anti_affinity(apart(stated), "ns")
+    pods = product(("ns", "other"), ({"app": "a"}, {"app": "b"}, {}))
+    assert every
+    assert [f"{ns}/{labels.get('app', '')}" for ns, labels in pods if read.selects(ns, labels)] == selected
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        term(namespaceSelector={"matchLabels": {"team": "x"}}),
+        term(matchLabelKeys=["pod-template-hash"]),
+        term(mismatchLabelKeys=["tenant"]),
+        term(labelSelector={"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]}),
+    ],
+)
+def test_a_term_that_cannot_be_read_from_here_makes_pods_unpredictable(stated: Spec) -> None:
+    assert anti_affinity(apart(stated), "ns") == ((), False)
+    assert not exclusions([(apart(stated), {}, 1)], "ns").predictable
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        ({}, []),
+        (ports({"containerPort": 80}), []),
+        (ports({"containerPort": 80, "hostPort": 8080}), [("TCP", 8080, "")]),
+        (ports({"hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"}), [("UDP", 53, "10.0.0.1")]),
+        (ports({"hostPort": 53, "hostIP": "0.0.0.0"}), [("TCP", 53, "")]),
+        (ports({"containerPort": 80}, hostNetwork=True), [("TCP", 80, "")]),
+        ({"initContainers": [{"ports": [{"hostPort": 1}]}]}, []),
+        ({"initContainers": [{"ports": [{"hostPort": 1}], "restartPolicy": "Always"}]}, [("TCP", 1, "")]),
+        ({"containers": [{"ports": "nonsense"}, "nonsense", {"ports": [{"hostPort": "http"}]}]}, []),
+    ],
+)
+def test_the_ports_of_the_node_that_a_pod_asks_for(spec: Spec, found: list[tuple[str, int, str]]) -> None:
+    assert list(host_ports(spec)) == found
+
+
+@pytest.mark.parametrize(
+    ("spec", "predictable"),
+    [
+        ({}, True),
+        (apart(term()), True),
+        (apart(term("topology.kubernetes.io/zone")), False),
+        (apart(term(labelSelector={"matchLabels": {"tf-dist.dev/replica-index": "0"}})), False),
+        ({"affinity": {"podAffinity": {REQUIRED_AFFINITY: [term()]}}}, False),
+        ({"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}}, True),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, True),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, False),
+        ({"topologySpreadConstraints": [{}]}, False),
+        ({"resourceClaims": [{"name": "gpu"}]}, False),
+        ({"affinity": ["nonsense"], "topologySpreadConstraints": 5}, True),
+    ],
+)
+def test_what_only_the_scheduler_can_tell(spec: Spec, predictable: bool) -> None:
+    assert exclusions([(spec, {"app": "a"}, 2)], "ns").predictable is predictable
+
+
+TERMS = st.sampled_from(
+    [term(), term(labelSelector={"matchLabels": {"app": "b"}}), term(labelSelector=EXISTS), term(labelSelector={})]
+)
+PORTS = st.sampled_from(
+    [{"hostPort": 1}, {"hostPort": 1, "hostIP": "10.0.0.1"}, {"hostPort": 1, "hostIP": "10.0.0.2"}, {"hostPort": 2}]
+)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> tuple[Spec, dict[str, str], int]:
+    stated = draw(st.lists(TERMS, max_size=2))
+    asked = draw(st.lists(PORTS, max_size=2))
+    labels = draw(st.sampled_from(({}, {"app": "a"}, {"app": "b"})))
+    return {**apart(*stated), "containers": [{"ports": asked}]}, labels, draw(st.integers(1, 3))
+
+
+def _excludes(one: tuple[Spec, dict[str, str], int], other: tuple[Spec, dict[str, str], int]) -> bool:
+    """What kube-scheduler says of two pods on one node."""
+    for (spec, _, _), (_, labels, _) in ((one, other), (other, one)):
+        if any(term.selects("ns", labels) for term in anti_affinity(spec, "ns")[0]):
+            return True
+    return any(
+        mine[:2] == theirs[:2] and (not mine.ip or not theirs.ip or mine.ip == theirs.ip)
+        for mine, theirs in product(host_ports(one[0]), host_ports(other[0]))
+    )
+
+
+def _fit_together(found: Exclusions, numbers: tuple[int, ...]) -> bool:
+    keys = {key for member in found.members for key in member}
+    members = list(zip(found.members, numbers, strict=True))
+    return all(sum(member.get(key, 0) * count for member, count in members) <= EXCLUSIVE_CAPACITY for key in keys)
+
+
+@given(st.lists(specs(), min_size=1, max_size=3))
+@settings(PATIENT, max_examples=500)
+def test_amounts_say_which_pods_of_a_gang_may_be_on_one_node(gang: list[tuple[Spec, dict[str, str], int]]) -> None:
+    found = exclusions(gang, "ns")
+    for numbers in product(*(range(count + 1) for _, _, count in gang)):
+        pods = [spec for spec, number in zip(gang, numbers, strict=True) for _ in range(number)]
+        together = not any(_excludes(one, other) for one, other in combinations(pods, 2))
+        if found.predictable:
+            assert _fit_together(found, numbers) == together
+        elif together:
+            assert _fit_together(found, numbers), "what is counted must not forbid what the scheduler allows"
+
+
+# -- what the pods on nodes have taken --
+
+
+def job(**spec: Any) -> Job:
+    body = template(containers=[{"name": "tensorflow", "ports": [{"hostPort": 1}]}], **apart(term()), **spec)
+    body["metadata"] = {"labels": {"app": "a"}}
+    return v1_job(replicas("Worker", 2, template=body))
+
+
+def pod(on: str | None, app: str, *stated: Spec, port: int = 0) -> Spec:
+    container = {"ports": [{"hostPort": port}]} if port else {}
+    metadata = {"name": "p", "namespace": "default", "labels": {"app": app, "tf-dist.dev/replica-index": "7"}}
+    spec = {"containers": [container], **(apart(*stated) if stated else {})} | ({"nodeName": on} if on else {})
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
+
+
+CLAIMS = [AdmissionRequest(job(), Status(), START)]
+
+
+def taken(*pods: Spec) -> dict[str, int]:
+    """What pods on a node leave of what the job's pods exclude each other by, in its words."""
+    made = build_snapshot(CLAIMS, [node("n")], pods)
+    [found] = made.nodes or ()
+    [worker] = made.gangs[0].members
+    return {
+        one.text: EXCLUSIVE_CAPACITY - int(found.free.get(one.name, EXCLUSIVE_CAPACITY)) for one in worker.exclusives
+    }
+
+
+def test_pods_on_a_node_take_what_they_exclude_others_by() -> None:
+    affinity, port = "pod anti-affinity to app=a", "host port 1"
+    assert taken() == {affinity: 0, port: 0}
+    assert taken(pod("n", "a"), pod("n", "a"), pod("n", "b"), pod("m", "a"), pod(None, "a")) == {affinity: 2, port: 0}
+    assert taken(pod("n", "a", term())) == {affinity: EXCLUSIVE_CAPACITY, port: 0}
+    assert taken(pod("n", "b", port=1)) == {affinity: 0, port: EXCLUSIVE_CAPACITY}
+    assert taken(pod("n", "b", port=2)) == {affinity: 0, port: 0}
+
+
+PODS = st.none() | st.builds(
+    pod,
+    st.sampled_from(["n", "m", None]),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from([term(), term("zone")]),
+    port=st.sampled_from([0, 1]),
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), PODS, st.booleans()), max_size=30),
+    st.randoms(use_true_random=False),
+    st.integers(1, 9),
+)
+@settings(PATIENT)
+def test_it_is_the_same_as_from_scratch(steps: list[tuple[int, Any, bool]], dice: Any, often: int) -> None:
+    seen, pods, untold = Follower(), {}, []
+    for number, (name, new, wanted) in enumerate(steps):
+        untold.append((pods.get(name), new))
+        pods[name] = new
+        if number % often == 0:
+            dice.shuffle(untold)
+            for old, now in untold:
+                seen.seen.change(old, now)
+            untold.clear()
+            there = [one for one in pods.values() if one is not None]
+            claims = CLAIMS if wanted else []
+            nodes = [node("n"), node("m")]
+            assert seen.snapshot(claims, nodes) == build_snapshot(claims, nodes, there)
+
+
+def test_columns_are_used_again_and_are_never_many() -> None:
+    columns = ExclusiveResources()
+
+    def of(number: int) -> tuple[list[str], bool]:
+        [found], predictable = columns.exclusives(Exclusions(({PortKey("TCP", number): EXCLUSIVE_CAPACITY},)))
+        return [one.name for one in found], predictable
+
+    names = [of(number)[0][0] for number in range(1, 129)]
+    assert len(set(names)) == 128
+    assert of(1) == ([names[0]], True)
+    assert of(4711) == ([], False)
+    columns.hold("first", frozenset(names[:1]))
+    columns.hold("others", frozenset(names))
+    columns.settle()
+    assert of(4711) == ([], False)
+    columns.hold("others", frozenset(names[1:]))
+    columns.settle()
+    assert of(4711) == ([], False), "the first gang has it still"
+    columns.hold("first", frozenset())
+    columns.settle()
+    assert of(4711) == ([names[0]], True)
+    assert of(128) == ([names[127]], True), "the others have theirs still"

@@ -1,0 +1,434 @@
+"""Who starts, and who waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.gang.gangs import (
+    World,
+    bound,
+    gang,
+    member,
+    message,
+    node,
+    placed,
+    queue,
+    reason,
+    running,
+    workers,
+)
+from tf_dist.core.api.assignment import Admit, Verdict, Wait
+from tf_dist.core.gang.admission import Admitter, admit
+from tf_dist.core.gang.placement.predicates import REFUSED_NODES
+from tf_dist.core.gang.types import (
+    AdmissionPolicy,
+    Assignment,
+    Gang,
+    Node,
+    Queue,
+    QueueingStrategy,
+    Snapshot,
+    TopologyRequest,
+)
+
+
+def judged(gangs: list[Gang], *nodes: Node, now: float = 10, queues: tuple[Queue, ...] = ()) -> dict[str, Verdict]:
+    return admit(Snapshot(gangs=tuple(gangs), nodes=nodes, now=now, queues=queues))
+
+
+def test_a_gang_that_fits_is_admitted_with_all_it_wants_and_told_where() -> None:
+    found = judged([gang("a", member("worker", 2, cpu=2))], node("n", cpu=4))
+    assert found == {"a": Admit(placement={"worker": {"n": 2}}, sizes={"worker": 2})}
+
+
+def test_all_of_a_gang_or_nothing() -> None:
+    found = judged([gang("a", member("worker", 3, cpu=2))], node("n", cpu=4), node("m", cpu=4, used={"cpu": 3}))
+    assert reason(found["a"]) == "WaitingForCapacity"
+    assert message(found["a"]) == (
+        "needs 3 × (cpu 2) for worker, 1 more than have room; free: cpu 5 on 2 nodes; position 1"
+    )
+
+
+def test_members_that_only_together_have_no_room_say_so() -> None:
+    found = judged([gang("a", member("ps", 1, cpu=3), member("worker", 1, cpu=2))], node("n", cpu=9, used={"cpu": 5}))
+    assert message(found["a"]) == (
+        "needs 1 × (cpu 3) for ps and 1 × (cpu 2) for worker, and there is no room for all of them at once; position 1"
+    )
+
+
+def test_others_pass_a_gang_that_has_no_room() -> None:
+    gangs = [
+        gang("late", member("worker", 1, cpu=1), at=3),
+        gang("large", member("worker", 4, cpu=1), at=2),
+        gang("early", member("worker", 1, cpu=1), at=1),
+    ]
+    found = judged(gangs, node("n", cpu=4))
+    assert [reason(found[name]) for name in ("early", "large", "late")] == ["Admit", "WaitingForCapacity", "Admit"]
+
+
+def test_in_a_strict_queue_nobody_passes() -> None:
+    gangs = [gang("large", workers(4), at=1), gang("late", workers(1), at=2)]
+    strict = queue("default", order=QueueingStrategy.STRICT_FIFO)
+    found = judged(gangs, node("n", gpu=4, used={"gpu": 1}), queues=(strict,))
+    assert [reason(found[name]) for name in ("large", "late")] == ["WaitingForCapacity", "WaitingInQueue"]
+    assert message(found["late"]) == (
+        "there is room for it, but its queue is served strictly in order; position 2, behind ml/large"
+    )
+
+
+def test_one_that_never_fits_blocks_nobody_even_in_a_strict_queue() -> None:
+    gangs = [gang("huge", workers(9), at=1), gang("small", workers(1), at=2)]
+    found = judged(gangs, node("n", gpu=4), queues=(queue("default", order=QueueingStrategy.STRICT_FIFO),))
+    assert [reason(found[name]) for name in ("huge", "small")] == ["NeverFits", "Admit"]
+
+
+def test_the_higher_priority_comes_first_then_who_came_first_then_the_name() -> None:
+    gangs = [
+        gang("b", workers(4), at=1),
+        gang("a", workers(4), at=1),
+        gang("older", workers(4), at=0),
+        gang("higher", workers(4), at=9, priority=1),
+    ]
+    world = World([node("n", gpu=4)])
+    world.put(*gangs)
+    started = []
+    for now in range(10, 14):
+        [uid] = [uid for uid, verdict in world.decide(now).items() if isinstance(verdict, Admit)]
+        started.append(uid)
+        world.remove(uid)
+    assert started == ["higher", "older", "a", "b"]
+
+
+def test_short_ones_come_first_but_not_for_ever() -> None:
+    """Who will run for an hour lets those go first that come within the next half, and no others."""
+    long = gang("long", workers(4), at=0, estimate=3600)
+    first = World([node("n", gpu=4)])
+    first.put(long, gang("soon", workers(4), at=1000, estimate=60))
+    assert reason(first.decide(1000)["soon"]) == "Admit"
+    second = World([node("n", gpu=4)])
+    second.put(long, gang("late", workers(4), at=3000, estimate=60))
+    assert reason(second.decide(3000)["long"]) == "Admit"
+
+
+def test_who_starves_comes_before_everybody_of_its_priority() -> None:
+    policy = AdmissionPolicy(starving=100)
+    for now, first in ((90, "short"), (110, "long")):
+        world = World([node("n", gpu=4)], policy=policy)
+        world.put(gang("long", workers(4), at=0, estimate=10**6), gang("short", workers(4), at=80, estimate=1))
+        assert reason(world.decide(now)[first]) == "Admit"
+
+
+def test_only_the_first_three_of_those_ahead_are_named() -> None:
+    gangs = [gang(name, member("w", 1, cpu=4), at=at) for at, name in enumerate("abcde")]
+    found = judged(gangs, node("n", cpu=4, used={"cpu": 1}))
+    assert message(found["e"]).endswith("; position 5, behind ml/a, ml/b, ml/c and 1 more")
+
+
+def test_a_gang_that_even_the_empty_cluster_could_not_hold_holds_back_nobody() -> None:
+    gangs = [gang("huge", member("worker", 2, gpu=8), at=1), gang("small", member("worker", 1, gpu=1), at=2)]
+    found = judged(gangs, node("n", gpu=8), now=10_000)
+    never = found["huge"]
+    assert isinstance(never, Wait)
+    assert (never.reason, never.never) == ("NeverFits", True)
+    assert never.message == (
+        "needs 2 × (nvidia.com/gpu 8) for worker, and even the empty cluster has only nvidia.com/gpu 8 on 1 node"
+    )
+    assert reason(found["small"]) == "Admit"
+
+
+def test_one_that_never_fits_has_no_place_in_line() -> None:
+    gangs = [gang("huge", workers(9), at=1), gang("a", workers(4), at=2)]
+    found = judged(gangs, node("n", gpu=4, used={"gpu": 1}))
+    assert message(found["a"]).endswith("; position 1")
+
+
+def test_a_cluster_without_nodes_says_so() -> None:
+    assert message(judged([gang("a", member("w", 1, cpu=1))])["a"]) == "the cluster has no node"
+
+
+def test_a_gang_that_no_node_may_take_is_told_what_keeps_it_away() -> None:
+    found = judged([gang("a", member("w", 1, cpu=1, selector={"zone": "b"}))], node("n", cpu=4, labels={"zone": "a"}))
+    assert message(found["a"]) == (
+        "needs 1 × (cpu 1) for w, but no node matches its node selector, affinity and tolerations"
+    )
+
+
+def test_constraints_that_make_no_sense_are_said_to_and_block_nobody() -> None:
+    odd = replace(member("w", 1, cpu=1), constraints={"nodeSelector": ["zone"]})
+    found = judged([gang("odd", odd), gang("a", member("w", 1, cpu=1), at=1)], node("n", cpu=4))
+    assert isinstance(found["odd"], Wait)
+    assert (found["odd"].reason, found["odd"].never) == ("Unreadable", True)
+    assert found["odd"].message == "w: its nodeSelector, affinity or tolerations cannot be read"
+    assert reason(found["a"]) == "Admit"
+
+
+@pytest.mark.parametrize(
+    ("toleration", "admitted"),
+    [
+        ({}, False),
+        ({"operator": "Exists"}, True),
+        ({"key": "gpu", "operator": "Exists"}, True),
+        ({"key": "gpu", "value": "yes"}, True),
+        ({"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}, True),
+        ({"key": "gpu", "value": "no"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}, False),
+    ],
+)
+def test_a_taint_keeps_away_who_does_not_tolerate_it(toleration: dict[str, str], admitted: bool) -> None:
+    tainted = node("n", cpu=4, taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
+    found = judged([gang("a", member("w", 1, cpu=1, tolerations=[toleration]))], tainted)
+    assert (reason(found["a"]) == "Admit") is admitted
+
+
+def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
+    soft = node("n", cpu=4, taints=[{"key": "old", "effect": "PreferNoSchedule"}])
+    assert reason(judged([gang("a", member("w", 1, cpu=1))], soft)["a"]) == "Admit"
+
+
+def test_parameter_servers_leave_the_gpu_nodes_to_those_who_need_them() -> None:
+    mixed = gang("a", member("ps", 1, cpu=4), member("worker", 2, cpu=2, gpu=1))
+    assert reason(judged([mixed], node("a", cpu=4, gpu=2), node("b", cpu=4))["a"]) == "Admit"
+
+
+def test_a_gang_that_must_be_within_one_zone_says_so() -> None:
+    nodes = [node("a", gpu=2, labels={"zone": "x"}), node("b", gpu=2, labels={"zone": "y"})]
+    within = gang("a", workers(3), locality=TopologyRequest(label="zone", required=True))
+    assert message(judged([within], *nodes)["a"]) == (
+        "needs 3 × (nvidia.com/gpu 1) for worker, "
+        "and even the empty cluster has no room for all of them within one zone"
+    )
+    anywhere = gang("b", workers(3), locality=TopologyRequest(label="zone"))
+    assert reason(judged([anywhere], *nodes)["b"]) == "Admit"
+
+
+# -- those that have their place --
+
+
+def test_an_admitted_gang_keeps_its_place_and_the_room_of_its_pods_to_come() -> None:
+    inside = placed(gang("in", member("w", 2, cpu=1), at=9), {"w": {"n": 2}})
+    found = judged([inside, gang("new", member("w", 3, cpu=1), at=1)], node("n", cpu=4))
+    assert (found["in"], reason(found["new"])) == (
+        Admit(placement={"w": {"n": 2}}, sizes={"w": 2}),
+        "WaitingForCapacity",
+    )
+
+
+def test_pods_of_which_nobody_knows_the_node_count_wherever_there_is_room() -> None:
+    inside = replace(gang("in", workers(2)), place=Assignment(at=0, sizes={}))
+    assert reason(judged([inside, gang("new", workers(1))], node("n", gpu=2, used={"gpu": 1}))["new"]) == (
+        "WaitingForCapacity"
+    )
+    assert reason(judged([inside, gang("new", workers(1))], node("n", gpu=3))["new"]) == "Admit"
+
+
+@pytest.mark.parametrize(("others", "said"), [((), "WaitingForCapacity"), (("m",), "Admit")])
+def test_a_pod_counts_on_the_node_that_refused_it_where_no_other_has_room(others: tuple[str, ...], said: str) -> None:
+    """The scheduler may send it there by now: the node was drained, say, and is back."""
+    refused = replace(workers(1), constraints={REFUSED_NODES: ["n"]})
+    inside = replace(gang("in", refused), place=Assignment(at=0, sizes={}))
+    nodes = [node(name, gpu=1) for name in ("n", *others)]
+    found = judged([inside, gang("new", workers(1))], *nodes)["new"]
+    assert reason(found) == said
+    if isinstance(found, Admit):
+        assert found.placement == {"worker": {"n": 1}}, "the other one stays free for the pod that was refused here"
+
+
+def test_room_that_a_gang_gives_up_is_first_for_such_pods() -> None:
+    world = World([node("n", gpu=2)])
+    world.put(replace(gang("in", workers(1)), place=Assignment(at=0, sizes={})))
+    world.put(placed(gang("busy", workers(2)), {"worker": {"n": 2}}))
+    world.put(gang("new", workers(1), at=1))
+    assert reason(world.decide(1)["new"]) == "WaitingForCapacity"
+    world.put(replace(placed(gang("busy", workers(2)), {"worker": {"n": 2}}), done={"worker": 1}))
+    assert world.decide(2) == {}
+    world.put(replace(placed(gang("busy", workers(2)), {"worker": {"n": 2}}), done={"worker": 2}))
+    assert reason(world.decide(3)["new"]) == "Admit"
+
+
+def test_such_pods_of_all_gangs_count_and_those_of_a_gang_that_ends_no_longer() -> None:
+    inside = [replace(gang(name, workers(1)), place=Assignment(at=0, sizes={})) for name in ("in", "too")]
+    assert reason(judged([*inside, gang("new", workers(1))], node("n", gpu=3))["new"]) == "Admit"
+    world = World([node("n", gpu=2)])
+    world.put(*inside, gang("new", workers(1), at=1))
+    assert reason(world.decide(10)["new"]) == "WaitingForCapacity"
+    world.remove("in")
+    assert reason(world.decide(11)["new"]) == "Admit"
+
+
+def test_pods_that_nodes_count_already_are_not_counted_again() -> None:
+    there = bound(running("in", {"n": 3}))
+    assert reason(judged([there, gang("new", workers(1))], node("n", gpu=4, used={"gpu": 3}))["new"]) == "Admit"
+
+
+def test_replicas_that_are_done_need_no_room() -> None:
+    done = replace(running("in", {"n": 3}), done={"worker": 2})
+    assert reason(judged([done, gang("new", workers(3))], node("n", gpu=4))["new"]) == "Admit"
+
+
+def test_a_node_that_comes_back_still_owes_what_was_granted_on_it() -> None:
+    world = World([node("n", gpu=4)])
+    world.put(running("in", {"n": 3}))
+    world.remove_node("n")
+    world.put(gang("new", workers(2)))
+    assert reason(world.decide(1)["new"]) == "NeverFits"
+    world.put_node(node("n", gpu=4))
+    world.decide(2)
+    assert reason(world.admitter.explain("new")) == "WaitingForCapacity"
+
+
+def test_an_overcommitted_node_does_not_hide_the_room_of_another() -> None:
+    found = judged([gang("a", member("w", 2, cpu=2))], node("n", cpu=4, used={"cpu": 9}), node("m", cpu=2))
+    assert "free: cpu 2 on 2 nodes" in message(found["a"])
+
+
+# -- quotas --
+
+
+def test_a_queue_s_quota_is_kept_and_said() -> None:
+    gangs = [gang("a", workers(3), queue="team"), gang("b", workers(2), at=1, queue="team")]
+    found = judged(gangs, node("n", gpu=8), queues=(queue("team", gpu=4),))
+    assert (reason(found["a"]), reason(found["b"])) == ("Admit", "QuotaExceeded")
+    assert message(found["b"]) == (
+        "needs 2 nvidia.com/gpu, 1 more than the quota of queue team leaves; position 1 in queue team"
+    )
+
+
+def test_more_than_a_queue_can_ever_have_never_fits() -> None:
+    verdict = judged([gang("a", workers(5), queue="team")], node("n", gpu=8), queues=(queue("team", gpu=4),))["a"]
+    assert isinstance(verdict, Wait)
+    assert (verdict.reason, verdict.never) == ("NeverFits", True)
+
+
+def test_a_queue_that_is_not_there_is_said_and_may_come() -> None:
+    world = World([node("n", gpu=8)])
+    world.put(gang("a", workers(1), queue="teem"))
+    assert reason(world.decide(1)["a"]) == "QueueNotFound"
+    world.admitter.put_queues((queue("teem"),))
+    assert reason(world.decide(2)["a"]) == "Admit"
+
+
+def test_where_nodes_may_not_be_seen_quotas_alone_decide() -> None:
+    gangs = (gang("a", workers(3), queue="team"), gang("b", workers(2), at=1, queue="team"), gang("c", workers(99)))
+    found = admit(Snapshot(gangs=gangs, nodes=None, now=5, queues=(queue("team", gpu=4),)))
+    assert [reason(found[uid]) for uid in "abc"] == ["Admit", "QuotaExceeded", "Admit"]
+    assert found["a"] == Admit(sizes={"worker": 3})
+
+
+def test_queues_are_served_by_what_they_have() -> None:
+    queues = (queue("a", gpu=4, parent="all"), queue("b", gpu=4, parent="all"))
+    world = World([node("n", gpu=8)], queues)
+    world.put(*(gang(f"a{i}", workers(2), at=i, queue="a") for i in range(4)))
+    world.put(*(gang(f"b{i}", workers(2), at=9 + i, queue="b") for i in range(4)))
+    started = {uid for uid, verdict in world.decide(20).items() if isinstance(verdict, Admit)}
+    assert started == {"a0", "a1", "b0", "b1"}
+
+
+# -- one thing after another --
+
+
+def test_a_gang_is_not_considered_before_its_time() -> None:
+    world = World([node("n", gpu=4)])
+    world.put(gang("a", workers(1), at=0, not_before=3600))
+    [verdict] = world.decide(60).values()
+    assert (reason(verdict), message(verdict)) == ("Backoff", "tries again at 01:00 UTC")
+    assert world.admitter.wake_at(60) == 3600
+    assert reason(world.decide(3600)["a"]) == "Admit"
+
+
+def test_what_was_decided_stands_until_it_is_withdrawn() -> None:
+    admitter = Admitter()
+    admitter.put_node(node("n", gpu=4))
+    first, second = gang("a", workers(3)), gang("b", workers(3), at=1)
+    admitter.put_gang(first)
+    admitter.put_gang(second)
+    assert {uid: reason(v) for uid, v in admitter.decide(1).items()} == {"a": "Admit", "b": "WaitingForCapacity"}
+    assert admitter.decide(2) == {}
+    admitter.put_gang(first)  # it was not written down
+    admitter.remove_gang("a")
+    assert {uid: reason(v) for uid, v in admitter.decide(3).items()} == {"b": "Admit"}
+
+
+def test_nothing_new_is_said_while_nothing_changes() -> None:
+    world = World([node("n", gpu=2)])
+    world.put(gang("a", workers(4, least=2)), gang("b", workers(2), at=1), gang("c", workers(1, gpu=4)))
+    world.settle(1)
+    assert world.admitter.decide(2) == {}
+    with pytest.raises(KeyError):
+        world.admitter.explain("nobody")
+    world.admitter.remove_gang("nobody")
+    world.admitter.remove_node("nowhere")
+
+
+def test_that_a_gang_waits_in_vain_is_said_when_nodes_go_and_that_it_does_not_when_they_come() -> None:
+    """Clients give up a job that never fits, so that must neither be missing nor remain for long."""
+    world = World([node("n", gpu=4), node("m", gpu=4)])
+    world.put(running("r", {"n": 4, "m": 1}), gang("a", workers(8)), gang("b", workers(8), at=1), gang("c", workers(4)))
+    assert {uid: reason(v) for uid, v in world.decide(1).items()} == dict.fromkeys("abc", "WaitingForCapacity")
+    world.admitter.remove_node("m")
+    assert {uid: reason(v) for uid, v in world.decide(2).items()} == dict.fromkeys("ab", "NeverFits")
+    world.admitter.put_node(node("m", gpu=4, used={"gpu": 1}))
+    assert {uid: reason(v) for uid, v in world.decide(3).items()} == dict.fromkeys("ab", "WaitingForCapacity")
+
+
+def test_that_a_queue_has_come_or_gone_or_is_too_small_now_is_said_to_those_who_wait() -> None:
+    world = World([node("n", gpu=4, used={"gpu": 4})], queues=[queue("speech", gpu=4)])
+    world.put(gang("a", workers(4), queue="vision"))
+    assert reason(world.decide(1)["a"]) == "QueueNotFound"
+    said = []
+    for now, queues in enumerate(([queue("vision", gpu=4)], [queue("vision", gpu=3)], []), start=2):
+        world.admitter.put_queues(queues)
+        said.append(reason(world.decide(now)["a"]))
+    assert said == ["WaitingForCapacity", "NeverFits", "QueueNotFound"]
+
+
+def test_why_somebody_waits_need_not_be_said_to_be_asked() -> None:
+    world = World([node("n", gpu=2)])
+    world.put(gang("a", workers(2)), gang("b", workers(2), at=1))
+    assert world.admitter.decide(1, reasons=False).keys() == {"a"}
+    assert isinstance(world.admitter.explain("b"), Wait)
+
+
+# -- against every placement there is -----------------------------------------------------------------------------
+
+NODES = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=3)
+MEMBERS = st.lists(st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=2)
+
+
+def world_of(nodes: Any, members: Any) -> tuple[list[Node], Gang]:
+    made = [node(f"n{i}", cpu=cpu, gpu=gpu, used={"cpu": min(used, cpu)}) for i, (cpu, gpu, used) in enumerate(nodes)]
+    return made, gang("g", *(member(f"t{j}", count, cpu=cpu, gpu=gpu) for j, (count, cpu, gpu) in enumerate(members)))
+
+
+def packings(pods: list[dict[str, Decimal]], room: list[dict[str, Decimal]]) -> Iterator[bool]:
+    """True for every way to place all pods."""
+    if not pods:
+        yield True
+        return
+    first, *rest = pods
+    for index, there in enumerate(room):
+        if all(there.get(resource, 0) >= value for resource, value in first.items()):
+            less = {resource: value - first.get(resource, 0) for resource, value in there.items()}
+            yield from packings(rest, [*room[:index], less, *room[index + 1 :]])
+
+
+def fits(one: Gang, rooms: list[dict[str, Decimal]]) -> bool:
+    pods = [dict(m.requests) for m in one.members for _ in range(m.count)]
+    return any(packings(pods, rooms))
+
+
+@settings(max_examples=100, deadline=None)
+@given(NODES, MEMBERS)
+def test_a_gang_of_equal_pods_that_fits_is_always_admitted(nodes: Any, members: Any) -> None:
+    made, one = world_of(nodes, members[:1])
+    verdict = judged([one], *made)["g"]
+    assert isinstance(verdict, Admit) is fits(one, [dict(n.free) for n in made])
+    never = isinstance(verdict, Wait) and verdict.never
+    assert never is not fits(one, [dict(n.allocatable) for n in made])

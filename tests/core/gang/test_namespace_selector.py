@@ -1,0 +1,215 @@
+"""Queues that are open to the jobs of some namespaces only: who may start, and what the others are told."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.core.builders import v1_job
+from tests.core.gang.gangs import World, gang, message, node, placed, queue, reason, workers
+from tf_dist.core.api.assignment import Wait
+from tf_dist.core.api.job import JobKey
+from tf_dist.core.api.names import requirements
+from tf_dist.core.api.status import Status
+from tf_dist.core.gang.snapshot import (
+    AdmissionRequest,
+    NamespaceMatcher,
+    SnapshotBuilder,
+    build_snapshot,
+    namespace_mismatch,
+)
+from tf_dist.core.gang.types import AdmissionConfig, Queue, QueueingStrategy
+
+NAME = "kubernetes.io/metadata.name"
+SPEECH = {"team": "speech", "tier": "prod"}
+
+
+def only(**selector: Any) -> Queue:
+    return queue("vision", gpu=8, namespace_selector=requirements(selector))
+
+
+def rule(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, **({"values": list(values)} if values else {})}]}
+
+
+@pytest.mark.parametrize(
+    ("selector", "labels", "opens"),
+    [
+        (None, SPEECH, True),
+        (None, None, True),
+        ({}, SPEECH, True),
+        ({}, None, True),
+        ({"matchLabels": {"team": "speech"}}, SPEECH, True),
+        ({"matchLabels": {"team": "speech", "tier": "test"}}, SPEECH, False),
+        ({"matchLabels": {"team": "vision"}}, {}, False),
+        (rule("team", "In", "vision", "speech"), SPEECH, True),
+        (rule("team", "In", "vision"), SPEECH, False),
+        (rule("team", "NotIn", "vision"), SPEECH, True),
+        (rule("team", "NotIn", "speech"), SPEECH, False),
+        (rule("team", "NotIn", "speech"), {}, True),
+        (rule("team", "Exists"), SPEECH, True),
+        (rule("owner", "Exists"), SPEECH, False),
+        (rule("owner", "DoesNotExist"), SPEECH, True),
+        (rule("team", "DoesNotExist"), SPEECH, False),
+        ({"matchLabels": {"team": "speech"}, **rule("tier", "In", "test")}, SPEECH, False),
+        # The name is a label that every namespace has, also one whose labels are not known.
+        ({"matchLabels": {NAME: "speech"}}, {}, True),
+        ({"matchLabels": {NAME: "speech"}}, None, True),
+        (rule(NAME, "In", "vision"), None, False),
+        # What is not known matches nothing, also not what asks for a label that is not there.
+        ({"matchLabels": {"team": "speech"}}, None, False),
+        (rule("restricted", "DoesNotExist"), None, False),
+        (rule("team", "NotIn", "vision"), None, False),
+        ({"matchLabels": {NAME: "speech"}, **rule("team", "NotIn", "vision")}, None, False),
+        # Nobody gets in by a label that calls a namespace by the name of another one.
+        ({"matchLabels": {NAME: "vision"}}, {NAME: "vision"}, False),
+    ],
+)
+def test_to_which_namespaces_a_queue_is_open(
+    selector: Mapping[str, Any] | None, labels: Mapping[str, str] | None, opens: bool
+) -> None:
+    of = queue("vision", namespace_selector=None if selector is None else requirements(selector))
+    assert (namespace_mismatch(of, "speech", labels) == "") is opens
+
+
+def test_what_a_job_outside_is_told() -> None:
+    told = namespace_mismatch(
+        only(matchLabels={"team": "vision"}, **rule("tier", "NotIn", "test", "dev")), "speech", {}
+    )
+    assert told.startswith('queue "vision" is not open to namespace "speech": ')
+    assert "namespaceSelector (team=vision,tier notin (dev, test))" in told
+    unknown = namespace_mismatch(only(matchLabels={"team": "vision"}), "speech", None)
+    assert unknown.startswith('queue "vision" is not open to namespace "speech": ')
+    assert "list and watch namespaces" in unknown
+
+
+def test_a_selector_of_any_length_is_told_in_a_sentence() -> None:
+    labels = {f"label-{number}": "a" * 63 for number in range(64)}
+    wide = namespace_mismatch(only(**rule("team", "In", *(f"team-{number}" for number in range(500)))), "speech", {})
+    assert max(len(wide), len(namespace_mismatch(only(matchLabels=labels), "speech", {}))) < 700
+
+
+SHUT = 'queue "vision" is not open to namespace "ml": so it is'
+
+
+def test_a_job_outside_waits_takes_no_room_and_holds_back_nobody() -> None:
+    world = World([node("n", gpu=8)], [queue("vision", gpu=8, order=QueueingStrategy.STRICT_FIFO)])
+    world.put(gang("a", workers(8), queue="vision", inadmissible=SHUT), gang("b", workers(8), at=1, queue="vision"))
+    verdicts = world.decide(100_000)
+    assert verdicts["a"] == Wait(reason="NamespaceMismatch", message=SHUT)
+    assert reason(verdicts["b"]) == "Admit"
+    facts = world.admitter.queue_usages()["vision"]
+    assert (facts.pending, facts.admitted) == (1, 1)
+
+
+def test_nobody_is_stopped_for_it() -> None:
+    world = World([node("n", gpu=8)], [queue("vision", gpu=8)])
+    world.put(placed(gang("low", workers(8), queue="vision"), {"worker": {"n": 8}}))
+    world.put(gang("high", workers(8), at=1, priority=9, queue="vision", inadmissible=SHUT))
+    verdicts = world.decide(100_000)
+    assert {uid: reason(verdict) for uid, verdict in verdicts.items()} == {"high": "NamespaceMismatch"}
+
+
+def test_it_starts_when_the_queue_opens_and_waits_again_when_it_closes() -> None:
+    world = World([node("n", gpu=8)], [queue("vision", gpu=8)])
+    waits = gang("a", workers(2), queue="vision", inadmissible=SHUT)
+    world.put(waits)
+    assert reason(world.decide(1)["a"]) == "NamespaceMismatch"
+    assert world.decide(2) == {}
+    world.put(gang("full", workers(8), queue="default", priority=1))
+    world.decide(3)
+    world.put(replace(waits, inadmissible=""))
+    assert reason(world.decide(4)["a"]) == "WaitingForCapacity"
+    world.put(waits)
+    assert message(world.decide(5)["a"]) == SHUT
+
+
+def test_who_runs_keeps_its_place_and_does_not_grow() -> None:
+    def runs(inadmissible: str) -> World:
+        world = World([node("n", gpu=8)], [queue("vision", gpu=8)])
+        members = workers(2, least=1, most=8)
+        mine = gang("a", members, queue="vision", inadmissible=inadmissible)
+        world.put(placed(mine, {"worker": {"n": 2}}))
+        return world
+
+    assert reason(runs("").decide(1000)["a"]) == "Resize"
+    assert runs(SHUT).decide(1000) == {}
+
+
+# From documents
+
+
+def claim(namespace: str, of: str = "vision") -> AdmissionRequest:
+    job = v1_job()
+    scheduling = replace(job.scheduling, queue=of)
+    key = JobKey(namespace, "mnist")
+    return AdmissionRequest(replace(job, key=key, uid=f"{namespace}-{of}", scheduling=scheduling), Status(), 0.0)
+
+
+def test_each_job_by_its_namespace_and_its_queue_alone() -> None:
+    """A queue below another has its own selector and no other."""
+    rules = AdmissionConfig(
+        queues=(
+            queue("research", gpu=8, namespace_selector=requirements({"matchLabels": {"team": "none"}})),
+            replace(only(matchLabels={"team": "vision"}), parent="research"),
+            replace(queue("open", gpu=8), parent="research"),
+        )
+    )
+    claims = [claim("vision"), claim("speech"), claim("speech", "open"), claim("speech", "")]
+    labels = {"vision": {"team": "vision"}, "speech": {"team": "speech"}}
+    found = build_snapshot(claims, None, (), rules=rules, namespaces=labels.get).gangs
+    assert [gang.inadmissible != "" for gang in found] == [False, True, False, False]
+    assert found[1].inadmissible.startswith('queue "vision" is not open to namespace "speech": ')
+
+
+def test_the_queue_default_may_be_closed_once_it_is_defined() -> None:
+    of = replace(only(matchLabels={"team": "vision"}), name="default")
+    for queues, closed in (((of,), True), ((), False), (None, False)):
+        found = build_snapshot(
+            [claim("speech", "")], None, (), rules=AdmissionConfig(queues=queues), namespaces=lambda _: {}
+        )
+        assert (found.gangs[0].inadmissible != "") is closed
+
+
+def test_a_label_that_changes_reaches_the_jobs_of_that_namespace_and_no_others() -> None:
+    rules = AdmissionConfig(queues=(only(matchLabels={"team": "vision"}),))
+    claims = [claim("speech"), claim("sound")]
+    labels: dict[str, dict[str, str]] = {"speech": {}, "sound": {}}
+    snapshots = SnapshotBuilder()
+    update = partial(snapshots.update, rules=rules, namespaces=labels.get)
+    before = update({claim.job.uid: claim for claim in claims}).gangs
+    assert [gang.inadmissible != "" for gang in before.values() if gang] == [True, True]
+    assert not update({}).gangs
+    labels["speech"] = {"team": "vision"}
+    after = update({}).gangs
+    assert {uid: gang and gang.inadmissible for uid, gang in after.items()} == {"speech-vision": ""}
+
+
+def test_a_pair_is_judged_once_until_the_queue_or_the_labels_change() -> None:
+    class Counted(UserDict[str, str]):
+        looks = 0
+
+        def keys(self) -> Any:
+            Counted.looks += 1
+            return super().keys()
+
+    of = only(matchLabels={"team": "vision"})
+    doors, labels = NamespaceMatcher(), Counted(team="speech")
+    for _ in range(3):
+        doors.turn((of,), lambda _: labels)
+        for _ in range(100):
+            assert doors.shut("vision", "speech", lambda _: labels)
+    assert Counted.looks == 1
+    assert not doors.shut("default", "speech", lambda _: labels)
+    assert doors.turn((only(matchLabels={"team": "speech"}),), lambda _: labels)
+    assert not doors.shut("vision", "speech", lambda _: labels)
+    assert Counted.looks == 2
+    assert not doors.turn((only(matchLabels={"team": "speech"}),), lambda _: labels)
+    assert doors.turn((only(matchLabels={"team": "speech"}),), lambda _: {})
+    assert doors.shut("vision", "speech", lambda _: {})
+    assert Counted.looks == 2

@@ -1,0 +1,435 @@
+"""What queues may have and hold: examples of the rules. The laws are in ``test_queue_laws``.
+
+How a queue stands, in its status.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.core.gang.quotas import GPU, need, queue, quota
+from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.gang.cycle import FairSharingIterator
+from tf_dist.core.gang.quota import Quotas, QuotaShortage, exact_quantity, queue_status, queue_usage
+
+
+def lack(quotas: Quotas, name: str, **amounts: float | str) -> QuotaShortage:
+    found = quotas.lack(name, need(**amounts))
+    assert found is not None
+    return found
+
+
+def fits(quotas: Quotas, name: str, **amounts: float | str) -> bool:
+    found = quotas.fits(name, need(**amounts))
+    assert found == (quotas.lack(name, need(**amounts)) is None)
+    return found
+
+
+def test_a_queue_alone_has_its_nominal_quota_and_no_more() -> None:
+    quotas = Quotas([queue("a", gpu=4)])
+    quotas.take("a", need(gpu=3))
+    assert fits(quotas, "a", gpu=1)
+    short = lack(quotas, "a", gpu=2)
+    assert (short.at, short.resource, short.free, short.missing) == ("a", GPU, 1, 1)
+    assert (short.never, short.reason) == (False, "QuotaExceeded")
+    assert str(short) == "needs 2 nvidia.com/gpu, 1 more than the quota of queue a leaves"
+
+
+def test_what_no_quota_names_is_not_limited() -> None:
+    quotas = Quotas([queue("a", gpu=1)])
+    quotas.take("a", need(cpu=10**6))
+    assert fits(quotas, "a", cpu=10**6, gpu=1)
+
+
+def test_of_what_a_gang_does_not_need_the_queue_may_have_too_much() -> None:
+    quotas = Quotas([queue("a", gpu=1, cpu=8)])
+    quotas.take("a", need(gpu=5))
+    assert fits(quotas, "a", cpu=8, gpu=0)
+
+
+def test_queues_of_one_parent_share_what_is_idle_even_if_nobody_defined_the_parent() -> None:
+    quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4)])
+    quotas.take("a", need(gpu=7))
+    assert fits(quotas, "b", gpu=1)
+    short = lack(quotas, "b", gpu=4)
+    assert (short.at, short.missing, short.never, short.limit) == ("team", 3, False, 8)
+    assert str(short).endswith("the quota of queue b leaves: team, which it borrows from, allows no more")
+    assert quotas.borrowed("a") == need(gpu=3)
+    assert set(quotas.problems) == {"a", "b"}
+    assert "team" not in quotas
+
+
+def test_more_than_the_whole_tree_has_is_never_there() -> None:
+    quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4)])
+    short = lack(quotas, "a", gpu=9)
+    assert short.never
+    assert str(short) == "needs 9 nvidia.com/gpu, and queue a can never have more than 8"
+
+
+def test_a_borrowing_limit_bounds_what_a_queue_takes_of_others() -> None:
+    quotas = Quotas([queue("a", "team", gpu=quota(4, borrow=2)), queue("b", "team", gpu=4)])
+    assert fits(quotas, "a", gpu=6)
+    short = lack(quotas, "a", gpu=7)
+    assert (short.at, short.limit, short.never) == ("a", 6, True)
+
+
+def test_a_lending_limit_keeps_the_rest_for_the_queue() -> None:
+    quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=quota(4, lend=1))])
+    assert fits(quotas, "a", gpu=5)
+    assert not fits(quotas, "a", gpu=6)
+    quotas.take("a", need(gpu=5))
+    assert fits(quotas, "b", gpu=3)
+    assert lack(quotas, "b", gpu=4).missing == 1
+
+
+def test_the_guarantee_stands_even_if_others_have_too_much() -> None:
+    quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=quota(4, lend=1))])
+    quotas.take("a", need(gpu=20))
+    assert fits(quotas, "b", gpu=3)
+    assert not fits(quotas, "b", gpu=4)
+
+
+def test_limits_hold_level_by_level() -> None:
+    company = [
+        queue("company", gpu=2),
+        queue("research", "company", gpu=quota(0, borrow=3)),
+        queue("vision", "research", gpu=4),
+        queue("speech", "research", gpu=quota(4, lend=0)),
+        queue("sales", "company", gpu=8),
+    ]
+    quotas = Quotas(company)
+    assert fits(quotas, "vision", gpu=7)
+    short = lack(quotas, "vision", gpu=8)
+    assert (short.at, short.never) == ("research", True)
+    quotas.take("vision", need(gpu=7))
+    assert fits(quotas, "speech", gpu=4)
+    assert fits(quotas, "sales", gpu=7)
+    assert lack(quotas, "sales", gpu=8).at == "company"
+
+
+def test_a_queue_above_others_may_have_gangs_of_its_own() -> None:
+    quotas = Quotas([queue("research", gpu=2), queue("vision", "research", gpu=4)])
+    quotas.take("research", need(gpu=5))
+    assert quotas.used("research") == need(gpu=5)
+    assert fits(quotas, "vision", gpu=1)
+    assert not fits(quotas, "vision", gpu=2)
+
+
+def test_used_counts_the_queues_below_but_borrowed_only_what_comes_from_above() -> None:
+    quotas = Quotas(
+        [queue("top", gpu=1), queue("mid", "top"), queue("x", "mid", gpu=quota(2, lend=0)), queue("y", "mid", gpu=1)]
+    )
+    quotas.take("x", need(gpu=2, cpu=1))
+    quotas.take("y", need(gpu=2))
+    assert quotas.used("mid") == quotas.used("top") == need(gpu=4, cpu=1)
+    assert quotas.borrowed("y") == quotas.borrowed("mid") == need(gpu=1)
+    assert quotas.borrowed("x") == {}
+    assert quotas.nominal("top") == need(gpu=4)
+
+
+def test_the_default_queue_is_always_there_and_is_that_of_jobs_that_name_none() -> None:
+    quotas = Quotas([])
+    assert "" in quotas
+    assert "default" in quotas
+    assert fits(quotas, "", gpu=100)
+    defined = Quotas([queue("default", gpu=1)])
+    defined.take("", need(gpu=1))
+    assert lack(defined, "", gpu=1).queue == "default"
+
+
+def test_a_queue_that_does_not_exist_is_said_with_the_one_that_was_meant() -> None:
+    quotas = Quotas([queue("research")])
+    short = lack(quotas, "reserch", gpu=1)
+    assert (short.reason, short.nearest, short.never) == ("QueueNotFound", "research", False)
+    assert str(short) == "there is no queue reserch; did you mean research?"
+    assert lack(quotas, "zzz").nearest == ""
+    assert "zzz" not in quotas
+
+
+def test_what_runs_in_a_queue_that_was_deleted_is_kept_and_given_back() -> None:
+    quotas = Quotas([queue("a", gpu=1)])
+    quotas.take("gone", need(gpu=3))
+    assert quotas.used("gone") == need(gpu=3)
+    assert lack(quotas, "gone").reason == "QueueNotFound"
+    assert quotas.names == ["a", "default"]
+    quotas.give("gone", need(gpu=3))
+    assert quotas.used("gone") == {}
+
+
+def test_queues_that_are_each_others_parents_stand_alone() -> None:
+    circle = [queue("a", "c", gpu=1), queue("b", "a", gpu=1), queue("c", "b", gpu=1), queue("d", "a", gpu=1)]
+    quotas = Quotas(circle)
+    assert set(quotas.problems) == {"a", "b", "c"}
+    assert not fits(quotas, "b", gpu=2)
+    assert fits(quotas, "d", gpu=2)
+
+
+def test_a_queue_below_itself_stands_alone() -> None:
+    quotas = Quotas([queue("a", "a", gpu=1)])
+    assert set(quotas.problems) == {"a"}
+    assert fits(quotas, "a", gpu=1)
+
+
+def test_a_tree_may_be_deeper_than_the_stack() -> None:
+    names = [f"q{number}" for number in range(3000)]
+    quotas = Quotas([queue(name, parent) for name, parent in zip(names, ["", *names], strict=False)])
+    quotas.take(names[-1], need(gpu=1))
+    assert quotas.used(names[0]) == need(gpu=1)
+    assert len(quotas.share(names[-1])) == 6000
+
+
+def test_two_queues_of_one_name_are_a_mistake_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="two queues are named a"):
+        Quotas([queue("a"), queue("a")])
+
+
+def test_how_often_a_need_fits() -> None:
+    quotas = Quotas([queue("a", "team", gpu=4, cpu=quota(4, borrow=2)), queue("b", "team", gpu=4, cpu=9)])
+    assert quotas.most("a", need(gpu=1), 100) == 8
+    assert quotas.most("a", need(gpu=1, cpu="1.5"), 100) == 4
+    assert quotas.most("a", need(gpu=1), 3) == 3
+    assert quotas.most("a", need(memory=1), 7) == 7
+    assert quotas.most("nowhere", need(gpu=1), 7) == 0
+    quotas.take("a", need(gpu=99))
+    assert quotas.most("a", need(gpu=1), 7) == 0
+
+
+def test_amounts_are_exact_however_fine_and_large() -> None:
+    quotas = Quotas([queue("a", memory="1E24")])
+    quotas.take("a", need(memory="0.1"))
+    quotas.take("a", need(memory="0.2"))
+    quotas.take("a", need(memory="999999999999999999999999"))
+    assert lack(quotas, "a", memory="0.700000001").missing == Decimal("1E-9")
+    assert fits(quotas, "a", memory="0.7")
+
+
+def test_a_number_says_when_a_queue_may_have_room_again() -> None:
+    quotas = Quotas([queue("a", "team"), queue("b", "team"), queue("c")])
+    quotas.take("a", need(gpu=1))
+    before = {name: quotas.epoch(name) for name in "abc"}
+    quotas.take("b", need(gpu=1))
+    assert {name: quotas.epoch(name) for name in "abc"} == before
+    quotas.give("a", need(gpu=1))
+    assert quotas.epoch("b") > before["b"]
+    assert quotas.epoch("c") == before["c"]
+
+
+# The order between queues.
+
+
+def served(quotas: Quotas, wanted: dict[str, int], **each: float) -> list[str]:
+    """The queues in the order of their turns, when each wants so many gangs of the same size."""
+    left = dict(wanted)
+    turns = FairSharingIterator(quotas, dict.fromkeys(left, 0))
+    order = []
+    while turns:
+        name = turns.next()
+        order.append(name)
+        quotas.take(name, need(**each))
+        left[name] -= 1
+        if left[name]:
+            turns.back(name, 0)
+    return order
+
+
+def test_who_is_within_its_own_goes_before_who_borrows() -> None:
+    quotas = Quotas([queue("a", "team", gpu=1), queue("b", "team", gpu=4), queue("c", "team", gpu=9)])
+    quotas.take("a", need(gpu=2))
+    quotas.take("b", need(gpu=4))
+    assert quotas.share("b") < quotas.share("a")
+    assert served(quotas, {"a": 1, "b": 1}, gpu=1) == ["b", "a"]
+
+
+def test_what_is_borrowed_is_shared_by_weight() -> None:
+    team = [queue("a", "team", weight=3), queue("b", "team"), queue("team", gpu=8)]
+    order = served(Quotas(team), {"a": 8, "b": 8}, gpu=1)
+    assert sorted(order[:4]) == ["a", "a", "a", "b"]
+    assert order[:8].count("a") == 6
+
+
+def test_the_largest_share_of_any_resource_counts() -> None:
+    quotas = Quotas([queue("team", gpu=10, cpu=100), queue("a", "team"), queue("b", "team")])
+    quotas.take("a", need(gpu=1, cpu=40))
+    quotas.take("b", need(gpu=3, cpu=1))
+    assert quotas.share("b") < quotas.share("a")
+
+
+def test_without_quotas_queues_share_the_cluster_by_weight() -> None:
+    quotas = Quotas([queue("a", weight=2), queue("b")], capacity=need(gpu=9))
+    order = served(quotas, {"a": 9, "b": 9}, gpu=1)
+    assert order[:9].count("a") == 6
+
+
+def test_departments_are_compared_before_their_teams() -> None:
+    forest = [
+        queue("research"),
+        queue("sales"),
+        queue("vision", "research"),
+        queue("speech", "research"),
+        queue("shop", "sales"),
+    ]
+    order = served(Quotas(forest, capacity=need(gpu=8)), {"vision": 8, "speech": 8, "shop": 8}, gpu=1)
+    assert order[:8].count("shop") == 4
+    assert order[:8].count("vision") == order[:8].count("speech") == 2
+
+
+def test_equal_shares_are_decided_by_the_tie_and_then_by_name() -> None:
+    quotas = Quotas([queue("a"), queue("b"), queue("c")])
+    turns = FairSharingIterator(quotas, {"c": 2, "b": 1, "a": 2})
+    assert [turns.next() for _ in range(3)] == ["b", "a", "c"]
+    assert not turns
+
+
+def test_what_is_given_back_counts_in_the_next_turn() -> None:
+    quotas = Quotas([queue("a"), queue("b")], capacity=need(gpu=4))
+    quotas.take("a", need(gpu=3))
+    quotas.take("b", need(gpu=1))
+    turns = FairSharingIterator(quotas, {"a": 0, "b": 0})
+    quotas.give("a", need(gpu=3))
+    assert turns.next() == "a"
+
+
+def test_a_share_may_be_asked_for_with_something_added() -> None:
+    quotas = Quotas([queue("a", "team", gpu=2), queue("b", "team", gpu=2)])
+    before = quotas.share("a")
+    assert quotas.share("a", need(gpu=3)) > before
+    quotas.take("a", need(gpu=3))
+    after = quotas.share("a")
+    quotas.give("a", need(gpu=3))
+    assert quotas.share("a", need(gpu=3)) == after
+    assert quotas.share("a") == before
+
+
+def test_how_full_a_queue_is() -> None:
+    quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4), queue("c")], capacity=need(cpu=8))
+    quotas.take("a", need(gpu=6))
+    quotas.take("c", need(cpu=2))
+    assert (quotas.fill("a"), quotas.fill("b"), quotas.fill("team"), quotas.fill("c")) == (1.5, 0, 0.75, 0.25)
+
+
+# Taking back what was lent.
+
+
+def test_a_queue_reclaims_from_who_has_more_than_its_own() -> None:
+    quotas = Quotas(
+        [queue("a", "team", gpu=4), queue("b", "team", gpu=4), queue("c", "team", gpu=1), queue("x", gpu=9)]
+    )
+    quotas.take("b", need(gpu=6))
+    quotas.take("c", need(gpu=1))
+    assert quotas.reclaims("a", need(gpu=4), "b")
+    assert not quotas.reclaims("a", need(gpu=5), "b"), "it would borrow itself"
+    assert not quotas.reclaims("a", need(gpu=4), "c"), "c has only what is its own"
+    assert not quotas.reclaims("a", need(cpu=4), "b"), "nothing of that is borrowed"
+    assert not quotas.reclaims("x", need(gpu=4), "b"), "another tree"
+    assert not quotas.reclaims("b", need(gpu=1), "b")
+
+
+@pytest.mark.parametrize("victim", ["alone", "a", "deleted"])
+def test_nothing_is_reclaimed_from_a_queue_that_nothing_was_lent_to(victim: str) -> None:
+    """Of another tree, or the queue itself; though it has more than its own, as after its quota was lowered."""
+    quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4), queue("alone", gpu=2)])
+    quotas.take(victim, need(gpu=6))
+    wanted = need(gpu=2)
+    assert not quotas.reclaims("a", wanted, victim)
+    assert not quotas.entitled("a", wanted, victim)
+    quotas.give(victim, need(gpu=6))
+    quotas.take("b", need(gpu=6))
+    assert quotas.reclaims("a", wanted, "b")
+
+
+@pytest.mark.parametrize(
+    ("held", "wants", "theirs", "may"),
+    [(0, 4, 5, True), (0, 5, 5, False), (1, 3, 5, True), (1, 4, 5, False), (0, 4, 4, False), (2, 2, 6, True)],
+)
+def test_a_queue_takes_back_up_to_its_own_from_who_has_more_than_its_own(
+    held: int, wants: int, theirs: int, may: bool
+) -> None:
+    quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4)])
+    quotas.take("a", need(gpu=held))
+    quotas.take("b", need(gpu=theirs))
+    assert quotas.reclaims("a", need(gpu=wants), "b") is may
+
+
+def test_a_team_reclaims_for_its_department() -> None:
+    forest = [
+        queue("company"),
+        queue("research", "company"),
+        queue("sales", "company"),
+        queue("vision", "research", gpu=0),
+        queue("speech", "research", gpu=4),
+        queue("shop", "sales", gpu=4),
+    ]
+    quotas = Quotas(forest)
+    quotas.take("shop", need(gpu=6))
+    assert quotas.reclaims("vision", need(gpu=2), "shop"), "it borrows within its department, and that stays within"
+    quotas.take("speech", need(gpu=2))
+    quotas.take("vision", need(gpu=1))
+    assert not quotas.reclaims("vision", need(gpu=2), "shop")
+    assert not quotas.reclaims("vision", need(gpu=1), "speech")
+
+
+def test_a_queue_and_the_one_above_it_reclaim_from_each_other_what_is_beyond_their_own() -> None:
+    quotas = Quotas([queue("research", gpu=2), queue("vision", "research", gpu=4)])
+    quotas.take("research", need(gpu=3))
+    assert quotas.reclaims("vision", need(gpu=4), "research")
+    assert not quotas.reclaims("research", need(gpu=1), "vision")
+    quotas.give("research", need(gpu=3))
+    quotas.take("vision", need(gpu=6))
+    assert quotas.reclaims("research", need(gpu=2), "vision")
+    assert not quotas.reclaims("research", need(gpu=3), "vision")
+
+
+def test_the_status_of_a_queue_that_borrows() -> None:
+    quotas = Quotas(
+        [
+            queue("research"),
+            queue("vision", "research", gpu=4, memory=quota(64 << 30)),
+            queue("speech", "research", gpu=4),
+        ]
+    )
+    quotas.take("vision", need(gpu=6, memory=48 << 30, cpu="1.5", pods=7))
+    assert queue_status(queue_usage(quotas, "vision", pending=2, admitted=1)) == {
+        "pending": 2,
+        "admitted": 1,
+        "used": {"cpu": "1500m", "memory": "48Gi", GPU: "6", "pods": "7"},
+        "borrowed": {GPU: "2"},
+        "usage": "nvidia.com/gpu 6/4, cpu 1500m, memory 48Gi/64Gi",
+        "share": "150%",
+    }
+    above = queue_status(queue_usage(quotas, "research", pending=0, admitted=0))
+    assert (above["usage"], above["share"]) == ("nvidia.com/gpu 6/8, cpu 1500m, memory 48Gi/64Gi", "75%")
+
+
+def test_a_queue_that_holds_nothing_and_one_that_is_wrong() -> None:
+    quotas = Quotas([queue("a", "b"), queue("b", "a")])
+    status = queue_status(queue_usage(quotas, "a", pending=0, admitted=0))
+    assert status.pop("message").startswith("its parents lead back to itself (b)")
+    assert status == {"pending": 0, "admitted": 0, "used": {}, "borrowed": {}, "usage": "", "share": "0%"}
+
+
+@pytest.mark.parametrize(
+    ("value", "resource", "text"),
+    [
+        ("68719476736", "memory", "64Gi"),
+        ("68719476737", "memory", "68719476737"),
+        ("1099511627776", "memory", "1Ti"),
+        ("1536", "hugepages-2Mi", "1536"),
+        ("2048", "ephemeral-storage", "2Ki"),
+        ("4", GPU, "4"),
+        ("10", "cpu", "10"),
+        ("1.50", "cpu", "1500m"),
+        ("0.0000001", "cpu", "0.0000001"),
+    ],
+)
+def test_amounts_are_easy_to_read(value: str, resource: str, text: str) -> None:
+    assert exact_quantity(Decimal(value), resource) == text
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.decimals(0, 10**15, places=6), st.sampled_from(["cpu", "memory", GPU]))
+def test_amounts_say_exactly_what_they_are(value: Decimal, resource: str) -> None:
+    assert parse_quantity(exact_quantity(value, resource)) == value

@@ -1,0 +1,194 @@
+"""Laws of quotas, over random forests and stories, beside an oracle that adds everything up anew."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.core.gang.queue_oracle import NaiveQuotas
+from tf_dist.core.gang.cycle import FairSharingIterator
+from tf_dist.core.gang.quota import Quotas
+from tf_dist.core.gang.types import Queue, Quota, Resources
+
+# A loaded machine is slow, and that is no failure.
+CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RESOURCES = ("cpu", "nvidia.com/gpu")
+AMOUNTS = st.sampled_from([Decimal(text) for text in ("0", "0.5", "1", "2", "3", "4", "6")])
+NEEDS = st.dictionaries(st.sampled_from(RESOURCES), AMOUNTS, min_size=1)
+QUOTAS = st.builds(Quota, nominal=AMOUNTS, borrowing_limit=st.none() | AMOUNTS, lending_limit=st.none() | AMOUNTS)
+LIMITS = st.dictionaries(st.sampled_from(RESOURCES), QUOTAS)
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> list[Queue]:
+    """Up to seven queues; each may be below any that came before it."""
+    queues: list[Queue] = []
+    for number in range(draw(st.integers(1, 7))):
+        parent = draw(st.sampled_from(["", *(queue.name for queue in queues)]))
+        weight = draw(st.integers(1, 3))
+        queues.append(Queue(name=f"q{number}", parent=parent, weight=weight, quotas=draw(LIMITS)))
+    return queues
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> tuple[list[Queue], list[tuple[str, Resources]]]:
+    forest = draw(forests())
+    step = st.tuples(st.sampled_from([queue.name for queue in forest]), NEEDS)
+    return forest, draw(st.lists(step, max_size=12))
+
+
+def state(quotas: Quotas, forest: list[Queue]) -> list[object]:
+    """All that can be seen of it."""
+    return [
+        (quotas.used(q.name), quotas.borrowed(q.name), quotas.share(q.name), quotas.fill(q.name), _left(quotas, q.name))
+        for q in forest
+    ]
+
+
+def _left(quotas: Quotas, name: str) -> list[int]:
+    return [quotas.most(name, {resource: Decimal("0.5")}, 1000) for resource in RESOURCES]
+
+
+@settings(CALM, max_examples=300)
+@given(stories(), st.data())
+def test_it_agrees_with_the_definitions(
+    story: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
+) -> None:
+    forest, steps = story
+    quotas, naive, empty = Quotas(forest), NaiveQuotas(forest), NaiveQuotas(forest)
+    for name, need in steps:
+        lack = quotas.lack(name, need)
+        assert (lack is None) == naive.fits(name, need) == quotas.fits(name, need)
+        assert quotas.could_fit(name, need) == empty.fits(name, need)
+        if lack:
+            assert lack.missing > 0
+            assert not naive.fits(name, {lack.resource: need[lack.resource]})
+            assert not lack.free or naive.fits(name, {lack.resource: lack.free})
+            assert lack.never == (not empty.fits(name, need))
+        if lack is None or data.draw(st.booleans(), label="runs all the same"):
+            quotas.take(name, need)
+            naive.gangs.append((name, need))
+        if naive.gangs and data.draw(st.integers(0, 2), label="one ends if 0") == 0:
+            quotas.give(*naive.gangs.pop(data.draw(st.integers(0, len(naive.gangs) - 1), label="which")))
+        for queue in forest:
+            borrowed = quotas.borrowed(queue.name)
+            for resource in RESOURCES:
+                over = naive.usage(queue.name, resource) - naive.quota(queue.name, resource)
+                assert borrowed.get(resource, 0) == max(0, over)
+
+
+@CALM
+@given(stories(), st.data())
+def test_what_is_given_back_leaves_no_trace(
+    story: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
+) -> None:
+    forest, steps = story
+    quotas = Quotas(forest)
+    kept = steps[: len(steps) // 2]
+    for step in kept:
+        quotas.take(*step)
+    before = state(quotas, forest)
+    passing = steps[len(kept) :]
+    for step in passing:
+        quotas.take(*step)
+    for step in data.draw(st.permutations(passing)):
+        quotas.give(*step)
+    assert state(quotas, forest) == before
+
+
+@CALM
+@given(stories(), st.data())
+def test_neither_the_order_of_gangs_nor_that_of_queues_matters(
+    story: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
+) -> None:
+    forest, steps = story
+    one, other = Quotas(forest), Quotas(data.draw(st.permutations(forest)))
+    for step in steps:
+        one.take(*step)
+    for step in data.draw(st.permutations(steps)):
+        other.take(*step)
+    assert state(one, forest) == state(other, forest)
+
+
+@CALM
+@given(stories())
+def test_a_tree_never_holds_more_than_its_nominal_quotas_if_only_what_fits_is_taken(
+    story: tuple[list[Queue], list[tuple[str, Resources]]],
+) -> None:
+    forest, steps = story
+    quotas, naive = Quotas(forest), NaiveQuotas(forest)
+    for name, need in steps:
+        if quotas.lack(name, need) is None:
+            quotas.take(name, need)
+            naive.gangs.append((name, need))
+    for root in (queue for queue in forest if not queue.parent):
+        tree = [queue.name for queue in forest if naive.path(queue.name)[-1] is root]
+        for resource in RESOURCES:
+            limited = [name for name in tree if naive.limited(name, resource)]
+            held = sum(need.get(resource, 0) for name, need in naive.gangs if name in limited)
+            assert held <= quotas.nominal(root.name).get(resource, 0)
+        assert quotas.borrowed(root.name) == {}
+
+
+@CALM
+@given(stories())
+def test_what_a_queue_does_not_lend_is_always_there_for_it(
+    story: tuple[list[Queue], list[tuple[str, Resources]]],
+) -> None:
+    forest, steps = story
+    quotas, naive = Quotas(forest), NaiveQuotas(forest)
+    leaf = forest[-1]
+    for name, need in steps:
+        if name != leaf.name:
+            quotas.take(name, need)
+    unlent = {resource: naive.guaranteed(leaf.name, resource) for resource in RESOURCES if leaf.parent}
+    assert quotas.lack(leaf.name, unlent) is None
+
+
+@settings(CALM, max_examples=200)
+@given(stories())
+def test_a_share_is_what_its_definition_says(story: tuple[list[Queue], list[tuple[str, Resources]]]) -> None:
+    """By weight, level by level; asked for with something added it is what it will be."""
+    forest, steps = story
+    capacity = dict.fromkeys(RESOURCES, Decimal(20))
+    quotas, naive = Quotas(forest, capacity), NaiveQuotas(forest)
+    for name, need in steps:
+        foreseen = quotas.share(name, need)
+        quotas.take(name, need)
+        naive.gangs.append((name, need))
+        assert quotas.share(name) == pytest.approx(naive.share(name, capacity))
+        assert foreseen == pytest.approx(quotas.share(name))
+    for queue in forest:
+        assert quotas.share(queue.name) == pytest.approx(naive.share(queue.name, capacity))
+
+
+@CALM
+@given(stories(), st.data())
+def test_turns_go_by_the_smallest_share_at_that_moment(
+    story: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
+) -> None:
+    forest, steps = story
+    quotas = Quotas(forest, capacity=dict.fromkeys(RESOURCES, Decimal(20)))
+    left = {queue.name: [need for name, need in steps if name == queue.name] for queue in forest}
+    waiting = {name: 0 for name, needs in left.items() if needs}
+    number = count(1)
+    turns = FairSharingIterator(quotas, waiting)
+    held: list[tuple[str, Resources]] = []
+    while turns:
+        if held and data.draw(st.integers(0, 3), label="one ends if 0") == 0:
+            quotas.give(*held.pop())
+        expected = min(waiting, key=lambda name: (quotas.share(name), waiting[name], name))
+        name = turns.next()
+        assert name == expected
+        need = left[name].pop()
+        quotas.take(name, need)
+        held.append((name, need))
+        del waiting[name]
+        if left[name]:
+            waiting[name] = next(number)
+            turns.back(name, waiting[name])
+    assert not any(left.values())

@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.core.builders import START, replicas, template, v1_job, volcano_job
+from tests.core.gang.stored import ADMITTED, container, job, node, pod
+from tests.core.world import World as Small
+from tf_dist.core.api.assignment import Admit
+from tf_dist.core.api.job import Action, Event, JobKey, ReplicaId, Rule, RunPolicy
+from tf_dist.core.api.status import Admission, Counts, Phase, Status
+from tf_dist.core.api.timestamps import parse_expected_duration
+from tf_dist.core.gang.admission import Admitter, admit
+from tf_dist.core.gang.resources.pod_requests import pod_limits, pod_requests, pod_sets
+from tf_dist.core.gang.snapshot import AdmissionRequest, build_snapshot
+from tf_dist.core.gang.types import (
+    NO_ADMISSION_CONFIG,
+    AdmissionConfig,
+    Assignment,
+    Gang,
+    PriorityClass,
+    Queue,
+    Quota,
+    TopologyRequest,
+)
+
+
+def limit(cpu: str) -> dict[str, Any]:
+    return {"resources": {"limits": {"cpu": cpu}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpu"),
+    [
+        ({}, None),
+        ({"containers": [{}]}, None),
+        ({"containers": [container(cpu="1"), container(cpu="500m")]}, "1.5"),
+        ({"containers": [{"resources": {"limits": {"cpu": "2"}}}]}, "2"),
+        ({"containers": [{"resources": {"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}}]}, "1"),
+        ({"containers": [container(cpu="1")], "initContainers": [container(cpu="3"), container(cpu="2")]}, "3"),
+        ({"containers": [container(cpu="4")], "initContainers": [container(cpu="3")]}, "4"),
+        ({"containers": [container(cpu="1")], "initContainers": [container("Always", cpu="2")]}, "3"),
+        (
+            {"containers": [container(cpu="1")], "initContainers": [container("Always", cpu="2"), container(cpu="3")]},
+            "5",
+        ),
+        ({"containers": [container(cpu="1")], "overhead": {"cpu": "250m"}}, "1.25"),
+        # Sidecars run beside what starts after them, and beside the containers, not beside what started before.
+        (
+            {
+                "containers": [container(cpu="1")],
+                "initContainers": [container(cpu="5"), container("Always", cpu="2"), container("Always", cpu="1")],
+            },
+            "5",
+        ),
+        (
+            {
+                "containers": [container(cpu="1")],
+                "initContainers": [container("Always", cpu="2"), container(cpu="5"), container("Always", cpu="9")],
+            },
+            "12",
+        ),
+        # What the pod asks for as a whole is in place of what its containers do.
+        ({"resources": {"requests": {"cpu": "4"}}, "containers": [container(cpu="1")]}, "4"),
+        ({"resources": {"requests": {"cpu": "1"}}, "containers": [container(cpu="3")]}, "1"),
+        ({"resources": {"limits": {"cpu": "4"}}, "containers": [{}]}, "4"),
+        ({"resources": {"limits": {"cpu": "4"}}, "containers": [container(cpu="1")]}, "1"),
+        ({"resources": {"limits": {"cpu": "4"}, "requests": {"cpu": "2"}}, "containers": [{}]}, "2"),
+        ({"resources": {"requests": {"cpu": "4"}}, "containers": [container(cpu="1")], "overhead": {"cpu": "1"}}, "5"),
+        ({"resources": {"requests": {"nvidia.com/gpu": "4"}}, "containers": [container(cpu="1")]}, "1"),
+    ],
+)
+def test_a_pod_asks_for_what_the_scheduler_adds_up(spec: Any, cpu: str | None) -> None:
+    expected = {"pods": Decimal(1)} | ({} if cpu is None else {"cpu": Decimal(cpu)})
+    assert pod_requests(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpu"),
+    [
+        ({"containers": [container(cpu="1")]}, None),
+        ({"containers": [limit("2"), limit("1")]}, "3"),
+        ({"containers": [limit("2")], "initContainers": [limit("5")]}, "5"),
+        ({"containers": [limit("2")], "overhead": {"cpu": "250m"}}, "2.25"),
+        ({"containers": [container(cpu="1")], "overhead": {"cpu": "250m"}}, None),
+        ({"resources": {"limits": {"cpu": "8"}}, "containers": [limit("2")]}, "8"),
+    ],
+)
+def test_its_limits_are_added_up_in_the_same_way(spec: Any, cpu: str | None) -> None:
+    assert pod_limits(spec).get("cpu") == (None if cpu is None else Decimal(cpu))
+
+
+def test_a_runtime_class_adds_its_overhead_where_the_template_says_none() -> None:
+    overheads = {"sandbox": {"cpu": "500m"}}
+
+    def asked(**spec: Any) -> Decimal:
+        pod = template(containers=[container(cpu="1")], **spec)
+        [worker] = pod_sets(v1_job(replicas("Worker", 2, template=pod)), overheads)
+        return worker.requests["cpu"]
+
+    assert asked() == 1
+    assert asked(runtimeClassName="sandbox") == Decimal("1.5")
+    assert asked(runtimeClassName="another") == 1
+    assert asked(runtimeClassName="sandbox", overhead={"cpu": "2"}) == 3
+
+
+def test_a_gang_asks_for_all_its_replicas() -> None:
+    assert [(m.type, m.count, m.least, m.most) for m in pod_sets(job())] == [("ps", 1, 1, 1), ("worker", 2, 2, 2)]
+
+
+def free(*pods: Any) -> Decimal:
+    [found] = build_snapshot([], [node()], pods).nodes or ()
+    return found.free["cpu"]
+
+
+def test_pods_on_a_node_take_their_room_until_they_have_ended() -> None:
+    assert free() == 8
+    assert free(pod(), pod(phase="Pending")) == 6
+    assert free(pod(phase="Succeeded"), pod(phase="Failed"), pod(on=None)) == 8
+
+
+def test_nodes_that_take_no_pods_are_left_out() -> None:
+    nodes = [node("a"), node("b", ready="Unknown"), node("c", unschedulable=True), {"metadata": {"name": "bare"}}]
+    assert [n.name for n in build_snapshot([], nodes, []).nodes or ()] == ["a", "bare"]
+
+
+def one(status: Status, *pods: Any, changed: Any = None, rules: AdmissionConfig = NO_ADMISSION_CONFIG) -> Gang:
+    made = build_snapshot([AdmissionRequest(changed or job(), status, START)], [node()], pods, now=START, rules=rules)
+    [found] = made.gangs
+    return found
+
+
+def test_a_gang_s_place_and_its_pods_on_nodes_are_known() -> None:
+    there = [pod(owner="uid-mnist", index=1), pod(on=None, owner="uid-mnist"), pod(owner="another")]
+    found = one(ADMITTED, *there)
+    assert found.place == Assignment(
+        at=START, sizes={"ps": 1, "worker": 2}, placement={"worker": {"n": 1, "m": 1}}, resized=START + 9
+    )
+    assert found.bound == {"worker": {"n": 1}}
+    assert found.seats["worker"] == ("m", "n")  # worker 0 is to be on m, worker 1 is on n
+
+
+def test_pods_of_a_gang_without_a_place_are_known_too() -> None:
+    found = one(Status(not_before=START + 60), pod(owner="uid-mnist"))
+    assert (found.place, found.bound, found.not_before) == (None, {"worker": {"n": 1}}, START + 60)
+
+
+def test_replicas_that_are_done_are_counted() -> None:
+    done = Status(phase=Phase.RUNNING, admission=Admission(START), succeeded=frozenset({ReplicaId("worker", 1)}))
+    assert one(done).done == {"worker": 1}
+
+
+@pytest.mark.parametrize(("done", "free"), [(0, "m"), (1, "n")])
+def test_the_place_of_a_replica_that_is_done_is_given_to_others_and_not_that_of_one_to_come(
+    done: int, free: str
+) -> None:
+    cpu = template(containers=[{"name": "tensorflow", "image": "tf", **container(cpu="1")}])
+    holder = v1_job(replicas("worker", 2, template=cpu))
+    other = replace(v1_job(replicas("worker", 1, template=cpu)), uid="uid-other", key=JobKey("default", "other"))
+    status = Status(
+        phase=Phase.RUNNING,
+        succeeded=frozenset({ReplicaId("worker", done)}),
+        admission=Admission(START, sizes={"worker": 2}, placement={"worker": {"m": 1, "n": 1}}),
+    )
+    claims = [AdmissionRequest(holder, status, START), AdmissionRequest(other, Status(), START)]
+    whole = [{**node(name), "status": {"allocatable": {"cpu": "1", "pods": "9"}}} for name in ("m", "n")]
+    verdict = admit(build_snapshot(claims, whole, [], now=START))[other.uid]
+    assert isinstance(verdict, Admit)
+    assert verdict.placement == {"worker": {free: 1}}
+
+
+WAITING_POLICY = Rule(events=frozenset({Event.POD_FAILED}), action=Action.RESTART_TASK, timeout=60.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "done"),
+    [
+        (None, 2),  # nothing answers the failure: the pod has ended for good, as the one that has succeeded
+        (WAITING_POLICY, 1),  # it may yet come back
+        (replace(WAITING_POLICY, events=frozenset({Event.POD_EVICTED})), 1),
+        (replace(WAITING_POLICY, events=frozenset({Event.TASK_FAILED})), 2),
+        (replace(WAITING_POLICY, timeout=0.0), 2),  # it would have been answered
+        (replace(WAITING_POLICY, action=Action.ABORT_JOB), 2),  # the job will end, the pod not come back
+    ],
+)
+@pytest.mark.parametrize("of_job", [True, False])
+def test_replicas_that_have_failed_for_good_need_no_room(policy: Rule | None, done: int, of_job: bool) -> None:
+    rules = (policy,) if policy else ()
+    changed = job()
+    specs = tuple(replace(spec, rules=() if of_job else rules) for spec in changed.replica_specs)
+    status = Status(
+        phase=Phase.RUNNING,
+        admission=Admission(START),
+        succeeded=frozenset({ReplicaId("worker", 1)}),
+        counts={"worker": Counts(running=1, succeeded=1, failed=1), "ps": Counts(running=1)},
+    )
+    found = one(status, changed=replace(changed, replica_specs=specs, rules=rules if of_job else ()))
+    assert found.done == {"worker": done}
+    assert found.place is not None
+
+
+def test_the_room_of_a_pod_that_failed_for_good_is_others_and_its_own_again_when_all_starts_again() -> None:
+    """Told with a job that goes on without its second worker, until a parameter server is lost."""
+    lost = Rule(events=frozenset({Event.POD_EVICTED}), action=Action.RESTART_JOB)
+    cpu = template(containers=[{"name": "tensorflow", "image": "tf", **container(cpu="1")}])
+    specs = (replicas("ps", 1, rules=(lost,), template=cpu), replicas("worker", 2, rules=(), template=cpu))
+    world = Small(volcano_job(*specs))
+    world.settle()
+    for body in world.pods.values():
+        world.run(body)
+    world.settle()
+
+    def cores() -> tuple[Decimal, Decimal]:
+        """What a queue counts of it, and what it leaves of a node that all its pods are on."""
+        found = build_snapshot(
+            [AdmissionRequest(world.job, world.memory, START)], [node("n1")], world.pods.values(), now=START
+        )
+        admitter = Admitter()
+        [there] = found.nodes or ()
+        admitter.put_node(there)
+        admitter.put_queues([Queue(name="default", quotas={"cpu": Quota(nominal=Decimal(8))})])
+        for gang in found.gangs:
+            admitter.put_gang(gang)
+        admitter.decide(START)
+        return admitter.queue_usages()["default"].used["cpu"], there.free["cpu"]
+
+    assert cores() == (3, 5)
+    world.end(world.pods["tf-dist-mnist-worker-1"], 1)
+    world.settle()
+    assert (world.memory.phase, world.memory.counts["worker"].failed) == (Phase.RUNNING, 1)
+    assert cores() == (2, 6)
+    world.remove(world.pods["tf-dist-mnist-ps-0"])
+    world.settle()
+    assert cores() == (3, 5)
+
+
+@pytest.mark.parametrize("phase", [Phase.COMPLETED, Phase.FAILED, Phase.ABORTED, Phase.COMPLETING])
+def test_a_job_that_is_not_live_asks_for_nothing(phase: Phase) -> None:
+    assert build_snapshot([AdmissionRequest(job(), Status(phase=phase), START)], [node()], []).gangs == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("5400", 5400),
+        ("90m", 5400),
+        ("1h30m", 5400),
+        (" 1.5h ", 5400),
+        ("250ms", 0.25),
+        ("0", None),
+        ("", None),
+        ("soon", None),
+        ("-5", None),
+        ("1h 30m", None),
+        ("1d", None),
+        ("h", None),
+    ],
+)
+def test_how_long_a_job_runs_is_said_in_seconds_or_as_a_duration(text: str, found: float | None) -> None:
+    assert parse_expected_duration(text) == found
+    said = replace(job(), annotations={"tf-dist.dev/expected-duration": text})
+    assert one(Status(), changed=said).estimate == found
+
+
+def test_the_deadline_is_the_estimate_of_a_job_that_gives_none() -> None:
+    limited = replace(job(), run_policy=RunPolicy(active_deadline=600))
+    assert one(Status(), changed=limited).estimate == 600
+
+
+def test_annotations_ask_for_locality() -> None:
+    wished = {"tf-dist.dev/topology": "topology.kubernetes.io/zone"}
+    assert one(Status(), changed=replace(job(), annotations=wished)).locality == TopologyRequest(
+        label="topology.kubernetes.io/zone"
+    )
+    needed = {**wished, "tf-dist.dev/topology-required": "true"}
+    assert one(Status(), changed=replace(job(), annotations=needed)).locality == TopologyRequest(
+        label="topology.kubernetes.io/zone", required=True
+    )
+    assert one(Status()).locality is None
+
+
+def test_priority_is_that_of_the_class_else_of_the_queue_else_the_general_one() -> None:
+    classes = {"high": PriorityClass(100, preempts=False), "": PriorityClass(7)}
+    rules = AdmissionConfig(queues=(Queue(name="team", default_priority=5),), priorities=classes)
+
+    def asked(class_: str, queue: str = "") -> tuple[int, bool]:
+        scheduling = replace(job().scheduling, priority_class=class_, queue=queue)
+        found = one(Status(), changed=replace(job(), scheduling=scheduling), rules=rules)
+        return found.priority, found.preempts
+
+    assert asked("high") == (100, False)
+    assert asked("unknown") == (7, True)
+    assert asked("", "team") == (5, True)
+    assert asked("high", "team") == (100, False)
+    assert asked("") == (7, True)
+
+
+def test_a_gang_to_which_others_give_way_remembers_it() -> None:
+    assert one(Status(reason="Preempting")).promised
+    assert not one(Status(reason="WaitingForCapacity")).promised
+
+
+def test_without_the_right_to_see_nodes_there_are_none() -> None:
+    assert build_snapshot([], None, []).nodes is None

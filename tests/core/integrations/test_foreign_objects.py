@@ -1,0 +1,101 @@
+"""Objects of other gang schedulers in which anything stands anywhere: no pass of a job raises for it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.integrations.scenes import SERVED, Scene, admission, asking, condition
+from tests.core.malformed import BOMBS, disfigured, places, put
+from tf_dist.core.api.context import ServedApis
+from tf_dist.core.api.gang_scheduler import GangScheduler
+
+STATUS: Mapping[str, Any] = {
+    "phase": "Inqueue",
+    "conditions": [condition(type_) for type_ in ("QuotaReserved", "Admitted", "Evicted", "DisruptionTarget")],
+    "admission": {
+        "podSetAssignments": [
+            {**one, "topologyAssignment": {"levels": []}} for one in admission(worker=2)["podSetAssignments"]
+        ]
+    },
+    "admissionChecks": [
+        {
+            "name": "c",
+            "state": "Ready",
+            "message": "m",
+            "podSetUpdates": [{"name": "worker", "labels": {"a": "b"}, "nodeSelector": {"a": "b"}, "tolerations": []}],
+        }
+    ],
+    "requeueState": {"count": 1, "requeueAt": "2027-01-15T08:00:00Z"},
+}
+SCHEDULERS = {
+    "kueue": (GangScheduler.KUEUE, SERVED),
+    "volcano": (GangScheduler.VOLCANO, ServedApis(versions={"PodGroup.scheduling.volcano.sh": "v1beta1"})),
+    "coscheduling": (GangScheduler.COSCHEDULING, ServedApis(versions={"PodGroup.scheduling.x-k8s.io": "v1alpha1"})),
+    "native": (GangScheduler.WORKLOAD, ServedApis(versions={"PodGroup.scheduling.k8s.io": "v1beta1"})),
+}
+
+
+def lives(name: str, *, spec: Any = None, status: Any = None, flavor: Any = None, place: bool) -> None:
+    """Passes of a job before and after (``place``) it has its place, with such an object beside it."""
+    gang, served = SCHEDULERS[name]
+    scene = Scene(asking(gang), served)
+    scene.settle()
+    if place:
+        scene.tell(
+            phase="Running", conditions=[condition("QuotaReserved"), condition("Admitted")], **admission_of(name)
+        )
+        scene.settle()
+        scene.bind()
+        scene.look()
+    there = scene.gang()
+    if spec is not None:
+        there["spec"] = spec
+    if status is not None:
+        there["status"] = status
+    if flavor is not None:
+        scene.served = replace(served, shared=dict.fromkeys(served.shared, flavor))
+    for _ in range(3):
+        scene.look()
+
+
+def admission_of(name: str) -> dict[str, Any]:
+    return {"admission": admission(ps=1, worker=2)} if name == "kueue" else {}
+
+
+def spec_of(name: str) -> dict[str, Any]:
+    gang, served = SCHEDULERS[name]
+    scene = Scene(asking(gang), served)
+    scene.settle()
+    return {"spec": scene.gang()["spec"]}
+
+
+@pytest.mark.parametrize("place", [False, True])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_no_bomb_in_an_object_goes_off(name: str, place: bool) -> None:
+    for part, whole in (("status", {"status": dict(STATUS)}), ("spec", spec_of(name))):
+        for position, path in enumerate(places(whole)):
+            for bomb in BOMBS[position % 3 :: 3]:
+                found = copy.deepcopy(whole)
+                put(found, path, bomb)
+                lives(name, **{part: found[part]}, place=place)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@given(data=st.data(), place=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_no_object_makes_a_pass_fail(name: str, data: st.DataObject, place: bool) -> None:
+    lives(name, status=data.draw(disfigured({"status": dict(STATUS)}))["status"], place=place)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_resource_flavor_makes_a_pass_fail(data: st.DataObject) -> None:
+    sound = {"spec": {"nodeLabels": {"pool": "spot"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}}
+    lives("kueue", flavor=data.draw(disfigured(sound)), place=True)

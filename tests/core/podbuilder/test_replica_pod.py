@@ -1,0 +1,310 @@
+"""A pod is sent to the node that was found for it, and to no node that its user has ruled out."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcano_job
+from tf_dist.core.api.job import Job, Plugins, ReplicaId, ServiceStyle, TFConfigStyle
+from tf_dist.core.gang.placement.predicates import matches_node_affinity
+from tf_dist.core.podbuilder import replica_pod, services
+from tf_dist.core.podbuilder.replica_pod import require_node
+
+WORKER_1 = ReplicaId("worker", 1)
+
+
+def pod_spec(job: Job, replica: ReplicaId = WORKER_1) -> dict[str, Any]:
+    return replica_pod.build_pod(job, replica, "1.0.0")["spec"]  # type: ignore[no-any-return]
+
+
+def env(job: Job, replica: ReplicaId = WORKER_1, container: int = 0) -> dict[str, Any]:
+    listed = pod_spec(job, replica)["containers"][container].get("env", [])
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in listed}
+
+
+@pytest.mark.parametrize("job", [v1_job(), v1alpha1_job(), volcano_job()])
+def test_everything_belongs_to_the_job_and_goes_with_it(job: Job) -> None:
+    owner = {
+        "apiVersion": job.dialect.value,
+        "kind": job.dialect.kind,
+        "name": job.key.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    bodies = [*services.build_objects(job), *(replica_pod.build_pod(job, replica, "1.0.0") for replica in job.replicas)]
+    assert len(bodies) > 3
+    for body in bodies:
+        assert body["metadata"]["ownerReferences"] == [owner]
+        assert body["metadata"]["namespace"] == "default"
+        assert body["metadata"]["labels"]["tf-dist.dev/job-uid"] == job.uid
+
+
+@pytest.mark.parametrize("job", [v1_job(), v1alpha1_job(), volcano_job(), volcano_job(plugins=Plugins())])
+def test_the_cheap_list_of_names_is_that_of_the_objects(job: Job) -> None:
+    made = tuple((body["kind"], body["metadata"]["name"]) for body in services.build_objects(job))
+    assert services.object_names(job) == made
+
+
+def test_a_template_is_never_changed() -> None:
+    for make in (v1_job, volcano_job):
+        job = make()
+        before = copy.deepcopy([dict(spec.template) for spec in job.replica_specs])
+        body = pod_spec(job)
+        body["containers"][0]["env"].append("spoiled")
+        body["containers"].append("spoiled")
+        assert [dict(spec.template) for spec in job.replica_specs] == before
+
+
+def test_labels_and_annotations_of_the_template_are_kept_but_do_not_override_ours() -> None:
+    metadata = {"labels": {"team": "ml", "job-name": "mine"}, "annotations": {"note": "x"}}
+    job = v1_job(replicas("Worker", 2, template={**template(), "metadata": metadata}))
+    made = replica_pod.build_pod(job, WORKER_1, "1.2.3")["metadata"]
+    assert made["labels"]["team"] == "ml"
+    assert made["labels"]["job-name"] == "mnist"
+    assert made["labels"]["tf-dist.dev/attempt"] == "1.2.3"
+    assert made["annotations"] == {"note": "x"}
+
+
+def test_annotations_that_steer_the_job_do_not_reach_its_pods() -> None:
+    annotations = {"tf-dist.dev/suspend": "true", "tf-dist.dev/workdir": "/w", "other": "x"}
+    assert replica_pod.build_pod(v1_job(annotations=annotations), WORKER_1, "1.0.0")["metadata"]["annotations"] == {
+        "tf-dist.dev/workdir": "/w"
+    }
+
+
+def test_a_v1_replica_has_a_headless_service_with_all_ports_of_its_training_container() -> None:
+    ports = [
+        {"name": "tfjob-port", "containerPort": 2223},
+        {"name": "tb", "containerPort": 6006},
+        {"containerPort": 80},
+    ]
+    container = {"name": "tensorflow", "image": "tf", "ports": ports}
+    job = v1_job(replicas("Worker", 2, template=template(containers=[container]), port=2223))
+    service = services.build_services(job)["mnist-worker-1"]
+    assert service["spec"] == {
+        "clusterIP": "None",
+        "selector": {
+            "tf-dist.dev/job-uid": "uid-mnist",
+            "tf-dist.dev/replica-type": "worker",
+            "tf-dist.dev/replica-index": "1",
+        },
+        "publishNotReadyAddresses": True,
+        "ports": [
+            {"name": "tfjob-port", "port": 2223, "targetPort": 2223},
+            {"name": "tb", "port": 6006},
+            {"name": "port-80", "port": 80},
+        ],
+    }
+    assert pod_spec(job)["containers"][0]["ports"] == ports
+
+
+def test_a_v1_training_container_gets_its_port_if_it_has_none() -> None:
+    assert pod_spec(v1_job())["containers"][0]["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
+
+
+def test_a_v1alpha1_service_has_the_one_port_of_the_seed() -> None:
+    service = services.build_services(v1alpha1_job())["example-ps-76no-1"]
+    assert service["spec"]["ports"] == [{"name": "tf-port", "port": 2222, "targetPort": 2222}]
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always"])
+def test_the_pod_restart_policy_is_the_replicas(policy: str) -> None:
+    spec = replicas("Worker", 2, pod_restart_policy=policy, template=template(restartPolicy="Never"))
+    assert pod_spec(v1_job(spec))["restartPolicy"] == policy
+
+
+def test_tf_config_goes_to_the_training_container_alone() -> None:
+    containers = [
+        {"name": "side", "image": "x"},
+        {"name": "tensorflow", "image": "tf", "env": [{"name": "A", "value": "b"}]},
+    ]
+    job = v1_job(replicas("Worker", 2, template=template(containers=containers)))
+    assert env(job, container=0) == {}
+    assert list(env(job, container=1)) == ["A", "TF_CONFIG"]
+
+
+def test_volcanos_tf_config_goes_to_every_container_but_not_to_those_that_prepare() -> None:
+    containers = [{"name": "side", "image": "x"}, {"name": "tensorflow", "image": "tf"}]
+    spec = replicas("worker", 2, template=template(containers=containers, initContainers=[{"name": "i", "image": "x"}]))
+    job = volcano_job(spec, tf_config=TFConfigStyle.VOLCANO)
+    assert "TF_CONFIG" in env(job, container=0)
+    assert "TF_CONFIG" in env(job, container=1)
+    names = [entry["name"] for entry in pod_spec(job)["initContainers"][0]["env"]]
+    assert names == ["VK_TASK_INDEX", "VC_TASK_INDEX", "VC_WORKER_HOSTS", "VC_WORKER_NUM"]
+
+
+def test_a_type_the_job_does_not_have_has_no_pod() -> None:
+    with pytest.raises(KeyError, match="nobody"):
+        replica_pod.build_pod(v1_job(), ReplicaId("nobody", 0), "1.0.0")
+
+
+def test_a_default_parameter_server_needs_no_template() -> None:
+    server = replicas("PS", 1, template={}, server_image="tensorflow/tensorflow:1.3.0")
+    spec = pod_spec(v1alpha1_job(replicas("MASTER", 1), server), ReplicaId("ps", 0))
+    assert [container["image"] for container in spec["containers"]] == ["tensorflow/tensorflow:1.3.0"]
+
+
+# -- Volcano's plugins --------------------------------------------------------------------------------------------
+
+
+def test_the_config_map_of_the_svc_plugin_byte_for_byte() -> None:
+    job = volcano_job(replicas("ps", 1), replicas("my-task", 2))
+    config_map = next(body for body in services.build_objects(job) if body["kind"] == "ConfigMap")
+    assert config_map["metadata"]["name"] == "tf-dist-mnist-svc"
+    assert config_map["data"] == {
+        "ps.host": "tf-dist-mnist-ps-0.tf-dist-mnist",
+        "VC_PS_HOSTS": "tf-dist-mnist-ps-0.tf-dist-mnist",
+        "VC_PS_NUM": "1",
+        "my_task.host": "tf-dist-mnist-my-task-0.tf-dist-mnist\ntf-dist-mnist-my-task-1.tf-dist-mnist",
+        "VC_MY_TASK_HOSTS": "tf-dist-mnist-my-task-0.tf-dist-mnist,tf-dist-mnist-my-task-1.tf-dist-mnist",
+        "VC_MY_TASK_NUM": "2",
+    }
+
+
+def test_a_template_that_fixes_the_host_name_has_one_host_for_all() -> None:
+    job = volcano_job(replicas("worker", 2, template=template(hostname="one", subdomain="sub")))
+    data = next(body for body in services.build_objects(job) if body["kind"] == "ConfigMap")["data"]
+    assert data["worker.host"] == "one.sub"
+    assert (pod_spec(job)["hostname"], pod_spec(job)["subdomain"]) == ("one", "sub")
+
+
+def test_only_pods_of_the_job_may_reach_its_pods() -> None:
+    policy = next(body for body in services.build_objects(volcano_job()) if body["kind"] == "NetworkPolicy")
+    own = {"matchLabels": {"tf-dist.dev/job-uid": "uid-volcano"}}
+    assert policy["metadata"]["name"] == "tf-dist-mnist"
+    assert policy["spec"] == {
+        "podSelector": own,
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": own}]}],
+    }
+
+
+def test_the_network_policy_can_be_left_out() -> None:
+    kinds = [
+        body["kind"] for body in services.build_objects(volcano_job(plugins=Plugins(svc=True, network_policy=False)))
+    ]
+    assert kinds == ["ConfigMap", "Service"]
+
+
+@pytest.mark.parametrize("publish", [True, False])
+def test_the_service_of_a_volcano_job_names_its_pods_and_no_port(publish: bool) -> None:
+    service = services.build_services(volcano_job(plugins=Plugins(svc=True, publish_not_ready=publish)))[
+        "tf-dist-mnist"
+    ]
+    assert service["spec"] == {
+        "clusterIP": "None",
+        "selector": {"tf-dist.dev/job-uid": "uid-volcano"},
+        "publishNotReadyAddresses": publish,
+    }
+
+
+def test_a_volcano_pod_knows_its_index_and_its_hosts() -> None:
+    def source(key: str) -> dict[str, Any]:
+        return {"configMapKeyRef": {"name": "tf-dist-mnist-svc", "key": key}}
+
+    assert env(volcano_job()) == {
+        "VK_TASK_INDEX": "1",
+        "VC_TASK_INDEX": "1",
+        **{key: source(key) for key in ("VC_PS_HOSTS", "VC_PS_NUM", "VC_WORKER_HOSTS", "VC_WORKER_NUM")},
+    }
+    spec = pod_spec(volcano_job())
+    assert (spec["hostname"], spec["subdomain"]) == ("tf-dist-mnist-worker-1", "tf-dist-mnist")
+    assert spec["schedulerName"] == "volcano"
+    assert spec["containers"][0]["volumeMounts"] == [{"name": "tf-dist-mnist-svc", "mountPath": "/etc/volcano"}]
+    assert spec["volumes"] == [{"name": "tf-dist-mnist-svc", "configMap": {"name": "tf-dist-mnist-svc"}}]
+
+
+def test_without_plugins_a_volcano_pod_is_as_it_was_written() -> None:
+    job = volcano_job(plugins=Plugins(), services=ServiceStyle.NONE)
+    assert services.build_objects(job) == []
+    assert pod_spec(job)["containers"] == template()["spec"]["containers"]
+
+
+def test_the_volumes_of_a_job_are_mounted_in_every_pod() -> None:
+    volumes = ({"mountPath": "/data", "volumeClaimName": "digits"},)
+    spec = pod_spec(volcano_job(plugins=Plugins(), volumes=volumes))
+    assert spec["volumes"] == [{"name": "tf-dist-mnist-volume-0", "persistentVolumeClaim": {"claimName": "digits"}}]
+    assert spec["containers"][0]["volumeMounts"] == [{"name": "tf-dist-mnist-volume-0", "mountPath": "/data"}]
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+ZONE_A = {"key": "zone", "operator": "In", "values": ["a"]}
+GPU = {"key": "gpu", "operator": "Exists"}
+NOT_N2 = {"key": "metadata.name", "operator": "NotIn", "values": ["n2"]}
+TERMS = (
+    {"matchExpressions": [ZONE_A]},
+    {"matchExpressions": [GPU]},
+    {"matchExpressions": [ZONE_A, GPU]},
+    {"matchFields": [NOT_N2]},
+    {"matchFields": [NOT_N2], "matchExpressions": [GPU]},
+    {"matchExpressions": []},
+    {},
+)
+LABELS = ({}, {"zone": "a"}, {"gpu": "1"}, {"zone": "a", "gpu": "1"}, {"zone": "b"})
+
+
+def pinned(spec: dict[str, Any], node: str = "n1") -> dict[str, Any]:
+    changed = copy.deepcopy(spec)
+    require_node(changed, node)
+    return changed
+
+
+@given(st.lists(st.sampled_from(TERMS), max_size=3), st.sampled_from(LABELS), st.sampled_from(("n1", "n2", "n3")))
+def test_it_may_go_to_this_node_only_and_only_if_it_might_have_before(terms: Any, labels: Any, node: str) -> None:
+    spec: dict[str, Any] = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}}
+    assert matches_node_affinity(pinned(spec), node, labels) == (
+        node == "n1" and matches_node_affinity(spec, node, labels)
+    )
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"affinity": None},
+        {"affinity": {}},
+        {"affinity": {"nodeAffinity": None}},
+        {"affinity": {"nodeAffinity": {REQUIRED: None}}},
+        {"nodeSelector": {"zone": "a"}},
+    ],
+)
+def test_where_nothing_was_required_the_node_is(spec: dict[str, Any]) -> None:
+    result = pinned(spec)
+    assert result["affinity"]["nodeAffinity"][REQUIRED] == {
+        "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]
+    }
+    assert result.get("nodeSelector") == spec.get("nodeSelector")
+
+
+def test_other_affinities_stay() -> None:
+    wish = [{"weight": 1, "preference": {"matchExpressions": [GPU]}}]
+    apart = {"preferredDuringSchedulingIgnoredDuringExecution": []}
+    spec = {
+        "affinity": {
+            "podAntiAffinity": apart,
+            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wish},
+        }
+    }
+    result = pinned(spec)["affinity"]
+    assert result["podAntiAffinity"] == apart
+    assert result["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == wish
+
+
+def test_a_pod_that_names_its_node_itself_is_left_alone() -> None:
+    assert pinned({"nodeName": "n7"}) == {"nodeName": "n7"}
+
+
+def test_a_rendered_pod_has_its_node_and_the_template_is_not_touched() -> None:
+    job = v1_job()
+    before = copy.deepcopy(job.replica_specs[1].template)
+    body = replica_pod.build_pod(job, ReplicaId("worker", 0), "1.0.0", None, "n1")
+    assert matches_node_affinity(body["spec"], "n1", {})
+    assert not matches_node_affinity(body["spec"], "n2", {})
+    assert job.replica_specs[1].template == before
+    assert "affinity" not in replica_pod.build_pod(job, ReplicaId("worker", 0), "1.0.0")["spec"]

@@ -1,0 +1,202 @@
+"""TF_CONFIG byte for byte: the expected strings are the originals' (reference/tfjob.md 1.6 and 2.5, volcano.md 2).
+
+The program of the default parameter server, really run, with a TensorFlow that only pretends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.core.builders import replicas, v1_job, v1alpha1_job, volcano_job
+from tf_dist.core.api.job import Job, Plugins, ReplicaId, Role, TFConfigStyle
+from tf_dist.core.podbuilder import tf_config
+from tf_dist.core.podbuilder.tf_config import build_tf_config, tf_config_endpoints
+
+V1 = v1_job(replicas("Worker", 2), replicas("PS", 1), replicas("Chief", 1), replicas("Evaluator", 1), name="j")
+V1ALPHA1 = v1alpha1_job()
+SPARSE = v1_job(
+    replicas("PS", 2), replicas("Worker", 2), replicas("Chief", 1), name="j", tf_config=TFConfigStyle.SPARSE
+)
+VOLCANO = volcano_job(
+    replicas("evaluator", 1),
+    replicas("chief", 1),
+    replicas("worker", 2),
+    replicas("ps", 1),
+    replicas("sidekick", 1),
+    tf_config=TFConfigStyle.VOLCANO,
+)
+
+V1_CLUSTER = (
+    '{"chief":["j-chief-0.default.svc:2222"],"evaluator":["j-evaluator-0.default.svc:2222"],'
+    '"ps":["j-ps-0.default.svc:2222"],"worker":["j-worker-0.default.svc:2222","j-worker-1.default.svc:2222"]}'
+)
+V1ALPHA1_CLUSTER = (
+    '{"master":["example-master-76no-0:2222"],"ps":["example-ps-76no-0:2222","example-ps-76no-1:2222"],'
+    '"worker":["example-worker-76no-0:2222"]}'
+)
+VOLCANO_CLUSTER = (
+    '{"ps":["tf-dist-mnist-ps-0.tf-dist-mnist:2222"],'
+    '"worker":["tf-dist-mnist-worker-0.tf-dist-mnist:2222","tf-dist-mnist-worker-1.tf-dist-mnist:2222"],'
+    '"chief":["tf-dist-mnist-chief-0.tf-dist-mnist:2222"],"evaluator":["tf-dist-mnist-evaluator-0.tf-dist-mnist:2222"]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "replica", "expected"),
+    [
+        (
+            V1,
+            ReplicaId("worker", 1),
+            f'{{"cluster":{V1_CLUSTER},"task":{{"type":"worker","index":1}},"environment":"cloud"}}',
+        ),
+        (
+            V1,
+            ReplicaId("chief", 0),
+            f'{{"cluster":{V1_CLUSTER},"task":{{"type":"chief","index":0}},"environment":"cloud"}}',
+        ),
+        (
+            V1ALPHA1,
+            ReplicaId("ps", 1),
+            f'{{"cluster":{V1ALPHA1_CLUSTER},"task":{{"type":"ps","index":1}},"environment":"cloud"}}',
+        ),
+        (
+            SPARSE,
+            ReplicaId("worker", 1),
+            '{"cluster":{"worker":{"1":"j-worker-1.default.svc:2222"},'
+            '"ps":["j-ps-0.default.svc:2222","j-ps-1.default.svc:2222"]},"task":{"type":"worker","index":1}}',
+        ),
+        (
+            SPARSE,
+            ReplicaId("ps", 1),
+            '{"cluster":{"worker":{},"ps":["j-ps-1.default.svc:2222"]},"task":{"type":"ps","index":1}}',
+        ),
+        (SPARSE, ReplicaId("chief", 0), '{"cluster":{"worker":{},"ps":[]},"task":{"type":"chief","index":0}}'),
+        (VOLCANO, ReplicaId("ps", 0), f'{{"cluster":{VOLCANO_CLUSTER},"task":{{"type":"ps","index":0}}}}'),
+        (VOLCANO, ReplicaId("worker", 1), f'{{"cluster":{VOLCANO_CLUSTER},"task":{{"type":"worker","index":1}}}}'),
+        (VOLCANO, ReplicaId("sidekick", 0), None),
+        (volcano_job(), ReplicaId("worker", 0), None),
+        (V1, ReplicaId("nobody", 0), None),
+    ],
+)
+def test_every_replica_is_told_what_the_original_tells_it(job: Job, replica: ReplicaId, expected: str | None) -> None:
+    assert build_tf_config(job, replica) == expected
+
+
+def test_each_type_has_its_own_port() -> None:
+    job = v1alpha1_job(replicas("MASTER", 1, port=22), replicas("PS", 1, port=23))
+    assert build_tf_config(job, ReplicaId("master", 0)) == (
+        '{"cluster":{"master":["example-master-76no-0:22"],"ps":["example-ps-76no-0:23"]},'
+        '"task":{"type":"master","index":0},"environment":"cloud"}'
+    )
+
+
+def test_a_sparse_worker_without_parameter_servers_knows_only_itself() -> None:
+    job = v1_job(replicas("Worker", 2), name="j", tf_config=TFConfigStyle.SPARSE)
+    expected = '{"cluster":{"worker":{"0":"j-worker-0.default.svc:2222"},"ps":[]},"task":{"type":"worker","index":0}}'
+    assert build_tf_config(job, ReplicaId("worker", 0)) == expected
+
+
+def test_where_dns_does_not_reach_the_real_addresses_stand_in_its_place() -> None:
+    job = v1_job(replicas("Worker", 2), name="j")
+    addresses = {"j-worker-0.default.svc:2222": "127.0.0.1:40001"}
+    assert build_tf_config(job, ReplicaId("worker", 0), addresses) == (
+        '{"cluster":{"worker":["127.0.0.1:40001","j-worker-1.default.svc:2222"]},'
+        '"task":{"type":"worker","index":0},"environment":"cloud"}'
+    )
+
+
+@pytest.mark.parametrize("job", [V1, V1ALPHA1, SPARSE, VOLCANO])
+def test_every_address_in_a_tf_config_is_an_endpoint_that_can_be_mapped(job: Job) -> None:
+    addresses = {endpoint: f"mapped-{number}" for number, endpoint in enumerate(tf_config_endpoints(job))}
+    for replica in job.replicas:
+        assert ":2222" not in (build_tf_config(job, replica, addresses) or "")
+
+
+def test_the_roles_of_a_volcano_job_are_those_its_plugin_names() -> None:
+    job = volcano_job(
+        replicas("trainer", 2, role=Role.WORKER), tf_config=TFConfigStyle.VOLCANO, plugins=Plugins(svc=True)
+    )
+    assert build_tf_config(job, ReplicaId("trainer", 1)) == (
+        '{"cluster":{"worker":["tf-dist-mnist-trainer-0.tf-dist-mnist:2222","tf-dist-mnist-trainer-1.tf-dist-mnist:2222"]},'
+        '"task":{"type":"worker","index":1}}'
+    )
+
+
+def test_a_job_that_makes_its_own_tf_config_has_no_endpoints() -> None:
+    assert tf_config_endpoints(volcano_job()) == ()
+
+
+CLUSTER = "master|example-master-76no-0:2222,ps|example-ps-76no-0:2222;example-ps-76no-1:2222"
+
+FAKE = """
+class compat:
+    pass
+class train:
+    class ClusterSpec(dict):
+        pass
+    class Server:
+        target = "grpc://localhost:2222"
+        def __init__(self, cluster, job_name, task_index):
+            print(dict(cluster), job_name, task_index, flush=True)
+        def join(self):
+            import time
+            time.sleep(600)
+"""
+NEW = FAKE + "compat.v1 = type('v1', (), {'train': train})\ntrain = None\n"
+
+
+def job() -> Job:
+    server = replicas("PS", 2, template={"spec": {}}, server_image="tensorflow/tensorflow:1.3.0")
+    return v1alpha1_job(replicas("MASTER", 1), server)
+
+
+def test_the_cluster_is_written_as_the_seed_writes_it() -> None:
+    assert tf_config.cluster_flag(job(), {}) == CLUSTER
+
+
+def test_addresses_replace_names_where_dns_does_not_reach() -> None:
+    flag = tf_config.cluster_flag(job(), {"example-ps-76no-1:2222": "127.0.0.1:4000"})
+    assert flag == "master|example-master-76no-0:2222,ps|example-ps-76no-0:2222;127.0.0.1:4000"
+
+
+def test_the_container_runs_the_program_in_the_jobs_tensorflow_image() -> None:
+    spec = job().replica_specs[1]
+    container = tf_config.ps_server_container(job(), spec, 1, {})
+    assert (container["name"], container["image"]) == ("tensorflow", "tensorflow/tensorflow:1.3.0")
+    assert container["command"][:2] == ["python", "-c"]
+    assert container["command"][3:] == [f"--cluster_spec={CLUSTER}", "--job_name=ps", "--task_id=1"]
+
+
+@pytest.fixture(params=[FAKE, NEW], ids=["TensorFlow 1", "TensorFlow 2"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    (tmp_path / "tensorflow.py").write_text(request.param)
+    command = tf_config.ps_server_container(job(), job().replica_specs[1], 1, {})["command"]
+    process = subprocess.Popen(
+        [sys.executable, *command[1:]],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_told_to_stop_and_ends_as_if_killed(
+    server: subprocess.Popen[str], number: signal.Signals
+) -> None:
+    assert server.stdout is not None
+    cluster = {"master": ["example-master-76no-0:2222"], "ps": ["example-ps-76no-0:2222", "example-ps-76no-1:2222"]}
+    assert server.stdout.readline() == f"{cluster} ps 1\n"
+    assert server.stdout.readline() == "serving ps-1 at grpc://localhost:2222\n"
+    assert server.poll() is None
+    server.send_signal(number)
+    assert server.wait(timeout=60) == 128 + number

@@ -1,0 +1,129 @@
+"""A status written by a driver whose clock was ahead, or before ours was set back, postpones nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.builders import ON_FAILURE, replicas, v1_job
+from tests.core.world import World
+from tf_dist.core.api.job import RunPolicy, SuccessRule
+from tf_dist.core.api.status import Admission, Failure, Phase, RestartBackoff, Status
+from tf_dist.core.reconciler.reconcile import CLOCK_SKEW_TOLERANCE, COMPLETION_WRITE_INTERVAL, without_clock_skew
+from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT, NODE_EXCLUDED_FOR, requeue_backoff
+
+AHEAD = st.one_of(st.floats(0, 2 * CLOCK_SKEW_TOLERANCE), st.floats(0, 1e9), st.floats(-1e9, 0))
+NOW = 1_800_000_000.0
+
+
+def world(*, deadline: float | None = None) -> World:
+    workers = replicas("Worker", 4, rules=ON_FAILURE)
+    policy = RunPolicy(active_deadline=deadline, ttl=60.0)
+    made = World(v1_job(workers, policy=policy, success=(SuccessRule(type="worker"),)), gathers=True)
+    made.settle()
+    for pod in list(made.pods.values()):
+        made.run(pod)
+    made.settle()
+    return made
+
+
+def set_back(made: World, seconds: float = 3600.0) -> None:
+    """The clock of the driver that looks from now on."""
+    made.now -= seconds
+    made.remembered = None
+
+
+def test_a_worker_that_is_done_is_reported_at_once() -> None:
+    made = world()
+    set_back(made)
+    made.end(next(iter(made.pods.values())), 0)
+    made.settle()
+    plan = made.look()
+    assert len(made.memory.succeeded) == 1 or (plan.wake_at or made.now) <= made.now + COMPLETION_WRITE_INTERVAL
+
+
+def test_the_active_deadline_falls_no_later_than_if_the_job_began_now() -> None:
+    made = world(deadline=100.0)
+    set_back(made)
+    made.settle()
+    made.now += 100
+    made.settle()
+    assert made.memory.phase is Phase.FAILED
+
+
+def test_a_job_that_is_over_is_deleted_after_its_time_to_live() -> None:
+    made = world()
+    for pod in list(made.pods.values()):
+        made.end(pod, 0)
+    made.settle()
+    assert made.memory.finished
+    set_back(made)
+    made.settle()
+    made.now += 60
+    made.settle()
+    assert made.job_gone
+
+
+def test_a_pause_before_a_restart_is_no_longer_than_it_would_be_now() -> None:
+    made = world()
+    while (pod := made.pod("worker-0")) is not None:
+        made.run(pod)
+        made.end(pod, 1)
+        made.settle()
+    (pause,) = made.memory.backoffs.values()
+    set_back(made)
+    made.settle()
+    made.now += made.job.run_policy.backoff.delay(pause.count)
+    made.settle()
+    assert made.pod("worker-0") is not None
+
+
+@pytest.mark.parametrize("requeues", [1, 3])
+def test_a_gang_that_was_released_tries_again_after_its_own_pause(requeues: int) -> None:
+    made = World(v1_job(), gathers=True)
+    made.schedules = False
+    made.settle()
+    for count in range(requeues):
+        made.now = max(made.now, made.memory.not_before) + (1 if count else 0)
+        made.settle()
+        made.now += DEFAULT_SCHEDULE_TIMEOUT + 1
+        made.settle()
+    assert made.memory.requeues == requeues
+    set_back(made)
+    made.settle()
+    assert made.memory.not_before <= made.now + requeue_backoff(made.job.uid, requeues) + CLOCK_SKEW_TOLERANCE
+
+
+@given(AHEAD, AHEAD, AHEAD, st.integers(0, 9), st.integers(1, 9))
+def test_no_time_of_a_status_stays_ahead(one: float, two: float, three: float, requeues: int, count: int) -> None:
+    job = v1_job()
+    status = Status(
+        since=NOW + one,
+        created=NOW + two,
+        start_time=NOW + three,
+        completion_time=NOW + one,
+        admission=Admission(at=NOW + two, resized=NOW + three, complete=NOW + one),
+        failure=Failure(event="PodFailed", at=NOW + two),
+        backoffs={"": RestartBackoff(count, NOW + three)},
+        requeues=requeues,
+        not_before=NOW + one,
+        refused_nodes={"n1": NOW + two},
+    )
+    bounded = without_clock_skew(job, status, NOW)
+    place, failure = bounded.admission, bounded.failure
+    assert place is not None
+    assert failure is not None
+    moments = (bounded.since, bounded.created, bounded.start_time, bounded.completion_time, place.at, place.resized)
+    assert all(
+        moment is not None and moment <= NOW + CLOCK_SKEW_TOLERANCE for moment in (*moments, place.complete, failure.at)
+    )
+    assert bounded.not_before <= NOW + requeue_backoff(job.uid, max(1, requeues)) + CLOCK_SKEW_TOLERANCE
+    assert (
+        bounded.refused_nodes["n1"]
+        <= NOW + requeue_backoff(job.uid, max(1, requeues)) + NODE_EXCLUDED_FOR + CLOCK_SKEW_TOLERANCE
+    )
+    assert bounded.backoffs[""].until <= NOW + job.run_policy.backoff.delay(count) + CLOCK_SKEW_TOLERANCE
+    assert without_clock_skew(job, bounded, NOW) is bounded
+    if max(one, two, three) <= CLOCK_SKEW_TOLERANCE:
+        assert bounded is status

@@ -1,0 +1,414 @@
+"""A job gives its place back: to a gang that matters more, or because it could not use it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.builders import EVICTED, pod, replicas, running, v1_job, v1alpha1_job, views, volcano_job
+from tests.core.world import World, pinned_to
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import Admit, Preempt, Wait
+from tf_dist.core.api.context import EmitEvent
+from tf_dist.core.api.job import Action, Dependency, Job, JobKey, Rule, RunPolicy, Scheduling
+from tf_dist.core.api.status import Phase, display_phase
+from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.diagnostics.diagnose import Category, diagnose
+from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
+from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT, requeue_backoff
+
+BY = Preempt(by=JobKey("team", "urgent"), message="its priority is 1000, that of this job 0")
+WAITS = Wait(reason="WaitingForCapacity", message="needs 2 × (cpu 4) for worker")
+
+
+def started(job: Job) -> World:
+    world = World(job)
+    world.settle()
+    for one in world.pods.values():
+        world.run(one)
+    world.settle()
+    return world
+
+
+def attempts(world: World) -> set[str]:
+    return {one["metadata"]["labels"][names.ATTEMPT] for one in world.pods.values()}
+
+
+def true_conditions(world: World) -> list[str]:
+    return [c["type"] for c in world.status["conditions"] if c["status"] == "True"]
+
+
+# -- preemption ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job", [v1_job(), v1alpha1_job(), volcano_job()], ids=lambda job: job.dialect.name)
+def test_a_job_that_gives_way_waits_again_and_pays_nothing(job: Job) -> None:
+    world = started(job)
+    world.verdict = BY
+    world.settle()
+    assert world.pods == {}
+    memory = world.memory
+    assert (memory.phase, memory.reason, memory.admission) == (Phase.PENDING, "Preempted", None)
+    assert memory.message == "gave its place to team/urgent: its priority is 1000, that of this job 0"
+    assert (dict(memory.restarts), memory.charged_restarts) == ({"Preempted": 1}, 0)
+    assert (memory.start_time, display_phase(memory)) == (None, "Waiting")
+    world.verdict = Admit()
+    world.settle()
+    assert attempts(world) == {"2.0.0"}
+
+
+def test_who_took_the_place_is_told_and_stays_known_while_it_waits() -> None:
+    world = started(v1_job())
+    world.verdict = BY
+    told = [action for action in world.look().actions if isinstance(action, EmitEvent)]
+    assert [(one.type, one.reason) for one in told] == [("Warning", "Preempted")]
+    assert "team/urgent" in told[0].message
+    world.settle()
+    assert diagnose(world.job, world.memory, (), world.now)[0].category is Category.PREEMPTED
+    world.verdict = WAITS
+    world.settle()
+    first, second = diagnose(world.job, world.memory, (), world.now)
+    assert (first.category, first.summary) == (Category.ADMISSION, WAITS.message)
+    assert second.category is Category.PREEMPTED
+    assert "team/urgent" in second.summary
+
+
+def test_a_tfjob_that_waits_again_is_shown_as_restarting_until_it_runs() -> None:
+    world = started(v1_job())
+    assert true_conditions(world)[-1] == "Running"
+    world.verdict = BY
+    world.settle()
+    assert true_conditions(world) == ["Created", "Restarting"]
+    assert "team/urgent" in world.status["conditions"][-1]["message"]
+    world.verdict = WAITS
+    world.settle()
+    assert true_conditions(world) == ["Created", "Restarting"]
+    world.verdict = Admit()
+    world.settle()
+    for one in world.pods.values():
+        world.run(one)
+    world.settle()
+    assert true_conditions(world) == ["Admitted", "Created", "Running"]
+
+
+@pytest.mark.parametrize(
+    ("action", "phase", "result"),
+    [
+        (Action.ABORT_JOB, Phase.ABORTED, Outcome.STOPPED),
+        (Action.TERMINATE_JOB, Phase.TERMINATED, Outcome.EVICTED),
+        (Action.FAIL_JOB, Phase.FAILED, Outcome.EVICTED),
+        (Action.COMPLETE_JOB, Phase.COMPLETED, Outcome.SUCCEEDED),
+        (Action.RESTART_POD, Phase.PENDING, Outcome.OPEN),
+        (Action.RESTART_TASK, Phase.PENDING, Outcome.OPEN),
+        (Action.IGNORE, Phase.PENDING, Outcome.OPEN),
+    ],
+)
+def test_its_policy_for_evictions_says_what_becomes_of_it(action: Action, phase: Phase, result: Outcome) -> None:
+    world = started(volcano_job(rules=(Rule(events=EVICTED, action=action),)))
+    world.verdict = BY
+    world.settle()
+    memory = world.memory
+    assert (memory.phase, memory.reason) == (phase, "Preempted")
+    assert job_outcome(world.job, memory) is result
+    assert memory.admission is None
+    assert not world.pods
+
+
+def test_one_that_its_policy_aborted_can_be_resumed() -> None:
+    world = started(volcano_job(rules=(Rule(events=EVICTED, action=Action.ABORT_JOB),)))
+    world.verdict = BY
+    world.settle()
+    world.verdict = Admit()
+    world.job = replace(world.job, annotations={names.RESUME_ATTEMPT: str(world.memory.attempts.job)})
+    world.settle()
+    assert attempts(world) == {"2.0.0"}
+
+
+def test_the_gravest_policy_of_any_task_counts() -> None:
+    abort = Rule(events=EVICTED, action=Action.ABORT_JOB)
+    restart = Rule(events=EVICTED, action=Action.RESTART_TASK)
+    job = volcano_job(replicas("ps", 1, rules=(restart,)), replicas("worker", 2, rules=(abort,)))
+    world = started(job)
+    world.verdict = BY
+    world.settle()
+    assert world.memory.phase is Phase.ABORTED
+
+
+def test_a_job_whose_work_is_done_gives_way_to_nobody() -> None:
+    world = started(v1_job())
+    world.verdict = BY
+    done = world.pod("worker-0")
+    assert done is not None
+    world.end(done, 0)
+    world.settle()
+    assert world.memory.phase is Phase.COMPLETED
+
+
+def test_being_preempted_again_and_again_spends_no_budget() -> None:
+    world = started(v1_job(policy=RunPolicy(max_restarts=0)))
+    for count in (1, 2, 3):
+        world.verdict = BY
+        world.settle()
+        assert dict(world.memory.restarts) == {"Preempted": count}
+        world.verdict = Admit()
+        world.settle()
+        for one in world.pods.values():
+            world.run(one)
+        world.settle()
+        assert world.memory.phase is Phase.RUNNING
+    assert attempts(world) == {"4.0.0"}
+
+
+# -- no nodes in time ---------------------------------------------------------------------------------------------
+
+
+def unscheduled(job: Job) -> World:
+    """A world in which a job has its place, and its last worker gets no node."""
+    world = World(job)
+    world.schedules = False
+    world.settle()
+    *others, last = sorted(world.pods)
+    for name in others:
+        world.bind(world.pods[name])
+    world.hold_back(world.pods[last])
+    world.settle()
+    return world
+
+
+def patient(seconds: float | None, recovery: float | None = None) -> Job:
+    return v1_job(scheduling=Scheduling(min_available=3, timeout=seconds, recovery_timeout=recovery))
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit"), [(None, DEFAULT_SCHEDULE_TIMEOUT), (0.0, DEFAULT_SCHEDULE_TIMEOUT), (20.0, 20.0)]
+)
+def test_a_gang_that_gets_no_nodes_gives_its_place_back_on_time(asked: float | None, limit: float) -> None:
+    world = unscheduled(patient(asked))
+    plan = world.look()
+    assert plan.wake_at == pytest.approx(world.now + limit)
+    assert not plan.actions
+    world.now += limit
+    begun = world.now
+    told = [action for action in world.look().actions if isinstance(action, EmitEvent)]
+    assert [(one.type, one.reason) for one in told] == [("Warning", "ScheduleTimeout")]
+    world.settle()
+    memory = world.memory
+    assert (memory.phase, memory.reason, memory.admission, memory.requeues) == (
+        Phase.PENDING,
+        "ScheduleTimeout",
+        None,
+        1,
+    )
+    assert world.pods == {}
+    assert memory.message.startswith(f"worker-1 got no node (0/3 nodes are available) within {limit:g} s")
+    assert format_time(memory.not_before) in memory.message
+    assert 54 <= memory.not_before - begun <= 60
+    assert dict(memory.restarts) == {}
+    assert diagnose(world.job, memory, (), world.now)[0].category is Category.SCHEDULE_TIMEOUT
+
+
+def test_it_does_not_try_again_before_its_pause_is_over_whatever_admission_says() -> None:
+    world = unscheduled(patient(20))
+    world.now += 20
+    plan = world.settle()
+    assert plan.wake_at == world.memory.not_before
+    for verdict in (Admit(), WAITS, None):
+        world.verdict = verdict
+        world.now = world.memory.not_before - 0.001
+        assert not world.look().actions
+    world.verdict = Admit()
+    world.now = world.memory.not_before
+    world.settle()
+    assert attempts(world) == {"2.0.0"}
+
+
+def test_pauses_double_until_it_has_all_its_nodes_and_then_begin_anew() -> None:
+    world = unscheduled(patient(20))
+    backoffs = []
+    for _ in range(3):
+        world.now += 20
+        world.settle()
+        backoffs.append(world.memory.not_before - world.now)
+        world.now = world.memory.not_before
+        world.settle()
+    for one in world.pods.values():
+        world.bind(one)
+    world.settle()
+    assert [round(pause / 60) for pause in backoffs] in ([1, 2, 4], [1, 2, 3])
+    assert (world.memory.requeues, world.memory.not_before) == (0, 0.0)
+    assert world.memory.admission is not None
+    assert world.memory.admission.complete == world.now
+
+
+def test_a_gang_that_was_complete_keeps_its_place_when_one_of_its_pods_is_to_be_replaced() -> None:
+    world = started(patient(20, recovery=5000))
+    world.schedules = False
+    lost = world.pod("worker-1")
+    assert lost is not None
+    world.remove(lost)
+    world.settle()
+    world.now += 1000
+    world.settle()
+    again = world.pod("worker-1")
+    assert again is not None
+    world.hold_back(again)
+    world.now += 1000
+    world.settle()
+    assert world.memory.admission is not None
+    assert world.memory.phase is Phase.RUNNING
+
+
+def test_that_all_pods_have_their_nodes_is_not_worth_a_write_of_its_own() -> None:
+    world = World(patient(20), gathers=True)
+    world.schedules = False
+    world.settle()
+    writes = world.writes
+    for one in world.pods.values():
+        world.bind(one)
+    world.settle()
+    assert (world.writes, world.memory.admission and world.memory.admission.complete) == (writes, None)
+    assert world.remembered is not None
+    assert world.remembered.admission is not None
+    assert world.remembered.admission.complete == world.now
+    world.now += 1000
+    world.settle()
+    assert world.memory.admission is not None
+    assert world.memory.admission.complete is not None
+
+
+def test_pods_that_come_later_have_their_own_time() -> None:
+    worker = replicas("worker", 2, depends=Dependency(on=("ps",)), rules=())
+    job = volcano_job(replicas("ps", 1, rules=()), worker)
+    world = World(job)
+    world.settle()
+    world.now += 5 * DEFAULT_SCHEDULE_TIMEOUT
+    world.settle()
+    server = world.pod("ps-0")
+    assert server is not None
+    world.schedules = False
+    world.run(server)
+    world.settle()
+    assert len(world.pods) == 3
+    plan = world.look()
+    assert plan.wake_at is not None
+    assert world.now + DEFAULT_SCHEDULE_TIMEOUT - 1 <= plan.wake_at <= world.now + DEFAULT_SCHEDULE_TIMEOUT
+
+
+def test_pods_that_may_not_even_be_made_count_as_well() -> None:
+    job = patient(20)
+    world = World(job)
+    world.step(most=2)
+    assert world.pods == {}
+    world.now += 20
+    world.settle()
+    assert world.memory.reason == "ScheduleTimeout"
+
+
+def test_what_was_done_before_the_place_was_given_back_stays_done() -> None:
+    world = unscheduled(patient(20))
+    first = world.pod("ps-0")
+    assert first is not None
+    world.run(first)
+    world.end(first, 0)
+    world.settle()
+    world.now += 20
+    world.settle()
+    assert {str(replica) for replica in world.memory.succeeded} == {"ps-0"}
+
+
+def test_a_resume_begins_without_a_pause() -> None:
+    world = unscheduled(patient(20))
+    world.now += 20
+    world.settle()
+    world.suspend(True)
+    world.settle()
+    world.suspend(False)
+    world.settle()
+    assert (world.memory.requeues, world.memory.not_before, len(world.pods)) == (0, 0.0, 3)
+
+
+@given(st.text(max_size=10), st.integers(1, 100))
+def test_pauses_grow_to_an_hour_and_are_the_same_whenever_they_are_asked_for(uid: str, count: int) -> None:
+    pause = requeue_backoff(uid, count)
+    assert pause == requeue_backoff(uid, count)
+    assert 0.9 * min(3600, 60 * 2 ** (count - 1)) <= pause <= min(3600, 60 * 2 ** (count - 1))
+
+
+def test_gangs_that_failed_together_do_not_come_back_together() -> None:
+    backoffs = sorted(requeue_backoff(f"uid-{number}", 4) for number in range(50))
+    assert len(set(backoffs)) == 50
+    assert max(later - sooner for sooner, later in pairwise(backoffs)) < 15
+
+
+def test_a_pod_that_runs_has_a_node_whether_it_says_so_or_not() -> None:
+    job = v1_job()
+    waiting, up = views(pod(job, "worker-0"), pod(job, "worker-1", running()))
+    assert (waiting.has_node, up.has_node) == (False, True)
+
+
+# -- a node that is closed ----------------------------------------------------------------------------------------
+
+
+def pinned(world: World) -> dict[str, str]:
+    return {name: pinned_to(one) for name, one in world.pods.items()}
+
+
+def returned(job: Job) -> World:
+    """A world in which a worker came back to a complete gang, and its node takes it no more."""
+    world = World(job)
+    world.verdict = Admit(sizes={"ps": 1, "worker": 2}, placement={"ps": {"n1": 1}, "worker": {"n1": 1, "n2": 1}})
+    world.settle()
+    for one in world.pods.values():
+        world.run(one)
+    world.settle()
+    lost = world.pod("worker-1")
+    assert lost is not None
+    world.remove(lost)
+    world.settle()
+    again = world.pod("worker-1")
+    assert again is not None
+    assert pinned(world)["mnist-worker-1"] == "n2"
+    world.hold_back(again)
+    world.settle()
+    return world
+
+
+def test_a_pod_that_cannot_come_back_to_its_node_may_go_to_any() -> None:
+    world = returned(v1_job())
+    plan = world.look()
+    assert plan.wake_at is not None
+    assert 29 <= plan.wake_at - world.now <= 30
+    assert not plan.actions
+    world.now = plan.wake_at
+    told = [action for action in world.look().actions if isinstance(action, EmitEvent)]
+    assert [(one.reason, "worker-1 from n2 (0/3 nodes are available)" in one.message) for one in told] == [
+        ("Unpinned", True)
+    ]
+    world.settle()
+    assert pinned(world) == {"mnist-ps-0": "n1", "mnist-worker-0": "n1", "mnist-worker-1": ""}
+    assert world.memory.admission is not None
+    assert world.memory.admission.placement == {"ps": {"n1": 1}, "worker": {"n1": 1}}
+    assert (world.memory.phase, dict(world.memory.disruptions)) == (Phase.RUNNING, {"Deleted": 1})
+
+
+def test_it_is_let_go_once_and_the_others_keep_their_nodes() -> None:
+    world = returned(patient(None, recovery=9000))
+    world.now += 40
+    world.settle()
+    for _ in range(3):
+        again = world.pod("worker-1")
+        assert again is not None
+        world.hold_back(again)
+        world.now += 1000
+        assert world.settle().wake_at is None or not world.look().actions
+    assert world.memory.attempts.pods == dict.fromkeys(world.memory.attempts.pods, 2)
+    other = world.pod("worker-0")
+    assert other is not None
+    world.remove(other)
+    world.now += 1000
+    world.settle()
+    assert pinned(world)["mnist-worker-0"] == "n1"

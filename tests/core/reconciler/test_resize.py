@@ -1,0 +1,316 @@
+"""A job that runs gets another size: who goes, who comes, and who has to start again for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.builders import START, observed, replicas, v1_job, volcano_job
+from tests.core.world import World, pinned_to
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import Admit, Resize
+from tf_dist.core.api.context import EmitEvent
+from tf_dist.core.api.job import Action, Event, Job, Rule, Scheduling, TFConfigStyle
+from tf_dist.core.api.status import Phase
+from tf_dist.core.reconciler.reconcile import reconcile
+
+
+def elastic(style: TFConfigStyle = TFConfigStyle.SPARSE, *, ps: int = 1, **fields: Any) -> Job:
+    worker = replicas("Worker", 3, min_replicas=1, max_replicas=6)
+    servers = [replicas("PS", ps)] if ps else []
+    return v1_job(*servers, worker, tf_config=style, scheduling=Scheduling(min_available=1 + ps), **fields)
+
+
+def admitted(job: Job, **sizes: int) -> World:
+    """A world in which the job runs with these sizes."""
+    world = World(job)
+    world.verdict = Admit(sizes=sizes)
+    world.settle()
+    for pod in world.pods.values():
+        world.run(pod)
+    world.settle()
+    assert world.memory.phase is Phase.RUNNING
+    return world
+
+
+def resize(world: World, message: str = "nobody waits", placement: Any = None, **sizes: int) -> None:
+    world.verdict = Resize(sizes=sizes, placement=placement or {}, message=message)
+    world.settle()
+
+
+def uids(world: World) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in world.pods.items()}
+
+
+def attempts(world: World) -> set[str]:
+    return {pod["metadata"]["labels"][names.ATTEMPT] for pod in world.pods.values()}
+
+
+def test_it_starts_with_as_many_as_it_is_granted_and_says_so() -> None:
+    world = World(elastic())
+    world.verdict = Admit(sizes={"ps": 1, "worker": 2})
+    world.settle()
+    assert set(world.pods) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
+    assert ("Service", "mnist-worker-2") not in world.objects
+    assert (world.memory.reason, world.memory.message) == ("Admitted", "begins with 2 worker instead of 3")
+    for pod in world.pods.values():
+        world.run(pod)
+    world.settle()
+    assert world.status["tfDist"]["ready"] == "2/2"
+
+
+def test_sparse_workers_come_and_go_and_nobody_starts_again() -> None:
+    world = admitted(elastic(), ps=1, worker=2)
+    before = uids(world)
+    resize(world, ps=1, worker=5)
+    assert len(world.pods) == 6
+    assert {name: uids(world)[name] for name in before} == before
+    assert ("Service", "mnist-worker-4") in world.objects
+    assert world.memory.reason == "Resized"
+    assert world.memory.message == "nobody waits"
+    assert world.memory.admission is not None
+    assert world.memory.admission.resized == world.now
+    world.now += 100
+    resize(world, "default/other waits", ps=1, worker=1)
+    assert uids(world) == {name: before[name] for name in ("mnist-ps-0", "mnist-worker-0")}
+    assert ("Service", "mnist-worker-1") not in world.objects
+    assert (world.memory.phase, dict(world.memory.restarts)) == (Phase.RUNNING, {})
+    assert world.memory.failure is None
+
+
+def test_a_resize_is_told_once_however_long_the_verdict_stands() -> None:
+    job = elastic()
+    world = admitted(job, ps=1, worker=2)
+    world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="nobody waits")
+    plan = world.look()
+    told = [action for action in plan.actions if isinstance(action, EmitEvent)]
+    assert told == [EmitEvent("Normal", "Resized", "nobody waits")]
+    world.settle()
+    world.now += 1000
+    assert not world.look().actions
+    resize(world, "somebody waits", ps=1, worker=3)
+    world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="nobody waits")
+    assert EmitEvent("Normal", "Resized", "nobody waits") in world.look().actions
+
+
+def test_a_dense_configuration_makes_growing_a_restart_that_costs_nothing() -> None:
+    world = admitted(elastic(TFConfigStyle.V1), ps=1, worker=2)
+    resize(world, ps=1, worker=4)
+    assert (len(world.pods), attempts(world)) == (5, {"2.0.0"})
+    assert dict(world.memory.restarts) == {"Resized": 1}
+    assert world.memory.charged_restarts == 0
+    config = world.pods["mnist-worker-0"]["spec"]["containers"][0]["env"][-1]["value"]
+    assert config.count("worker-") == 4
+
+
+def test_a_restart_for_growing_is_told_and_shown_as_a_restart() -> None:
+    world = admitted(elastic(TFConfigStyle.V1), ps=1, worker=2)
+    world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="nobody waits")
+    plan = world.look()
+    told = next(action for action in plan.actions if isinstance(action, EmitEvent))
+    assert (told.type, told.reason) == ("Normal", "Resized")
+    assert told.message.endswith("nobody waits; all replicas start again, because TF_CONFIG names every one of them")
+    assert plan.status.phase is Phase.RESTARTING
+
+
+def test_beside_parameter_servers_workers_may_leave_and_the_others_go_on() -> None:
+    world = admitted(elastic(TFConfigStyle.V1), ps=1, worker=3)
+    before = uids(world)
+    resize(world, ps=1, worker=2)
+    assert uids(world) == {name: uid for name, uid in before.items() if name != "mnist-worker-2"}
+
+
+def test_workers_that_talk_to_each_other_all_start_again_when_one_leaves() -> None:
+    world = admitted(elastic(TFConfigStyle.V1, ps=0), worker=3)
+    resize(world, worker=2)
+    assert (len(world.pods), attempts(world)) == (2, {"2.0.0"})
+
+
+def test_before_the_first_pod_a_resize_restarts_nothing() -> None:
+    job = elastic(TFConfigStyle.V1)
+    first = reconcile(job, observed(job, verdict=Admit(sizes={"ps": 1, "worker": 2})))
+    verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="nobody waits")
+    again = reconcile(job, observed(job, verdict=verdict), first.status)
+    assert (again.status.attempts.job, dict(again.status.restarts)) == (1, {})
+    assert again.status.admission is not None
+    assert dict(again.status.admission.sizes) == {"ps": 1, "worker": 4}
+
+
+def test_whoever_left_is_not_missed_and_comes_back_as_new() -> None:
+    world = admitted(elastic(), ps=1, worker=3)
+    resize(world, ps=1, worker=1)
+    assert not {str(replica) for replica in world.memory.seen} & {"worker-1", "worker-2"}
+    resize(world, ps=1, worker=3)
+    assert len(world.pods) == 4
+    assert (dict(world.memory.restarts), world.memory.failure) == ({}, None)
+
+
+def test_what_the_kubelet_had_restarted_in_pods_that_leave_stays_counted() -> None:
+    world = admitted(elastic(), ps=1, worker=3)
+    leaving = world.pod("worker-2")
+    assert leaving is not None
+    world.restart_container(leaving, 1)
+    world.settle()
+    resize(world, ps=1, worker=2)
+    assert world.memory.container_restarts == 1
+
+
+def test_a_document_that_asks_for_less_has_less_at_once() -> None:
+    job = v1_job(replicas("PS", 1), replicas("Worker", 4), tf_config=TFConfigStyle.SPARSE)
+    world = admitted(job, ps=1, worker=4)
+    world.verdict = None
+    world.scale("worker", 2)
+    world.settle()
+    assert set(world.pods) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
+    assert world.memory.admission is not None
+    assert dict(world.memory.admission.sizes) == {"ps": 1, "worker": 2}
+    assert world.memory.message == "goes from 4 to 2 worker, as the job asks for now"
+
+
+def test_the_seats_of_those_who_left_are_given_back() -> None:
+    world = World(v1_job(replicas("PS", 1), replicas("Worker", 4), tf_config=TFConfigStyle.SPARSE))
+    placement = {"ps": {"n2": 1}, "worker": {"n1": 2, "n2": 1, "n3": 1}}
+    world.verdict = Admit(sizes={"ps": 1, "worker": 4}, placement=placement)
+    world.settle()
+    world.verdict = None
+    world.scale("worker", 2)
+    world.settle()
+    assert world.memory.admission is not None
+    assert world.memory.admission.placement == {"ps": {"n2": 1}, "worker": {"n1": 1, "n2": 1}}
+    assert {name: pinned_to(pod) for name, pod in world.pods.items()} == {
+        "mnist-ps-0": "n2",
+        "mnist-worker-0": "n2",
+        "mnist-worker-1": "n1",
+    }
+
+
+def test_a_document_that_asks_for_more_waits_for_the_word_of_admission() -> None:
+    job = v1_job(replicas("PS", 1), replicas("Worker", 2), tf_config=TFConfigStyle.SPARSE)
+    world = admitted(job, ps=1, worker=2)
+    world.verdict = Admit()
+    world.scale("worker", 4)
+    world.settle()
+    assert len(world.pods) == 3
+    resize(world, ps=1, worker=4)
+    assert len(world.pods) == 5
+
+
+def test_no_verdict_gives_more_than_the_document_allows() -> None:
+    world = admitted(elastic(), ps=1, worker=2)
+    resize(world, ps=1, worker=9)
+    assert len(world.pods) == 7
+
+
+def test_volcano_host_files_follow() -> None:
+    worker = replicas("worker", 4, min_replicas=1)
+    job = volcano_job(replicas("ps", 1), worker, min_available=2)
+    world = admitted(job, ps=1, worker=2)
+    before = uids(world)
+    resize(world, ps=1, worker=4)
+    hosts = world.objects["ConfigMap", "tf-dist-mnist-svc"]["data"]["worker.host"]
+    assert len(hosts.split()) == 4
+    assert {name: uids(world)[name] for name in before} == before
+    assert world.memory.charged_restarts == 0
+
+
+def test_a_volcano_job_that_runs_smaller_succeeds_when_all_there_are_have() -> None:
+    job = volcano_job(replicas("ps", 1, rules=()), replicas("worker", 4, rules=()), min_available=5)
+    world = admitted(job, ps=1, worker=2)
+    for name in ("tf-dist-mnist-worker-0", "tf-dist-mnist-worker-1"):
+        world.end(world.pods[name], 0)
+    world.settle()
+    assert world.memory.phase is Phase.COMPLETED
+
+
+def test_who_starts_again_with_replicas_that_were_done_does_not_grow_into_their_room() -> None:
+    """The verdict was reckoned with one replica fewer than there now are."""
+    worker = replicas("worker", 3, rules=(), min_replicas=1, max_replicas=5)
+    rule = Rule(events=frozenset({Event.POD_FAILED}), action=Action.RESTART_JOB)
+    world = admitted(volcano_job(worker, min_available=3, rules=(rule,)), worker=3)
+    world.end(world.pods["tf-dist-mnist-worker-0"], 0)
+    world.settle()
+    world.end(world.pods["tf-dist-mnist-worker-2"], 1)
+    world.verdict = Resize(sizes={"worker": 4}, placement={}, message="nobody waits")
+    world.step()
+    assert world.memory.attempts.job == 2
+    assert world.memory.admission is not None
+    assert dict(world.memory.admission.sizes) == {"worker": 3}
+    world.settle()
+    assert dict(world.memory.admission.sizes) == {"worker": 4}
+
+
+def test_the_pods_of_a_job_that_is_over_are_those_it_had() -> None:
+    world = admitted(elastic(), ps=1, worker=2)
+    resize(world, ps=1, worker=5)
+    for pod in world.pods.values():
+        world.run(pod)
+    last = world.pod("worker-4")
+    assert last is not None
+    world.end(last, 0)
+    world.settle()
+    first = world.pod("worker-0")
+    assert first is not None
+    world.end(first, 0)
+    world.settle()
+    assert world.memory.phase is Phase.COMPLETED
+    assert dict(world.memory.last_sizes) == {"ps": 1, "worker": 5}
+    assert world.memory.counts["worker"].succeeded == 2
+
+
+def test_pods_go_to_the_nodes_that_were_found_for_them() -> None:
+    placement = {"ps": {"n2": 1}, "worker": {"n1": 2}}
+    world = World(elastic())
+    world.verdict = Admit(sizes={"ps": 1, "worker": 2}, placement=placement)
+    world.settle()
+    assert {name: pinned_to(pod) for name, pod in world.pods.items()} == {
+        "mnist-ps-0": "n2",
+        "mnist-worker-0": "n1",
+        "mnist-worker-1": "n1",
+    }
+    for pod in world.pods.values():
+        world.run(pod)
+    world.settle()
+    resize(world, placement={"ps": {"n2": 1}, "worker": {"n1": 2, "n3": 1}}, ps=1, worker=3)
+    assert pinned_to(world.pods["mnist-worker-2"]) == "n3"
+    lost = world.pods["mnist-worker-1"]
+    world.remove(lost)
+    world.settle()
+    world.now += 60
+    world.settle()
+    assert pinned_to(world.pods["mnist-worker-1"]) == "n1"
+
+
+def test_without_a_placement_nothing_is_added_to_the_pods() -> None:
+    world = World(elastic())
+    world.verdict = Admit(sizes={"ps": 1, "worker": 2})
+    world.settle()
+    assert all("affinity" not in pod["spec"] for pod in world.pods.values())
+
+
+def test_another_distribution_over_nodes_is_remembered_without_a_word() -> None:
+    world = admitted(elastic(), ps=1, worker=2)
+    moved = {"ps": {"n1": 1}, "worker": {"n2": 2}}
+    world.verdict = Resize(sizes={"ps": 1, "worker": 2}, placement=moved, message="")
+    plan = world.look()
+    assert not any(isinstance(action, EmitEvent) for action in plan.actions)
+    world.settle()
+    assert world.memory.admission is not None
+    assert (world.memory.admission.placement, world.memory.admission.resized) == (moved, None)
+
+
+def test_a_status_of_before_there_were_sizes_means_all_replicas() -> None:
+    job = elastic()
+    world = World(job)
+    world.settle()
+    del world.status["tfDist"]["admission"]
+    world.status["tfDist"]["admission"] = {"at": "2027-01-15T08:00:00.000000Z"}
+    world.settle()
+    assert len(world.pods) == 4
+    assert world.memory.admission is not None
+    assert world.memory.admission.at == START
+
+
+def test_a_replica_of_a_type_that_the_job_no_longer_has_is_not_missed() -> None:
+    world = admitted(elastic(), ps=1, worker=2)
+    world.job = elastic(ps=0)
+    world.settle()
+    assert {replica.type for replica in world.memory.seen} == {"worker"}

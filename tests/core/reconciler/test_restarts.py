@@ -1,0 +1,156 @@
+"""What restarts cost and who remembers it, and policies that wait for their timeout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.builders import EVICTED, FAILED, ON_FAILURE, replicas, v1_job, volcano_job
+from tests.core.world import World
+from tf_dist.core.api import pods
+from tf_dist.core.api.assignment import Preempt
+from tf_dist.core.api.job import Action, ExitCodes, Job, Rule, RunPolicy, SuccessRule
+from tf_dist.core.api.status import Phase
+
+
+def started(job: Job) -> World:
+    world = World(job)
+    world.settle()
+    for pod in world.pods.values():
+        world.run(pod)
+    world.settle()
+    return world
+
+
+@pytest.mark.parametrize(("by_kubelet", "phase"), [(0, Phase.RESTARTING), (1, Phase.RESTARTING), (2, Phase.FAILED)])
+def test_a_restart_of_a_pod_is_paid_from_what_the_kubelet_has_left_of_the_budget(by_kubelet: int, phase: Phase) -> None:
+    job = v1_job(replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 1, rules=ON_FAILURE))
+    world = started(replace(job, run_policy=RunPolicy(max_restarts=2)))
+    for _ in range(by_kubelet):
+        world.restart_container(world.pods["mnist-ps-0"], 1)
+    world.end(world.pods["mnist-worker-0"], 1)
+    world.step()
+    assert world.memory.phase is phase
+    assert world.memory.reason == ("BackoffLimitExceeded" if phase is Phase.FAILED else "PodFailed")
+    assert world.memory.restarts == ({} if phase is Phase.FAILED else {"PodFailed": 1})
+
+
+@pytest.mark.parametrize(
+    ("action", "kept"), [(Action.RESTART_POD, 2), (Action.RESTART_TASK, 6), (Action.RESTART_JOB, 7)]
+)
+@pytest.mark.parametrize("counted", [True, False])
+def test_what_the_kubelet_restarted_in_pods_that_go_is_remembered_once(
+    action: Action, kept: int, counted: bool
+) -> None:
+    """Pods that stay still say it themselves, so that nothing is counted twice."""
+    workers = replicas("worker", 2, rules=(Rule(events=FAILED, action=action),))
+    policy = RunPolicy(max_restarts=8, container_restarts_count=counted)
+    world = started(volcano_job(replicas("ps", 1, rules=()), workers, run_policy=policy))
+    for replica, times in (("ps-0", 1), ("worker-0", 2), ("worker-1", 4)):
+        for _ in range(times):
+            world.restart_container(world.pods[f"tf-dist-mnist-{replica}"], 1)
+    world.settle()
+    assert world.memory.container_restarts == 0
+    failed = world.pods["tf-dist-mnist-worker-0"]
+    failed["status"] |= {"phase": "Failed"}
+    failed["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 1}}
+    world.settle()
+    assert world.memory.container_restarts == kept
+    assert world.memory.phase is not Phase.FAILED
+    assert world.memory.restarts == {"PodFailed": 1}
+
+
+@pytest.mark.parametrize(
+    ("action", "kept"), [(Action.RESTART_POD, 2), (Action.RESTART_TASK, 6), (Action.RESTART_JOB, 7)]
+)
+def test_what_the_kubelet_restarted_in_a_pod_that_vanishes_is_remembered_too(action: Action, kept: int) -> None:
+    workers = replicas("worker", 2, rules=(Rule(events=EVICTED, action=action),))
+    policy = RunPolicy(max_restarts=8)
+    world = started(volcano_job(replicas("ps", 1, rules=()), workers, run_policy=policy))
+    for replica, times in (("ps-0", 1), ("worker-0", 2), ("worker-1", 4)):
+        for _ in range(times):
+            world.restart_container(world.pods[f"tf-dist-mnist-{replica}"], 1)
+    world.settle()
+    world.vanish(world.pods["tf-dist-mnist-worker-0"])
+    world.settle()
+    assert world.memory.container_restarts == kept
+    assert world.memory.total_disruptions == 1
+
+
+def test_a_gang_that_gives_its_place_up_keeps_what_the_kubelet_restarted() -> None:
+    world = started(v1_job(replicas("Worker", 2, rules=ON_FAILURE), policy=RunPolicy(max_restarts=3)))
+    for pod in world.pods.values():
+        world.restart_container(pod, 1)
+    world.verdict = Preempt(by=None, message="")
+    world.step()
+    assert (world.memory.admission, world.memory.container_restarts) == (None, 2)
+
+
+def test_a_budget_that_is_lowered_below_what_was_spent_stops_nothing_that_runs() -> None:
+    world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE), policy=RunPolicy(max_restarts=3)))
+    for _ in range(2):
+        world.end(world.pods["mnist-worker-0"], 1)
+        world.settle()
+        world.now += 1000
+        world.settle()
+        world.run(world.pods["mnist-worker-0"])
+        world.settle()
+    world.job = replace(world.job, run_policy=RunPolicy(max_restarts=1))
+    world.settle()
+    assert (world.memory.phase, world.memory.charged_restarts) == (Phase.RUNNING, 2)
+
+
+def test_a_job_of_parameter_servers_alone_ends_when_they_do() -> None:
+    for code, phase in ((0, Phase.COMPLETED), (1, Phase.FAILED)):
+        world = started(volcano_job(replicas("ps", 2, rules=())))
+        for pod in world.pods.values():
+            world.end(pod, code)
+        world.settle()
+        assert world.memory.phase is phase
+
+
+def timed(action: Action, code: int | None = None) -> tuple[Rule, ...]:
+    rule = Rule(events=FAILED, action=action, timeout=60.0)
+    return (rule if code is None else replace(rule, codes=ExitCodes(ranges=((code, code),))),)
+
+
+@pytest.mark.parametrize("code", [None, 3])
+@pytest.mark.parametrize(
+    ("action", "phase"), [(Action.RESTART_JOB, Phase.RESTARTING), (Action.ABORT_JOB, Phase.ABORTED)]
+)
+@pytest.mark.parametrize("volcano", [True, False])
+def test_a_failure_is_answered_when_its_policys_timeout_is_over_and_not_before(
+    code: int | None, action: Action, phase: Phase, volcano: bool
+) -> None:
+    """Until then the job is not given up either, though nothing of it runs and nothing else could let it succeed."""
+    workers = replicas("worker", 1, rules=timed(action, code))
+    world = started(volcano_job(workers) if volcano else v1_job(workers, success=(SuccessRule(type="worker"),)))
+    begun = world.now = float(int(world.now))
+    [pod] = world.pods.values()
+    world.end(pod, 3)
+    plan = world.settle()
+    assert world.memory.phase is Phase.RUNNING
+    assert plan.wake_at == begun + 60
+    world.now = begun + 59.999
+    assert not world.look().actions
+    world.now = begun + 60
+    world.step()
+    assert world.memory.phase is phase
+
+
+def test_a_policy_with_a_timeout_for_another_exit_code_keeps_no_job_from_ending() -> None:
+    world = started(volcano_job(replicas("worker", 1, rules=timed(Action.RESTART_JOB, 4))))
+    [pod] = world.pods.values()
+    world.end(pod, 3)
+    world.settle()
+    assert (world.memory.phase, world.memory.reason) == (Phase.FAILED, "PodFailed")
+
+
+@pytest.mark.parametrize(
+    ("size", "said", "limit"),
+    [(1, None, 100), (10, None, 100), (11, None, 110), (500, None, 5000), (500, 3, 3), (1, 0, 0)],
+)
+def test_how_many_disruptions_a_job_goes_through(size: int, said: int | None, limit: int) -> None:
+    job = v1_job(replicas("Worker", size), policy=RunPolicy(max_disruptions=said))
+    assert pods.disruption_limit(job) == limit

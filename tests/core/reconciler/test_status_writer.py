@@ -1,0 +1,211 @@
+"""What a job's status says in the words of its dialect, and the algebra of v1's conditions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.builders import FAILED, START, replicas, v1_job, v1alpha1_job, volcano_job
+from tests.core.world import WAIT, World
+from tf_dist.core.api.assignment import Admit
+from tf_dist.core.api.job import Action, Job, Rule
+from tf_dist.core.api.status import Admission, Counts, Phase, Status, display_phase
+from tf_dist.core.api.status_codec import dump_status
+from tf_dist.core.reconciler.status_writer import build_conditions, build_status, ready_text
+
+JOB = v1_job()
+
+
+def after(*steps: tuple[Phase, str], stored: Any = ()) -> list[dict[str, Any]]:
+    """The conditions of a job that went through these phases, one second apart."""
+    listed = list(stored)
+    for second, (phase, message) in enumerate(steps):
+        status = Status(phase=phase, reason="why", message=message, admission=Admission(START))
+        listed = build_conditions(JOB, status, listed, START + second)
+    return listed
+
+
+def brief(listed: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(c["type"], c["status"], c["reason"]) for c in listed if c["type"] != "Admitted"]
+
+
+CREATED = ("Created", "True", "TFJobCreated")
+RUN, RESTART, DONE = (Phase.RUNNING, "m"), (Phase.RESTARTING, "m"), (Phase.COMPLETED, "m")
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([(Phase.PENDING, "m")], [CREATED]),
+        ([RUN], [CREATED, ("Running", "True", "TFJobRunning")]),
+        ([RUN, RESTART], [CREATED, ("Restarting", "True", "TFJobRestarting")]),
+        ([RUN, RESTART, RUN], [CREATED, ("Running", "True", "TFJobRunning")]),
+        ([RUN, DONE], [CREATED, ("Running", "False", "TFJobSucceeded"), ("Succeeded", "True", "TFJobSucceeded")]),
+        (
+            [RUN, (Phase.FAILED, "m")],
+            [CREATED, ("Running", "False", "TFJobFailed"), ("Failed", "True", "TFJobFailed")],
+        ),
+        ([RUN, RESTART, (Phase.FAILED, "m")], [CREATED, ("Failed", "True", "TFJobFailed")]),
+        (
+            [RUN, (Phase.ABORTED, "m")],
+            [CREATED, ("Running", "False", "TFJobSuspended"), ("Suspended", "True", "TFJobSuspended")],
+        ),
+        (
+            [(Phase.ABORTED, "m"), (Phase.PENDING, "m"), RUN],
+            [CREATED, ("Suspended", "False", "TFJobResumed"), ("Running", "True", "TFJobRunning")],
+        ),
+    ],
+)
+def test_what_each_condition_does_to_those_before_it(steps: Any, expected: Any) -> None:
+    assert brief(after(*steps)) == expected
+
+
+def test_a_condition_keeps_its_time_and_its_place_while_it_stands() -> None:
+    first, later = after(RUN), after(RUN, RUN, RUN)
+    assert first == later
+
+
+def test_a_new_message_is_an_update_and_no_transition() -> None:
+    changed = after((Phase.FAILED, "one"), (Phase.FAILED, "two"))[-1]
+    assert changed["message"] == "TFJob default/mnist has failed: two."
+    assert changed["lastTransitionTime"] == "2027-01-15T08:00:00Z"
+    assert changed["lastUpdateTime"] == "2027-01-15T08:00:01Z"
+
+
+def test_the_sentences_are_the_operators() -> None:
+    texts = {c["type"]: c["message"] for c in after(RUN, (Phase.ABORTED, "m"), (Phase.PENDING, "m"), RUN, DONE)}
+    assert texts["Created"] == "TFJob mnist is created."
+    assert texts["Suspended"] == "TFJob mnist is resumed."
+    assert texts["Succeeded"] == "TFJob default/mnist successfully completed."
+    assert after(RUN)[-1]["message"] == "TFJob default/mnist is running."
+    assert after((Phase.ABORTED, "m"))[-1]["message"] == "TFJob mnist is suspended."
+
+
+def test_what_others_wrote_among_the_conditions_stays_and_breaks_nothing() -> None:
+    foreign = [{"type": "Running", "status": "True"}, {"type": "Mine", "status": "True"}, {"status": "True"}]
+    assert [c.get("type") for c in after(DONE, stored=foreign)] == [
+        "Admitted",
+        "Running",
+        "Mine",
+        None,
+        "Created",
+        "Succeeded",
+    ]
+
+
+def test_whether_the_gang_has_its_place_comes_first_and_says_why_not() -> None:
+    world = World(JOB)
+    world.verdict = WAIT
+    world.settle()
+    first = world.status["conditions"][0]
+    assert (first["type"], first["status"], first["reason"], first["message"]) == (
+        "Admitted",
+        "False",
+        *("WaitingForCapacity", "no room"),
+    )
+    assert world.status["conditions"][-1]["type"] == "Created"
+    world.verdict = Admit()
+    world.settle()
+    assert world.status["conditions"][0]["status"] == "True"
+
+
+def run(job: Job, **codes: int) -> World:
+    world = World(job)
+    world.settle()
+    for pod in world.pods.values():
+        world.run(pod)
+    world.now += 61
+    world.settle()
+    for replica, code in codes.items():
+        world.end(world.pod(replica.replace("_", "-")) or {}, code)
+    world.now += 3600
+    world.settle()
+    return world
+
+
+def test_v1_counts_pods_of_each_type_under_its_own_name() -> None:
+    status = run(v1_job(replicas("PS", 1), replicas("Worker", 2)), worker_1=0).status
+    prefix = "training.kubeflow.org/"
+    selector = f"{prefix}job-name=mnist,{prefix}operator-name=tfjob-controller,{prefix}replica-type="
+    assert status["replicaStatuses"] == {
+        "PS": {"active": 1, "selector": f"{selector}ps"},
+        "Worker": {"active": 1, "succeeded": 1, "selector": f"{selector}worker"},
+    }
+    assert status["startTime"] == "2027-01-15T08:00:00Z"
+    assert "completionTime" not in status
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected"),
+    [
+        (Phase.PENDING, ("Creating", "Running")),
+        (Phase.RUNNING, ("Running", "Running")),
+        (Phase.RESTARTING, ("Running", "Running")),
+        (Phase.COMPLETING, ("CleanUp", "Succeeded")),
+        (Phase.COMPLETED, ("Done", "Succeeded")),
+        (Phase.FAILED, ("Done", "Failed")),
+        (Phase.TERMINATED, ("Done", "Failed")),
+    ],
+)
+def test_v1alpha1_phases_and_states(phase: Phase, expected: tuple[str, str]) -> None:
+    told = build_status(v1alpha1_job(), Status(phase=phase), {}, START)
+    assert (told["phase"], told["state"]) == expected
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
+def test_every_phase_has_words_in_every_dialect(make: Any, phase: Phase) -> None:
+    status = Status(phase=phase, reason="why", message="because", since=START)
+    told = build_status(make(), status, {}, START)
+    job = make()
+    shown = {
+        "state": display_phase(status),
+        "ready": ready_text(job, status),
+        "why": status.why,
+        "selector": f"tf-dist.dev/job-uid={job.uid},tf-dist.dev/replica-type=worker",
+    }
+    assert told["tfDist"] == {**dump_status(status), **shown}
+
+
+def test_v1alpha1_lists_the_states_of_each_replica_set() -> None:
+    status = run(v1alpha1_job(), ps_1=1).status
+    states = [(r["tf_replica_type"], r["state"], r["ReplicasStates"]) for r in status["replicaStatuses"]]
+    assert states == [
+        ("MASTER", "Running", {"Running": 1}),
+        ("WORKER", "Running", {"Running": 1}),
+        ("PS", "Running", {"Running": 2}),
+    ]
+
+
+def test_volcano_says_how_it_ended_with_final_counts() -> None:
+    status = run(volcano_job(), worker_0=0, worker_1=1).status
+    told = {key: value for key, value in status.items() if key not in ("tfDist", "conditions")}
+    message = "no policy answers the failure of worker-1, and what else could end has ended"
+    assert told == {
+        "state": {
+            "phase": "Failed",
+            "reason": "PodFailed",
+            "message": message,
+            "lastTransitionTime": "2027-01-15T09:01:01Z",
+        },
+        "minAvailable": 3,
+        "taskStatusCount": {"worker": {"phase": {"Succeeded": 1, "Failed": 1}}},
+        "succeeded": 1,
+        "failed": 1,
+        "version": 0,
+        "retryCount": 0,
+        "runningDuration": "1h1m1s",
+    }
+    assert [c["status"] for c in status["conditions"]] == ["Pending", "Running", "Failed"]
+
+
+def test_volcano_counts_retries_and_versions() -> None:
+    world = run(volcano_job(rules=(Rule(events=FAILED, action=Action.RESTART_JOB),)), worker_0=1)
+    assert (world.status["retryCount"], world.status["version"]) == (1, 1)
+
+
+def test_ready_tells_workers_that_work_or_are_done_of_those_wanted() -> None:
+    counts = {"worker": Counts(running=1, ready=1, failed=1), "ps": Counts(ready=1)}
+    assert ready_text(JOB, Status(counts=counts)) == "1/2"
+    assert ready_text(v1_job(replicas("PS", 2)), Status(counts=counts)) == "1/2"

@@ -1,0 +1,169 @@
+"""Which changes of a job's memory are written at once, and which are gathered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.core.builders import replicas, v1_job
+from tests.core.world import WAIT, World
+from tf_dist.core.api.assignment import Admit
+from tf_dist.core.api.context import EmitEvent, Observed, WriteStatus
+from tf_dist.core.api.job import ReplicaId, SuccessRule
+from tf_dist.core.api.status import Phase
+from tf_dist.core.api.status_codec import (
+    FIELD,
+    MEMORY_CONDITION,
+    MEMORY_RESOURCE,
+    has_embedded_memory,
+    load_status,
+    stored_status,
+    with_embedded_memory,
+)
+from tf_dist.core.reconciler.ownership import driver_of
+from tf_dist.core.reconciler.reconcile import COMPLETION_WRITE_INTERVAL, STATUS_WRITE_INTERVAL, reconcile
+
+
+def gathering(workers: int = 8) -> World:
+    """A job of many workers whose pods have all been made."""
+    world = World(v1_job(replicas("Worker", workers), success=(SuccessRule(type="worker"),)), gathers=True)
+    world.settle()
+    assert world.writes == 1
+    return world
+
+
+def test_pods_that_start_one_by_one_cost_two_writes() -> None:
+    world = gathering()
+    for pod in list(world.pods.values()):
+        world.now += 0.1
+        world.run(pod)
+        world.settle()
+    assert world.memory.phase is Phase.RUNNING
+    assert world.writes == 2
+    plan = world.look()
+    assert plan.wake_at is not None
+    world.now = plan.wake_at
+    world.settle()
+    assert world.writes == 3
+    assert world.memory.counts["worker"].ready == 8
+    assert world.memory.message == "8 of 8 replicas are running"
+    assert len(world.memory.seen) == 8
+
+
+def test_nothing_is_gathered_for_longer_than_it_says() -> None:
+    world = gathering()
+    pods = list(world.pods.values())
+    for pod in pods[:2]:
+        world.run(pod)
+        world.settle()
+    running = world.memory.reported
+    assert running is not None
+    plan = world.look()
+    assert plan.wake_at == pytest.approx(running + STATUS_WRITE_INTERVAL)
+    world.end(pods[2], 0)
+    plan = world.look()
+    assert plan.wake_at == pytest.approx(running + COMPLETION_WRITE_INTERVAL)
+
+
+def test_a_change_after_a_quiet_time_is_written_at_once() -> None:
+    world = gathering()
+    first, second, *_ = world.pods.values()
+    world.run(first)
+    world.settle()
+    world.now += STATUS_WRITE_INTERVAL
+    world.settle()
+    before = world.writes
+    world.now += 3600
+    world.run(second)
+    world.settle()
+    assert world.writes == before + 1
+
+
+def test_what_was_gathered_and_not_written_is_known_while_the_driver_lives() -> None:
+    """A pod that came and went between two writes was taken away: it is not simply made again."""
+    world = gathering()
+    assert world.memory.seen == frozenset()
+    pod = world.pod("worker-1")
+    assert pod is not None
+    world.remove(pod)
+    world.settle()
+    assert world.memory.attempts.label(ReplicaId("worker", 1)) == "1.0.1"
+
+
+def test_a_new_driver_is_written_at_once_and_before_anything_else() -> None:
+    job = v1_job()
+    first = reconcile(job, Observed(now=10.0, driver="default/one"))
+    write = first.actions[0]
+    assert isinstance(write, WriteStatus)
+    assert driver_of({"status": write.status}) == "default/one"
+    stored = load_status(write.status)
+    again = Observed(now=10.0, driver="default/one", stored_status=write.status)
+    assert not any(isinstance(action, WriteStatus) for action in reconcile(job, again).actions)
+    other = reconcile(job, replace(again, driver="default/two"))
+    assert isinstance(other.actions[0], WriteStatus)
+    assert load_status(other.actions[0].status).driver == "default/two"
+    assert load_status(other.actions[0].status).phase is stored.phase
+
+
+def test_a_finished_job_keeps_the_name_of_its_last_driver() -> None:
+    world = World(v1_job(success=(SuccessRule(type="worker"),)))
+    world.settle()
+    for pod in list(world.pods.values()):
+        world.run(pod)
+        world.end(pod, 0)
+    world.settle()
+    assert world.memory.finished
+    plan = reconcile(world.job, Observed(now=world.now, stored_status=world.status, driver="default/two"))
+    assert plan.actions == ()
+
+
+@pytest.mark.parametrize("kind", ["TFJob", "Job"])
+def test_the_memory_is_found_where_a_pruned_status_carries_it(kind: str) -> None:
+    written = reconcile(v1_job(), Observed(now=10.0, driver="a/b")).actions[0]
+    assert isinstance(written, WriteStatus)
+    both = with_embedded_memory(written.status, kind)
+    pruned = {"status": {key: value for key, value in both.items() if key != FIELD}}
+    assert has_embedded_memory(pruned["status"])
+    assert load_status(stored_status(pruned)) == load_status(written.status)
+    assert driver_of(pruned) == "a/b"
+    kept = {"status": {**both, FIELD: {"phase": "Running"}}}
+    assert load_status(stored_status(kept)).phase is Phase.RUNNING
+    assert {MEMORY_CONDITION, MEMORY_RESOURCE}.isdisjoint(json.dumps(stored_status(kept)).split('"'))
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "3", '"x"', "[" * 100_000, "9" * 1_000_000])
+def test_a_condition_that_is_no_memory_counts_as_none(text: str) -> None:
+    broken = {"status": {"conditions": [{"type": MEMORY_CONDITION, "status": "Unknown", "message": text}]}}
+    assert load_status(stored_status(broken)).phase is Phase.PENDING
+
+
+def told(world: World) -> list[str]:
+    """The events of what happens next."""
+    found = []
+    while True:
+        plan = world.look()
+        found += [action.reason for action in plan.actions if isinstance(action, EmitEvent)]
+        if not world.step():
+            return found
+
+
+def test_people_are_told_what_they_would_not_expect() -> None:
+    world = World(v1_job(success=(SuccessRule(type="worker"),)))
+    assert told(world) == []
+    for pod in list(world.pods.values()):
+        world.run(pod)
+    assert told(world) == []
+    pod = world.pod("worker-1")
+    assert pod is not None
+    world.end(pod, 137)
+    assert told(world) == ["PodFailed"]
+
+
+def test_people_are_told_that_a_gang_waits_and_that_it_waits_no_longer() -> None:
+    world = World(v1_job())
+    world.verdict = WAIT
+    assert told(world) == [WAIT.reason]
+    world.verdict = Admit()
+    assert told(world) == ["Admitted"]

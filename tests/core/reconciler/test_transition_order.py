@@ -1,0 +1,233 @@
+"""Where two rules would speak at one moment: the one that comes first in ``advance`` has the word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.core.builders import FAILED, ON_FAILURE, replicas, v1_job, volcano_job
+from tests.core.world import World
+from tf_dist.core.api.assignment import Admit, Preempt, Wait
+from tf_dist.core.api.context import WriteStatus
+from tf_dist.core.api.job import Action, Event, ExitCodes, Job, JobKey, Rule, RunPolicy, Scheduling
+from tf_dist.core.api.status import Phase, Status
+from tf_dist.core.dialects.kubeflow_v1 import TOLERANT
+from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT
+
+LIMIT = 100.0
+Happens = Callable[[World], None]
+
+
+def run(world: World) -> None:
+    for pod in world.pods.values():
+        world.run(pod)
+    world.settle()
+
+
+def started(job: Job) -> World:
+    world = World(job)
+    world.settle()
+    run(world)
+    return world
+
+
+def past_the_deadline(world: World) -> None:
+    world.now += LIMIT
+
+
+def suspended(world: World) -> None:
+    world.suspend(True)
+
+
+def chief_done(world: World) -> None:
+    world.end(world.pods["mnist-chief-0"], 0)
+
+
+def worker_failed(world: World) -> None:
+    world.end(world.pods["mnist-worker-0"], 1)
+
+
+def container_restarted(world: World) -> None:
+    world.restart_container(world.pods["mnist-chief-0"], 1)
+
+
+def preempted(world: World) -> None:
+    world.verdict = Preempt(by=JobKey("ml", "other"), message="")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "phase", "reason"),
+    [
+        (suspended, past_the_deadline, Phase.ABORTED, "Suspended"),
+        (suspended, chief_done, Phase.ABORTED, "Suspended"),
+        (suspended, worker_failed, Phase.ABORTED, "Suspended"),
+        (past_the_deadline, chief_done, Phase.FAILED, "DeadlineExceeded"),
+        (past_the_deadline, worker_failed, Phase.FAILED, "DeadlineExceeded"),
+        (past_the_deadline, container_restarted, Phase.FAILED, "DeadlineExceeded"),
+        (past_the_deadline, preempted, Phase.FAILED, "DeadlineExceeded"),
+        (chief_done, worker_failed, Phase.COMPLETED, "JobSucceeded"),
+        (chief_done, container_restarted, Phase.COMPLETED, "JobSucceeded"),
+        (chief_done, preempted, Phase.COMPLETED, "JobSucceeded"),
+        (worker_failed, container_restarted, Phase.FAILED, "PodFailed"),
+        (worker_failed, preempted, Phase.FAILED, "PodFailed"),
+        (container_restarted, preempted, Phase.FAILED, "BackoffLimitExceeded"),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_of_two_things_at_one_moment_the_one_that_weighs_more_decides(
+    first: Happens, then: Happens, phase: Phase, reason: str, swapped: bool
+) -> None:
+    """The order in which they are seen does not matter: each pass looks at what is there."""
+    policy = RunPolicy(active_deadline=LIMIT, max_restarts=0)
+    world = started(v1_job(replicas("Chief", 1, rules=ON_FAILURE), replicas("Worker", 1), policy=policy))
+    assert world.memory.phase is Phase.RUNNING
+    for happens in (then, first) if swapped else (first, then):
+        happens(world)
+    world.settle()
+    assert (world.memory.phase, world.memory.reason) == (phase, reason)
+
+
+def told(world: World) -> Status:
+    """The memory as a driver leaves it whose job it is not, and who has a verdict for it."""
+    world.verdict_only = True
+    try:
+        plan = world.look()
+    finally:
+        world.verdict_only = False
+    status = replace(plan.status, reported=world.memory.reported)
+    assert any(isinstance(action, WriteStatus) for action in plan.actions) is (status != world.memory)
+    return status
+
+
+def mnist() -> Job:
+    policy = RunPolicy(active_deadline=LIMIT, max_restarts=0)
+    return v1_job(replicas("Chief", 1, rules=ON_FAILURE), replicas("Worker", 1), policy=policy)
+
+
+@pytest.mark.parametrize("happens", [suspended, past_the_deadline, chief_done, worker_failed, container_restarted])
+def test_what_comes_before_a_verdict_is_for_the_job_s_own_driver_to_say(happens: Happens) -> None:
+    world = started(mnist())
+    happens(world)
+    preempted(world)
+    assert told(world) == world.memory, "not even the verdict: the job may have ended"
+    world.settle()
+    assert world.memory.reason != "Preempted"
+
+
+def test_a_verdict_of_another_driver_moves_nothing_else_on() -> None:
+    world = started(mnist())
+    world.remove(world.pods["mnist-worker-0"])
+    world.verdict = None
+    assert told(world) == world.memory, "whether it was replaced already, who replaces it knows"
+    world = started(mnist())
+    preempted(world)
+    assert (told(world).reason, told(world).admission) == ("Preempted", None)
+    waiting = World(mnist())
+    waiting.verdict = None
+    waiting.step()
+    waiting.verdict = Admit()
+    assert (told(waiting).reason, told(waiting).admission is not None) == ("Admitted", True)
+
+
+def test_a_job_that_waits_is_told_its_place_though_its_own_driver_has_missed_something() -> None:
+    """A restored etcd knows neither its pods nor its place, and its driver still sees pods: it will find out."""
+    world = started(mnist())
+    world.status["tfDist"] |= {"admission": None, "phase": "Pending", "reason": "JobCreated"}
+    for pod in tuple(world.pods.values()):
+        world.remove(pod)
+    before = world.memory
+    assert before.seen
+    after = told(world)
+    assert (after.reason, after.admission is not None, after.attempts) == ("Admitted", True, before.attempts)
+
+
+def test_another_driver_with_another_clock_does_not_say_that_pods_are_overdue() -> None:
+    """The job's own would say by its clock that they are not, and each write would lead to the next."""
+    world = started(mnist())
+    preempted(world)
+    world.step()
+    for pod in tuple(world.pods.values()):
+        world.delete(pod, pod["metadata"]["uid"])
+    world.verdict = Wait(reason="WaitingForCapacity", message="no room")
+    world.step()
+    before = world.memory
+    world.now += 400
+    assert (told(world).unconfirmed, told(world).phase) == ("", before.phase)
+    world.step()
+    assert world.memory.unconfirmed
+
+
+def test_a_job_that_cannot_succeed_any_more_says_so_rather_than_that_its_budget_is_spent() -> None:
+    ps, worker = replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 1, rules=TOLERANT)
+    world = started(v1_job(ps, worker, policy=RunPolicy(max_restarts=0)))
+    world.restart_container(world.pods["mnist-ps-0"], 1)
+    world.end(world.pods["mnist-worker-0"], 1)
+    world.settle()
+    assert (world.memory.phase, world.memory.reason) == (Phase.FAILED, "PodFailed")
+
+
+def test_a_gang_that_gives_way_when_its_pods_are_overdue_is_not_made_to_pause() -> None:
+    world = World(v1_job(scheduling=Scheduling(min_available=3)))
+    world.schedules = False
+    world.settle()
+    world.now += DEFAULT_SCHEDULE_TIMEOUT
+    preempted(world)
+    world.step()
+    memory = world.memory
+    assert (memory.admission, memory.reason, memory.requeues, memory.not_before) == (None, "Preempted", 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("graver", "milder", "phase", "restarts", "attempts"),
+    [
+        (Action.FAIL_JOB, Action.TERMINATE_JOB, Phase.FAILED, 0, None),
+        (Action.TERMINATE_JOB, Action.ABORT_JOB, Phase.TERMINATED, 0, None),
+        (Action.ABORT_JOB, Action.COMPLETE_JOB, Phase.ABORTED, 0, None),
+        (Action.COMPLETE_JOB, Action.RESTART_JOB, Phase.COMPLETED, 0, None),
+        (Action.RESTART_JOB, Action.RESTART_TASK, Phase.PENDING, 1, ["2.0.0", "2.0.0"]),
+        (Action.RESTART_TASK, Action.RESTART_POD, Phase.PENDING, 1, ["1.1.0", "1.1.0"]),
+    ],
+)
+@pytest.mark.parametrize("codes", [(3, 4), (4, 3)])
+def test_where_two_pods_ask_for_different_things_the_gravest_is_done_and_nothing_else(
+    graver: Action,
+    milder: Action,
+    phase: Phase,
+    restarts: int,
+    attempts: list[str] | None,
+    codes: tuple[int, int],
+) -> None:
+    table = tuple(
+        Rule(events=FAILED, action=action, codes=ExitCodes(ranges=((code, code),)))
+        for code, action in ((3, graver), (4, milder))
+    )
+    job = volcano_job(replicas("worker", 2, rules=table), run_policy=RunPolicy(max_restarts=5))
+    world = started(job)
+    for pod, code in zip(world.pods.values(), codes, strict=True):
+        world.end(pod, code)
+    world.settle()
+    memory = world.memory
+    assert (memory.phase, memory.total_restarts) == (phase, restarts)
+    if attempts is not None:
+        assert [memory.attempts.label(replica) for replica in job.replicas] == attempts
+
+
+@pytest.mark.parametrize("graver", [Action.TERMINATE_JOB, Action.ABORT_JOB, Action.COMPLETE_JOB, Action.RESTART_JOB])
+def test_of_what_a_table_says_of_evictions_the_gravest_is_the_answer_to_giving_way(graver: Action) -> None:
+    evicted = frozenset({Event.POD_EVICTED})
+    tasks = [
+        replicas(name, 1, rules=(Rule(events=evicted, action=action),))
+        for name, action in (("one", Action.RESTART_TASK), ("other", graver), ("third", Action.RESTART_POD))
+    ]
+    world = started(volcano_job(*tasks))
+    preempted(world)
+    world.step()
+    phases = {
+        Action.TERMINATE_JOB: Phase.TERMINATING,
+        Action.ABORT_JOB: Phase.ABORTING,
+        Action.COMPLETE_JOB: Phase.COMPLETING,
+        Action.RESTART_JOB: Phase.PENDING,
+    }
+    assert world.memory.phase is phases[graver]

@@ -1,0 +1,137 @@
+"""When whoever waits for a job may stop waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.controller.harness import tfjob
+from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.api.pods import PodPhase, PodView
+from tf_dist.core.api.status import AcceptedSpec, Admission, Failure, Phase, RefusedSpec, Status
+from tf_dist.core.dialects import parse
+from tf_dist.core.steps.wait_result import (
+    NO_LIMITS,
+    WaitEnd,
+    WaitLimits,
+    WaitResult,
+    evaluate_wait,
+    next_wait_limit,
+    running_pods,
+)
+
+NOW = 1_800_000_000.0
+JOB = parse(tfjob(workers=2, ps=0)).job
+WAITS = Status(phase=Phase.PENDING, reason="Queued", message="waits in line", since=NOW, created=NOW)
+PLACED = replace(WAITS, reason="Admitted", admission=Admission(NOW), start_time=NOW)
+RUNS = replace(PLACED, phase=Phase.RUNNING)
+SUSPENDED = replace(WAITS, phase=Phase.ABORTED, reason="Suspended")
+FAILURE = Failure(event="PodFailed", replica="worker-1", code=3)
+
+
+def ended(phase: Phase, reason: str = "", message: str = "it said so") -> Status:
+    return replace(RUNS, phase=phase, reason=reason, message=message, admission=None, failure=FAILURE)
+
+
+def pod(reason: str) -> PodView:
+    return PodView(
+        name="p",
+        uid="u",
+        replica=ReplicaId("worker", 0),
+        attempt="1.0.0",
+        phase=PodPhase.PENDING,
+        waiting=(reason, "no"),
+    )
+
+
+def end(
+    status: Status, limits: WaitLimits = NO_LIMITS, *pods: PodView, now: float = NOW, goal: str = "succeeded"
+) -> object:
+    found = evaluate_wait(JOB, status, pods, limits, now, goal=goal)
+    return found and found.end
+
+
+@pytest.mark.parametrize("status", [WAITS, PLACED, RUNS, SUSPENDED])
+def test_what_may_still_come_is_waited_for(status: Status) -> None:
+    assert end(status) is None
+
+
+def test_every_end_has_its_word() -> None:
+    assert end(ended(Phase.COMPLETED)) is WaitEnd.REACHED
+    assert end(ended(Phase.FAILED)) is WaitEnd.FAILED
+    assert end(ended(Phase.FAILED, "PodEvicted")) is WaitEnd.EVICTED
+    assert end(ended(Phase.TERMINATED)) is WaitEnd.FAILED
+    assert end(ended(Phase.ABORTED, "PodFailed")) is WaitEnd.STOPPED
+
+
+def test_a_spec_that_its_driver_never_could_read_is_not_waited_for() -> None:
+    refused = RefusedSpec(generation=1, digest="x", message="spec.x: unknown key")
+    found = evaluate_wait(JOB, Status(refused=refused), (), NO_LIMITS, NOW)
+    assert found is not None
+    assert (found.end, "spec.x: unknown key" in found.message) == (WaitEnd.INVALID, True)
+    accepted = AcceptedSpec(generation=1, digest="y")
+    assert end(Status(refused=refused, accepted=accepted, created=NOW)) is None
+
+
+def test_an_end_says_why_and_what_to_do() -> None:
+    found = evaluate_wait(JOB, ended(Phase.FAILED, "DeadlineExceeded"), (), NO_LIMITS, NOW)
+    assert found == WaitResult(
+        WaitEnd.FAILED, "it said so", "raise activeDeadlineSeconds, or find out what takes so long"
+    )
+
+
+def test_a_job_that_is_about_to_succeed_is_not_there_yet() -> None:
+    assert end(replace(RUNS, phase=Phase.COMPLETING)) is None
+
+
+def test_a_gang_is_admitted_when_it_has_its_place_or_had_one() -> None:
+    assert end(WAITS, goal="admitted") is None
+    assert end(PLACED, goal="admitted") is WaitEnd.REACHED
+    assert end(ended(Phase.COMPLETED), goal="admitted") is WaitEnd.REACHED
+    never_had_one = replace(ended(Phase.FAILED), start_time=None)
+    assert end(never_had_one, goal="admitted") is WaitEnd.FAILED
+
+
+def test_the_deadline_is_for_everything() -> None:
+    limits = WaitLimits(deadline=NOW + 10)
+    for status in (WAITS, PLACED, RUNS, SUSPENDED):
+        assert end(status, limits, now=NOW + 9.9) is None
+        assert end(status, limits, now=NOW + 10) is WaitEnd.TIMEOUT
+    assert end(ended(Phase.COMPLETED), limits, now=NOW + 99) is WaitEnd.REACHED
+
+
+def test_a_place_must_come_in_time_and_then_the_pods() -> None:
+    limits = WaitLimits(admission=10, startup=5)
+    assert end(WAITS, limits, now=NOW + 9) is None
+    assert end(WAITS, limits, now=NOW + 10) is WaitEnd.NOT_ADMITTED
+    assert end(PLACED, limits, now=NOW + 4) is None
+    assert end(PLACED, limits, now=NOW + 5) is WaitEnd.NOT_STARTED
+    assert end(RUNS, limits, now=NOW + 99) is None
+    assert end(SUSPENDED, limits, now=NOW + 99) is None
+
+
+def test_an_image_that_does_not_come_is_told_as_such() -> None:
+    limits = WaitLimits(startup=5)
+    assert end(PLACED, limits, pod("ImagePullBackOff"), now=NOW + 4) is None
+    assert end(PLACED, limits, pod("ImagePullBackOff"), now=NOW + 5) is WaitEnd.IMAGE
+
+
+@pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"])
+def test_an_image_that_can_never_come_is_not_waited_for(reason: str) -> None:
+    assert end(PLACED, NO_LIMITS, pod(reason)) is WaitEnd.IMAGE
+
+
+def test_what_to_look_again_for() -> None:
+    limits = WaitLimits(deadline=NOW + 100, admission=10, startup=5)
+    assert next_wait_limit(WAITS, limits, NOW) == NOW + 10
+    assert next_wait_limit(PLACED, limits, NOW) == NOW + 5
+    assert next_wait_limit(RUNS, limits, NOW) == NOW + 100
+    assert next_wait_limit(RUNS, limits, NOW + 100) is None
+    assert next_wait_limit(WAITS, NO_LIMITS, NOW) is None
+
+
+def test_pods_that_still_run() -> None:
+    waiting = pod("ContainerCreating")
+    over = replace(waiting, phase=PodPhase.SUCCEEDED)
+    assert running_pods((waiting, over, replace(waiting, deleting=True))) == 1

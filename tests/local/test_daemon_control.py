@@ -1,0 +1,237 @@
+"""The local daemon as processes: started by several at once, killed, started again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.controller.harness import container, tfjob
+from tests.waiting import until
+from tf_dist.cluster.api import NAMESPACES, PODS, TFJOBS, Object
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
+from tf_dist.errors import ClusterError, Forbidden, Unavailable
+from tf_dist.local.daemon import log_to_file, settings_of
+from tf_dist.local.daemon_control import (
+    ENDPOINT_FILE,
+    DaemonEndpoint,
+    DaemonSettings,
+    daemon_client,
+    daemon_status,
+    down,
+    up,
+)
+from tf_dist.local.embedded import EmbeddedSettings
+
+_UP = """
+import sys
+from tf_dist.local.daemon_control import DaemonSettings as LocalSettings, up
+print(up(LocalSettings(state_dir=sys.argv[1], workdir="/")).pid)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A state folder whose daemon ends with the test."""
+    folder = tmp_path / "local"
+    yield folder
+    down(folder)
+
+
+def _up(home: Path) -> DaemonEndpoint:
+    return up(DaemonSettings(state_dir=str(home), workdir="/"))
+
+
+def _job(command: str) -> Object:
+    job = tfjob()
+    for spec in job["spec"]["tfReplicaSpecs"].values():
+        spec["template"]["spec"]["containers"] = [container("sh", "-c", command, cpu="10m")]
+    return job
+
+
+def _phase(endpoint: DaemonEndpoint) -> str:
+    return str(daemon_client(endpoint).get(TFJOBS, "default", "mnist").get("status", {}).get("tfDist", {}).get("phase"))
+
+
+def test_several_who_start_it_at_once_get_the_same_daemon(home: Path) -> None:
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _UP, str(home)], stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    pids = {process.communicate()[0].strip() for process in processes}
+    endpoint = daemon_status(home)
+    assert endpoint is not None
+    assert pids == {str(endpoint.pid)}
+
+
+def test_a_killed_daemon_finds_its_jobs_and_running_pods_again(home: Path, tmp_path: Path) -> None:
+    first = _up(home)
+    go_on = tmp_path / "go-on"
+    daemon_client(first).create(TFJOBS, "default", _job(f"until [ -e {go_on} ]; do sleep 0.05; done"))
+    until(lambda: _phase(first) == "Running", 90)
+    before = {
+        pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in daemon_client(first).list(PODS, "default").items
+    }
+    os.kill(first.pid, signal.SIGKILL)
+    os.waitpid(first.pid, 0)
+    assert daemon_status(home) is None
+    second = _up(home)
+    go_on.touch()
+    until(lambda: _phase(second) == "Completed", 90)
+    pods = daemon_client(second).list(PODS, "default").items
+    assert {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}.items() <= before.items()
+    assert all(c["restartCount"] == 0 for pod in pods for c in pod["status"]["containerStatuses"])
+
+
+def test_stopping_it_ends_every_pod_and_keeps_the_jobs(home: Path) -> None:
+    first = _up(home)
+    daemon_client(first).create(TFJOBS, "default", _job("exec sleep 600"))
+    until(lambda: _phase(first) == "Running", 90)
+    assert down(home)
+    assert daemon_status(home) is None
+    second = _up(home)
+    assert [job["metadata"]["name"] for job in daemon_client(second).list(TFJOBS, "default").items] == ["mnist"]
+
+
+# Secrets and whose the folder is
+
+
+def test_a_daemon_never_uses_the_token_of_the_one_before(home: Path) -> None:
+    """While none ran, any process could listen at its port, and was sent the token by every client."""
+    first = _up(home)
+    lasting = daemon_client(first)
+    os.kill(first.pid, signal.SIGKILL)
+    os.waitpid(first.pid, 0)
+    port = int(first.url.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)) as squatter, daemon_client(first, retries=0) as late:
+        asking = threading.Thread(target=lambda: suppress_cluster_errors(late))
+        asking.start()
+        caller, _ = squatter.accept()
+        with caller:
+            heard = caller.recv(4096)
+        asking.join()
+        assert first.token.encode() in heard
+        second = _up(home)
+    assert second.url != first.url
+    assert second.token != first.token
+    os.kill(second.pid, signal.SIGKILL)
+    os.waitpid(second.pid, 0)
+    third = _up(home)
+    assert third.url == second.url
+    assert third.token not in (first.token, second.token)
+    stolen = RestCluster(third.url, token=first.token, retries=0)
+    with stolen, pytest.raises(Forbidden, match="Unauthorized"):
+        stolen.get(NAMESPACES, None, "default")
+    config = yaml.safe_load(third.kubeconfig.read_text())
+    assert config["users"][0]["user"]["token"] == third.token
+    with daemon_client(second) as survivor:  # made for the daemon before, at the same place
+        assert survivor.get(NAMESPACES, None, "default")
+    lasting.close()
+
+
+def suppress_cluster_errors(cluster: RestCluster) -> None:
+    with suppress(ClusterError):
+        cluster.get(NAMESPACES, None, "default")
+
+
+def test_the_folder_and_what_is_secret_in_it_are_for_their_owner_only(home: Path) -> None:
+    home.mkdir(mode=0o777)
+    home.chmod(0o777)
+    for name in ("kubeconfig", "cluster.sqlite", "daemon.log"):
+        (home / name).touch(mode=0o666)
+        (home / name).chmod(0o666)
+    endpoint = _up(home)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in home.iterdir()}
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert (home / "node").stat().st_mode & 0o777 == 0o700
+    for name in ("kubeconfig", "endpoint.json", "cluster.sqlite", "daemon.log"):
+        assert modes[name] == 0o600, name
+    assert endpoint.token in (home / "kubeconfig").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make folders of other users")
+@pytest.mark.parametrize("what", ["folder", "link", "link to nothing", "file"])
+def test_a_folder_of_another_user_is_not_used_nor_believed(home: Path, tmp_path: Path, what: str) -> None:
+    theirs = tmp_path / "theirs"
+    if what == "folder":
+        home.mkdir()
+        os.chown(home, 65534, 65534)
+        lie = {"url": "http://127.0.0.1:1", "token": "t", "pid": os.getpid(), "network": {}}
+        (home / "endpoint.json").write_text(json.dumps(lie))
+    elif what == "file":
+        home.touch()
+    else:
+        if what == "link":
+            theirs.mkdir()  # ours, but they decide what the link leads to tomorrow
+        home.symlink_to(theirs)
+        os.lchown(home, 65534, 65534)
+    assert daemon_status(home) is None
+    assert not down(home)
+    with pytest.raises(Unavailable, match=r"another user|no folder") as refused:
+        _up(home)
+    assert refused.value.hint
+    assert sorted(tmp_path.iterdir()) == sorted({home, *([theirs] if what == "link" else [])})
+
+
+def test_the_daemons_own_log_is_bounded_whoever_writes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, ours = tmp_path / "daemon.log", [os.dup(number) for number in (1, 2)]
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    try:
+        log_to_file(log, limit=10_000)
+        for number in range(2000):
+            logging.getLogger("x").warning("line %s", number)
+            for descriptor in (1, 2):
+                os.write(descriptor, b"past logging %d\n" % descriptor)
+    finally:
+        for number, descriptor in enumerate(ours, start=1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        for handler in logging.getLogger().handlers:
+            handler.close()
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["daemon.log", *(f"daemon.log.{number}" for number in range(1, 5))]
+    assert sum(file.stat().st_size for file in files) < 5 * 12_000
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+    found = re.findall(r"line 1999|past logging \d", log.read_text())
+    assert found[-3:] == ["line 1999", "past logging 1", "past logging 2"]
+
+
+def test_clients_find_it_through_files_of_these_names(tmp_path: Path) -> None:
+    endpoint = DaemonEndpoint(url="http://x", token="t", pid=0, network={}, state_dir=tmp_path)
+    assert (endpoint.kubeconfig, ENDPOINT_FILE) == (tmp_path / "kubeconfig", "endpoint.json")
+
+
+@pytest.mark.parametrize(
+    ("before", "port"), [('{"url": "http://127.0.0.1:4711"}', 4711), ('{"url": "http://x"}', 0), ("{}", 0), ("[", 0)]
+)
+def test_a_daemon_is_started_with_what_it_was_given_where_the_one_before_listened(
+    tmp_path: Path, before: str, port: int
+) -> None:
+    (tmp_path / ENDPOINT_FILE).write_text(before)
+    given = DaemonSettings(
+        state_dir=str(tmp_path), workdir="/w", network="shared", capacity={"cpu": "2"}, entrypoints={"tf": ("sh", "-c")}
+    )
+    assert settings_of(json.loads(json.dumps(asdict(given))), tmp_path) == EmbeddedSettings(
+        state_dir=tmp_path,
+        data_dir=tmp_path / "data",
+        workdir=Path("/w"),
+        network=NetworkMode.SHARED,
+        capacity={"cpu": "2"},
+        entrypoints={"tf": ("sh", "-c")},
+        ephemeral=False,
+        durable=True,
+        port=port,
+    )

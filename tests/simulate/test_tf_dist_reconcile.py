@@ -1,0 +1,68 @@
+"""The driver's own ``reconcile`` on the virtual clock comes to what admission alone comes to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from tests.simulate.gangs import RIGID, gang
+from tf_dist.core.gang.types import Queue, Quota
+from tf_dist.simulate.engine import Policy, World, simulate
+from tf_dist.simulate.policies import POLICIES, faithful
+from tf_dist.simulate.scenario import Cluster, Scenario, Speed
+from tf_dist.simulate.traces import TRACES, TraceOptions
+
+
+def both(scenario: Scenario) -> tuple[World, World]:
+    """A trace under admission alone, and with every job reconciled."""
+    makers: tuple[Callable[[Scenario], Policy], ...] = (POLICIES["ours"], faithful)
+    first, second = (simulate(scenario, make(scenario), record=True) for make in makers)
+    return first, second
+
+
+def agree(scenario: Scenario) -> World:
+    """Both come to the same, job by job: when it started and ended, and how often it was moved. One of them."""
+    alone, whole = both(scenario)
+    for one, other in zip(alone.runs, whole.runs, strict=True):
+        assert (one.resizes, one.restarts) == (other.resizes, other.restarts), one.job.name
+        # The clock of documents counts from 1970, to the microsecond.
+        assert other.started == pytest.approx(one.started, abs=1e-3), one.job.name
+        assert other.ended == pytest.approx(one.ended, abs=1e-3), one.job.name
+    return whole
+
+
+def drawn(trace: str, wish: TraceOptions, priorities: tuple[int, ...] = (0,)) -> Scenario:
+    """A trace whose jobs have one of these priorities."""
+    scenario, dice = TRACES[trace](wish), random.Random(1)
+    return replace(scenario, jobs=tuple(replace(job, priority=dice.choice(priorities)) for job in scenario.jobs))
+
+
+def test_elastic_jobs_and_higher_priorities_on_a_cluster_too_small_for_them() -> None:
+    world = agree(drawn("dragon", TraceOptions(jobs=30, nodes=2, load=1.3), priorities=(0, 0, 5)))
+    assert all(run.ended is not None for run in world.runs)
+    assert sum(run.resizes for run in world.runs) > 3
+    assert sum(run.restarts for run in world.runs) > 0
+
+
+def test_rigid_jobs_with_estimates_pass_each_other_alike() -> None:
+    agree(drawn("philly", TraceOptions(jobs=40, nodes=3, load=1.1)))
+
+
+def test_queues_hold_back_and_lend_alike() -> None:
+    quota = {"nvidia.com/gpu": Quota(nominal=Decimal(4))}
+    queues = (Queue(name="a", parent="all", quotas=quota), Queue(name="b", parent="all", quotas=quota))
+    jobs = [gang(f"j{n}", 5.0 * n, 1 + n % 3, 50, queue="ab"[n % 2]) for n in range(12)]
+    cluster = Cluster(nodes=2, gpus=4, cpu=64)
+    agree(Scenario(name="queues", cluster=cluster, jobs=tuple(jobs), queues=queues, speed=RIGID))
+
+
+def test_who_grows_starts_again_where_the_room_is() -> None:
+    """Its pods are all new, and it pauses for them once."""
+    lone = gang("lone", 0, 2, 5000, least=1, most=4)
+    scenario = Scenario(name="lone", cluster=Cluster(nodes=1, gpus=4, cpu=64), jobs=(lone,), speed=Speed())
+    world = agree(scenario)
+    assert [(piece.units, piece.works) for piece in world.pieces or ()] == [(2, True), (4, False), (4, True)]

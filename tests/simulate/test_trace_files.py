@@ -1,0 +1,95 @@
+"""Traces in files: what may stand in them, and every mistake at once, with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tf_dist.errors import InvalidJob
+from tf_dist.simulate.scenario import SimJob
+from tf_dist.simulate.trace_files import load
+from tf_dist.simulate.traces import TraceOptions
+
+
+def a_file(folder: Path, text: str, name: str = "jobs.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def problems(path: Path, wish: TraceOptions | None = None) -> list[str]:
+    with pytest.raises(InvalidJob) as told:
+        load(path, wish or TraceOptions())
+    return [str(problem) for problem in told.value.problems]
+
+
+def test_csv_and_yaml_say_the_same(tmp_path: Path) -> None:
+    rows = [
+        {"name": "b", "submit": 5.5, "duration": 60, "workers": 4, "least": 2, "most": 8, "ps": 1, "queue": "red"},
+        {"name": "a", "submit": 0, "duration": 600, "estimate": 700, "priority": -1},
+    ]
+    csv = "name, submit, duration, workers, least, most, ps, queue, estimate, priority\n"
+    csv += "b,5.5,60,4,2,8,1,red,,\na,0,600,,,,,,700,-1\n"
+    found = load(a_file(tmp_path, csv), TraceOptions())
+    assert found.jobs == load(a_file(tmp_path, json.dumps(rows), "list.yaml"), TraceOptions()).jobs
+    assert found.jobs == load(a_file(tmp_path, json.dumps({"jobs": rows}), "map.yml"), TraceOptions()).jobs
+    assert found.jobs == (
+        SimJob(name="a", submit=0, duration=600, estimate=700, priority=-1),
+        SimJob(name="b", submit=5.5, duration=60, workers=4, least=2, most=8, ps=1, queue="red"),
+    )
+    assert (found.cluster.nodes, found.cluster.gpus, found.name) == (8, 8, "jobs")
+
+
+def test_a_gang_of_one_size_need_not_say_so(tmp_path: Path) -> None:
+    (job,) = load(a_file(tmp_path, "submit,duration,workers\n0,1,4\n"), TraceOptions()).jobs
+    assert (job.least, job.workers, job.most) == (4, 4, 4)
+
+
+def test_times_are_stretched_to_a_load(tmp_path: Path) -> None:
+    path = a_file(tmp_path, "submit,duration,workers\n0,80,8\n10,80,8\n")
+    assert [job.submit for job in load(path, TraceOptions(load=0.5)).jobs] == [0, 2 * 8 * 80 / (64 * 0.5)]
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    text = "submit,duration,worker,gpus\n0,60,,many\n,1,2,1\n1,nan,,-1\n2,inf,,1,5\n"
+    assert problems(a_file(tmp_path, text)) == [
+        "jobs.csv line 2: gpus is 'many', which is no integer",
+        "jobs.csv line 3: has an unknown field worker (did you mean workers?)",
+        "jobs.csv line 3: has no submit (in seconds)",
+        "jobs.csv line 4: duration is nan, which is too small",
+        "jobs.csv line 4: gpus is -1, which is too small",
+        "jobs.csv line 5: duration is inf, which is too large",
+        "jobs.csv line 5: has more fields than the first line names",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("- {submit: 0, duration: 1, workers: 2.5}", "jobs[0]: workers is 2.5, which is no integer"),
+        ("- {submit: 0, duration: 1, workers: true}", "jobs[0]: workers is True, which is no integer"),
+        ("- {submit: 0, duration: 1, workers: 0}", "jobs[0]: workers is 0, which is too small"),
+        ("- {submit: 0, duration: 1, workers: 2, least: 3}", "least 3 ≤ workers 2 ≤ most 2 does not hold"),
+        ("- {submit: 0, duration: 1, workers: 65}", "does not fit: it needs 65 × (1 GPU, 4 cpu)"),
+        ("- 3", "is no list of jobs"),
+        ("a: [", "is not YAML"),
+        ("[" * 5000, "is not YAML"),
+        ("[]", "holds no job"),
+    ],
+)
+def test_yaml_that_is_wrong(tmp_path: Path, text: str, told: str) -> None:
+    (found,) = problems(a_file(tmp_path, text, "x.yaml"))
+    assert told in found
+
+
+def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+    assert "No such file" in problems(tmp_path / "none.csv")[0]
+    (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00")
+    assert "not UTF-8" in problems(tmp_path / "x.csv")[0]
+
+
+def test_of_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
+    found = problems(a_file(tmp_path, "submit,duration\n" + "0,x\n" * 50))
+    assert (len(found), found[-1]) == (21, "jobs.csv: has 30 more problems")

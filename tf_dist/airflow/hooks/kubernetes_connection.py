@@ -1,0 +1,103 @@
+"""Cluster of a task: an Airflow connection of type ``kubernetes`` and the arguments beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+from tf_dist.client.connection import Connection, connect
+from tf_dist.cluster.client import client_config
+from tf_dist.errors import ClusterError, Unavailable
+
+DEFAULT_CONNECTION: Final = "kubernetes_default"
+_OLD_PREFIX: Final = "extra__kubernetes__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterArguments:
+    """The arguments as users of the Kubernetes provider know them; no secrets, so that triggers may carry it."""
+
+    kubernetes_conn_id: str | None = DEFAULT_CONNECTION
+    in_cluster: bool | None = None
+    config_file: str | None = None
+    cluster_context: str | None = None
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Self:
+        """From what ``fields`` gave; what it does not know is left out."""
+        known = cls.__dataclass_fields__
+        return cls(**{key: value for key, value in fields.items() if key in known})
+
+    def fields(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return asdict(self)
+
+
+def open_connection(access: ClusterArguments, extras: Mapping[str, Any]) -> Connection:
+    """The cluster; ``extras`` are the connection's. ClusterError, with a hint, when there is none.
+
+    Arguments win over the connection. Where neither names a cluster it is the one that the command line would take:
+    the local one while it is up, else that of the pod or kubeconfig at hand.
+    """
+    context = access.cluster_context or _text(extras, "cluster_context")
+    inside = access.in_cluster if access.in_cluster is not None else _flag(extras, "in_cluster")
+    file = access.config_file or _text(extras, "kube_config_path")
+    content = _extra(extras, "kube_config")
+    if sum((bool(inside), bool(file), bool(content))) > 1:
+        raise ClusterError(
+            "in_cluster, config_file and kube_config each name a cluster", hint="leave all but one of them out"
+        )
+    if inside:
+        found = client_config.in_cluster_config()
+        if found is None:
+            raise Unavailable("in_cluster is set, and this is no pod with a service account", hint="leave it out")
+        return _named(_of_place(found), extras)
+    if content and not access.config_file:
+        return _named(_of_place(_from_content(content, context)), extras)
+    if _flag(extras, "disable_verify_ssl"):
+        raise ClusterError(
+            "disable_verify_ssl is not supported", hint="set insecure-skip-tls-verify in the kubeconfig's cluster"
+        )
+    return _named(connect(file, context), extras)
+
+
+def _named(connection: Connection, extras: Mapping[str, Any]) -> Connection:
+    """With the connection's namespace, if it says one."""
+    namespace = _text(extras, "namespace") or connection.namespace
+    return Connection(connection.cluster, namespace, connection.name, connection.place)
+
+
+def _of_place(place: client_config.KubeContext) -> Connection:
+    return Connection(place.cluster(), place.namespace, place.name, place)
+
+
+def _from_content(content: Any, context: str) -> client_config.KubeContext:
+    """A kubeconfig that stands in the connection; it is in a file only while it is read."""
+    text = content if isinstance(content, str) else json.dumps(content)
+    descriptor, path = tempfile.mkstemp(prefix="tf-dist-", suffix=".kubeconfig")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        return client_config.load_config(path, context or None)
+    except ClusterError as error:
+        raise type(error)(str(error).replace(path, "the connection's kube_config"), hint=error.hint) from None
+    finally:
+        os.unlink(path)
+
+
+def _extra(extras: Mapping[str, Any], name: str) -> Any:
+    found = extras.get(name)
+    return extras.get(f"{_OLD_PREFIX}{name}") if found is None else found
+
+
+def _text(extras: Mapping[str, Any], name: str) -> str:
+    return str(_extra(extras, name) or "")
+
+
+def _flag(extras: Mapping[str, Any], name: str) -> bool:
+    found = _extra(extras, name)
+    return found.strip().lower() in ("true", "1", "yes") if isinstance(found, str) else bool(found)

@@ -1,0 +1,1 @@
+"""Jobs of tasks: identity, request, adoption and deletion, outcome."""

@@ -1,0 +1,160 @@
+"""Job request: the document that is submitted, read, filled in, overridden, named and checked."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tf_dist.airflow.jobs.task_identity import sanitized_name
+from tf_dist.client.job_files import LoadedJob, load_job_files, one_job
+from tf_dist.client.yaml_files import YamlDocument
+from tf_dist.core.api.fieldpath import parse_field_path
+from tf_dist.core.api.overrides import Override, apply_overrides
+from tf_dist.core.dialects import dialect_of, parse
+from tf_dist.core.dialects.common_annotations import queue_overrides
+from tf_dist.errors import InvalidJob, Problem
+
+Render = Callable[[Any], Any]
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,9}")
+_IN_PYTHON: Final = "the task's job"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """The job of a task, and what its file has beside it. ``folder``: where containers run on a node of this machine.
+
+    ``namespace``: the one that the document says, "" for none.
+    """
+
+    entry: LoadedJob
+    companions: tuple[YamlDocument, ...] = ()
+    folder: str = ""
+
+    @property
+    def namespace(self) -> str:
+        """The one that the document says, "" for none."""
+        return str((self.entry.written.content.get("metadata") or {}).get("namespace") or "")
+
+    @property
+    def base_name(self) -> str:
+        """What the document calls itself."""
+        return self.entry.job.key.name
+
+
+def job_request(
+    job: object,
+    folder: Path,
+    render: Render,
+    *,
+    overrides: Mapping[str, Any],
+    queue_name: str | None,
+    name: str | None,
+    default_name: str,
+) -> JobRequest:
+    """The order of a file (relative ones are looked for in ``folder``), or of a document.
+
+    What a file says is filled in by ``render`` after it was read: a value can never become another field. InvalidJob
+    holds everything that is wrong. ``queue_name`` and ``name`` stand above the document's (None: that one);
+    ``default_name`` is for one that has none; it may be any text.
+    """
+
+    def changed(content: Any) -> Any:
+        content = apply_overrides(content, _overrides(overrides))
+        if queue_name:
+            content = apply_overrides(content, queue_overrides(content, dialect_of(content), queue_name))
+        return _with_numbers(_named(content, name, default_name))
+
+    if isinstance(job, str):
+        path = _path(job, folder)
+        bundle = load_job_files([str(path)], change=lambda content: changed(render(content)))
+        companions = tuple(replace(one, content=render(one.content)) for one in bundle.companions)
+        return JobRequest(one_job(bundle), companions, str(path.absolute().parent))
+    if not isinstance(job, Mapping):
+        what = f"a {type(job).__name__} is no job"
+        raise InvalidJob([Problem("job", what, "give the path of a file, a dict, or a TFJob")])
+    content = changed(dict(job))
+    return JobRequest(LoadedJob(YamlDocument(_IN_PYTHON, None, content, None), parse(content)), (), str(folder))
+
+
+def request_of_try(
+    order: JobRequest,
+    *,
+    name: str,
+    namespace: str,
+    labels: Mapping[str, str],
+    notes: Mapping[str, str],
+    changed: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> JobRequest:
+    """The order under another name, with labels and annotations on top of its own; InvalidJob.
+
+    ``changed`` may change a copy of the document in place before; whatever it calls the job, it keeps its name.
+    """
+    written = order.entry.written
+    content = copy.deepcopy(dict(written.content))
+    changed(content)
+    metadata = {key: value for key, value in content["metadata"].items() if key != "generateName"}
+    own_labels, own_notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    metadata |= {"name": name, "namespace": namespace}
+    metadata |= {"labels": {**own_labels, **labels}, "annotations": {**own_notes, **notes}}
+    content = {**content, "metadata": metadata}
+    return replace(order, entry=LoadedJob(replace(written, content=content), parse(content)))
+
+
+def _path(job: str, folder: Path) -> Path:
+    path = Path(job).expanduser()
+    beside = folder / path
+    return beside if beside.exists() or path.is_absolute() or not path.exists() else path
+
+
+def _overrides(values: Mapping[str, Any]) -> tuple[Override, ...]:
+    found, problems = [], []
+    for path, value in values.items():
+        try:
+            found.append(Override(parse_field_path(path), value))
+        except ValueError as error:
+            hint = "write spec.tfReplicaSpecs.Worker.replicas"
+            problems.append(Problem(f"overrides[{path!r}]", " ".join(str(error).split()), hint))
+    if problems:
+        raise InvalidJob(problems)
+    return tuple(found)
+
+
+def _named(content: Any, name: str | None, default: str) -> Any:
+    """With a name: the task's own where the document leaves it to the cluster to make one."""
+    if not isinstance(content, Mapping) or not isinstance(content.get("metadata"), Mapping | None):
+        return content  # the dialect says what is wrong with it
+    given = content.get("metadata") or {}
+    chosen = name or given.get("name") or str(given.get("generateName") or "").rstrip("-.") or sanitized_name(default)
+    return {**content, "metadata": {**given, "name": chosen}}
+
+
+def _with_numbers(content: Any) -> Any:
+    """With numbers where the format wants some, and a text spells one: all that Jinja fills in is text."""
+    wrong = _problems(content)
+    spelled = [number for problem in wrong if (number := _number(content, problem.path)) is not None]
+    changed = apply_overrides(content, spelled) if spelled else content
+    return changed if spelled and len(_problems(changed)) < len(wrong) else content
+
+
+def _problems(content: Any) -> tuple[Problem, ...]:
+    try:
+        parse(content)
+    except InvalidJob as error:
+        return error.problems
+    return ()
+
+
+def _number(content: Any, path: str) -> Override | None:
+    """The whole number that stands there as text."""
+    try:
+        steps = parse_field_path(path)
+        for step in steps:
+            content = content[step]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return Override(steps, int(content)) if isinstance(content, str) and _INTEGER.fullmatch(content) else None

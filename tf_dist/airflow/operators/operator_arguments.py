@@ -1,0 +1,110 @@
+"""Operator arguments: their meaning, and everything that is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from tf_dist.airflow.callbacks import TFJobCallbacks
+from tf_dist.airflow.jobs.job_request import JobRequest, job_request
+from tf_dist.client.job_files import InvalidFiles, problem_text
+from tf_dist.errors import InvalidJob, Problem
+
+if TYPE_CHECKING:
+    from tf_dist.airflow.operators.tfjob import TFJobOperator
+
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "on_finish_action": ("delete_job", "keep_job", "delete_succeeded_job", "delete_active_job"),
+    "on_kill_action": ("delete_job", "keep_job"),
+    "driver": ("inline", "controller"),
+}
+
+_MAPPINGS: Final = {
+    "overrides": '{"spec.tfReplicaSpecs.Worker.replicas": 4}',
+    "labels": '{"team": "research"}',
+    "annotations": '{"note": "weekly"}',
+}
+_SECONDS: Final = ("poll_interval", "admission_timeout", "startup_timeout_seconds")
+
+
+def dry_run_text(operator: TFJobOperator) -> str:
+    """The document as it would be submitted, but for what only a run knows; AirflowFailException."""
+    import yaml
+
+    try:
+        order = request_of_operator(operator, lambda value: value)
+    except InvalidJob as error:
+        raise task_failure(error) from None
+    return str(yaml.safe_dump(order.entry.document, sort_keys=False))
+
+
+def task_failure(error: InvalidJob) -> AirflowFailException:
+    """What the task fails with: everything that is wrong, and where. No other try would help."""
+    problems: list[str] = [str(problem) for problem in error.problems]
+    if isinstance(error, InvalidFiles):
+        hints = (f" ({found.problem.hint})" if found.problem.hint else "" for found in error.found)
+        problems = [f"{problem_text(found)}{hint}" for found, hint in zip(error.found, hints, strict=True)]
+    return AirflowFailException("\n".join(["the job cannot be run:", *problems]))
+
+
+def request_of_operator(operator: TFJobOperator, render: Callable[[Any], Any]) -> JobRequest:
+    """What the operator is to run; InvalidJob with everything that is wrong with it."""
+    _check(operator)
+    folder = Path(operator.dag.folder) if operator.has_dag() else Path.cwd()
+    return job_request(
+        operator.job,
+        folder,
+        render,
+        overrides=operator.overrides or {},
+        queue_name=operator.queue_name,
+        name=operator.name,
+        default_name=operator.task_id,
+    )
+
+
+def _check(operator: TFJobOperator) -> None:
+    """InvalidJob with everything that is wrong with the arguments."""
+    found = (_of_choices, _of_mappings, _of_seconds, _of_the_rest)
+    problems = [problem for look in found for problem in look(operator)]
+    if problems:
+        raise InvalidJob(problems)
+
+
+def _of_choices(operator: TFJobOperator) -> Iterator[Problem]:
+    for name, known in _CHOICES.items():
+        if getattr(operator, name) not in known:
+            yield Problem(name, f"{getattr(operator, name)!r} is none of {', '.join(known)}")
+    if not operator.wait_for_completion and operator.driver == "inline":
+        hint = "set driver='controller' where there is one (tf-dist controller), or wait"
+        yield Problem("wait_for_completion", "nobody would drive the job once the task is done", hint)
+
+
+def _of_mappings(operator: TFJobOperator) -> Iterator[Problem]:
+    for name, hint in _MAPPINGS.items():
+        given = getattr(operator, name)
+        if given is not None and not isinstance(given, Mapping):
+            yield Problem(name, f"a {type(given).__name__} is given", f"write {hint}")
+        elif name != "overrides":
+            for key, value in (given or {}).items():
+                if not isinstance(key, str) or not isinstance(value, str):
+                    yield Problem(f"{name}[{key!r}]", f"{value!r} is no text", f'write "{value}"')
+
+
+def _of_seconds(operator: TFJobOperator) -> Iterator[Problem]:
+    for name in _SECONDS:
+        value = getattr(operator, name)
+        if value is not None and not (isinstance(value, int | float) and value >= 0):
+            yield Problem(name, f"{value!r} is no number of seconds, or less than none")
+
+
+def _of_the_rest(operator: TFJobOperator) -> Iterator[Problem]:
+    codes: object = operator.skip_on_exit_code
+    if isinstance(codes, str | bytes) or not isinstance(codes, int | Container | None):
+        yield Problem("skip_on_exit_code", f"{codes!r} is neither a number nor several", "write [3, 4]")
+    given: object = operator.callbacks
+    for one in given if isinstance(given, Sequence) else () if given is None else (given,):
+        if not (isinstance(one, type) and issubclass(one, TFJobCallbacks)):
+            yield Problem("callbacks", f"{one!r} is no class of TFJobCallbacks", "give the class, not an object of it")

@@ -1,0 +1,360 @@
+"""One try of an operator's task: start its job, wait in the worker or defer, publish XComs, clean up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Container, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
+
+from tf_dist.airflow.hooks.tfjob import TFJobHook
+from tf_dist.airflow.jobs import task_jobs
+from tf_dist.airflow.jobs.airflow_deployment import deployment
+from tf_dist.airflow.jobs.event_payload import ERROR_KEY, payload_error
+from tf_dist.airflow.jobs.job_request import JobRequest
+from tf_dist.airflow.jobs.task_identity import ENDED_STATES, TaskInstanceKey, owner_of_try, task_state
+from tf_dist.airflow.jobs.task_jobs import (
+    StartResult,
+    TaskTry,
+    adopt_or_create,
+    delete_if_owned,
+    finish_job,
+    resource_of_request,
+)
+from tf_dist.airflow.links import tfjob
+from tf_dist.airflow.operators.operator_arguments import request_of_operator, task_failure
+from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_in_thread
+from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
+from tf_dist.client.stored_jobs import StoredJob, find_job
+from tf_dist.cluster.api import VOLCANO_JOBS
+from tf_dist.controller.driver_settings import JobRef
+from tf_dist.core.steps.adoption import AdoptionAction
+from tf_dist.core.steps.wait_result import UNDECIDED, WaitEnd, WaitLimits
+from tf_dist.errors import ClusterError, InvalidJob, NotFound
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from tf_dist.airflow.operators.tfjob import TFJobOperator
+    from tf_dist.airflow.shared.job_informer import SharedJobInformer
+
+
+_PUBLISHED = {
+    AdoptionAction.CREATE: "created",
+    AdoptionAction.ADOPT: "taken up again: an earlier try made it",
+    AdoptionAction.REUSE_RESULT: "over: an earlier try made it, and this one takes its result",
+}
+
+
+class XComPublisher:
+    """Tells of the job of one try of the task of ``operator``."""
+
+    def __init__(self, operator: TFJobOperator, context: Context) -> None:
+        self._operator = operator
+        self._context = context
+        self._ti: Any = context["ti"]
+
+    def began(self, start: StartResult) -> None:
+        """Say which job it is, at once: whatever comes later, the links and XComs are there."""
+        job, operator = start.job, self._operator
+        operator.log.info("%s in namespace %s is %s", job.shown, job.namespace, _PUBLISHED[start.answer])
+        facts = {"name": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.resource.kind}
+        for what, value in facts.items():
+            self._ti.xcom_push(key=f"job_{what}", value=value)
+        # Those without a URL, too: Airflow asks for every link, and logs an error for a value that is not there.
+        urls = {tfjob.JOB_URL: operator.job_url, tfjob.TENSORBOARD_URL: operator.tensorboard_url}
+        for key, url in {**urls, tfjob.CHECKPOINT_URL: None}.items():
+            self._ti.xcom_push(key=key, value=_filled(url or "", job))
+        self.call("on_job_creation", job=job)
+
+    def ended(self, result: Mapping[str, Any], *, succeeded: bool) -> None:
+        """Say what came of it; consumers of the task's assets are told of the model."""
+        self.call("on_job_completion", result=result, succeeded=succeeded)
+        checkpoint = str(result.get("checkpoint") or "")
+        if checkpoint:
+            self._ti.xcom_push(key="checkpoint", value=checkpoint)
+            self._ti.xcom_push(key=tfjob.CHECKPOINT_URL, value=checkpoint if "://" in checkpoint else "")
+        if succeeded:
+            events: Any = self._context["outlet_events"]
+            for outlet in self._operator.outlets:
+                events[outlet].extra = {**events[outlet].extra, **result}
+
+    def told(self, what: str) -> Any:
+        """What ``began`` said of the job: its name, namespace, uid or kind."""
+        ti = self._ti
+        return ti.xcom_pull(key=f"job_{what}", task_ids=ti.task_id, map_indexes=ti.map_index)
+
+    def call(self, method: str, **facts: Any) -> None:
+        """Call the user's callbacks."""
+        given = self._operator.callbacks or ()
+        for callbacks in (given,) if isinstance(given, type) else given:
+            getattr(callbacks, method)(operator=self._operator, **facts)
+
+
+def _filled(url: str, job: StoredJob) -> str:
+    return url.replace("{name}", job.name).replace("{namespace}", job.namespace)
+
+
+# By on_finish_action: whether a job that has ended is deleted, given whether it came to what was waited for.
+_DELETED_ENDS: Final[Mapping[str, Callable[[bool], bool]]] = {
+    "delete_job": lambda reached: True,
+    "keep_job": lambda reached: False,
+    "delete_succeeded_job": lambda reached: reached,
+    "delete_active_job": lambda reached: False,
+}
+
+
+class JobCleanup:
+    """Parts ``owner``, a try of the task ``ti`` of ``operator``, from its job."""
+
+    def __init__(self, operator: TFJobOperator, ti: Any, hook: TFJobHook, owner: str) -> None:
+        self._operator, self._ti, self._hook, self._owner = operator, ti, hook, owner
+        self._log = operator.log
+
+    def clean_up(self, job: StoredJob, event: Mapping[str, Any]) -> bool:
+        """After the wait, as ``on_finish_action`` says; whether the job was deleted."""
+        goes_on = event["end"] in UNDECIDED and not event.get("over")
+        delete = goes_on or _DELETED_ENDS[self._operator.on_finish_action](event["end"] == WaitEnd.REACHED)
+        try:
+            return finish_job(self._hook.connection, job, self._owner, delete=delete)
+        except ClusterError as error:
+            # How the job came out is known, and that is what the task is about.
+            self._log.warning("%s could not be %s: %s", job.shown, "deleted" if delete else "marked", error)
+            return False
+
+    def abandon(self, job: StoredJob) -> None:
+        """The wait ended and the job did not: a retry takes it up; where there is none, nobody would."""
+        if self._operator.durable and self._ti.try_number <= self._ti.max_tries:
+            self._log.warning("%s goes on without anybody who waits for it: a retry takes it up", job.shown)
+        else:
+            self.give_up(job, "the task is not tried again")
+
+    def give_up(self, job: StoredJob, why: str) -> None:
+        """Delete it, if it is still this try's."""
+        try:
+            if delete_if_owned(self._hook.cluster, job, self._owner):
+                self._log.info("%s is deleted: %s", job.shown, why)
+        except ClusterError as error:
+            self._log.warning("%s could not be deleted: %s", job.shown, error)
+
+
+class TaskKilled(AirflowException):
+    """A user has ended the task while it ran."""
+
+
+class ForegroundWait:
+    """Waits for a job of the task ``ti`` of ``operator`` in this thread."""
+
+    def __init__(
+        self, operator: TFJobOperator, ti: Any, hook: TFJobHook, parting: JobCleanup, limits: WaitLimits
+    ) -> None:
+        self._operator, self._ti, self._hook, self._parting = operator, ti, hook, parting
+        self._limits = limits
+
+    def attend(self, job: StoredJob) -> Mapping[str, Any]:
+        """The payload of ``outcomes``; whatever else ends the wait says what becomes of the job, and is raised."""
+        try:
+            with self._hook.hub(job.namespace) as hub:
+                try:
+                    return self._watch(hub, job)
+                except (AirflowTaskTimeout, TaskKilled) as end:
+                    # At once: whoever was ended by a user is killed after five seconds.
+                    if isinstance(end, AirflowTaskTimeout) or self._operator.on_kill_action == "delete_job":
+                        self._parting.give_up(job, str(end))
+                    raise
+        except TaskKilled:
+            raise
+        except Exception:
+            self._parting.abandon(job)
+            raise
+
+    def _watch(self, hub: SharedJobInformer, job: StoredJob) -> Mapping[str, Any]:
+        operator, rung, ref = self._operator, threading.Event(), JobRef.of(job.resource, job.stored)
+        wish = WaitOptions(limits=self._limits, get_logs=operator.get_logs)
+        drive = operator.driver == "inline" and not job.status.finished
+        ticket = hub.join(ref, rung.set, uid=job.uid, drive=drive)
+        try:
+            wait_steps = JobWaiter(hub, ticket, wish, operator.log.info).wait_steps()
+            return wait_in_thread(wait_steps, rung, self._stop_if_killed)
+        finally:
+            hub.leave(ticket)
+
+    def _stop_if_killed(self) -> None:
+        """After ``on_kill``: find out what for. Neither a worker that goes nor a clear is a reason to touch the job."""
+        if not self._operator.killed:
+            return
+        self._operator.killed = False
+        state = task_state(self._ti, self._ti.get_task_states)
+        if state in ENDED_STATES:
+            raise TaskKilled(f"a user has ended the task: it is {state}")
+        self._operator.log.info("this process is asked to go (the task is %s): the job goes on", state)
+
+
+_SLACK: Final = 60.0  # seconds that a trigger has for its own deadline before Airflow's ends it
+
+
+class TaskRun:
+    """One try of the task of ``operator``, in a worker. Use it as a context manager: it opens the cluster once."""
+
+    def __init__(self, operator: TFJobOperator, context: Context) -> None:
+        self._operator = operator
+        self._context = context
+        self._ti: Any = context["ti"]
+        self._owner = owner_of_try(self._ti.id, self._ti.try_number)
+        self._hook = TFJobHook.of(operator.access())
+        self._publisher = XComPublisher(operator, context)
+        self._parting = JobCleanup(operator, self._ti, self._hook, self._owner)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._hook.close()
+
+    def execute(self) -> Any:
+        """From the document to the result, or to the deferral; AirflowFailException for a job that can never run."""
+        operator = self._operator
+        try:
+            start = self._begin(
+                request_of_operator(operator, lambda value: operator.render_template(value, self._context))
+            )
+        except InvalidJob as error:
+            raise task_failure(error) from None
+        job = start.job
+        try:
+            self._publisher.began(start)
+        except Exception:
+            self._parting.abandon(job)
+            raise
+        if not operator.wait_for_completion:
+            return {"name": job.name, "namespace": job.namespace, "uid": job.uid}
+        if operator.deferrable and not job.status.finished:
+            self._defer(job)
+        return self.finish(
+            job, ForegroundWait(operator, self._ti, self._hook, self._parting, self._limits()).attend(job)
+        )
+
+    # Beginning
+
+    def _begin(self, order: JobRequest) -> StartResult:
+        namespace = self._operator.namespace or order.namespace or self._hook.get_namespace()
+        key = self._key()
+        cluster, ask = self._hook.cluster, self._ti.get_task_states
+        task_jobs.delete_orphans(cluster, resource_of_request(order), namespace, key.deployment, ask)
+        return adopt_or_create(self._hook.connection, order, namespace, self._try(key), self._change)
+
+    def _key(self) -> TaskInstanceKey:
+        ti = self._ti
+        return TaskInstanceKey(
+            deployment=deployment(),
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else int(ti.map_index),
+        )
+
+    def _try(self, key: TaskInstanceKey) -> TaskTry:
+        operator = self._operator
+        goes_with_task = operator.wait_for_completion and operator.on_kill_action == "delete_job"
+        return TaskTry(
+            key=key,
+            number=self._ti.try_number,
+            owner=self._owner,
+            drive=operator.driver == "inline",
+            durable=operator.durable,
+            labels=operator.labels or {},
+            annotations={
+                **(operator.annotations or {}),
+                **(task_jobs.orphan_annotation(key) if goes_with_task else {}),
+            },
+        )
+
+    def _change(self, document: dict[str, Any]) -> None:
+        self._publisher.call("on_job_document_created", document=document)
+
+    # Waiting
+
+    def _limits(self) -> WaitLimits:
+        operator, started = self._operator, self._ti.start_date
+        limit = operator.execution_timeout
+        deadline = started.timestamp() + limit.total_seconds() if limit and started else None
+        return WaitLimits(
+            deadline=deadline, admission=operator.admission_timeout, startup=operator.startup_timeout_seconds
+        )
+
+    def _defer(self, job: StoredJob) -> None:
+        operator, limits = self._operator, self._limits()
+        request = WaitRequest(
+            name=job.name,
+            namespace=job.namespace,
+            kind=job.resource.kind,
+            uid=job.uid,
+            access=operator.access().fields(),
+            drive=operator.driver == "inline",
+            owner=self._owner,
+            on_kill_action=operator.on_kill_action,
+            get_logs=operator.get_logs,
+            poll_interval=operator.poll_interval,
+            deadline=limits.deadline,
+            admission_timeout=limits.admission,
+            startup_timeout=limits.startup,
+            asked_at=time.time(),
+        )
+        left = None if limits.deadline is None else max(0.0, limits.deadline - time.time()) + _SLACK
+        operator.defer(
+            trigger=TFJobTrigger(**request.plain()),
+            method_name="execute_complete",
+            timeout=None if left is None else timedelta(seconds=left),
+        )
+
+    # Ending
+
+    def finish(self, job: StoredJob | None, event: Mapping[str, Any]) -> Any:
+        """The result, or the error that the event means; what becomes of the job."""
+        failure, result = payload_error(event), dict(event.get("result") or {})
+        if job is not None:
+            self._part(job, event)
+        self._publisher.ended(result, succeeded=failure is None)
+        if failure is None:
+            return result
+        if _is_among(event.get("exit_code"), self._operator.skip_on_exit_code):
+            raise AirflowSkipException(str(failure))
+        raise failure
+
+    def _part(self, job: StoredJob, event: Mapping[str, Any]) -> None:
+        if event["end"] == ERROR_KEY:
+            self._parting.abandon(job)
+        elif self._parting.clean_up(job, event):
+            self._publisher.call("on_job_cleanup", name=job.name, namespace=job.namespace)
+
+    def trigger_lost(self, *, late: bool) -> None:
+        """The trigger is gone without a word; ``late``: because the task's time is over."""
+        job = self.job()
+        if job is None:
+            return
+        if late:
+            self._parting.give_up(job, "the task took longer than its execution_timeout")
+        else:
+            self._parting.abandon(job)
+
+    def job(self) -> StoredJob | None:
+        """The job of this try, None if nothing is left of it or the cluster is away."""
+        name, namespace, uid, kind = (self._publisher.told(what) for what in ("name", "namespace", "uid", "kind"))
+        try:
+            prefix = "vcjob" if kind == VOLCANO_JOBS.kind else "tfjob"
+            job = find_job(self._hook.cluster, f"{prefix}/{name}", namespace)
+        except NotFound:
+            return None
+        except ClusterError as error:
+            self._operator.log.warning("%s cannot be looked at: %s", name, error)
+            return None
+        return job if job.uid == uid else None
+
+
+def _is_among(code: object, codes: int | Container[int] | None) -> bool:
+    if not isinstance(code, int) or codes is None:
+        return False
+    return code == codes if isinstance(codes, int) else code in codes

@@ -1,0 +1,199 @@
+"""The operator: one task, one job. What a try does when is said in docs/airflow.md; nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator, conf
+from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+
+from tf_dist.airflow.callbacks import TFJobCallbacks
+from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
+from tf_dist.airflow.links import tfjob
+from tf_dist.client.tfjob import TFJob
+from tf_dist.errors import JobTimeout
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from jinja2 import Environment
+
+
+class TFJobOperator(BaseOperator):
+    """Runs a distributed TensorFlow job (TFJob v1 or v1alpha1, Volcano Job) and waits for it.
+
+    :param job: the path of a YAML or JSON file (relative ones: from the DAG's folder), a dict, or a ``TFJob``.
+        (templated; what a file says is templated, too, after it was read)
+    :param name: the job's name, instead of the document's; a few characters are added to it. (templated)
+    :param namespace: where it goes; else the document's, the connection's, the context's. (templated)
+    :param queue_name: the gang's queue, instead of the document's. (templated)
+    :param overrides: values to put into the document: ``{"spec.tfReplicaSpecs.Worker.replicas": 4}``. (templated)
+    :param labels: for the job, on top of its own. (templated)
+    :param annotations: for the job, on top of its own. (templated)
+    :param kubernetes_conn_id: a connection of type ``kubernetes``; the default one need not exist. (templated)
+    :param in_cluster: use the cluster that this process is a pod of.
+    :param config_file: a kubeconfig. (templated)
+    :param cluster_context: a context of it. (templated)
+    :param driver: ``inline``: whoever waits (worker or triggerer) drives the job; ``controller``: one in the cluster.
+    :param durable: a retry takes up the job of an earlier try, or its result; without, it begins anew.
+    :param wait_for_completion: without it the task is done once the job is submitted (only with a controller).
+    :param deferrable: wait in the triggerer. [``[operators] default_deferrable``]
+    :param poll_interval: seconds between two attempts to find a job or cluster that is not there.
+    :param get_logs: bring the log lines of all replicas into the task's log.
+    :param admission_timeout: seconds after which a gang without a place is given up (``AdmissionTimeout``).
+    :param startup_timeout_seconds: seconds from then until it runs (``ImagePullFailed``, ``JobTimeout``).
+    :param on_finish_action: ``delete_job``, ``keep_job``, ``delete_succeeded_job``; ``delete_active_job`` deletes only
+        one that did not end by itself.
+    :param on_kill_action: ``delete_job`` or ``keep_job`` when the task is marked failed, or ends otherwise by a user.
+    :param skip_on_exit_code: if the job fails with such an exit code, the task is skipped.
+    :param callbacks: one or several ``TFJobCallbacks`` classes.
+    :param job_url: a page about the job, with ``{name}`` and ``{namespace}`` filled in. (templated)
+    :param tensorboard_url: likewise. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        "job",
+        "name",
+        "namespace",
+        "queue_name",
+        "overrides",
+        "labels",
+        "annotations",
+        "kubernetes_conn_id",
+        "config_file",
+        "cluster_context",
+        "job_url",
+        "tensorboard_url",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "job": "yaml",
+        "overrides": "py",
+        "labels": "py",
+        "annotations": "py",
+    }
+    ui_color = "#ffe0b2"
+    operator_extra_links = (tfjob.JobLink(), tfjob.TensorBoardLink(), tfjob.CheckpointLink())
+
+    def __init__(
+        self,
+        *,
+        job: str | Mapping[str, Any] | TFJob,
+        name: str | None = None,
+        namespace: str | None = None,
+        queue_name: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        kubernetes_conn_id: str | None = DEFAULT_CONNECTION,
+        in_cluster: bool | None = None,
+        config_file: str | None = None,
+        cluster_context: str | None = None,
+        driver: str = "inline",
+        durable: bool = True,
+        wait_for_completion: bool = True,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 10.0,
+        get_logs: bool = True,
+        admission_timeout: float | None = None,
+        startup_timeout_seconds: float | None = 600.0,
+        on_finish_action: str = "delete_job",
+        on_kill_action: str = "delete_job",
+        skip_on_exit_code: int | Container[int] | None = None,
+        callbacks: type[TFJobCallbacks] | Sequence[type[TFJobCallbacks]] | None = None,
+        job_url: str | None = None,
+        tensorboard_url: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # A text stays one, also in a DAG with native templates: a value of a user's must not become a mapping.
+        super().__init__(**{"render_template_as_native_obj": False, **kwargs})
+        # Airflow fills in plain data only.
+        self.job = job.document() if isinstance(job, TFJob) else job
+        self.name = name
+        self.namespace = namespace
+        self.queue_name = queue_name
+        self.overrides = overrides
+        self.labels = labels
+        self.annotations = annotations
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.in_cluster = in_cluster
+        self.config_file = config_file
+        self.cluster_context = cluster_context
+        self.driver = driver
+        self.durable = durable
+        self.wait_for_completion = wait_for_completion
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+        self.get_logs = get_logs
+        self.admission_timeout = admission_timeout
+        self.startup_timeout_seconds = startup_timeout_seconds
+        self.on_finish_action = on_finish_action
+        self.on_kill_action = on_kill_action
+        self.skip_on_exit_code = skip_on_exit_code
+        self.callbacks = callbacks
+        self.job_url = job_url
+        self.tensorboard_url = tensorboard_url
+        self.killed = False
+
+    def render_template(
+        self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
+    ) -> Any:
+        """Fill in what Jinja is in; any other text stays as it is: Jinja takes away line ends, and the last one."""
+        jinja_env = jinja_env or self.get_template_env()
+        if isinstance(content, str) and not _is_template(content, jinja_env):
+            return content
+        return super().render_template(content, context, jinja_env, seen_oids)
+
+    # What Airflow calls. What it takes to run a job is imported then, and not where DAGs are only read.
+
+    def execute(self, context: Context) -> Any:
+        """Create the job or take up the one there is, and wait for it; the result."""
+        from tf_dist.airflow.operators.task_run import TaskRun
+
+        with TaskRun(self, context) as run:
+            return run.execute()
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Go on after the trigger: the event holds all there is to know."""
+        from tf_dist.airflow.operators.task_run import TaskRun
+
+        with TaskRun(self, context) as run:
+            return run.finish(run.job(), event)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on after a deferral; one that Airflow ended by itself has left the job without anybody."""
+        from tf_dist.airflow.operators.task_run import TaskRun
+
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except (TaskDeferralError, TaskDeferralTimeout) as error:
+            late = isinstance(error, TaskDeferralTimeout)
+            with TaskRun(self, context) as run:
+                run.trigger_lost(late=late)
+            if late:
+                raise JobTimeout("the task took longer than its execution_timeout") from error
+            raise
+
+    def on_kill(self) -> None:
+        """Called in a signal handler, when a user ends the task and when the worker is asked to go: only take note."""
+        self.killed = True
+
+    def dry_run(self) -> None:
+        """Print what would be submitted, without a cluster; AirflowFailException says what is wrong with it."""
+        from tf_dist.airflow.operators.operator_arguments import dry_run_text
+
+        print(dry_run_text(self))  # noqa: T201
+
+    def access(self) -> ClusterArguments:
+        """The cluster that the arguments name."""
+        return ClusterArguments(
+            kubernetes_conn_id=self.kubernetes_conn_id,
+            in_cluster=self.in_cluster,
+            config_file=self.config_file,
+            cluster_context=self.cluster_context,
+        )
+
+
+def _is_template(text: str, env: Environment) -> bool:
+    marks = (env.variable_start_string, env.block_start_string, env.comment_start_string)
+    lines = (env.line_statement_prefix, env.line_comment_prefix)
+    return any(mark in text for mark in (*marks, *filter(None, lines)))

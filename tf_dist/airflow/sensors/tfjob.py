@@ -1,0 +1,182 @@
+"""Sensors for jobs that somebody else started: nothing they do touches the job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
+from tf_dist.airflow.hooks.tfjob import TFJobHook
+from tf_dist.airflow.jobs.event_payload import payload_error
+from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
+from tf_dist.client.stored_jobs import StoredJob, now
+from tf_dist.core.api.status import display_phase
+from tf_dist.core.diagnostics.diagnose import diagnose
+from tf_dist.core.steps.wait_result import NO_LIMITS, WaitEnd, WaitResult, evaluate_wait
+from tf_dist.errors import NotFound, TFDistError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class _JobSensor(BaseSensorOperator):
+    """What both sensors have in common."""
+
+    goal: ClassVar[str]
+    template_fields: Sequence[str] = (
+        "job_name",
+        "namespace",
+        "kubernetes_conn_id",
+        "config_file",
+        "cluster_context",
+    )
+    ui_color = "#fff3e0"
+
+    def __init__(
+        self,
+        *,
+        job_name: str,
+        namespace: str | None = None,
+        kubernetes_conn_id: str | None = DEFAULT_CONNECTION,
+        in_cluster: bool | None = None,
+        config_file: str | None = None,
+        cluster_context: str | None = None,
+        get_logs: bool = False,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poke_interval: timedelta | float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.job_name = job_name
+        self.namespace = namespace
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.in_cluster = in_cluster
+        self.config_file = config_file
+        self.cluster_context = cluster_context
+        self.get_logs = get_logs
+        self.deferrable = deferrable
+        self._said = ""
+
+    def execute(self, context: Context) -> Any:
+        """Wait here, or in the triggerer."""
+        if not self.deferrable:
+            return self._failing(lambda: super(_JobSensor, self).execute(context))
+        found = self._failing(lambda: self.poke(context))
+        if isinstance(found, PokeReturnValue) and found.is_done:
+            return found.xcom_value
+        access = self._access()
+        hook = TFJobHook.of(access)
+        try:
+            kind, name = self._kind_and_name()
+            request = WaitRequest(
+                name=name,
+                namespace=self.namespace or hook.get_namespace(),
+                kind=kind,
+                access=access.fields(),
+                goal=self.goal,
+                get_logs=self.get_logs,
+                poll_interval=self.poke_interval,
+                asked_at=time.time(),
+            )
+        finally:
+            hook.close()
+        return self.defer(
+            trigger=TFJobTrigger(**request.plain()),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Go on after the trigger."""
+        failure = payload_error(event)
+        if failure is not None:
+            self._failing(lambda: _raise(failure))
+        return dict(event.get("result") or {})
+
+    def poke(self, context: Context) -> bool | PokeReturnValue:
+        """Whether the job has come to what is waited for; the error, if it never can."""
+        kind, name = self._kind_and_name()
+        hook = TFJobHook.of(self._access())
+        try:
+            job = hook.get_job(f"{'vcjob' if kind == 'Job' else 'tfjob'}/{name}", self.namespace)
+        except NotFound as error:
+            self._say(str(error))
+            return False
+        finally:
+            hook.close()
+        found = evaluate_wait(job.job, job.status, (), NO_LIMITS, now(), goal=self.goal)
+        if found is None:
+            self._say(diagnose(job.job, job.status, (), now())[0].summary)
+            return False
+        if found.end is not WaitEnd.REACHED:
+            _raise(_failure(job, found))
+        return PokeReturnValue(is_done=True, xcom_value=_brief(job))
+
+    def _failing(self, work: Any) -> Any:
+        """What ``work`` returns; a job that failed is skipped over where the sensor is told to."""
+        try:
+            return work()
+        except TFDistError as error:
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            raise
+
+    def _say(self, text: str) -> None:
+        """Say why it still waits, once."""
+        if text != self._said:
+            self._said = text
+            self.log.info("%s", text)
+
+    def _access(self) -> ClusterArguments:
+        return ClusterArguments(
+            kubernetes_conn_id=self.kubernetes_conn_id,
+            in_cluster=self.in_cluster,
+            config_file=self.config_file,
+            cluster_context=self.cluster_context,
+        )
+
+    def _kind_and_name(self) -> tuple[str, str]:
+        """NAME, ``tfjob/NAME`` or ``vcjob/NAME``."""
+        kind, _, name = self.job_name.rpartition("/")
+        if not name or kind not in ("", "tfjob", "vcjob"):
+            raise AirflowException(f"job_name: {self.job_name!r} is no job: write NAME, tfjob/NAME or vcjob/NAME")
+        return ("Job" if kind == "vcjob" else "TFJob"), name
+
+
+class TFJobSensor(_JobSensor):
+    """Waits until a job has succeeded; fails as soon as it cannot any more.
+
+    :param job_name: NAME, ``tfjob/NAME`` or ``vcjob/NAME``; it need not be there yet. (templated)
+    :param namespace: where it is; else that of the connection. (templated)
+    :param kubernetes_conn_id: and ``in_cluster``, ``config_file``, ``cluster_context``: as of ``TFJobOperator``.
+    :param get_logs: bring its lines into the task's log (when deferred).
+    :param deferrable: wait in the triggerer.
+    """
+
+    goal = "succeeded"
+
+
+class GangAdmittedSensor(_JobSensor):
+    """Waits until a job's gang has its place, all of it. The arguments are those of ``TFJobSensor``."""
+
+    goal = "admitted"
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _failure(job: StoredJob, found: WaitResult) -> TFDistError:
+    event = {"end": found.end.value, "job": job.shown, "message": found.message, "hint": found.hint}
+    error = payload_error(event)
+    assert error is not None  # the callers have asked
+    return error
+
+
+def _brief(job: StoredJob) -> dict[str, Any]:
+    return {"name": job.name, "namespace": job.namespace, "uid": job.uid, "status": display_phase(job.status)}

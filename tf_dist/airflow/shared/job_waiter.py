@@ -1,0 +1,210 @@
+"""Job waiter: waits for one job on behalf of a task, in a thread or on an event loop, and writes the task's log.
+
+The same course is run by a thread (``wait_in_thread``) and by an event loop (``wait_on_loop``); it never blocks by
+itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from tf_dist.airflow.jobs.event_payload import event_payload
+from tf_dist.airflow.shared.job_informer import SharedJobInformer
+from tf_dist.airflow.shared.subscription import Subscription
+from tf_dist.client.log_follower import LogLine
+from tf_dist.client.monitor import JobMonitor, JobSnapshot
+from tf_dist.client.progress_lines import prefix_width, state_changes, visible_text
+from tf_dist.cluster.api import LogOptions
+from tf_dist.core.api.job import CleanPodPolicy, Job
+from tf_dist.core.steps.wait_result import (
+    NO_LIMITS,
+    UNDECIDED,
+    WaitEnd,
+    WaitLimits,
+    WaitResult,
+    evaluate_wait,
+    next_wait_limit,
+    running_pods,
+)
+
+_DRAIN: Final = 5.0  # seconds without a line after which the log of a container that has ended is given up
+_CLEAN_UP: Final = 10.0  # seconds for what a driver does after the end
+_CHECK: Final = 0.5  # seconds after which a thread looks whether it is to stop
+_TAIL: Final = 200  # lines of each log for the result, where logs are not wanted
+_OWN_PREFIX: Final = "tf-dist"
+_THREADS_AT_ONCE: Final = 2  # steps of all courses in one round of an event loop: a thousand jobs may end at once
+_thread_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+WaitStep = float | Callable[[], None] | None
+WaitSteps = Generator[WaitStep, None, dict[str, Any]]
+"""Yields how long to wait for something new (None: as long as it takes), or work that blocks; returns the payload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitOptions:
+    """What somebody waits for. ``goal``: see ``core.outcome.WAITS``; ``tail``: so many last lines of each log first
+    (None: all); ``get_logs``: without it logs are read for the result only; ``results``: whether one is wanted.
+    """
+
+    goal: str = "succeeded"
+    limits: WaitLimits = NO_LIMITS
+    get_logs: bool = True
+    results: bool = True
+    tail: int | None = None
+
+
+class TaskLogView:
+    """Writes what happens into a task's log: ``worker-0 | step=1 loss=0.5``."""
+
+    tick: float | None = None
+
+    def __init__(self, job: Job, write: Callable[[str], None], *, lines: bool) -> None:
+        self._write = write
+        self._width = max(prefix_width(job), len(_OWN_PREFIX))
+        self._lines = lines
+        self._shown: dict[str, str] = {}
+
+    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
+        """Write what is new."""
+        if self._lines:
+            for line in lines:
+                self._write(f"{line.source:<{self._width}} | {visible_text(line.text)}")
+        for text in state_changes(scene, self._shown):
+            self.say(text)
+
+    def say(self, text: str, style: str = "") -> None:
+        """A word of tf-dist itself."""
+        self._write(f"{_OWN_PREFIX:<{self._width}} | {text}")
+
+    def close(self) -> None:
+        """Nothing to take away."""
+
+
+class JobWaiter:
+    """Attends to the job of ``ticket``; ``write`` gets each line for the task's log."""
+
+    def __init__(
+        self, hub: SharedJobInformer, ticket: Subscription, wish: WaitOptions, write: Callable[[str], None]
+    ) -> None:
+        job = ticket.job
+        assert job is not None  # a ticket begins with its job
+        tail = wish.tail if wish.get_logs else _TAIL
+        self._informer, self._subscription, self._options = hub, ticket, wish
+        # Logs that nobody wants to see are read at the end only.
+        self._reading = hub.read_logs(ticket, LogOptions(follow=True, tail=tail), begun=wish.get_logs)
+        self._view = TaskLogView(job.job, write, lines=wish.get_logs)
+        self._monitor = JobMonitor(hub.cluster, job, self._view, ticket, self._reading)
+
+    def wait_steps(self) -> WaitSteps:
+        """From now until the wait is over; see ``WaitSteps``."""
+        while True:
+            self._monitor.step(0)
+            now = time.time()
+            conclusion = self._conclude(now)
+            if conclusion is not None:
+                break
+            if (refused := self._informer.refused()) is not None:
+                raise refused
+            due = next_wait_limit(self._monitor.scene.status, self._options.limits, now)
+            yield None if due is None else due - now
+        if self._options.results and conclusion.end is not WaitEnd.GONE:
+            yield from self._drain_logs(conclusion)
+        if conclusion.end is not WaitEnd.REACHED:
+            self._view.say(f"{conclusion.message} ({conclusion.hint})" if conclusion.hint else conclusion.message)
+        return event_payload(self._subscription, self._monitor.scene, conclusion)
+
+    def _conclude(self, now: float) -> WaitResult | None:
+        monitor, last = self._monitor, self._subscription.last
+        if self._subscription.job is None:
+            # What was known of it last may be that it was over.
+            monitor.scene = monitor.scene.with_objects(last.status, list(self._subscription.pods.values()))
+        scene = monitor.scene
+        found = evaluate_wait(scene.job, last.status, scene.pods, self._options.limits, now, goal=self._options.goal)
+        if self._subscription.job is None and (found is None or found.end in UNDECIDED):
+            return WaitResult(WaitEnd.GONE, "it was deleted", "see who deletes jobs there: people, or a time to live")
+        return found
+
+    def _drain_logs(self, conclusion: WaitResult) -> Generator[WaitStep, None, None]:
+        """The last lines, and what the job's driver does after the end; both have their limits."""
+        monitor = self._monitor
+        self._reading.begun = True
+        if self._informer.knows_pods(self._subscription):
+            self._subscription.look_again()  # its pods are noticed once more, and that takes no request
+        else:
+            yield monitor.sync_pods
+        over = conclusion.end not in UNDECIDED
+        monitor.step(0)
+        monitor.decided = over
+        quiet, clean = time.monotonic() + _DRAIN, time.monotonic() + _CLEAN_UP
+        while over and time.monotonic() < (limit := self._busy_until(quiet, clean)):
+            yield limit - time.monotonic()
+            if monitor.step(0):
+                quiet = time.monotonic() + _DRAIN
+        while monitor.step(0):
+            yield 0.0
+
+    def _busy_until(self, quiet: float, clean: float) -> float:
+        """Until when something may still come (monotonic seconds), 0 for nothing."""
+        has_unread_logs = quiet if self._monitor.has_unread_logs else 0.0
+        return max(has_unread_logs, clean if self._cleans_up() else 0.0)
+
+    def _cleans_up(self) -> bool:
+        """Whether pods still run that the job's policy takes away: its driver may be ours."""
+        job = self._monitor.scene.job
+        if (
+            not self._subscription.driven
+            or self._subscription.job is None
+            or job.run_policy.clean_pods is CleanPodPolicy.NONE
+        ):
+            return False
+        return running_pods(self._monitor.scene.with_objects(self._subscription.last.status, self._pods()).pods) > 0
+
+    def _pods(self) -> list[dict[str, Any]]:
+        return list(self._subscription.pods.values())
+
+
+def wait_in_thread(wait_steps: WaitSteps, rung: threading.Event, checked: Callable[[], None]) -> dict[str, Any]:
+    """Run a course in this thread. ``checked`` is called twice a second, and may raise to end it.
+
+    ``rung`` is waited for in short pieces: a signal handler may come at any moment.
+    """
+    while True:
+        checked()
+        try:
+            step = next(wait_steps)
+        except StopIteration as done:
+            return dict(done.value)
+        if callable(step):
+            step()
+            continue
+        until = math.inf if step is None else time.monotonic() + step
+        while (left := until - time.monotonic()) > 0 and not rung.wait(min(_CHECK, left)):
+            checked()
+        rung.clear()
+
+
+async def wait_on_loop(wait_steps: WaitSteps, rung: asyncio.Event) -> dict[str, Any]:
+    """Run a course on this event loop; what blocks is done in a thread."""
+    turns = _thread_slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_THREADS_AT_ONCE))
+    while True:
+        async with turns:
+            try:
+                step = next(wait_steps)
+            except StopIteration as done:
+                return dict(done.value)
+            await asyncio.sleep(0)  # the turn is over with this round of the loop, and not before
+        if callable(step):
+            await asyncio.to_thread(step)
+            continue
+        # A timer is left alone where none is needed: there may be a thousand of these.
+        with suppress(TimeoutError):
+            await (rung.wait() if step is None else asyncio.wait_for(rung.wait(), max(0.0, step)))
+        rung.clear()

@@ -1,0 +1,245 @@
+"""Trigger: waits for one job in the triggerer, through the job informer that all triggers there share.
+
+It yields one event, whatever happens, and that holds everything: a trigger that raised would leave its task without a
+word, and its job without anybody. When it is cancelled the job stays; only a user's own act on the task deletes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from airflow.providers.common.compat.connection import get_async_connection
+from airflow.sdk import conf
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments, open_connection
+from tf_dist.airflow.jobs.task_identity import ACTIVE_STATES, ENDED_STATES, task_state
+from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS, waker_of_running_loop
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
+from tf_dist.controller.driver_settings import JobRef
+from tf_dist.errors import NotFound, TFDistError
+
+if TYPE_CHECKING:
+    from tf_dist.airflow.shared.job_informer import SharedJobInformer
+    from tf_dist.airflow.shared.subscription import Subscription
+    from tf_dist.core.steps.wait_result import WaitLimits
+
+T = TypeVar("T")
+
+_CLASS: Final = f"{__name__}.TFJobTrigger"
+_SETTLED: Final = 60.0  # seconds after which a trigger that begins has begun before, in another process
+_AGAIN: Final = 200  # lines of each log that are shown once more then
+_LOOK_EVERY: Final = 0.5  # seconds between two looks at a task that nobody works for
+_RESERVE: Final = 5.0  # seconds of what Airflow grants on_kill that are for deleting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitRequest:
+    """What a trigger is to wait for, as plain JSON: it is stored, and read by later versions too.
+
+    ``kind``: TFJob or Job (Volcano's); ``uid`` "": whichever job has the name, now or later; ``goal`` and the limits:
+    see ``core.conclusion``, seconds and epoch seconds. ``drive``: whether the triggerer drives the job. ``owner``: the
+    try of the task that the job belongs to, "" for one that belongs to somebody else, of which nothing is ever deleted.
+    ``asked_at``: when the task deferred (epoch seconds).
+    """
+
+    name: str
+    namespace: str
+    kind: str = "TFJob"
+    uid: str = ""
+    access: Mapping[str, Any]
+    goal: str = "succeeded"
+    drive: bool = False
+    owner: str = ""
+    on_kill_action: str = "delete_job"
+    get_logs: bool = True
+    poll_interval: float = 10.0
+    deadline: float | None = None
+    admission_timeout: float | None = None
+    startup_timeout: float | None = None
+    asked_at: float = 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """The fields that are not at their defaults."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {one.name: values[one.name] for one in fields(self) if values[one.name] != one.default}
+
+    @property
+    def ref(self) -> JobRef:
+        """Where the job is."""
+        return JobRef(VOLCANO_JOBS if self.kind == "Job" else TFJOBS, self.namespace, self.name)
+
+    @property
+    def limits(self) -> WaitLimits:
+        """How long to wait."""
+        from tf_dist.core.steps.wait_result import WaitLimits
+
+        return WaitLimits(deadline=self.deadline, admission=self.admission_timeout, startup=self.startup_timeout)
+
+
+class TFJobTrigger(BaseTrigger):
+    """Waits for a job. The arguments are those of ``WaitRequest``; ones that it does not know (of a later version) it
+    ignores, so that a triggerer may be older than the task that deferred.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()
+        known = {one.name for one in fields(WaitRequest)}
+        self.request = WaitRequest(**{key: value for key, value in arguments.items() if key in known})
+        self._fired = False
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class and its arguments."""
+        return _CLASS, self.request.plain()
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """One event: the payload of ``outcomes``."""
+        try:
+            found = await self._wait()
+        except Exception as error:
+            from tf_dist.airflow.jobs.event_payload import error_payload
+
+            if not isinstance(error, TFDistError):
+                self.log.exception("the trigger met a defect")
+            found = error_payload(error, f"{self.request.kind} {self.request.name}")
+        self._fired = True
+        yield TriggerEvent(found)
+
+    async def on_kill(self) -> None:
+        """Delete the job, if a user has ended the task, and if the job is still this try's.
+
+        Airflow calls this, too, when the triggerer was stalled and its triggers went elsewhere, and when the task was
+        cleared: then somebody else goes on with the job. Until that somebody is at work nobody else is there to be told
+        that the task has been ended after all: as long as Airflow allows, this is.
+        """
+        request = self.request
+        if self._fired or not request.owner or request.on_kill_action == "keep_job":
+            return
+        patience = time.monotonic() + conf.getfloat("triggerer", "on_kill_timeout", fallback=30.0) - _RESERVE
+        while (state := await self._task_state()) not in ENDED_STATES | ACTIVE_STATES and time.monotonic() < patience:
+            await asyncio.sleep(_LOOK_EVERY)
+        if state not in ENDED_STATES:
+            self.log.info("the task is %s: its job %s goes on", state, request.name)
+            return
+        extras = await self._extras()
+        if await asyncio.to_thread(_delete, request, extras):
+            self.log.info("the task is %s: its job %s is deleted", state, request.name)
+
+    # The wait
+
+    async def _wait(self) -> dict[str, Any]:
+        # Not on the event loop: it takes most of a second once.
+        await asyncio.to_thread(import_module, "tf_dist.airflow.shared.job_waiter")
+        from tf_dist.airflow.hooks.tfjob import make_shared_informer
+
+        extras = await self._extras()
+        access, namespace = ClusterArguments.of(self.request.access), self.request.namespace
+        key = (access, namespace)
+        hub = await _undone_if_cancelled(
+            lambda: SHARED_INFORMERS.enter(key, lambda: make_shared_informer(access, namespace, extras)),
+            lambda _: SHARED_INFORMERS.leave(key),
+        )
+        try:
+            return await self._attend(hub)
+        finally:
+            # In any case, and to its end: this is where threads end and the Lease goes.
+            await asyncio.shield(asyncio.to_thread(SHARED_INFORMERS.leave, key))
+
+    async def _attend(self, hub: SharedJobInformer) -> dict[str, Any]:
+        from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_on_loop
+
+        request, loop, rung = self.request, asyncio.get_running_loop(), asyncio.Event()
+
+        ticket = await self._join(hub, partial(waker_of_running_loop().ring, loop, rung))
+        try:
+            wish = WaitOptions(
+                goal=request.goal,
+                limits=request.limits,
+                get_logs=request.get_logs,
+                results=request.goal == "succeeded",
+                tail=self._tail(),
+            )
+            waiter = await asyncio.to_thread(JobWaiter, hub, ticket, wish, self.log.info)
+            return await wait_on_loop(waiter.wait_steps(), rung)
+        finally:
+            await asyncio.shield(asyncio.to_thread(hub.leave, ticket))
+
+    async def _join(self, hub: SharedJobInformer, told: Callable[[], None]) -> Subscription:
+        """The ticket of the job; one that is waited for by its name only may still have to come."""
+        request = self.request
+        join = partial(hub.join, request.ref, told, uid=request.uid, drive=request.drive)
+        while True:
+            try:
+                return await _undone_if_cancelled(join, hub.leave)
+            except NotFound:
+                late = request.deadline is not None and time.time() >= request.deadline
+                if request.uid or late:
+                    raise
+            await asyncio.sleep(request.poll_interval)
+
+    def _tail(self) -> int | None:
+        """A trigger that goes on in another process shows the last lines only: the others are in the task's log."""
+        asked = self.request.asked_at
+        if not asked or time.time() - asked < _SETTLED:
+            return None
+        self.log.info("another triggerer goes on: the last %d lines of each log come once more", _AGAIN)
+        return _AGAIN
+
+    # What Airflow knows
+
+    async def _extras(self) -> dict[str, Any]:
+        name = ClusterArguments.of(self.request.access).kubernetes_conn_id
+        if not name:
+            return {}
+        try:
+            return dict((await get_async_connection(name)).extra_dejson)
+        except AirflowNotFoundException:
+            if name != DEFAULT_CONNECTION:
+                raise
+            return {}
+
+    async def _task_state(self) -> str | None:
+        """The state of the task at this moment, as the database has it."""
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        instance = self.task_instance
+        if instance is None:
+            return None
+        # Not in any thread: the way to the database leads over this event loop.
+        return await sync_to_async(task_state)(instance, RuntimeTaskInstance.get_task_states)
+
+
+async def _undone_if_cancelled(work: Callable[[], T], undo: Callable[[T], None]) -> T:
+    """What ``work`` returns from a thread; cancelled meanwhile, what it did is undone, for nobody else would."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(Exception):
+            await asyncio.to_thread(undo, await task)
+        raise
+
+
+def _delete(request: WaitRequest, extras: Mapping[str, Any]) -> bool:
+    from tf_dist.airflow.jobs.task_jobs import delete_if_owned
+    from tf_dist.client.stored_jobs import StoredJob
+
+    connection = open_connection(ClusterArguments.of(request.access), extras)
+    try:
+        ref = request.ref
+        stored = connection.cluster.get(ref.resource, ref.namespace, ref.name)
+        job = StoredJob(ref.resource, stored)
+        return (not request.uid or job.uid == request.uid) and delete_if_owned(connection.cluster, job, request.owner)
+    except NotFound:
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,116 @@
+"""``tf-dist argo-launch``, ``argo-clean``, ``workflows``: steps of Argo workflows, and workflows as YAML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tf_dist.cli import options, output
+from tf_dist.client.yaml_output import to_yaml
+
+PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Typer's settings of ``argo-launch``, which reads its command line itself, ``--help`` too."""
+
+
+def argo_launch(context: typer.Context) -> None:
+    """Run a job as a step of an Argo workflow; TFJobStep and the exported templates call it."""
+    from tf_dist.client.launch.main import main
+
+    raise typer.Exit(main(context.args))
+
+
+def argo_clean(
+    workflow_uid: Annotated[str, typer.Option("--workflow-uid", metavar="UID", help="The workflow: {{workflow.uid}}.")],
+    all_jobs: Annotated[bool, typer.Option("--all", help="Also jobs that have ended.")] = False,
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    timeout: options.Timeout = "2m",
+) -> None:
+    """Delete the jobs of an Argo workflow that still run, and wait until they are gone: for an exit handler."""
+    from tf_dist.cli.options import parse_seconds
+    from tf_dist.client.connection import connect
+    from tf_dist.client.launch.step_cleanup import delete_workflow_jobs
+
+    limit = parse_seconds(timeout)
+    connection = connect(kubeconfig, context)
+    space = namespace or connection.namespace
+    count = delete_workflow_jobs(
+        connection.cluster, space, workflow_uid, output.line, all_jobs=all_jobs, timeout=limit or 0.0
+    )
+    output.line(f"{count} jobs deleted" if count != 1 else "1 job deleted")
+
+
+app = typer.Typer(
+    no_args_is_help=True, help="Workflows for Argo.", context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+_LAUNCHER: Final = re.compile(r"tf-dist:\S+")
+_CLUSTER_WIDE: Final = frozenset({"ClusterWorkflowTemplate", "ClusterRoleBinding"})
+_NOT_ALONE: Final = "digits-job.yaml"  # a part of others
+
+
+@app.callback()
+def _workflows() -> None:
+    """A command of its own, though there is one only."""
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(help="Where to write them.", metavar="DIR")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="Where they run.")] = "",
+    image: Annotated[str, typer.Option("--image", help="tf-dist's image (default: tf-dist:VERSION).")] = "",
+) -> None:
+    """Write the templates, the examples, an account with its role, and a claim for models, for kubectl apply -f DIR."""
+    from tf_dist.errors import TFDistError
+
+    for name, documents in _documents(namespace):
+        text = to_yaml([_placed(one, namespace, image) for one in documents])
+        place = folder / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise TFDistError(f"cannot write {place}: {error.strerror}", hint="give another folder") from error
+        output.line(str(place))
+
+
+def _documents(namespace: str) -> Iterator[tuple[str, list[Any]]]:
+    import yaml
+
+    from tf_dist.cli.install.rbac import argo_roles
+
+    yield "rbac.yaml", argo_roles(namespace or "default")
+    for path in sorted(home().glob("*.yaml")):
+        if path.name not in (_NOT_ALONE, "rbac.yaml"):
+            yield path.name, list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+def home() -> Path:
+    """The folder of the workflows: in the package, or beside it in a checkout."""
+    import tf_dist
+
+    package = Path(tf_dist.__file__).parent
+    inside = package / "workflows"
+    return inside if inside.is_dir() else package.parent / "workflows"
+
+
+def _placed(document: Any, namespace: str, image: str) -> Any:
+    if namespace and document["kind"] not in _CLUSTER_WIDE:
+        document = {**document, "metadata": {**document["metadata"], "namespace": namespace}}
+    return _with_image(document, image) if image else document
+
+
+def _with_image(value: Any, image: str) -> Any:
+    if isinstance(value, list):
+        return [_with_image(one, image) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: image if key == "image" and _LAUNCHER.fullmatch(str(one)) else _with_image(one, image)
+        for key, one in value.items()
+    }

@@ -1,0 +1,274 @@
+"""``tf-dist validate``, ``plan``, ``convert``: what is in job files. Nothing is started."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tf_dist.cli import options, output
+from tf_dist.client import exit_codes
+
+if TYPE_CHECKING:
+    from tf_dist.client.job_files import JobFiles, LoadedJob
+    from tf_dist.client.yaml_files import FileProblem
+    from tf_dist.core.api.job import Dialect, Job
+
+
+def validate(
+    files: options.Files,
+    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    plain: options.Plain = False,
+) -> None:
+    """Check job files: every problem at once, each with its place and a way out. Nothing is started.
+
+    Understands kubeflow.org/v1 and v1alpha1 TFJobs and Volcano Jobs, several documents in a file, and ConfigMaps,
+    Secrets, PersistentVolumeClaims and Services beside a job.
+    """
+    from tf_dist.client.job_files import load_job_files
+
+    bundle = load_job_files(files)
+    valid = not (bundle.problems if strict else bundle.errors)
+    if form is options.TextFormat.JSON:
+        output.data("json", _validation_report(bundle, valid))
+    else:
+        _show_valid(bundle)
+    if not valid:
+        raise typer.Exit(exit_codes.USAGE)
+
+
+def _show_valid(bundle: JobFiles) -> None:
+    from tf_dist.client.job_files import problem_text
+
+    for found in bundle.problems:
+        level = output.styled("warning", "yellow bold") if found.warning else output.styled("error", "red bold")
+        output.line(f"{level}: {problem_text(found)}")
+        if found.problem.hint:
+            output.line(f"  {output.styled('hint:', 'cyan')} {found.problem.hint}")
+    broken = {(found.file, found.number) for found in bundle.errors}
+    for entry in bundle.jobs:
+        if (entry.written.file, entry.written.number) not in broken:
+            output.line(f"{entry.written.file}: {output.styled('valid', 'green')}: {_summary(entry)}")
+    for written in bundle.companions:
+        if (written.file, written.number) not in broken:
+            name = written.content["metadata"]["name"]
+            output.line(f"{written.file}: {output.styled('valid', 'green')}: {written.content['kind']} {name}")
+
+
+def _summary(entry: LoadedJob) -> str:
+    job = entry.job
+    replicas = ", ".join(f"{spec.replicas} × {spec.name}" for spec in job.replica_specs)
+    return f"{job.dialect.kind} {job.key} ({job.dialect.value}): {replicas}"
+
+
+def _validation_report(bundle: JobFiles, valid: bool) -> dict[str, Any]:
+    jobs = [
+        {"file": entry.written.file, "document": entry.written.number, "name": entry.job.key.name}
+        | {"namespace": entry.job.key.namespace, "apiVersion": entry.job.dialect.value, "kind": entry.job.dialect.kind}
+        for entry in bundle.jobs
+    ]
+    return {"valid": valid, "jobs": jobs, "problems": [_entry(found) for found in bundle.problems]}
+
+
+def _entry(found: FileProblem) -> dict[str, Any]:
+    return {
+        "file": found.file,
+        "document": found.number,
+        "line": found.line or None,
+        "severity": "warning" if found.warning else "error",
+        "path": found.problem.path,
+        "message": found.problem.message,
+        "hint": found.problem.hint,
+    }
+
+
+def plan(
+    file: options.File,
+    form: Annotated[options.DataFormat, typer.Option("--output", "-o", help="table, yaml or json.")] = (
+        options.DataFormat.TABLE
+    ),
+    changes: options.Set = None,
+    set_json: options.SetJson = None,
+    set_string: options.SetString = None,
+    plain: options.Plain = False,
+) -> None:
+    """Show what a job would create: pods, services, config maps, and the TF_CONFIG of every replica. Starts nothing.
+
+    With -o yaml, a stream of objects that kubectl can apply. They have no owner: only a submitted job can be one.
+    """
+    from tf_dist.cli.job_output import require_valid_files
+    from tf_dist.client.job_files import load_job_files, one_job
+    from tf_dist.core.api.overrides import parse_overrides
+
+    overrides = parse_overrides(changes or (), json=set_json or (), strings=set_string or ())
+    bundle = require_valid_files(load_job_files([file], overrides))
+    job = _placeholder(one_job(bundle).job)
+    companions = [written.content for written in bundle.companions]
+    for text in unsupported_security(job):
+        output.warning(text)
+    if form is options.DataFormat.TABLE:
+        _show_plan(job, companions)
+    else:
+        objects = [*companions, *planned(job)]
+        output.data(form.value, objects if form is options.DataFormat.YAML else _plan_report(job, objects))
+
+
+def _placeholder(job: Job) -> Job:
+    """The cluster gives a job its uid when it is created; until then one of our own tells its objects from others."""
+    return replace(job, uid=f"planned-{job.key.name}"[:63].rstrip("-."))
+
+
+def planned(job: Job) -> list[dict[str, Any]]:
+    """Every object of the first attempt, without the owner that is not there yet."""
+    from tf_dist.core.api.status import Attempts
+    from tf_dist.core.integrations import dispatch
+    from tf_dist.core.podbuilder import replica_pod, services
+
+    attempt, consultation = Attempts(), dispatch.planned_pass(job)
+    pods = {replica: replica_pod.build_pod(job, replica, attempt.label(replica)) for replica in job.replicas}
+    for replica, body in pods.items():
+        consultation.decorate(replica, body)
+    return [_ownerless(body) for body in (*consultation.wanted(), *services.build_objects(job), *pods.values())]
+
+
+def unsupported_security(job: Job) -> list[str]:
+    """What a run on this machine leaves out or refuses of the pods' security, as far as it is known before."""
+    import sys
+
+    from tf_dist.cluster.kubelet.node.machine import find_user, node_features
+    from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
+    from tf_dist.cluster.kubelet.pod.security_context import plan_security
+    from tf_dist.core.api.status import Attempts
+    from tf_dist.core.podbuilder import replica_pod
+
+    here = node_features(isolated=sys.platform == "linux", enforced=("memory", "cpu"))  # the best that may be
+    found: dict[str, None] = {}
+    for replica in job.replicas:
+        pod = replica_pod.build_pod(job, replica, Attempts().label(replica))
+        for container in [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]:
+            where = f"on this machine, container {container['name']}"
+            try:
+                planned = plan_security(pod, container, here, find_user)
+            except PodStartError as problem:
+                found[f"{where} is refused: {problem.text}"] = None
+                continue
+            found |= dict.fromkeys(f"{where}: {text}" for text in planned.warnings)
+    return list(found)
+
+
+def _ownerless(body: dict[str, Any]) -> dict[str, Any]:
+    metadata = {key: value for key, value in body["metadata"].items() if key != "ownerReferences"}
+    return {**body, "metadata": metadata}
+
+
+def _configs(job: Job) -> dict[str, str]:
+    from tf_dist.core.podbuilder.tf_config import build_tf_config
+
+    found = {str(replica): build_tf_config(job, replica) for replica in job.replicas}
+    return {replica: text for replica, text in found.items() if text is not None}
+
+
+def _plan_report(job: Job, objects: list[dict[str, Any]]) -> dict[str, Any]:
+    configs = {replica: json.loads(text) for replica, text in _configs(job).items()}
+    return {
+        "job": {"apiVersion": job.dialect.value, "kind": job.dialect.kind, "name": job.key.name}
+        | {"namespace": job.key.namespace},
+        "minAvailable": job.scheduling.min_available,
+        "requests": requests_text(job),
+        "objects": objects,
+        "tfConfig": configs,
+    }
+
+
+def requests_text(job: Job) -> dict[str, str]:
+    """What the whole gang asks of the cluster."""
+    from tf_dist.core.api.quantity import format_quantity
+    from tf_dist.core.gang.resources.pod_requests import add_resources, pod_sets
+
+    total = add_resources({r: v * one.count for r, v in one.requests.items()} for one in pod_sets(job))
+    return {resource: format_quantity(value, resource) for resource, value in sorted(total.items())}
+
+
+def _show_plan(job: Job, companions: list[dict[str, Any]]) -> None:
+    needs = ", ".join(f"{resource} {value}" for resource, value in requests_text(job).items())
+    output.line(f"{output.styled(f'{job.dialect.kind} {job.key}', 'bold')} ({job.dialect.value})")
+    gang = f"at least {job.scheduling.min_available} of {len(job.replicas)} pods start together"
+    output.line(f"gang: {gang}; it needs {needs}")
+    output.line()
+    rows = [(body["kind"], body["metadata"]["name"], _detail(body)) for body in (*companions, *planned(job))]
+    output.table(("KIND", "NAME", "DETAIL"), rows)
+    for replica, text in _configs(job).items():
+        output.line()
+        output.line(f"{output.styled(replica, 'bold')} TF_CONFIG")
+        output.line(f"  {text}")
+
+
+def _detail(body: dict[str, Any]) -> str:
+    spec = body.get("spec") or {}
+    match body["kind"]:
+        case "Pod":
+            containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+            return ", ".join(f"{container['name']}: {container.get('image', '')}" for container in containers)
+        case "Service":
+            ports = ", ".join(str(port["port"]) for port in spec.get("ports") or ())
+            return f"headless, port {ports}" if ports else "headless"
+        case "PodGroup" | "Workload":
+            return str(body["apiVersion"])
+        case "ConfigMap" | "Secret":
+            return ", ".join((body.get("data") or {}) | (body.get("stringData") or {}))
+    return ""
+
+
+def convert(
+    file: options.File,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="VERSION", help="kubeflow.org/v1, kubeflow.org/v1alpha1 or batch.volcano.sh/v1alpha1."
+        ),
+    ],
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 if something cannot be carried.")] = False,
+) -> None:
+    """Write a job in another format. What the other format cannot say is told on standard error."""
+    from tf_dist.cli.job_output import require_valid_files
+    from tf_dist.client.job_files import load_job_files
+    from tf_dist.client.yaml_files import FileProblem
+    from tf_dist.core.dialects import convert as converted
+
+    target = _target(to)
+    bundle = require_valid_files(load_job_files([file]))
+    documents = [written.content for written in bundle.companions]
+    lost: list[FileProblem] = []
+    for entry in bundle.jobs:
+        result = converted(entry.document, target)
+        documents.append(result.document)
+        written = entry.written
+        lost += [FileProblem(written.file, written.number, written.line(p.path), p, True) for p in result.lost]
+    _show_losses(lost)
+    output.data("yaml", documents if len(documents) > 1 else documents[0])
+    if strict and lost:
+        raise typer.Exit(exit_codes.USAGE)
+
+
+def _show_losses(lost: list[FileProblem]) -> None:
+    from tf_dist.client.job_files import problem_text
+
+    for found in lost:
+        output.warning(problem_text(found), found.problem.hint)
+
+
+def _target(text: str) -> Dialect:
+    import difflib
+
+    from tf_dist.core.api.job import Dialect
+    from tf_dist.errors import InvalidJob, Problem
+
+    known = [dialect.value for dialect in Dialect]
+    if text in known:
+        return Dialect(text)
+    near = difflib.get_close_matches(text, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    raise InvalidJob([Problem("--to", f"there is no format {text!r}", hint)])

@@ -1,0 +1,317 @@
+"""``tf-dist get``, ``describe``, ``explain``: submitted jobs, shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tf_dist.cli import options, output
+from tf_dist.cli.output import STATE_STYLES
+
+if TYPE_CHECKING:
+    from tf_dist.client.stored_jobs import StoredJob
+    from tf_dist.cluster.api import Cluster, Object
+    from tf_dist.core.api.pods import PodView
+
+
+def get(
+    name: Annotated[str, typer.Argument(help="One job: NAME, tfjob/NAME or vcjob/NAME.", metavar="[NAME]")] = "",
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
+    everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of every namespace.")] = False,
+    form: Annotated[options.ListFormat, typer.Option("--output", "-o", help="table, wide, name, yaml or json.")] = (
+        options.ListFormat.TABLE
+    ),
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with every change.")] = False,
+    plain: options.Plain = False,
+) -> None:
+    """List submitted jobs, or show one."""
+    from tf_dist.client.connection import connect
+    from tf_dist.client.stored_jobs import find_job, list_jobs
+
+    connection = connect(kubeconfig, context, local=local)
+    cluster, namespace = connection.cluster, namespace or connection.namespace
+    where = None if everywhere else namespace
+    jobs = [find_job(cluster, name, namespace)] if name else list_jobs(cluster, where)
+    _show_list(jobs, form, everywhere=everywhere, one=bool(name))
+    if not jobs and form is options.ListFormat.TABLE and not watch:
+        output.note("no jobs here" if everywhere else f"no jobs in namespace {namespace}")
+    if watch:
+        output.flush()
+        _watch(cluster, where, jobs if name else None, form)
+
+
+def _show_list(jobs: list[StoredJob], form: options.ListFormat, *, everywhere: bool, one: bool) -> None:
+    from tf_dist.client.stored_jobs import summary
+
+    match form:
+        case options.ListFormat.NAME:
+            for job in jobs:
+                output.line(job.shown)
+        case options.ListFormat.JSON | options.ListFormat.YAML:
+            objects = [summary(job) for job in jobs]
+            listed = {"apiVersion": "v1", "kind": "List", "items": objects}
+            output.data(form.value, objects[0] if one else listed)
+        case _:
+            if jobs:
+                wide = form is options.ListFormat.WIDE
+                output.table(_titles(wide=wide, everywhere=everywhere), _rows(jobs, wide, everywhere), STATE_STYLES)
+
+
+def _titles(*, wide: bool, everywhere: bool) -> list[str]:
+    space = ["NAMESPACE"] if everywhere else []
+    return [
+        *space,
+        "NAME",
+        "STATE",
+        "READY",
+        "RESTARTS",
+        "AGE",
+        *(["DISRUPTIONS", "FORMAT", "MESSAGE"] if wide else ["REASON"]),
+    ]
+
+
+def _rows(jobs: list[StoredJob], wide: bool, everywhere: bool) -> list[list[str]]:
+    return [[*([job.namespace] if everywhere else []), *row(job, wide)] for job in jobs]
+
+
+def row(job: StoredJob, wide: bool) -> list[str]:
+    """The cells of a job in a list."""
+    from tf_dist.cli.output import format_age
+    from tf_dist.client.stored_jobs import now
+    from tf_dist.core.api.status import display_phase
+    from tf_dist.core.api.status_codec import FIELD, stored_status
+    from tf_dist.core.api.timestamps import parse_time
+
+    status = job.status
+    ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"
+    since = parse_time(job.stored["metadata"].get("creationTimestamp"))
+    cells = [job.shown, display_phase(status), ready, str(status.total_restarts), format_age(since, now())]
+    disruptions = str(status.total_disruptions)
+    return [*cells, disruptions, job.stored["apiVersion"], status.told] if wide else [*cells, status.why]
+
+
+def _watch(cluster: Cluster, namespace: str | None, only: list[StoredJob] | None, form: options.ListFormat) -> None:
+    """One line for each change, for as long as one looks."""
+    from tf_dist.client.stored_jobs import JOB_KINDS, StoredJob, summary
+    from tf_dist.client.wait import merged_watch
+
+    kinds = tuple({job.resource for job in only}) if only else JOB_KINDS
+    uids = {job.uid for job in only} if only else None
+    shown: dict[str, list[str]] = {}
+    for resource, event in merged_watch(cluster, kinds, namespace):
+        job = StoredJob(resource, event.object)
+        if uids is not None and job.uid not in uids:
+            continue
+        cells = row(job, form is options.ListFormat.WIDE)
+        unchanged = [*cells[:4], *cells[5:]]
+        if event.type == "DELETED":
+            output.line(f"{job.shown} deleted")
+        elif form in (options.ListFormat.JSON, options.ListFormat.YAML):
+            output.data(form.value, summary(job))
+        elif shown.get(job.uid) != unchanged:
+            shown[job.uid] = unchanged
+            output.line("  ".join(cells).rstrip())
+        output.flush()
+        if event.type == "DELETED" and only:
+            return
+
+
+_MOST_EVENTS = 20
+
+
+def describe(
+    name: options.Name,
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
+    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
+    plain: options.Plain = False,
+) -> None:
+    """Show a job: what it asks for, how it stands, its replicas, its events, and what is to be said about them."""
+    from tf_dist.client.connection import connect
+    from tf_dist.client.stored_jobs import events_of, find_job, pod_views, pods_of
+    from tf_dist.errors import InvalidJob
+
+    connection = connect(kubeconfig, context, local=local)
+    cluster, namespace = connection.cluster, namespace or connection.namespace
+    job = find_job(cluster, name, namespace)
+    raw = pods_of(cluster, job)
+    events = events_of(cluster, job, raw)
+    if form is options.TextFormat.JSON:
+        output.data("json", _job_report(job, raw, events))
+        return
+    try:
+        pods: tuple[PodView, ...] | None = pod_views(job.job, raw)
+        _spec(job)
+    except InvalidJob:  # there is no spec to go by
+        pods = None
+        output.line(output.styled(job.shown, "bold"))
+    _status(job)
+    _conditions(job)
+    if pods is not None:
+        _replicas(job, pods)
+    _events(events)
+    _diagnosis(job, raw)
+
+
+def _title(text: str) -> None:
+    output.line()
+    output.line(output.styled(text, "bold"))
+
+
+def _facts(pairs: Iterable[tuple[str, str]]) -> None:
+    for key, value in pairs:
+        if value:
+            output.line(f"  {key + ':':<14}{value}")
+
+
+def _spec(job: StoredJob) -> None:
+    from tf_dist.cli.commands.file_checks import requests_text
+    from tf_dist.core.api.assignment import granted_job, replica_difference_text
+    from tf_dist.core.api.pods import disruption_limit
+
+    spec, policy = job.job, job.job.run_policy
+    output.line(output.styled(f"{spec.dialect.kind} {spec.key}", "bold") + f" ({job.stored['apiVersion']})")
+    needs = ", ".join(f"{resource} {value}" for resource, value in requests_text(spec).items())
+    gang = f"{spec.scheduling.min_available} of {len(spec.replicas)} pods start together"
+    _facts(
+        [
+            ("Replicas", ", ".join(f"{one.replicas} × {one.name}" for one in spec.replica_specs)),
+            ("Size", replica_difference_text(spec, granted_job(spec, job.status))),
+            ("Gang", f"{gang}; needs {needs}"),
+            ("Queue", spec.scheduling.queue),
+            ("Priority", spec.scheduling.priority_class),
+            ("Restarts", "no limit" if policy.max_restarts is None else f"at most {policy.max_restarts}"),
+            ("Disruptions", f"at most {disruption_limit(spec)}"),
+            ("Deadline", "" if policy.active_deadline is None else f"{policy.active_deadline:g}s"),
+            ("Clean-up", policy.clean_pods.value),
+        ]
+    )
+
+
+def _status(job: StoredJob) -> None:
+    from tf_dist.cli.output import format_duration
+    from tf_dist.core.api.pods import disruption_counts
+    from tf_dist.core.api.status import display_phase
+    from tf_dist.core.api.timestamps import format_time
+
+    status = job.status
+    _title("Status")
+    ended = status.completion_time
+    started = status.start_time
+    took = format_duration(ended - started) if ended is not None and started is not None else ""
+    spent = ", ".join(f"{count} × {cause}" for cause, count in status.restarts.items())
+    _facts(
+        [
+            ("State", display_phase(status)),
+            ("Reason", status.why),
+            ("Message", status.told),
+            ("Created", str(job.stored["metadata"].get("creationTimestamp", ""))),
+            ("Started", format_time(started) if started is not None else ""),
+            ("Ended", format_time(ended) if ended is not None else ""),
+            ("Duration", took),
+            ("Restarted", spent),
+            ("Disrupted", disruption_counts(status.disruptions)),
+        ]
+    )
+
+
+def _conditions(job: StoredJob) -> None:
+    from tf_dist.core.api.status_codec import stored_status
+
+    conditions = stored_status(job.stored).get("conditions") or []
+    rows = [
+        (
+            str(item.get("type") or item.get("status")),
+            str(item.get("status") if "type" in item else ""),
+            str(item.get("lastTransitionTime", "")),
+            str(item.get("message") or ""),
+        )
+        for item in conditions
+    ]
+    if rows:
+        _title("Conditions")
+        output.table(("TYPE", "STATUS", "SINCE", "MESSAGE"), rows)
+
+
+def _replicas(job: StoredJob, pods: tuple[PodView, ...]) -> None:
+    from tf_dist.cli.output import STATE_STYLES
+    from tf_dist.core.diagnostics.replicas import replica_states
+
+    _title("Replicas")
+    rows = [
+        (str(one.replica), one.state, one.node or "-", str(one.restarts), one.pod or "-", one.detail)
+        for one in replica_states(job.job, job.status, pods)
+    ]
+    output.table(("REPLICA", "STATE", "NODE", "RESTARTS", "POD", "DETAIL"), rows, STATE_STYLES)
+
+
+def _events(events: list[Object]) -> None:
+    from tf_dist.client.stored_jobs import event_time
+
+    if not events:
+        return
+    _title("Events")
+    rows = [
+        (
+            (event_time(event) or "-").partition(".")[0].rstrip("Z") + "Z",
+            str(event.get("type", "")),
+            str(event.get("reason", "")),
+            f"{str(event['involvedObject'].get('kind', '')).lower()}/{event['involvedObject'].get('name', '')}",
+            " ".join(str(event.get("message", "")).split()),
+        )
+        for event in events[-_MOST_EVENTS:]
+    ]
+    output.table(("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"), rows, {"Warning": "yellow"})
+
+
+def _diagnosis(job: StoredJob, raw: list[Object]) -> None:
+    from tf_dist.cli.job_output import show_findings
+    from tf_dist.client.stored_jobs import find_problems
+
+    _title("Diagnosis")
+    show_findings(find_problems(job, raw))
+
+
+def _job_report(job: StoredJob, raw: list[Object], events: list[Object]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from tf_dist.client.stored_jobs import find_problems, summary
+
+    found = [asdict(one) for one in find_problems(job, raw)]
+    return {"job": summary(job), "pods": raw, "events": events, "diagnosis": found}
+
+
+def explain(
+    name: options.Name,
+    namespace: options.Namespace = "",
+    kubeconfig: options.Kubeconfig = "",
+    context: options.Context = "",
+    local: options.Local = False,
+    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
+    plain: options.Plain = False,
+) -> None:
+    """Say in sentences why a job waits, or why it failed, and what to do about it."""
+    from tf_dist.cli.job_output import show_findings
+    from tf_dist.client.connection import connect
+    from tf_dist.client.stored_jobs import find_job, find_problems, pods_of
+    from tf_dist.core.api.status import display_phase
+
+    connection = connect(kubeconfig, context, local=local)
+    cluster, namespace = connection.cluster, namespace or connection.namespace
+    job = find_job(cluster, name, namespace)
+    found = find_problems(job, pods_of(cluster, job))
+    if form is options.TextFormat.JSON:
+        output.data(
+            "json", {"name": job.name, "state": display_phase(job.status), "findings": [asdict(x) for x in found]}
+        )
+        return
+    output.line(f"{output.styled(job.shown, 'bold')} is {display_phase(job.status)}.")
+    show_findings(found)

@@ -1,0 +1,151 @@
+"""Check of a cluster before an installation: existing definitions, whose they are, and what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tf_dist.cli.install.crds import TFJOBS, tfjobs
+from tf_dist.cli.install.install_options import DisruptionBudgetVersion, InstallOptions, Manifest
+from tf_dist.client.connection import PART_OF, TF_DIST, VOLCANO_JOBS_DEFINITION, get_definition, is_tf_dist_definition
+from tf_dist.cluster.api import Cluster, Object, Resource
+from tf_dist.core.api.status_codec import MEMORY_CONDITION
+from tf_dist.errors import Forbidden, NotFound, Rejected
+
+_PRESERVED: Final = "x-kubernetes-preserve-unknown-fields"
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionDifference:
+    """What is otherwise than in tf-dist's definition, and what follows from it."""
+
+    what: str
+    so: str
+
+
+def differences(found: Manifest, ours: Manifest) -> list[DefinitionDifference]:
+    """What the definition in the cluster lacks of ours; nothing if it serves as well."""
+    return [*_of_versions(found, ours), *_of_status(found), *_of_spec(found), *_of_faces(found, ours)]
+
+
+def _served(definition: Manifest) -> dict[str, Mapping[str, Any]]:
+    return {one["name"]: one for one in definition["spec"]["versions"] if one.get("served")}
+
+
+def _of_versions(found: Manifest, ours: Manifest) -> Iterator[DefinitionDifference]:
+    there, wanted = _served(found), _served(ours)
+    missing = [name for name in wanted if name not in there]
+    if not missing:
+        return
+    served = ", ".join(there) or "no version"
+    if "v1" in missing:
+        yield DefinitionDifference(f"it serves {served}, not v1", "tf-dist finds no jobs there: it needs v1")
+    if "v1alpha1" in missing:
+        carried = "write them as v1: tf-dist convert FILE --to kubeflow.org/v1"
+        yield DefinitionDifference(f"it serves {served}, not v1alpha1", f"jobs in that format are refused; {carried}")
+
+
+def _of_status(found: Manifest) -> Iterator[DefinitionDifference]:
+    v1 = _served(found).get("v1")
+    if v1 is None:
+        return
+    if "status" not in (v1.get("subresources") or {}):
+        yield DefinitionDifference(
+            "it has no status subresource", "tf-dist cannot write how a job stands, and will not drive it"
+        )
+    elif not keeps(v1, "status.tfDist.phase"):
+        if keeps(v1, "status.conditions"):
+            follows = f"tf-dist keeps what it remembers of a job in the condition {MEMORY_CONDITION} instead"
+        else:
+            follows = "tf-dist cannot remember anything of a job, and will not drive it"
+        yield DefinitionDifference("it drops status.tfDist from a job's status", follows)
+
+
+def _of_spec(found: Manifest) -> Iterator[DefinitionDifference]:
+    v1 = _served(found).get("v1")
+    if v1 is None:
+        return
+    lost = [key for key in ("suspend", "schedulingPolicy.queue") if not keeps(v1, f"spec.runPolicy.{key}")]
+    if lost:
+        yield DefinitionDifference(
+            f"it drops {' and '.join(f'spec.runPolicy.{key}' for key in lost)}", "jobs cannot be told these things"
+        )
+
+
+def _of_faces(found: Manifest, ours: Manifest) -> Iterator[DefinitionDifference]:
+    v1, own = _served(found).get("v1"), _served(ours)["v1"]
+    if v1 is None:
+        return
+    there = {column["name"] for column in v1.get("additionalPrinterColumns") or ()}
+    missing = [column["name"] for column in own["additionalPrinterColumns"] if column["name"] not in there]
+    if missing:
+        yield DefinitionDifference(f"kubectl get shows no {', '.join(missing)}", "tf-dist get shows them")
+    if "scale" not in (v1.get("subresources") or {}):
+        yield DefinitionDifference("it has no scale subresource", "kubectl scale and autoscalers do not work on jobs")
+
+
+def keeps(version: Mapping[str, Any], path: str) -> bool:
+    """Whether an object of this version may have something at a dotted path, so that the API server stores it."""
+    schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+    for key in path.split("."):
+        known = (schema.get("properties") or {}).get(key, schema.get("additionalProperties"))
+        if isinstance(known, Mapping):
+            schema = known
+        else:
+            return bool(schema.get(_PRESERVED) or known is True)
+    return True
+
+
+_BUDGETS: Final = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+_TAKE_OVER: Final = "kubectl label crd {} {}={} --overwrite"
+
+
+def check_cluster(cluster: Cluster, settings: InstallOptions) -> tuple[InstallOptions, list[DefinitionDifference]]:
+    """The settings that fit the cluster, and what to tell about it. Nothing in the cluster is changed.
+
+    Rejected when what is asked for would do harm: Volcano's jobs under two controllers.
+    """
+    if settings.volcano_jobs:
+        _refuse_volcano(cluster)
+    there = get_definition(cluster, TFJOBS)
+    found: list[DefinitionDifference] = []
+    if there is not None and not is_tf_dist_definition(there):
+        found = list(_differences_of(there))
+        settings = replace(settings, left_out=settings.left_out | {TFJOBS})
+    return replace(settings, budgets=_budgets(cluster, settings.into)), found
+
+
+def _budgets(cluster: Cluster, namespace: str) -> DisruptionBudgetVersion:
+    try:
+        cluster.list(_BUDGETS, namespace, limit=1)
+    except NotFound:
+        return DisruptionBudgetVersion.V1BETA1
+    except Forbidden:
+        return DisruptionBudgetVersion.V1
+    return DisruptionBudgetVersion.V1
+
+
+def _differences_of(there: Object) -> Iterator[DefinitionDifference]:
+    yield DefinitionDifference(
+        f"the cluster has a definition {TFJOBS} that is not tf-dist's; it is left as it is",
+        "tf-dist works with it. To have tf-dist's instead, once nothing else needs it: "
+        + _TAKE_OVER.format(TFJOBS, PART_OF, TF_DIST),
+    )
+    yield from differences(there, tfjobs())
+    yield DefinitionDifference(
+        "another operator may be running, and two operators on one job harm it",
+        "look for it: kubectl get deployments -A | grep -E 'training-operator|tf-job-operator'; "
+        "scale it to 0, or let it drive other namespaces than tf-dist (--namespace)",
+    )
+
+
+def _refuse_volcano(cluster: Cluster) -> None:
+    there = get_definition(cluster, VOLCANO_JOBS_DEFINITION)
+    if there is None or is_tf_dist_definition(there):
+        return
+    raise Rejected(
+        f"the cluster has Volcano's definition {VOLCANO_JOBS_DEFINITION}: its controller and tf-dist's would drive the same jobs",
+        hint="leave out --volcano-jobs; or, if Volcano is gone for good: "
+        + _TAKE_OVER.format(VOLCANO_JOBS_DEFINITION, PART_OF, TF_DIST),
+    )

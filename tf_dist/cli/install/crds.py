@@ -1,0 +1,129 @@
+"""CustomResourceDefinitions: TFJob, Queue and, for clusters without Volcano, Volcano's Job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tf_dist.cli.install.crd_schemas import QUEUE_SCHEMA, TFJOB_SCHEMA, VOLCANO_JOB_SCHEMA
+from tf_dist.cli.install.install_options import InstallOptions, Manifest, metadata
+from tf_dist.cli.install.schema_builders import Schema, without_rules
+
+TFJOBS: Final = "tfjobs.kubeflow.org"
+QUEUES: Final = "queues.tf-dist.dev"
+
+
+def definitions(settings: InstallOptions) -> list[Manifest]:
+    """Those that this installation brings, without those that are somebody else's."""
+    wanted = [tfjobs(), queues(), *([volcano_jobs()] if settings.volcano_jobs else [])]
+    ours = [one for one in wanted if one["metadata"]["name"] not in settings.left_out]
+    return ours if settings.knows_rules else [without_rules(one) for one in ours]
+
+
+def tfjobs() -> Manifest:
+    """``tfjobs.kubeflow.org``: v1 and v1alpha1, each job kept as it was written.
+
+    There is no conversion, so the API server shows a job of either version under both, apiVersion exchanged;
+    ``dialects.read`` goes by the layout of the spec.
+    """
+    columns = [
+        _column("State", ".status.tfDist.state"),
+        _column("Ready", ".status.tfDist.ready"),
+        _column("Reason", ".status.tfDist.why"),
+        _AGE,
+    ]
+    # Not below status.replicaStatuses: that is a list in v1alpha1, and the server refuses a status in which it cannot
+    # follow these paths, at whichever version the job was written.
+    scale = {
+        "specReplicasPath": ".spec.tfReplicaSpecs.Worker.replicas",
+        "statusReplicasPath": ".status.tfDist.replicas.worker.running",
+        "labelSelectorPath": ".status.tfDist.selector",
+    }
+    versions = [
+        _version("v1", TFJOB_SCHEMA, columns, scale=scale),
+        _version("v1alpha1", TFJOB_SCHEMA, columns, storage=False),
+    ]
+    return _definition("kubeflow.org", "TFJob", versions, short=["tfj"])
+
+
+def queues() -> Manifest:
+    """``queues.tf-dist.dev``: cluster-wide."""
+    columns = [
+        _column("Pending", ".status.pending", "integer"),
+        _column("Admitted", ".status.admitted", "integer"),
+        _column("Used", ".status.usage"),
+        _column("Share", ".status.share"),
+        _column("Parent", ".spec.parent"),
+        _AGE,
+        _column("Weight", ".spec.weight", "integer", priority=1),
+        _column("Message", ".status.message", priority=1),
+    ]
+    version = _version("v1alpha1", QUEUE_SCHEMA, columns)
+    return _definition("tf-dist.dev", "Queue", [version], short=["tfq"], scope="Cluster", shown_in_all=False)
+
+
+def volcano_jobs() -> Manifest:
+    """``jobs.batch.volcano.sh``."""
+    columns = [
+        _column("Status", ".status.state.phase"),
+        _column("minAvailable", ".status.minAvailable", "integer"),
+        _column("Runnings", ".status.running", "integer"),
+        _AGE,
+        _column("Queue", ".spec.queue", priority=1),
+    ]
+    version = _version("v1alpha1", VOLCANO_JOB_SCHEMA, columns)
+    return _definition("batch.volcano.sh", "Job", [version], short=["vcjob", "vj"])
+
+
+def _column(name: str, path: str, kind: str = "string", priority: int = 0) -> Manifest:
+    column: Manifest = {"name": name, "type": kind, "jsonPath": path}
+    return {**column, "priority": priority} if priority else column
+
+
+_AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
+
+
+def _version(
+    name: str, schema: Schema, columns: Sequence[Manifest], *, storage: bool = True, scale: Manifest | None = None
+) -> Manifest:
+    return {
+        "name": name,
+        "served": True,
+        "storage": storage,
+        "subresources": {"status": {}, **({"scale": scale} if scale else {})},
+        "additionalPrinterColumns": list(columns),
+        "schema": {"openAPIV3Schema": schema},
+    }
+
+
+def _definition(
+    group: str,
+    kind: str,
+    versions: list[Manifest],
+    *,
+    short: list[str],
+    scope: str = "Namespaced",
+    shown_in_all: bool = True,
+) -> Manifest:
+    plural = f"{kind.lower()}s"
+    names: Manifest = {
+        "kind": kind,
+        "listKind": f"{kind}List",
+        "plural": plural,
+        "singular": kind.lower(),
+        "shortNames": short,
+    }
+    name = f"{plural}.{group}"
+    # A group that ends in k8s.io or kubernetes.io would need an approval; these do not.
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": metadata(name),
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": {**names, "categories": ["all"]} if shown_in_all else names,
+            "conversion": {"strategy": "None"},
+            "versions": versions,
+        },
+    }

@@ -1,0 +1,83 @@
+"""Options of an installation, and the names and labels of what is installed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from tf_dist import __version__
+from tf_dist.client.connection import PART_OF, TF_DIST
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.names import SYSTEM_NAMESPACE
+
+Manifest = dict[str, Any]
+
+CONTROLLER: Final = "tf-dist-controller"
+ARBITER: Final = "tf-dist-arbiter"
+DRIVER: Final = "tf-dist-driver"
+NODE: Final = "tf-dist-node"
+QUEUES: Final = "tf-dist-queues"
+FLAVORS: Final = "tf-dist-flavors"
+
+LABELS: Final = {PART_OF: TF_DIST}
+SELECTOR: Final = {"app.kubernetes.io/name": CONTROLLER}
+
+
+def metadata(name: str, namespace: str = "", labels: dict[str, str] | None = None) -> Manifest:
+    """An object's metadata, with the label that says whose it is."""
+    where = {"namespace": namespace} if namespace else {}
+    return {"name": name, **where, "labels": {**LABELS, **(labels or {})}}
+
+
+IMAGE: Final = f"tf-dist:{__version__}"
+"""No registry: whoever builds the image knows where they put it."""
+
+
+class DisruptionBudgetVersion(StrEnum):
+    """Which version of PodDisruptionBudget the cluster serves: v1 from Kubernetes 1.21 on, v1beta1 before 1.25."""
+
+    V1 = "policy/v1"
+    V1BETA1 = "policy/v1beta1"
+
+
+CEL_SINCE: Final = (1, 27)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallOptions:
+    """What to install, and where.
+
+    ``into``: the controller's namespace; ``system_namespace``: where all drivers of the cluster meet; ``namespaces``:
+    the only ones whose jobs it drives (none: all of them, and it sees nodes); ``drivers``: namespaces in which programs
+    without a controller drive jobs; ``gang_schedulers``: other ones that jobs may ask for; ``gang_scheduler``: that of
+    jobs which name none; ``left_out``: definitions that another installation brought, by their names;
+    ``kubernetes``: the release of its API server ((0, 0): not known).
+    """
+
+    into: str = SYSTEM_NAMESPACE
+    system_namespace: str = SYSTEM_NAMESPACE
+    image: str = IMAGE
+    replicas: int = 2
+    namespaces: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    controller: bool = True
+    only_definitions: bool = False
+    service_monitor: bool = False
+    volcano_jobs: bool = False
+    gang_schedulers: tuple[str, ...] = ()
+    gang_scheduler: str = GangScheduler.BUILTIN
+    budgets: DisruptionBudgetVersion = DisruptionBudgetVersion.V1
+    left_out: frozenset[str] = field(default_factory=frozenset)
+    kubernetes: tuple[int, int] = (0, 0)
+
+    @property
+    def knows_rules(self) -> bool:
+        """Whether the server is taken to know validation rules (CEL): older ones refuse or drop them."""
+        return self.kubernetes == (0, 0) or self.kubernetes >= CEL_SINCE
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The gang schedulers beside tf-dist itself whose objects are made, each once."""
+        asked = dict.fromkeys((*self.gang_schedulers, self.gang_scheduler))
+        return tuple(name for name in asked if name != GangScheduler.BUILTIN)

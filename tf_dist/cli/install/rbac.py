@@ -1,0 +1,370 @@
+"""RBAC: rules, roles, accounts and bindings of controller, drivers, nodes, users and Argo; and the Leases that
+roles name.
+
+``tests/deploy`` compares them with what the API server grants, and drives a job with nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from tf_dist.cli.install.install_options import (
+    ARBITER,
+    CONTROLLER,
+    DRIVER,
+    FLAVORS,
+    NODE,
+    QUEUES,
+    InstallOptions,
+    Manifest,
+    metadata,
+)
+from tf_dist.controller.leases.lease import (
+    LeaseRef,
+    admission_leader_lease,
+    admissions_lease_name,
+    controller_lease_name,
+    pending_admissions_lease,
+)
+from tf_dist.core.api import names
+from tf_dist.core.api.context import ApiResource
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.integrations.dispatch import INTEGRATIONS
+
+
+def admission_leader_leases(settings: InstallOptions) -> tuple[LeaseRef, ...]:
+    """Of the driver that decides about places for all: its own first, then the list of what it is about to admit."""
+    return admission_leader_lease(settings.system_namespace), pending_admissions_lease(settings.system_namespace)
+
+
+def controller_leases(settings: InstallOptions) -> tuple[LeaseRef, ...]:
+    """Of the controller's replicas: the one that they stand for, then their lists, one a namespace or one for all."""
+    name = controller_lease_name(settings.namespaces)
+    lists = (admissions_lease_name(name, one) for one in settings.namespaces or (None,))
+    return tuple(LeaseRef(settings.into, one) for one in (name, *lists))
+
+
+def lease_objects(refs: Iterable[LeaseRef], driver: str) -> list[Manifest]:
+    """Leases with nothing in them, so that a second apply leaves them alone; ``driver``: what kind of driver has them.
+
+    One that was never held can be taken at once; one that is missing may have been deleted under its holder.
+    """
+    labels = {names.DRIVER: driver}
+    return [
+        {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata(ref.name, ref.namespace, labels)}
+        for ref in refs
+    ]
+
+
+_READ_VERBS: Final = ("get", "list", "watch")
+_FEED_VERBS: Final = ("list", "watch")  # what a reflector needs, and nothing that reads one object by name
+_OWN_VERBS: Final = (*_READ_VERBS, "create", "delete")  # what a job is made of
+_CORE: Final = ""
+_KUBEFLOW: Final = "kubeflow.org"
+_VOLCANO: Final = "batch.volcano.sh"
+_TF_DIST: Final = "tf-dist.dev"
+_NETWORK: Final = "networking.k8s.io"
+_SCHEDULING: Final = "scheduling.k8s.io"
+_NODE: Final = "node.k8s.io"
+_KUEUE: Final = "kueue.x-k8s.io"
+_LEASES: Final = "coordination.k8s.io"
+
+
+def _rule(group: str, resources: str, *verbs: str) -> Manifest:
+    return {"apiGroups": [group], "resources": resources.split(), "verbs": list(verbs)}
+
+
+def _jobs(group: str, plural: str) -> list[Manifest]:
+    """A driver's rights on a kind of job; what it remembers of one is in the status. ``patch``: who decides for all
+    touches the jobs that the one before it named (see ``driver.intents``).
+
+    ``finalizers``: where OwnerReferencesPermissionEnforcement is on, who lets pods block the deletion of a job must be
+    allowed to set its finalizers.
+    """
+    return [
+        _rule(group, plural, *_READ_VERBS, "patch", "delete"),
+        _rule(group, f"{plural}/status", "update"),
+        _rule(group, f"{plural}/finalizers", "update"),
+    ]
+
+
+def driver_rules(*, volcano: bool = False) -> list[Manifest]:
+    """What any driver needs in a namespace whose jobs it drives. Only Volcano's plugins need more than pods."""
+    rules = [
+        *_jobs(_KUBEFLOW, "tfjobs"),
+        _rule(_CORE, "pods", *_OWN_VERBS),
+        _rule(_CORE, "services", *_OWN_VERBS),
+        _rule(_CORE, "events", "create", "patch"),
+        _rule(_CORE, "resourcequotas", *_FEED_VERBS),
+    ]
+    if volcano:
+        rules += _jobs(_VOLCANO, "jobs")
+        rules.append(_rule(_CORE, "configmaps", *_OWN_VERBS, "patch"))
+        rules.append(_rule(_NETWORK, "networkpolicies", *_OWN_VERBS))
+    return rules
+
+
+def integration_rules(schedulers: Iterable[str]) -> list[Manifest]:
+    """What a driver needs in a namespace whose jobs may ask for these gang schedulers: their objects, to make, change
+    and follow them; of Kueue it is the one that says how its jobs stand.
+    """
+    objects = {key: api for name in schedulers for part in INTEGRATIONS[name].apis for key, api in _own_kinds(part)}
+    rules = [_rule(api.group, api.plural, *_OWN_VERBS, "patch") for api in objects.values()]
+    if GangScheduler.KUEUE in schedulers:
+        rules.append(_rule(_KUEUE, "workloads/status", "patch"))
+    return rules
+
+
+def _own_kinds(apis: Iterable[ApiResource]) -> Iterator[tuple[str, ApiResource]]:
+    return ((api.key, api) for api in apis if api.namespaced)
+
+
+def integration_cluster_rules(schedulers: Iterable[str]) -> list[Manifest]:
+    """What they have in no namespace: Kueue's kinds of nodes, and its priority classes."""
+    shared = {api.key: api for name in schedulers for part in INTEGRATIONS[name].apis for api in part}
+    return [_rule(api.group, api.plural, *_FEED_VERBS) for api in shared.values() if not api.namespaced]
+
+
+def controller_rules(*, volcano: bool = False) -> list[Manifest]:
+    """What the controller needs where it drives jobs: with other drivers' Leases, to see which of them are dead."""
+    return [*driver_rules(volcano=volcano), *lease_monitor_rules()]
+
+
+def lease_monitor_rules() -> list[Manifest]:
+    """What it takes to see which drivers of a namespace are dead."""
+    return [_rule(_LEASES, "leases", "get", "list")]
+
+
+def lease_holder_rules(leases: Iterable[str]) -> list[Manifest]:
+    """What the candidates for Leases need that are there already: these, and no other of the namespace."""
+    return [{**_rule(_LEASES, "leases", "get", "update"), "resourceNames": list(leases)}]
+
+
+def lease_reader_rules(lease: str) -> list[Manifest]:
+    """What any driver needs to leave decisions about places to the one that decides for all."""
+    return [{**_rule(_LEASES, "leases", "get"), "resourceNames": [lease]}]
+
+
+def admission_rules() -> list[Manifest]:
+    """What gang admission looks at, besides pods: nodes, priorities, queues, whose status it writes, and the labels of
+    namespaces, by which queues select theirs.
+    """
+    return [
+        _rule(_CORE, "nodes", *_FEED_VERBS),
+        _rule(_TF_DIST, "queues", *_FEED_VERBS),
+        _rule(_TF_DIST, "queues/status", "update"),
+        _rule(_SCHEDULING, "priorityclasses", *_FEED_VERBS),
+        _rule(_NODE, "runtimeclasses", *_FEED_VERBS),
+        _rule(_CORE, "namespaces", *_FEED_VERBS),
+    ]
+
+
+def queue_reader_rules() -> list[Manifest]:
+    """What a driver of one namespace needs beyond it, and who wants to know why a job waits: queues and priorities."""
+    return [
+        _rule(_TF_DIST, "queues", *_READ_VERBS),
+        _rule(_SCHEDULING, "priorityclasses", *_READ_VERBS),
+        _rule(_NODE, "runtimeclasses", *_READ_VERBS),
+    ]
+
+
+def inline_driver_rules(*, volcano: bool = False) -> list[Manifest]:
+    """What a program needs that submits a job in a namespace and drives it there: Airflow's worker, ``tf-dist run``."""
+    submitting = [_rule(_KUBEFLOW, "tfjobs", "create")]
+    if volcano:
+        submitting.append(_rule(_VOLCANO, "jobs", "create"))
+    return [
+        *submitting,
+        *companion_rules(),
+        *driver_rules(volcano=volcano),
+        _rule(_CORE, "pods/log", "get"),
+        _rule(_CORE, "events", *_FEED_VERBS),
+        _rule(_LEASES, "leases", "get", "list", "create", "update", "delete"),
+    ]
+
+
+def companion_rules() -> list[Manifest]:
+    """What it takes to make what stands beside a job, to see whose it is, and to bring it up to date.
+
+    Who may create pods may read every Secret of the namespace by way of one: this adds nothing to it.
+    """
+    return [_rule(_CORE, "configmaps secrets persistentvolumeclaims services", "get", "create", "patch")]
+
+
+def edit_rules(*, volcano: bool = False) -> list[Manifest]:
+    """What who may edit a namespace may do with its jobs."""
+    all_verbs = (*_READ_VERBS, "create", "update", "patch", "delete", "deletecollection")
+    rules = [
+        _rule(_KUBEFLOW, "tfjobs", *all_verbs),
+        _rule(_KUBEFLOW, "tfjobs/scale", "get", "update", "patch"),
+        _rule(_KUBEFLOW, "tfjobs/status", "get"),
+    ]
+    return [*rules, _rule(_VOLCANO, "jobs", *all_verbs), _rule(_VOLCANO, "jobs/status", "get")] if volcano else rules
+
+
+def view_rules(*, volcano: bool = False) -> list[Manifest]:
+    """What who may look into a namespace sees of its jobs."""
+    rules = [
+        _rule(_KUBEFLOW, "tfjobs", *_READ_VERBS),
+        _rule(_KUBEFLOW, "tfjobs/status tfjobs/scale", "get"),
+        *queue_reader_rules(),  # for who may look into the whole cluster; in one namespace there are none
+    ]
+    return [*rules, _rule(_VOLCANO, "jobs", *_READ_VERBS), _rule(_VOLCANO, "jobs/status", "get")] if volcano else rules
+
+
+def node_rules() -> list[Manifest]:
+    """What ``tf-dist node`` needs to be a node: as much as a kubelet, and to ask who may read its pods' logs."""
+    return [
+        _rule(_CORE, "nodes", *_READ_VERBS, "create", "patch", "delete"),
+        _rule(_CORE, "nodes/status", "patch"),
+        _rule(_CORE, "pods", *_FEED_VERBS, "delete"),
+        _rule(_CORE, "pods/status", "patch"),
+        _rule(_CORE, "secrets configmaps persistentvolumeclaims persistentvolumes", "get"),
+        _rule(_CORE, "services", *_FEED_VERBS),
+        _rule(_CORE, "events", "create"),
+        {**_rule(_CORE, "namespaces", "get"), "resourceNames": ["kube-system"]},  # its uid is the cluster's identity
+        _rule("authentication.k8s.io", "tokenreviews", "create"),
+        _rule("authorization.k8s.io", "subjectaccessreviews", "create"),
+    ]
+
+
+def node_lease_rules() -> list[Manifest]:
+    """What ``tf-dist node`` needs in the namespace of the nodes' leases."""
+    return [_rule(_LEASES, "leases", "get", "create", "update", "delete")]
+
+
+_API: Final = "rbac.authorization.k8s.io"
+_NODE_LEASES: Final = "kube-node-lease"
+
+
+def user_roles(settings: InstallOptions) -> list[Manifest]:
+    """Jobs in Kubernetes' own roles: who has ``edit`` or ``view`` in a namespace has it for jobs, too.
+
+    Queues are in no namespace: a role of their own, to be bound to whom the cluster's administrator wants to see them.
+    """
+    volcano = settings.volcano_jobs
+    edit = {f"{_API}/aggregate-to-edit": "true", f"{_API}/aggregate-to-admin": "true"}
+    view = {f"{_API}/aggregate-to-view": "true"}
+    return [
+        _role("tf-dist-edit", edit_rules(volcano=volcano), labels=edit),
+        _role("tf-dist-view", view_rules(volcano=volcano), labels=view),
+        _role(QUEUES, queue_reader_rules()),
+    ]
+
+
+def node_roles() -> list[Manifest]:
+    """Roles of ``tf-dist node``, bound to nobody."""
+    return [_role(NODE, node_rules()), _role(NODE, node_lease_rules(), _NODE_LEASES)]
+
+
+def controller_roles(settings: InstallOptions) -> list[Manifest]:
+    """The controller's account and its rights: everywhere, or in the namespaces that it drives and nowhere else."""
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata(CONTROLLER, settings.into),
+        "automountServiceAccountToken": False,  # its pod asks for it
+    }
+    rights = [*controller_rules(volcano=settings.volcano_jobs), *integration_rules(settings.others)]
+    granted: list[Manifest] = []
+    for namespace in settings.namespaces or ("",):
+        everywhere = [] if namespace else [*admission_rules(), *integration_cluster_rules(settings.others)]
+        granted += _granted(CONTROLLER, [*rights, *everywhere], settings.into, namespace)
+    # A name of its own: the namespace may be one of those that are driven.
+    own = [ref.name for ref in controller_leases(settings)]
+    # Beside its own it sees the Leases of controllers that were there before it.
+    taking_turns = [*lease_holder_rules(own), *lease_monitor_rules()]
+    election = _granted(f"{CONTROLLER}-election", taking_turns, settings.into, settings.into)
+    # That of a whole cluster decides about places for all drivers.
+    arbiter = [] if settings.namespaces else [_binding(ARBITER, CONTROLLER, settings.into, settings.system_namespace)]
+    return [account, *granted, *election, *arbiter]
+
+
+def admission_leader_roles(settings: InstallOptions) -> list[Manifest]:
+    """The role of drivers that may decide about places for all, and what all others need to leave it to them."""
+    arbiter, seen, where = admission_leader_leases(settings), f"{ARBITER}-seen", settings.system_namespace
+    everybody = {"apiGroup": _API, "kind": "Group", "name": "system:authenticated"}
+    return [
+        _role(ARBITER, lease_holder_rules(ref.name for ref in arbiter), where),
+        _role(seen, lease_reader_rules(arbiter[0].name), where),
+        {**_binding(seen, "", "", where), "subjects": [everybody]},
+    ]
+
+
+def integration_cluster_roles(settings: InstallOptions) -> list[Manifest]:
+    """What the gang schedulers have in no namespace, for those whose rights are in single namespaces."""
+    rights = integration_cluster_rules(settings.others)
+    if not rights:
+        return []
+    bindings = [_binding(f"{FLAVORS}-{one}", DRIVER, one, role=FLAVORS) for one in settings.drivers]
+    if settings.controller and settings.namespaces:
+        bindings.append(_binding(f"{FLAVORS}-controller", CONTROLLER, settings.into, role=FLAVORS))
+    return [_role(FLAVORS, rights), *bindings]
+
+
+def driver_roles(namespace: str, *, volcano: bool = False, gang_schedulers: Sequence[str] = ()) -> list[Manifest]:
+    """An account in a namespace that may submit jobs there and drive them, and see the queues of the cluster."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(DRIVER, namespace)}
+    rights = [*inline_driver_rules(volcano=volcano), *integration_rules(gang_schedulers)]
+    role = _role(DRIVER, rights, namespace)
+    queues = _binding(f"{DRIVER}-{namespace}", DRIVER, namespace, role=QUEUES)
+    return [account, role, _binding(DRIVER, DRIVER, namespace, namespace), queues]
+
+
+def _granted(name: str, rights: Sequence[Manifest], home: str, namespace: str) -> list[Manifest]:
+    """A role and the controller in it; ``home`` is where the controller's account is."""
+    return [_role(name, rights, namespace), _binding(name, CONTROLLER, home, namespace)]
+
+
+def _role(name: str, rights: Sequence[Manifest], namespace: str = "", labels: dict[str, str] | None = None) -> Manifest:
+    kind = "Role" if namespace else "ClusterRole"
+    named = metadata(name, namespace, labels)
+    return {"apiVersion": f"{_API}/v1", "kind": kind, "metadata": named, "rules": list(rights)}
+
+
+def _binding(name: str, account: str, home: str, namespace: str = "", role: str = "") -> Manifest:
+    kind = "Role" if namespace else "ClusterRole"
+    return {
+        "apiVersion": f"{_API}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": metadata(name, namespace),
+        "roleRef": {"apiGroup": _API, "kind": kind, "name": role or name},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": home}],
+    }
+
+
+ARGO_ACCOUNT: Final = "tf-dist-argo"
+_GROUP: Final = "argoproj.io"
+
+
+def argo_roles(namespace: str) -> list[Manifest]:
+    """An account for workflows of a namespace, with its role, and the right to see the queues of the cluster."""
+    subject = {"kind": "ServiceAccount", "name": ARGO_ACCOUNT, "namespace": namespace}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(ARGO_ACCOUNT, namespace)},
+        {
+            "apiVersion": f"{_API}/v1",
+            "kind": "Role",
+            "metadata": metadata(ARGO_ACCOUNT, namespace),
+            "rules": launcher_rules(),
+        },
+        _bound("Role", metadata(ARGO_ACCOUNT, namespace), ARGO_ACCOUNT, subject),
+        _bound("ClusterRole", metadata(f"{ARGO_ACCOUNT}-{namespace}"), QUEUES, subject),
+    ]
+
+
+def launcher_rules() -> list[Manifest]:
+    """What a step needs. ``workflows``: to tell a workflow that is stopped from a pod that is drained."""
+    return [
+        *inline_driver_rules(),
+        {"apiGroups": [_GROUP], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]},
+        {"apiGroups": [_GROUP], "resources": ["workflows"], "verbs": ["get"]},
+    ]
+
+
+def _bound(kind: str, named: Manifest, role: str, subject: Manifest) -> Manifest:
+    reference = {"apiGroup": _API, "kind": kind, "name": role}
+    return {"apiVersion": f"{_API}/v1", "kind": f"{kind}Binding", "metadata": named, "roleRef": reference} | {
+        "subjects": [subject]
+    }

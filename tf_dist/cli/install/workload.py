@@ -1,0 +1,194 @@
+"""Namespace, Deployment and services of the controller; the installation as files, in the order of application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tf_dist.cli.install import rbac
+from tf_dist.cli.install.crds import definitions
+from tf_dist.cli.install.install_options import CONTROLLER, SELECTOR, InstallOptions, Manifest, metadata
+from tf_dist.cli.install.rbac import (
+    admission_leader_roles,
+    controller_roles,
+    driver_roles,
+    integration_cluster_roles,
+    node_roles,
+    user_roles,
+)
+from tf_dist.controller.leases import lease
+from tf_dist.controller.leases.lease import SYSTEM_NAMESPACE_VARIABLE
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.names import SYSTEM_NAMESPACE
+
+_PORT: Final = 8080
+_USER: Final = 65532
+# Namespaces that Kubernetes makes itself.
+_NODE_AFFINITY_THERE: Final = frozenset({"default", "kube-system", "kube-public"})
+
+
+def namespace(name: str) -> list[Manifest]:
+    """A namespace of tf-dist, unless it is one of Kubernetes' own."""
+    if name in _NODE_AFFINITY_THERE:
+        return []
+    levels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    return [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata(name, labels=levels)}]
+
+
+def workload(settings: InstallOptions) -> list[Manifest]:
+    """The Deployment with its Leases, its disruption budget and the service that its metrics are read from."""
+    monitor = [_service_monitor(settings)] if settings.service_monitor else []
+    held = rbac.lease_objects(rbac.controller_leases(settings), lease.DRIVER_CONTROLLER)
+    return [*held, _deployment(settings), _budget(settings), _service(settings), *monitor]
+
+
+def _deployment(settings: InstallOptions) -> Manifest:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(CONTROLLER, settings.into, SELECTOR),
+        "spec": {
+            "replicas": settings.replicas,
+            "selector": {"matchLabels": SELECTOR},
+            # One of the new ones first: a rollout never leaves the jobs without a stand-by.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {"metadata": {"labels": metadata("", labels=SELECTOR)["labels"]}, "spec": _pod(settings)},
+        },
+    }
+
+
+def _pod(settings: InstallOptions) -> Manifest:
+    # Other namespaces may have no room for this class: quotas and admission keep it to Kubernetes' own.
+    priority = {"priorityClassName": "system-cluster-critical"} if settings.into == "kube-system" else {}
+    return {
+        "serviceAccountName": CONTROLLER,
+        "automountServiceAccountToken": True,
+        **priority,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        # It ends within 18 seconds, also when the API server does not answer.
+        "terminationGracePeriodSeconds": 30,
+        "topologySpreadConstraints": [_spread("kubernetes.io/hostname"), _spread("topology.kubernetes.io/zone")],
+        "containers": [_container(settings)],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "16Mi"}}],
+    }
+
+
+def _spread(over: str) -> Manifest:
+    return {
+        "maxSkew": 1,
+        "topologyKey": over,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": SELECTOR},
+    }
+
+
+def _container(settings: InstallOptions) -> Manifest:
+    only = [f"--namespace={one}" for one in settings.namespaces]
+    volcano = ["--volcano-jobs"] if settings.volcano_jobs else []
+    named = settings.gang_scheduler != GangScheduler.BUILTIN
+    gang = [f"--gang-scheduler={settings.gang_scheduler}"] if named else []
+    system = settings.system_namespace
+    environment = {"env": [{"name": SYSTEM_NAMESPACE_VARIABLE, "value": system}]} if system != SYSTEM_NAMESPACE else {}
+    return {
+        "name": "controller",
+        "image": settings.image,
+        "args": ["controller", f"--metrics-port={_PORT}", "--log-format=json", *only, *volcano, *gang],
+        **environment,
+        "ports": [{"name": "metrics", "containerPort": _PORT}],
+        # A cold start lists every job and pod before it says anything.
+        "startupProbe": {**_probe("/healthz"), "periodSeconds": 2, "failureThreshold": 60},
+        "livenessProbe": {**_probe("/healthz"), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
+        "readinessProbe": {**_probe("/readyz"), "periodSeconds": 5, "timeoutSeconds": 5},
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+
+
+def _probe(path: str) -> Manifest:
+    return {"httpGet": {"path": path, "port": "metrics"}}
+
+
+def _budget(settings: InstallOptions) -> Manifest:
+    """At most one at a time: a single replica must not stand in the way of a drain."""
+    return {
+        "apiVersion": settings.budgets.value,
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(CONTROLLER, settings.into),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": SELECTOR}},
+    }
+
+
+def _service(settings: InstallOptions) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(f"{CONTROLLER}-metrics", settings.into, SELECTOR),
+        "spec": {"selector": SELECTOR, "ports": [{"name": "metrics", "port": _PORT, "targetPort": "metrics"}]},
+    }
+
+
+def _service_monitor(settings: InstallOptions) -> Manifest:
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": metadata(CONTROLLER, settings.into),
+        "spec": {
+            "selector": {"matchLabels": SELECTOR},
+            "endpoints": [{"port": "metrics", "interval": "30s"}],
+        },
+    }
+
+
+Files = Mapping[str, list[Manifest]]
+
+_KUSTOMIZATION: Final = "kustomization.yaml"
+
+
+def manifest_files(settings: InstallOptions) -> Files:
+    """Every object that is installed, by the file it belongs in."""
+    parts = {f"crds/{one['metadata']['name']}.yaml": [one] for one in definitions(settings)}
+    if settings.only_definitions:
+        return parts
+    parts["roles.yaml"] = [*user_roles(settings), *node_roles()]
+    shared = rbac.lease_objects(rbac.admission_leader_leases(settings), lease.DRIVER_ADMISSION_LEADER)
+    parts["system.yaml"] = [*namespace(settings.system_namespace), *admission_leader_roles(settings), *shared]
+    for one in settings.drivers:
+        parts[f"driver-{one}.yaml"] = _driver(one, settings)
+    if flavors := integration_cluster_roles(settings):
+        parts["flavors.yaml"] = flavors
+    if settings.controller:
+        home = namespace(settings.into) if settings.into != settings.system_namespace else []
+        parts["controller.yaml"] = [*home, *controller_roles(settings), *workload(settings)]
+    return parts
+
+
+def kustomize_tree(settings: InstallOptions) -> Files:
+    """``manifest_files`` as a folder for ``kubectl apply -k``.
+
+    Beside what is applied there is ``driver/``: an account for drivers without a controller, to be put into a
+    namespace by an overlay.
+    """
+    applied = manifest_files(settings)
+    folder = {**applied, _KUSTOMIZATION: [_kustomization(applied)]}
+    if settings.only_definitions:
+        return folder
+    driver = _driver("default", settings)
+    return {**folder, "driver/driver.yaml": driver, f"driver/{_KUSTOMIZATION}": [_kustomization(["driver.yaml"])]}
+
+
+def _driver(namespace: str, settings: InstallOptions) -> list[Manifest]:
+    return driver_roles(namespace, volcano=settings.volcano_jobs, gang_schedulers=settings.others)
+
+
+def _kustomization(resources: Iterable[str]) -> Manifest:
+    return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": list(resources)}

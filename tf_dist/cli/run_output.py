@@ -1,0 +1,260 @@
+"""Output of ``tf-dist run``: live table or plain lines while it runs, and its summary."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from tf_dist.cli import output
+from tf_dist.cli.job_output import LinePrefixes, show_findings
+from tf_dist.cli.output import STATE_STYLES, format_duration, format_number
+from tf_dist.client import exit_codes
+from tf_dist.client.log_follower import LogLine
+from tf_dist.client.monitor import NO_PROGRESS, JobSnapshot, JobView
+from tf_dist.client.progress_lines import state_changes, visible_text
+from tf_dist.client.run_session import RunEnd, RunResult
+from tf_dist.client.stored_jobs import now
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.pods import disruption_counts
+from tf_dist.core.api.status import LIVE
+from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
+from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+_TF_DIST: Final = "tf-dist"
+_REFRESH: Final = 0.25
+_SPOKEN: Final = ("step", "loss", "accuracy")
+
+
+def view_of(job: Job, *, data_wanted: bool) -> JobView:
+    """The view for where the output goes; beside data it goes to standard error."""
+    stream = sys.stderr if data_wanted else sys.stdout
+    if output.rich_wanted(stream):
+        return LiveView(job, error=data_wanted)
+    return PlainView(job, output.note if data_wanted else output.line)
+
+
+class PlainView:
+    """Lines: those of the replicas, and one for each change of state."""
+
+    tick: float | None = None
+
+    def __init__(self, job: Job, write: Callable[[str], None]) -> None:
+        self._prefixes = LinePrefixes(job)
+        self._write = write
+        self._shown: dict[str, str] = {}
+
+    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
+        """Write what is new."""
+        if lines:
+            self._write(self._prefixes.lines((line.source, line.text) for line in lines))
+        for text in state_changes(scene, self._shown):
+            self.say(text)
+        output.flush()
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line with our own name before it."""
+        self._write(self._prefixes.line(_TF_DIST, text))
+        output.flush()
+
+    def close(self) -> None:
+        """Nothing to take away."""
+
+
+class LiveView:
+    """A table that is drawn anew below the log lines."""
+
+    tick: float | None = _REFRESH
+
+    def __init__(self, job: Job, *, error: bool) -> None:
+        from rich.live import Live
+
+        self._prefixes = LinePrefixes(job)
+        self._console = output.console(error=error)
+        self._started = time.monotonic()
+        self._drawn = 0.0
+        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
+        self._live.start()
+
+    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
+        """Print lines above the table, and draw the table again if it is time."""
+        if lines:
+            self._console.print(self._text(lines))
+        now = time.monotonic()
+        if now - self._drawn >= _REFRESH or lines:
+            self._drawn = now
+            self._live.update(self._table(scene, now), refresh=True)
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line above the table."""
+        from rich.text import Text
+
+        self._console.print(Text(text, style=style or "bold"))
+
+    def close(self) -> None:
+        """Take the table away."""
+        self._live.stop()
+
+    def _text(self, lines: list[LogLine]) -> Any:
+        from rich.text import Text
+
+        text = Text()
+        for count, line in enumerate(lines):
+            prefix = self._prefixes.plain(line.source)
+            text.append(("\n" if count else "") + prefix, style=self._prefixes.colour(line.source))
+            text.append_text(Text.from_ansi(f" {visible_text(line.text)}"))
+        return text
+
+    def _table(self, scene: JobSnapshot, now: float) -> Table:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        title = f"{scene.job.key.name}: {scene.state}, {format_duration(now - self._started)}"
+        metrics = _metrics(scene)
+        table = Table(
+            title=title, box=SIMPLE_HEAD, title_justify="left", caption=_caption(scene), caption_justify="left"
+        )
+        for name in ("replica", "state", "node", "restarts", *metrics, "last line"):
+            table.add_column(name, justify="right" if name in (*metrics, "restarts", "last line") else "left")
+        for row in scene.replicas:
+            progress = scene.progress.get(row.replica, NO_PROGRESS)
+            heard = scene.heard.get(row.replica)
+            table.add_row(
+                f"[{self._prefixes.colour(str(row.replica))}]{row.replica}[/]",
+                f"[{STATE_STYLES.get(row.state, 'default')}]{row.state}[/]",
+                row.node,
+                str(row.restarts or ""),
+                *(format_number(progress.metrics.get(name)) for name in metrics),
+                "" if heard is None else f"{int(now - heard)}s ago",
+            )
+        return table
+
+
+def _metrics(scene: JobSnapshot) -> tuple[str, ...]:
+    """Step, loss and accuracy, and one more if the job speaks of others only."""
+    spoken = {name for progress in scene.progress.values() for name in progress.metrics}
+    known = tuple(name for name in _SPOKEN if name in spoken or name in ("step", "loss"))
+    return known if spoken & set(_SPOKEN) or not spoken else (*known, min(spoken))
+
+
+def _caption(scene: JobSnapshot) -> str | None:
+    details = [f"{row.replica}: {row.detail}" for row in scene.replicas if row.detail and row.state != "Running"]
+    status = scene.status
+    waiting = [status.told] if (status.admission is None or status.stalled) and status.told else []
+    return "\n".join([*waiting, *details]) or None
+
+
+_EXIT_CODES: Final = {
+    Outcome.SUCCEEDED: exit_codes.SUCCEEDED,
+    Outcome.FAILED: exit_codes.FAILED,
+    Outcome.STOPPED: exit_codes.FAILED,
+    Outcome.EVICTED: exit_codes.RETRYABLE,
+    Outcome.OPEN: exit_codes.FAILED,
+}
+
+
+# While its last pods are stopping a job is Completing or Terminating; how it came out is certain by then.
+_WORDS: Final = {Outcome.SUCCEEDED: "Succeeded", Outcome.FAILED: "Failed", Outcome.EVICTED: "Evicted"}
+
+
+def run_exit_code(result: RunResult) -> int:
+    """The exit code of a run. One that was given up while it waited for a place is worth another try."""
+    status = result.scene.status
+    match result.end:
+        case RunEnd.SIGNAL:
+            return exit_codes.SIGNAL_BASE + result.signal
+        case RunEnd.NEVER_FITS:
+            return exit_codes.USAGE
+        case RunEnd.TIMEOUT:
+            return exit_codes.FAILED if status.admission is not None else exit_codes.RETRYABLE
+    return _EXIT_CODES[job_outcome(result.scene.job, status)]
+
+
+def run_state(result: RunResult) -> str:
+    """How it came out, in a word or two."""
+    match result.end:
+        case RunEnd.SIGNAL:
+            return f"interrupted by {signal.Signals(result.signal).name}"
+        case RunEnd.TIMEOUT:
+            return "given up: the time is over"
+        case RunEnd.NEVER_FITS:
+            return "never started"
+    return _WORDS.get(job_outcome(result.scene.job, result.scene.status), result.scene.state)
+
+
+def run_findings(result: RunResult) -> tuple[Diagnosis, ...]:
+    """What is to be said about a run that did not succeed."""
+    scene = result.scene
+    if result.end is RunEnd.SIGNAL or job_outcome(scene.job, scene.status) is Outcome.SUCCEEDED:
+        return ()
+    return diagnose(scene.job, scene.status, scene.pods, now())
+
+
+def show_summary(result: RunResult, kept: str) -> None:
+    """The summary for people; ``kept``: where what was kept is, if anything was."""
+    scene, code = result.scene, run_exit_code(result)
+    style = "green bold" if code == exit_codes.SUCCEEDED else "red bold"
+    output.line()
+    output.line(f"{output.styled(scene.job.key.name, 'bold')}: {output.styled(run_state(result), style)}")
+    progress = scene.result
+    for name, value in sorted(progress.metrics.items(), key=lambda item: (item[0] != "accuracy", item[0])):
+        _fact(name, format_number(value))
+    _fact("checkpoint", progress.checkpoint)
+    _fact("duration", format_duration(result.seconds))
+    _fact("restarts", _restarts(scene))
+    _fact("disruptions", disruption_counts(scene.status.disruptions))
+    _fact("kept in", kept)
+    show_findings(run_findings(result))
+
+
+def _fact(name: str, value: str) -> None:
+    if value:
+        output.line(f"  {name + ':':<12} {value}")
+
+
+def _restarts(scene: JobSnapshot) -> str:
+    causes = restarts_by_cause(scene)
+    total = sum(causes.values())
+    return f"{total} ({', '.join(f'{count} × {cause}' for cause, count in causes.items())})" if total else "0"
+
+
+def restarts_by_cause(scene: JobSnapshot) -> dict[str, int]:
+    """Restarts of the whole run, those of containers inside their pods included."""
+    # The status of a job that has ended counts those of its last pods already.
+    living = sum(pod.restarts for pod in scene.pods) if scene.status.phase in LIVE else 0
+    inside = scene.status.container_restarts + living
+    return {**scene.status.restarts, **({"container restarted in its pod": inside} if inside else {})}
+
+
+def run_report(result: RunResult, kept: str) -> dict[str, Any]:
+    """The summary for programs."""
+    scene, progress = result.scene, result.scene.result
+    replicas = [
+        {"name": str(row.replica), "state": row.state, "restarts": row.restarts}
+        | {"metrics": dict(scene.progress[row.replica].metrics) if row.replica in scene.progress else {}}
+        for row in scene.replicas
+    ]
+    return {
+        "name": scene.job.key.name,
+        "namespace": scene.job.key.namespace,
+        "end": result.end.value,
+        "state": run_state(result),
+        "reason": scene.status.reason,
+        "message": scene.status.message,
+        "exitCode": run_exit_code(result),
+        "seconds": round(result.seconds, 3),
+        "metrics": dict(progress.metrics),
+        "checkpoint": progress.checkpoint,
+        "restarts": restarts_by_cause(scene),
+        "disruptions": dict(scene.status.disruptions),
+        "replicas": replicas,
+        "findings": [asdict(one) for one in run_findings(result)],
+        "kept": kept or None,
+    }

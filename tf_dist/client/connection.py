@@ -1,0 +1,99 @@
+"""Connection to a cluster: the named one, the local one or the kubeconfig's; and whose its definitions are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from tf_dist.cluster.api import Cluster, Object, Resource
+from tf_dist.errors import Forbidden, InvalidJob, NotFound, Problem, Rejected
+
+if TYPE_CHECKING:
+    from tf_dist.cluster.client.client_config import KubeContext
+
+
+PART_OF: Final = "app.kubernetes.io/part-of"
+TF_DIST: Final = "tf-dist"
+VOLCANO_JOBS_DEFINITION: Final = "jobs.batch.volcano.sh"
+_DEFINITIONS: Final = Resource(
+    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False
+)
+
+
+def get_definition(cluster: Cluster, name: str) -> Object | None:
+    """The definition of that name; None where there is none."""
+    try:
+        return cluster.get(_DEFINITIONS, None, name)
+    except NotFound:
+        return None
+
+
+def is_tf_dist_definition(definition: Object) -> bool:
+    """Whether tf-dist may replace it: its label says so."""
+    return (definition["metadata"].get("labels") or {}).get(PART_OF) == TF_DIST
+
+
+def refuse_beside_volcano(cluster: Cluster, name: str) -> None:
+    """Rejected when a Job would be driven here beside Volcano's controller. Who may not look is not stopped."""
+    try:
+        there = get_definition(cluster, VOLCANO_JOBS_DEFINITION)
+    except Forbidden:
+        return
+    if there is not None and not is_tf_dist_definition(there):
+        raise Rejected(
+            f"Job {name} is Volcano's to drive: the cluster has its definition {VOLCANO_JOBS_DEFINITION}",
+            hint="hand it over: tf-dist submit; or make it a TFJob: tf-dist convert FILE --to kubeflow.org/v1",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A cluster to work on. ``namespace``: where things are that say nothing else; never empty.
+
+    ``place``: what further clients are made of; None for the lasting local cluster, which drives its jobs itself.
+    """
+
+    cluster: Cluster
+    namespace: str
+    name: str
+    place: KubeContext | None = None
+
+    @property
+    def here(self) -> bool:
+        """Whether its nodes are this machine, as far as one can tell: folders of this machine mean something there."""
+        return self.place is None or urlsplit(self.place.server).hostname in ("127.0.0.1", "::1", "localhost")
+
+    def hurry(self) -> None:
+        """The process is asked to stop: a cluster that does not answer must not hold that up."""
+        from tf_dist.cluster.client.rest import RestCluster
+
+        if isinstance(self.cluster, RestCluster):
+            self.cluster.hurry()
+
+    def close(self) -> None:
+        """Close what the client keeps open."""
+        from tf_dist.cluster.client.rest import RestCluster
+
+        if isinstance(self.cluster, RestCluster):
+            self.cluster.close()
+
+
+def connect(kubeconfig: str = "", context: str = "", *, local: bool = False) -> Connection:
+    """The cluster that these name, else the lasting local one if it is up, else that of the pod or kubeconfig at hand.
+
+    Unavailable, with every way to one, when there is none; ClusterError when the named one cannot be had.
+    """
+    from tf_dist.cluster.client import client_config
+    from tf_dist.local import daemon_control as lasting
+
+    if local and (kubeconfig or context):
+        other = "--kubeconfig" if kubeconfig else "--context"
+        raise InvalidJob([Problem("--local", f"it names one cluster, and {other} another", "leave one of them out")])
+    if local:
+        return Connection(lasting.connect(), "default", "the local cluster")
+    if not kubeconfig and not context and (endpoint := lasting.daemon_status()) is not None:
+        return Connection(lasting.daemon_client(endpoint), "default", "the local cluster")
+    place = client_config.load_config(kubeconfig or None, context or None)
+    name = "the cluster of this pod" if place.name == client_config.IN_CLUSTER else f"context {place.name}"
+    return Connection(place.cluster(), place.namespace, name, place)

@@ -1,0 +1,32 @@
+"""Exit codes: a contract with scripts and pipelines."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tf_dist import errors
+
+SUCCEEDED: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+RETRYABLE: Final = 75  # EX_TEMPFAIL: the same command may work later
+BROKEN_PIPE: Final = 141
+SIGNAL_BASE: Final = 128
+
+_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
+    (errors.InvalidJob, USAGE),
+    (errors.JobEvicted, RETRYABLE),
+    (errors.AdmissionTimeout, RETRYABLE),
+    (errors.JobFailed, FAILED),
+    (errors.JobTimeout, FAILED),
+    (errors.Unavailable, RETRYABLE),
+    (errors.Throttled, RETRYABLE),
+    (errors.Conflict, RETRYABLE),
+    (errors.Gone, RETRYABLE),
+    (errors.ClusterError, USAGE),
+)
+
+
+def exit_code_of_error(error: errors.TFDistError) -> int:
+    """The exit code that tells what kind of error it was."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

@@ -1,0 +1,217 @@
+"""Jobs and companion objects of files, with all problems of all files together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from tf_dist.client.yaml_files import FileProblem, YamlDocument, read_yaml_file, read_yaml_text
+from tf_dist.errors import InvalidJob, Problem
+
+if TYPE_CHECKING:
+    from tf_dist.core.api.job import Job
+    from tf_dist.core.api.overrides import Override
+    from tf_dist.core.dialects import Parsed
+    from tf_dist.core.gang.types import Queue
+
+QUEUE: Final = "Queue"
+COMPANION_KINDS: Final = ("ConfigMap", "Secret", "PersistentVolumeClaim", "Service")
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedJob:
+    """A job of a file: as written (with overrides), and as read."""
+
+    written: YamlDocument
+    parsed: Parsed
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        return self.parsed.job
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What is submitted: the user's own words, without the defaults."""
+        return dict(self.written.content)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """Everything that some files hold; queues are among the companions."""
+
+    jobs: tuple[LoadedJob, ...] = ()
+    companions: tuple[YamlDocument, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
+
+    @property
+    def errors(self) -> tuple[FileProblem, ...]:
+        """The problems that keep the files from being used."""
+        return tuple(found for found in self.problems if not found.warning)
+
+
+class InvalidFiles(InvalidJob):
+    """Files that cannot be used; ``found`` says where each problem is."""
+
+    def __init__(self, found: Iterable[FileProblem]) -> None:
+        self.found = tuple(found)
+        super().__init__(one.problem for one in self.found)
+
+
+@dataclass
+class _Collector:
+    jobs: list[LoadedJob] = field(default_factory=list)
+    companions: list[YamlDocument] = field(default_factory=list)
+    queues: list[tuple[YamlDocument, Queue]] = field(default_factory=list)
+    problems: list[FileProblem] = field(default_factory=list)
+
+    def add(self, written: YamlDocument, found: Iterable[Problem], *, warning: bool = False) -> None:
+        for problem in found:
+            line = written.line(problem.path)
+            self.problems.append(FileProblem(written.file, written.number, line, problem, warning))
+
+
+def load_job_files(
+    files: Sequence[str],
+    overrides: Sequence[Override] = (),
+    *,
+    texts: Mapping[str, str] | None = None,
+    change: Callable[[Any], Any] = lambda content: content,
+) -> JobFiles:
+    """The jobs of the files, with ``overrides`` applied to each; problems are collected, not raised.
+
+    ``texts``: files that are at hand as text. ``change``: what else is done to each job; may raise InvalidJob.
+    """
+    from tf_dist.core.api.overrides import apply_overrides
+
+    collector = _Collector()
+    for name in files:
+        documents, problems = read_yaml_text(name, texts[name]) if texts and name in texts else read_yaml_file(name)
+        collector.problems += problems
+        broken = {problem.number for problem in problems}
+        for written in documents:
+            if written.number in broken:
+                continue
+            if _is_queue(written.content):
+                _add_queue(collector, written)
+            elif _is_companion(written.content):
+                collector.companions.append(written)
+                collector.add(written, _companion_problems(written.content))
+            else:
+                _add_job(collector, written, lambda content: change(apply_overrides(content, overrides)))
+    _check_queues_together(collector)
+    collector.problems += _duplicate_names(collector)
+    return JobFiles(tuple(collector.jobs), tuple(collector.companions), tuple(collector.problems))
+
+
+def _add_job(collector: _Collector, written: YamlDocument, change: Callable[[Any], Any]) -> None:
+    from tf_dist.core.dialects import parse
+
+    try:
+        changed = YamlDocument(written.file, written.number, change(written.content), written.node)
+        parsed = parse(changed.content)
+    except InvalidJob as error:
+        collector.add(written, error.problems)
+        return
+    collector.add(written, parsed.warnings, warning=True)
+    collector.jobs.append(LoadedJob(changed, parsed))
+
+
+def _is_queue(content: Any) -> bool:
+    if not isinstance(content, Mapping) or content.get("kind") != QUEUE:
+        return False
+    from tf_dist.core.gang.resources.queue_resource import is_queue
+
+    return is_queue(content)
+
+
+def _add_queue(collector: _Collector, written: YamlDocument) -> None:
+    from tf_dist.core.gang.resources.queue_resource import parse_queue
+
+    try:
+        parsed = parse_queue(written.content)
+    except InvalidJob as error:
+        collector.add(written, error.problems)
+        return
+    collector.add(written, parsed.warnings, warning=True)
+    collector.companions.append(written)
+    collector.queues.append((written, parsed.queue))
+
+
+def _check_queues_together(collector: _Collector) -> None:
+    """What is wrong with the queues of all files together."""
+    if not collector.queues:
+        return
+    from tf_dist.core.gang.resources.queue_resource import check_together
+
+    for position, problem, warning in check_together([queue for _, queue in collector.queues]):
+        collector.add(collector.queues[position][0], [problem], warning=warning)
+
+
+def _is_companion(content: Any) -> bool:
+    return isinstance(content, Mapping) and content.get("kind") in COMPANION_KINDS
+
+
+def _companion_problems(content: Mapping[str, Any]) -> Iterator[Problem]:
+    if content.get("apiVersion") != "v1":
+        yield Problem("apiVersion", f"a {content['kind']} is of apiVersion v1, not {content.get('apiVersion')!r}")
+    metadata = content.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        what = "is missing" if name is None else f"{name!r} is no name"
+        yield Problem("metadata.name", what, "lower-case letters, digits and - (at most 253)")
+
+
+def _duplicate_names(collector: _Collector) -> Iterator[FileProblem]:
+    """One name, two objects: the second would be refused by the cluster after the first had started."""
+    seen: dict[tuple[str, str, str], YamlDocument] = {}
+    for written in [*(entry.written for entry in collector.jobs), *collector.companions]:
+        metadata = written.content.get("metadata") or {}
+        kind = str(written.content["kind"])
+        space = "" if kind == QUEUE else metadata.get("namespace") or "default"
+        key = (kind, space, str(metadata.get("name")))
+        if key in seen and metadata.get("name"):
+            message = f"{key[0]} {key[2]} is there twice: in {_where(seen[key])} too"
+            problem = Problem("metadata.name", message, "give one of them another name")
+            yield FileProblem(written.file, written.number, written.line("metadata.name"), problem)
+        seen[key] = written
+
+
+def _where(written: YamlDocument) -> str:
+    return f"{written.file}, document {written.number}" if written.number else written.file
+
+
+def require_valid(bundle: JobFiles) -> JobFiles:
+    """The bundle; InvalidFiles if it cannot be used."""
+    if bundle.errors:
+        raise InvalidFiles(bundle.problems)
+    return bundle
+
+
+def one_job(bundle: JobFiles) -> LoadedJob:
+    """The only job of a bundle; InvalidFiles if there is none or more than one."""
+    require_valid(bundle)
+    if len(bundle.jobs) == 1:
+        return bundle.jobs[0]
+    if not bundle.jobs:
+        first = bundle.companions[0]
+        problem = Problem("", "there is no job in it", "a job begins with apiVersion: kubeflow.org/v1, kind: TFJob")
+        raise InvalidFiles([FileProblem(first.file, None, 0, problem)])
+    second = bundle.jobs[1].written
+    names = ", ".join(entry.job.key.name for entry in bundle.jobs)
+    problem = Problem("", f"one job is run at a time, and there are {len(bundle.jobs)}: {names}", _SEVERAL)
+    raise InvalidFiles([FileProblem(second.file, second.number, second.line(""), problem)])
+
+
+_SEVERAL: Final = "put each in a file of its own, or run them together: tf-dist local up, tf-dist submit"
+
+
+def problem_text(found: FileProblem) -> str:
+    """``file:line: document 2: path: message``, without the hint."""
+    place = f"{found.file}:{found.line}" if found.line else found.file
+    document = f" document {found.number}:" if found.number else ""
+    path = f" {found.problem.path}:" if found.problem.path else ""
+    return f"{place}:{document}{path} {found.problem.message}"

@@ -1,0 +1,362 @@
+"""Launcher: one try of a step, from its options to the end of its job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+from tf_dist.client import exit_codes
+from tf_dist.client.connection import Connection, connect
+from tf_dist.client.inline_driver import inline_driver
+from tf_dist.client.job_files import JobFiles, LoadedJob, problem_text
+from tf_dist.client.launch import contract
+from tf_dist.client.launch.launcher_arguments import LauncherOptions
+from tf_dist.client.launch.log_writer import LogWriter
+from tf_dist.client.launch.step_cleanup import StepShutdown
+from tf_dist.client.launch.step_job import Interrupted, StepJobCreator, step_document
+from tf_dist.client.launch.step_outputs import GpuUsage, ProgressFile, StepOutputs, progress_outputs
+from tf_dist.client.log_follower import log_opener
+from tf_dist.client.monitor import JobMonitor, JobView, monitoring
+from tf_dist.client.progress_lines import prefix_width, show_warnings
+from tf_dist.client.stored_jobs import StoredJob, now
+from tf_dist.client.submission import TargetNamespaces, create_companion
+from tf_dist.client.wait import TRANSIENT_ERRORS
+from tf_dist.cluster.api import Cluster, LogOptions, Object
+from tf_dist.controller.observability.signals import Signals
+from tf_dist.core.api.job import CleanPodPolicy, JobKey
+from tf_dist.core.api.status import SUCCESSFUL, Status
+from tf_dist.core.api.timestamps import parse_time
+from tf_dist.core.diagnostics.diagnose import diagnose
+from tf_dist.core.diagnostics.metrics_parser import Progress
+from tf_dist.core.diagnostics.outcome import Outcome, is_suspended, job_outcome
+from tf_dist.core.steps import wait_result
+from tf_dist.core.steps.wait_result import WaitLimits
+from tf_dist.errors import ClusterError, TFDistError
+
+_EVERY: Final = 1.0  # seconds between two writes of what training tells
+_SETTLE: Final = 30.0  # seconds for the driver to see to the pods of a job that has ended
+
+
+class StepEnd(StrEnum):
+    """Why a try ended; the value is the status that it reports, where the job itself has none."""
+
+    FINISHED = "Finished"
+    DELETED = "Deleted"
+    SIGNAL = "Terminated"
+    PENDING = "PendingTimeout"
+    TIMEOUT = "Timeout"
+    IMAGE = "ImageUnavailable"
+    INVALID = "InvalidSpec"
+
+
+_WORDS: Final = {Outcome.SUCCEEDED: "Succeeded", Outcome.FAILED: "Failed", Outcome.EVICTED: "Evicted"}
+_CODES: Final = {Outcome.SUCCEEDED: exit_codes.SUCCEEDED, Outcome.EVICTED: exit_codes.RETRYABLE}
+_DELETED: Final = "somebody deleted the job"
+_LIMITS: Final = {
+    wait_result.WaitEnd.TIMEOUT: StepEnd.TIMEOUT,
+    wait_result.WaitEnd.NOT_ADMITTED: StepEnd.PENDING,
+    wait_result.WaitEnd.IMAGE: StepEnd.IMAGE,
+    wait_result.WaitEnd.INVALID: StepEnd.INVALID,
+}
+
+
+class StepRun:
+    """``view``: what is shown; ``outputs`` and ``progress``: what is told; ``stopping``: what a signal does."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: StoredJob,
+        view: JobView,
+        outputs: StepOutputs,
+        progress: ProgressFile,
+        stopping: StepShutdown,
+        limits: WaitLimits,
+    ) -> None:
+        self._cluster = cluster
+        self._job = job
+        self._view = view
+        self._outputs = outputs
+        self._progress = progress
+        self._stopping = stopping
+        self._usage = GpuUsage()
+        self._started = time.monotonic()
+        self._limits = limits
+        self._why = ""
+        self._told = 0.0
+        self._complained = ""
+
+    def run(self, monitor: JobMonitor) -> int:
+        """See the job to its end; the exit code. ClusterError when it cannot be seen any more."""
+        end = self._until_end(monitor)
+        monitor.decided = True
+        match end:
+            case StepEnd.SIGNAL:
+                return self._stop(monitor)
+            case StepEnd.PENDING | StepEnd.TIMEOUT | StepEnd.IMAGE | StepEnd.INVALID:
+                self._view.say(f"{self._why}: deletes {self._job.shown}")
+                self._tell(monitor, self._end_values(monitor, end))
+                self._stopping.delete(monitor, until=None)
+            case StepEnd.FINISHED:
+                self._tell(monitor, self._end_values(monitor, end))
+                self._see_off(monitor)
+        return self._report(monitor, end)
+
+    # While it goes on
+
+    def _until_end(self, monitor: JobMonitor) -> StepEnd:
+        while True:
+            monitor.step(self._patience(monitor))
+            self._usage.note(monitor.watch.pods, now())
+            if (end := self._end(monitor)) is not None:
+                return end
+            self._tell_now_and_then(monitor)
+
+    def _end(self, monitor: JobMonitor) -> StepEnd | None:
+        scene, status = monitor.scene, monitor.scene.status
+        if monitor.watch.job is None:
+            self._why = _DELETED
+            return StepEnd.SIGNAL if monitor.signal else StepEnd.DELETED
+        result = job_outcome(scene.job, status)
+        if result is not Outcome.OPEN and not (result is Outcome.STOPPED and is_suspended(status)):
+            return StepEnd.FINISHED  # whatever else is asked: what it has come to is told
+        if monitor.signal:
+            return StepEnd.SIGNAL
+        found = wait_result.evaluate_wait(scene.job, self._dated(status), scene.pods, self._limits, now())
+        if found is None or found.end not in _LIMITS:
+            return None
+        self._why = found.message
+        return _LIMITS[found.end]
+
+    def _patience(self, monitor: JobMonitor) -> float | None:
+        """How long to wait for something to happen: for ever, unless a limit is near."""
+        due = wait_result.next_wait_limit(self._dated(monitor.scene.status), self._limits, now())
+        return None if due is None else max(0.0, due - now())
+
+    def _dated(self, status: Status) -> Status:
+        """Where no driver has written a status yet, the job has waited since it was made."""
+        made = parse_time(self._job.stored["metadata"].get("creationTimestamp"))
+        return status if status.created is not None else replace(status, created=made)
+
+    def _tell_now_and_then(self, monitor: JobMonitor) -> None:
+        """States at once, and what training tells not more often than people look."""
+        scene = monitor.scene
+        values = {"status": scene.state, "reason": scene.status.why, "message": scene.status.told}
+        if scene.result.checkpoint:
+            values["checkpoint"] = scene.result.checkpoint
+        if time.monotonic() - self._told >= _EVERY:
+            self._told = time.monotonic()
+            values |= progress_outputs(scene.result)
+            self._progress.show(scene.result)
+        self._put(values)
+
+    # How it ends
+
+    def _end_values(self, monitor: JobMonitor, end: StepEnd) -> dict[str, str]:
+        scene, failure = monitor.scene, monitor.scene.status.failure
+        result = job_outcome(scene.job, scene.status)
+        word = _WORDS.get(result, scene.state) if end is StepEnd.FINISHED else end.value
+        failed = failure is not None and result is not Outcome.SUCCEEDED
+        return {
+            "status": word,
+            "reason": scene.status.why if end is StepEnd.FINISHED else end.value,
+            "message": self._why or scene.status.told,
+            "replica": failure.replica if failed and failure else "",
+            "exit-code": "" if not failed or failure is None or failure.code is None else str(failure.code),
+        }
+
+    def _tell(self, monitor: JobMonitor, values: dict[str, str]) -> None:
+        """Everything that is known."""
+        self._usage.note(monitor.watch.pods, now())
+        used = {
+            "gpu-seconds": f"{self._usage.gpu_seconds(now()):.0f}",
+            "duration": f"{time.monotonic() - self._started:.0f}",
+        }
+        self._put(progress_outputs(monitor.scene.result) | used | values)
+
+    def _put(self, values: dict[str, str]) -> None:
+        self._outputs.put(values)
+        if self._outputs.problem and self._outputs.problem != self._complained:
+            self._complained = self._outputs.problem
+            self._view.say(self._outputs.problem)
+
+    def _stop(self, monitor: JobMonitor) -> int:
+        """In the time that is left before SIGKILL."""
+        before = {"status": StepEnd.SIGNAL.value, "reason": StepEnd.SIGNAL.value}
+        self._tell(monitor, {**before, "message": "the launcher was asked to stop"})
+        fate = self._stopping.stop(monitor)
+        self._tell(monitor, {**before, "message": f"the launcher was asked to stop: {fate.why} ({fate.what} job)"})
+        return exit_codes.SIGNAL_BASE + monitor.signal
+
+    def _see_off(self, monitor: JobMonitor) -> None:
+        """Its last lines, and nothing left that its policy takes away: afterwards nobody may be there to do it.
+
+        A signal cuts that short: pods that were asked to end do so by themselves.
+        """
+        monitor.sync_pods()
+        monitor.drain(0)
+        until = time.monotonic() + _SETTLE
+        while self._unsettled(monitor) and not monitor.signal and time.monotonic() < until:
+            monitor.step(max(0.0, until - time.monotonic()))
+
+    def _unsettled(self, monitor: JobMonitor) -> bool:
+        job = monitor.watch.job
+        if job is None:
+            return False
+        if not job.status.finished:
+            return True
+        if job.job.run_policy.clean_pods is CleanPodPolicy.NONE:
+            return False
+        return any(_still_running(pod) for pod in monitor.watch.pods.values())
+
+    def _report(self, monitor: JobMonitor, end: StepEnd) -> int:
+        """The last word, to people and to the workflow; and on the job, so that it counts as told."""
+        scene, values = monitor.scene, self._end_values(monitor, end)
+        succeeded = end is StepEnd.FINISHED and scene.status.phase in SUCCESSFUL
+        self._progress.show(scene.result, done=succeeded)
+        if end is StepEnd.FINISHED and not succeeded:
+            for one in diagnose(scene.job, scene.status, scene.pods, now()):
+                self._view.say("\n".join(filter(None, (f"{one.level}: {one.summary}", one.detail, one.resolution))))
+        self._tell(monitor, values)
+        if end is StepEnd.FINISHED:
+            self._note_reported()
+        self._view.say(_last_line(self._job, values, scene.result))
+        match end:
+            case StepEnd.FINISHED:
+                return _CODES.get(job_outcome(scene.job, scene.status), exit_codes.FAILED)
+            case StepEnd.PENDING:
+                return exit_codes.RETRYABLE
+        return exit_codes.FAILED
+
+    def _note_reported(self) -> None:
+        """Not being able to costs no more than telling it once more at the next try."""
+        patch = {"metadata": {"annotations": {contract.REPORTED: "true"}, "uid": self._job.uid}}
+        with suppress(ClusterError):
+            self._cluster.patch(self._job.resource, self._job.namespace, self._job.name, patch)
+
+
+def _last_line(job: StoredJob, values: Mapping[str, str], progress: Progress) -> str:
+    told = [f"{name}={value:g}" for name, value in sorted(progress.metrics.items())]
+    told += [f"checkpoint={progress.checkpoint}"] if progress.checkpoint else []
+    message = f" ({values['message']})" if values["message"] else ""
+    return f"{job.shown} {values['status']}{message}{': ' if told else ''}{' '.join(told)}"
+
+
+def _still_running(pod: Object) -> bool:
+    """Whether nobody has asked it to end."""
+    alive = (pod.get("status") or {}).get("phase") in ("Pending", "Running")
+    return alive and "deletionTimestamp" not in pod["metadata"]
+
+
+_FOLLOW: Final = LogOptions(follow=True)
+_OWN_NAME: Final = len("tf-dist")
+_QUICK: Final = 5.0  # seconds that a request may take when the time is short
+
+
+def run_step(options: LauncherOptions, signals: Signals, log_writer: LogWriter) -> int:
+    """One try of the step; its exit code. TFDistError when it cannot even begin, or not go on."""
+    stopped: list[int] = []
+    signals.listen(stopped.append)
+    outputs = StepOutputs(options.out)
+    outputs.start("")
+    try:
+        connection = connect(options.kubeconfig, options.context)
+        signals.listen(lambda _: connection.hurry())
+        entry, bundle = step_document(options, connection.namespace)
+        step = _StepSetup(options, signals, log_writer, outputs, connection, entry)
+        outputs.put({"job": entry.job.key.name})
+        for found in bundle.problems:
+            log_writer.say(f"warning: {problem_text(found)} {found.problem.hint}".rstrip())
+        if stopped:
+            raise Interrupted(stopped[0])
+        return step.run(bundle)
+    except Interrupted as interrupted:
+        outputs.put({"status": "Terminated", "reason": "Terminated", "message": "stopped before the job was made"})
+        return exit_codes.SIGNAL_BASE + interrupted.number
+    except TFDistError as error:
+        outputs.put({"status": "Error", "reason": type(error).__name__, "message": str(error)})
+        raise
+
+
+class _StepSetup:
+    def __init__(
+        self,
+        options: LauncherOptions,
+        signals: Signals,
+        log_writer: LogWriter,
+        outputs: StepOutputs,
+        connection: Connection,
+        entry: LoadedJob,
+    ) -> None:
+        self._options = options
+        self._signals = signals
+        self._log_writer = log_writer
+        self._outputs = outputs
+        self._connection = connection
+        self._entry = entry
+        self._namespace = TargetNamespaces(options.namespace, connection.namespace).of(entry.written)
+
+    def run(self, bundle: JobFiles) -> int:
+        """Make or find the job, and see it to its end."""
+        cluster = self._connection.cluster
+        self._log_writer.width = max(prefix_width(self._entry.job), _OWN_NAME)
+        for written in bundle.companions:
+            create_companion(cluster, written, self._namespace, owner=self._base_name())
+        with show_warnings(self._log_writer), self._driven() as annotations:
+            placing = StepJobCreator(cluster, self._entry, self._namespace, self._signals, self._log_writer.say)
+            job = placing.place(annotations, None if self._connection.here else "")
+            self._log_writer.say(f"{job.shown} in namespace {job.namespace}")
+            try:
+                return self._see_to_its_end(job)
+            except TRANSIENT_ERRORS:
+                raise  # the next try finds it
+            except ClusterError:
+                _delete_abandoned_job(cluster, job)
+                raise
+
+    def _base_name(self) -> str:
+        """What the document calls the job: of every run of the workflow the same, as what stands beside it."""
+        name = self._entry.job.key.name
+        return name.rpartition("-")[0] if self._options.workflow_uid else name
+
+    @contextmanager
+    def _driven(self) -> Iterator[Mapping[str, str]]:
+        if not self._options.drive:
+            yield {}
+            return
+        key = JobKey(self._namespace, self._entry.job.key.name)
+        with inline_driver(self._connection, self._entry.job.dialect, key, takes_over=True) as annotations:
+            yield annotations
+
+    def _see_to_its_end(self, job: StoredJob) -> int:
+        cluster, options, log_writer = self._connection.cluster, self._options, self._log_writer
+        deadline = None if options.timeout is None else now() + options.timeout
+        with ExitStack() as stack:
+            quick: Cluster = cluster
+            if self._connection.place is not None:
+                quick = stack.enter_context(self._connection.place.cluster(connections=2, retries=0, timeout=_QUICK))
+            monitor = stack.enter_context(
+                monitoring(cluster, job, log_writer, self._signals, lambda _: log_opener(cluster, _FOLLOW))
+            )
+            launch = StepRun(
+                cluster,
+                job,
+                log_writer,
+                self._outputs,
+                ProgressFile(options.progress_file, options.total_steps),
+                StepShutdown(quick, job, options, self._connection.namespace, log_writer.say),
+                WaitLimits(admission=options.pending_timeout, deadline=deadline),
+            )
+            return launch.run(monitor)
+
+
+def _delete_abandoned_job(cluster: Cluster, job: StoredJob) -> None:
+    """Nobody will look at it any more."""
+    try:
+        cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
+    except ClusterError:
+        return

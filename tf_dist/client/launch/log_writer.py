@@ -1,0 +1,121 @@
+"""Log writer: standard output of the launcher, written by a thread so that a slow reader blocks no signal.
+
+A writer of its own thread: whoever reads may be slow, or stop reading, and the launcher must hear a signal all the
+same. While it is slow, replicas' logs are read more slowly; when the launcher is in a hurry lines are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from tf_dist.client.progress_lines import state_changes, visible_text
+
+if TYPE_CHECKING:
+    from tf_dist.client.log_follower import LogLine
+    from tf_dist.client.monitor import JobSnapshot
+
+_MAX_BUFFERED: Final = 1 << 20  # characters that wait to be written
+_NAME: Final = "tf-dist"
+_DELAY: Final = 0.05  # seconds for which a line waits for others to be written with it
+
+
+class LogWriter:
+    """A ``View`` that writes lines to a descriptor. ``hurry``, from any thread, ends every wait for the reader."""
+
+    tick: float | None = None
+
+    def __init__(self, descriptor: int, width: int = 0) -> None:
+        self.width = width
+        self._descriptor = descriptor
+        self._waiting: deque[str] = deque()
+        self._size = 0
+        self._writing = False
+        self._hurried = False
+        self._closed = False
+        self._gone = False
+        self._shown: dict[str, str] = {}
+        self._state = threading.Condition()
+        self._thread = threading.Thread(target=self._write_all, name="relay", daemon=True)
+        self._thread.start()
+
+    @property
+    def behind(self) -> bool:
+        """Whether whoever reads is too slow, so that writers wait."""
+        return self._size >= _MAX_BUFFERED
+
+    # What is shown
+
+    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
+        """The lines, and a sentence for each change of state; waits while the reader is behind."""
+        texts = [self._line(line.source, line.text) for line in lines]
+        texts += [self._line(_NAME, text) for text in state_changes(scene, self._shown)]
+        if texts:
+            self._put("".join(texts))
+
+    def say(self, text: str, style: str = "") -> None:
+        """A word of tf-dist itself."""
+        self._put("".join(self._line(_NAME, part) for part in text.splitlines()))
+
+    def _line(self, source: str, text: str) -> str:
+        return f"{source:<{self.width}} | {visible_text(text)}\n"
+
+    # How it gets out
+
+    def hurry(self) -> None:
+        """Wait for the reader no more."""
+        with self._state:
+            self._hurried = True
+            self._state.notify_all()
+
+    def finish(self, patience: float) -> bool:
+        """Write what is left, for up to ``patience`` seconds; whether all of it got out. Nothing is shown after it."""
+        with self._state:
+            done = self._state.wait_for(lambda: self._gone or not (self._waiting or self._writing), patience)
+            self._closed = True
+            self._state.notify_all()
+        if done:
+            self._thread.join()
+        return done
+
+    def close(self) -> None:
+        """Leave what cannot be written."""
+        self.finish(0)
+
+    def _put(self, text: str) -> None:
+        with self._state:
+            self._state.wait_for(lambda: self._size < _MAX_BUFFERED or self._hurried or self._gone or self._closed)
+            if self._gone or self._closed or self._size >= _MAX_BUFFERED:
+                return
+            self._waiting.append(text)
+            self._size += len(text)
+            self._state.notify_all()
+
+    def _write_all(self) -> None:
+        while True:
+            with self._state:
+                self._state.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                text = "".join(self._waiting)
+                self._waiting.clear()
+                self._writing = True
+            try:
+                _write(self._descriptor, text.encode(errors="backslashreplace"))
+            except OSError:
+                with self._state:
+                    self._gone = True  # whoever read has left: nobody is told any more, the job goes on
+            with self._state:
+                self._size -= len(text)
+                self._writing = False
+                self._state.notify_all()
+                if self._gone:
+                    return
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

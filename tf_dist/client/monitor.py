@@ -1,0 +1,387 @@
+"""Job monitor: follows a job, its pods and its logs, keeps a snapshot of them, and has it shown."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+from tf_dist.client.log_follower import ContainerInstance, LogEnded, LogFollower, LogLine, LogOpener
+from tf_dist.client.stored_jobs import StoredJob, now, pod_views, pods_of
+from tf_dist.client.wait import TRANSIENT_ERRORS, backoff_seconds
+from tf_dist.cluster.api import PODS, Cluster, Object, Resource
+from tf_dist.cluster.client.indexer import resource_version_of
+from tf_dist.cluster.client.informer import Informer
+from tf_dist.controller.observability.signals import Signals
+from tf_dist.core.api.assignment import largest_job
+from tf_dist.core.api.job import Job, ReplicaId
+from tf_dist.core.api.pods import PodView
+from tf_dist.core.api.status import Status, display_phase
+from tf_dist.core.diagnostics.diagnose import Category, Level, diagnose
+from tf_dist.core.diagnostics.metrics_parser import Progress, combine_progress
+from tf_dist.core.diagnostics.replicas import ReplicaState, leaders_first, replica_states
+from tf_dist.errors import ClusterError, NotFound
+
+NO_PROGRESS = Progress()
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnapshot:
+    """One moment. ``heard``: when each replica wrote its last line (monotonic seconds)."""
+
+    job: Job
+    status: Status = field(default_factory=Status)
+    pods: tuple[PodView, ...] = ()
+    replicas: tuple[ReplicaState, ...] = ()
+    progress: Mapping[ReplicaId, Progress] = field(default_factory=dict)
+    heard: Mapping[ReplicaId, float] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """The job's state in one word."""
+        return display_phase(self.status)
+
+    @property
+    def result(self) -> Progress:
+        """What the job as a whole has come to: the leader's word counts first."""
+        return combine_progress(
+            self.progress.get(replica, NO_PROGRESS) for replica in leaders_first(largest_job(self.job))
+        )
+
+    def with_objects(self, status: Status, pods: list[Object]) -> JobSnapshot:
+        """The scene once job and pods have changed."""
+        seen = pod_views(self.job, pods)
+        return replace(self, status=status, pods=seen, replicas=replica_states(self.job, status, seen))
+
+    def with_lines(self, lines: list[LogLine], now: float) -> JobSnapshot:
+        """The scene once some lines were read."""
+        if not lines:
+            return self
+        progress, heard = dict(self.progress), dict(self.heard)
+        for line in lines:
+            heard[line.replica] = now
+            if line.trains:
+                progress[line.replica] = progress.get(line.replica, NO_PROGRESS).after(line.text)
+        return replace(self, progress=progress, heard=heard)
+
+
+_MAX_LINES: Final = 10_000
+_BATCH: Final = 2_000
+_UNAVAILABLE_LIMIT: Final = 120.0  # seconds without an answer
+
+
+class ObjectsListed(NamedTuple):
+    """All objects of a kind, as of now."""
+
+    resource: Resource
+    items: list[Object]
+
+
+class ObjectChanged(NamedTuple):
+    """One object changed (DELETED: is gone)."""
+
+    resource: Resource
+    type: str
+    object: Object
+
+
+class SignalReceived(NamedTuple):
+    """A signal came to this process."""
+
+    number: int
+
+
+JobEvent = LogLine | LogEnded | ObjectsListed | ObjectChanged | SignalReceived | ClusterError
+
+
+class ObjectWatcher:
+    """Tells of every change of some objects, in a thread, until closed: an informer that puts them into a mailbox.
+
+    A cluster that is away for a moment is borne with; any other error ends up in the mailbox.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource,
+        namespace: str,
+        put: Callable[[Any], None],
+        *,
+        labels: str = "",
+        fields: str = "",
+    ) -> None:
+        self._resource = resource
+        self._put = put
+        self._reflector = Informer(
+            cluster,
+            resource,
+            changed=self._changed,
+            namespace=namespace,
+            labels=labels,
+            fields=fields,
+            restarted=self._restarted,
+            relisted=self._relisted,
+            pause=backoff_seconds,
+        )
+        self._reflector.start()
+
+    def close(self) -> None:
+        """End the watch and its thread."""
+        self._reflector.end()
+
+    def _relisted(self) -> None:
+        self._put(ObjectsListed(self._resource, self._reflector.items()))
+
+    def _changed(self, old: Object | None, new: Object | None) -> None:
+        stored = new or old
+        if stored is not None:
+            type_ = "DELETED" if new is None else "ADDED" if old is None else "MODIFIED"
+            self._put(ObjectChanged(self._resource, type_, stored))
+
+    def _restarted(self, _: str, cause: str) -> None:
+        problem = self._reflector.problem
+        if self._reflector.absent:
+            problem = NotFound(f"the cluster does not serve {self._resource.plural}")
+        if problem is None:
+            return
+        silent = time.monotonic() - self._reflector.last_response_at
+        if not isinstance(problem, TRANSIENT_ERRORS) or silent > _UNAVAILABLE_LIMIT:
+            self._reflector.end()
+            self._put(problem)
+
+
+class JobInformer:
+    """A job and its pods as they are, kept up to date by ``take`` with what others ``put`` in.
+
+    ``most_lines`` may wait to be taken, then their readers wait; ``batch``: the most that is taken at once.
+    """
+
+    def __init__(self, job: StoredJob, *, most_lines: int = _MAX_LINES, batch: int = _BATCH) -> None:
+        self.uid, self.name = job.uid, job.name
+        self.job: StoredJob | None = job
+        self.pods: dict[str, Object] = {}
+        self._resource = job.resource
+        self._batch = batch
+        self._items: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+        self._room = most_lines
+        self._roomy = threading.Condition()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of whoever waits for room: nobody takes anything any more."""
+        with self._roomy:
+            self._closed = True
+            self._roomy.notify_all()
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended, or is gone."""
+        return self.job is None or self.job.status.finished
+
+    def put(self, item: JobEvent) -> None:
+        """Add something; safe in a signal handler, except for lines, which wait for room."""
+        if isinstance(item, LogLine):
+            with self._roomy:
+                self._roomy.wait_for(lambda: self._room > 0 or self._closed)
+                self._room -= 1
+        self._items.put(item)
+
+    def take(self, timeout: float | None = None) -> list[JobEvent]:
+        """What has come, waiting for the first up to ``timeout`` seconds; the state is that after it."""
+        found: list[JobEvent] = []
+        with suppress(queue.Empty):
+            found.append(self._items.get(timeout=timeout))
+            while len(found) < self._batch:
+                found.append(self._items.get_nowait())
+        for item in found:
+            self.learn(item)
+        return found
+
+    def learn(self, item: JobEvent) -> None:
+        """Bring the state up to date with one item."""
+        match item:
+            case LogLine():
+                with self._roomy:
+                    self._room += 1
+                    self._roomy.notify()
+            case ClusterError():
+                raise item
+            case ObjectsListed() if item.resource is PODS:
+                self.pods = {pod["metadata"]["uid"]: pod for pod in item.items}
+            case ObjectChanged() if item.resource is PODS and item.type == "DELETED":
+                self.pods.pop(item.object["metadata"]["uid"], None)
+            case ObjectChanged() if item.resource is PODS:
+                known = self.pods.setdefault(item.object["metadata"]["uid"], item.object)
+                if resource_version_of(item.object) >= resource_version_of(
+                    known
+                ):  # a list may have told more than the watch yet
+                    self.pods[item.object["metadata"]["uid"]] = item.object
+            case ObjectsListed():
+                mine = [stored for stored in item.items if stored["metadata"]["uid"] == self.uid]
+                self.job = StoredJob(self._resource, mine[0]) if mine else None
+            case ObjectChanged() if item.object["metadata"]["uid"] == self.uid:
+                self.job = None if item.type == "DELETED" else StoredJob(self._resource, item.object)
+
+    def ended(self, instance: ContainerInstance) -> bool:
+        """Whether a container has ended, so that its log will end as well."""
+        pod = self.pods.get(instance.pod_uid)
+        if pod is None:
+            return True
+        status = pod.get("status") or {}
+        every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+        mine: Object = next((one for one in every if one["name"] == instance.container), {})
+        if (mine.get("restartCount") or 0) != instance.number:
+            return True
+        return "running" not in (mine.get("state") or {})
+
+
+class WatchingJobInformer(JobInformer):
+    """A mailbox into which a job and its pods are watched, by two watches of its own."""
+
+    def __init__(self, cluster: Cluster, job: StoredJob) -> None:
+        super().__init__(job)
+        fields = f"metadata.name={job.name}"
+        self._watchers = [
+            ObjectWatcher(cluster, job.resource, job.namespace, self.put, fields=fields),
+            ObjectWatcher(cluster, PODS, job.namespace, self.put, labels=job.selector),
+        ]
+
+    def close(self) -> None:
+        """End the watches."""
+        for watcher in self._watchers:
+            watcher.close()
+        super().close()
+
+
+def changed_pods(items: list[JobEvent]) -> Iterator[Object]:
+    """Every pod that a batch tells something new of."""
+    for item in items:
+        if isinstance(item, ObjectsListed) and item.resource is PODS:
+            yield from item.items
+        elif isinstance(item, ObjectChanged) and item.resource is PODS:
+            yield item.object
+
+
+_DRAIN: Final = 15.0  # seconds without a line after which the log of a container that has ended is given up
+
+
+class JobView(Protocol):
+    """Shows what happens; ``tick`` is how often it wants to be called when nothing does (None: never)."""
+
+    tick: float | None
+
+    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
+        """The scene has changed, or lines have come."""
+
+    def say(self, text: str, style: str = "") -> None:
+        """A word of tf-dist itself."""
+
+    def close(self) -> None:
+        """Leave the place to the summary."""
+
+
+class JobMonitor:
+    """What is seen of a job, in ``scene``; ``signal``: the first that came, ``signals``: how many have.
+
+    ``decided``: how it came out is known: from then on the scene takes in lines and nothing else.
+    """
+
+    def __init__(
+        self, cluster: Cluster, job: StoredJob, view: JobView, watch: JobInformer, following: LogFollower
+    ) -> None:
+        self.scene = JobSnapshot(job.job)
+        self.watch = watch
+        self.signal = 0
+        self.signals = 0
+        self.decided = False
+        self._cluster = cluster
+        self._job = job
+        self._view = view
+        self._following = following
+        self._warned: set[str] = set()
+
+    def step(self, patience: float | None) -> bool:
+        """Take in and show what has come, waiting up to ``patience`` seconds for something; whether anything had."""
+        batch = self.watch.take(patience)
+        lines = [item for item in batch if isinstance(item, LogLine)]
+        for pod in changed_pods(batch):
+            self._following.notice(pod)
+        self._note(batch)
+        scene = self.scene.with_lines(lines, time.monotonic())
+        if self.watch.job is not None and len(lines) < len(batch) and not self.decided:
+            scene = scene.with_objects(self.watch.job.status, list(self.watch.pods.values()))
+        self.scene = scene
+        self._view.show(scene, lines)
+        self._warn(scene)
+        return bool(batch)
+
+    def _note(self, batch: list[JobEvent]) -> None:
+        for item in batch:
+            match item:
+                case SignalReceived():
+                    self.signal = self.signal or item.number
+                    self.signals += 1
+                case LogEnded() if item.problem and item.problem not in self._warned:
+                    self._warned.add(item.problem)
+                    self._view.say(f"no more lines of {item.instance.container}: {item.problem}", "yellow")
+
+    def _warn(self, scene: JobSnapshot) -> None:
+        """Say once what keeps a replica from starting: nobody else is there who would see to it."""
+        for one in diagnose(scene.job, scene.status, scene.pods, now()):
+            if one.level is Level.WARNING and one.summary not in self._warned and one.category is not Category.FAILURE:
+                self._warned.add(one.summary)
+                self._view.say(": ".join(filter(None, (one.summary, one.detail, one.resolution))), "yellow")
+
+    def sync_pods(self) -> None:
+        """Job and pods are watched apart: the job's end may be known before its pods' end, or even their beginning."""
+        with suppress(*TRANSIENT_ERRORS):
+            pods = pods_of(self._cluster, self._job)
+            self.watch.learn(ObjectsListed(PODS, pods))
+            for pod in pods:
+                self._following.notice(pod)
+
+    @property
+    def has_unread_logs(self) -> bool:
+        """Whether lines of a container that has ended may still come."""
+        return self._following.pending(self.watch.ended)
+
+    def drain(self, before: int) -> None:
+        """The last lines, and whatever else has come; cut short by another signal than the ``before`` there were."""
+        self._drain_logs(before)
+        while self.step(0) and self.signals == before:
+            pass
+
+    def _drain_logs(self, before: int) -> None:
+        """The last lines of what has ended: however many they are, but not for ever if none comes."""
+        until = time.monotonic() + _DRAIN
+        while self.has_unread_logs and self.signals == before and time.monotonic() < until:
+            if self.step(max(0.0, until - time.monotonic())):
+                until = time.monotonic() + _DRAIN
+
+
+@contextmanager
+def monitoring(
+    cluster: Cluster,
+    job: StoredJob,
+    view: JobView,
+    signals: Signals,
+    open_log: Callable[[WatchingJobInformer], LogOpener],
+) -> Iterator[JobMonitor]:
+    """Look on as long as this lasts; signals come into the mailbox, too."""
+    with WatchingJobInformer(cluster, job) as watch:
+        signals.listen(lambda number: watch.put(SignalReceived(number)))
+        following = LogFollower(job.job, open_log(watch), watch.put)
+        try:
+            yield JobMonitor(cluster, job, view, watch, following)
+        finally:
+            following.close()

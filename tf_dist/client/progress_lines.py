@@ -1,0 +1,68 @@
+"""State changes and log lines of a job as text, the same in every face."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tf_dist.client.monitor import JobSnapshot, JobView
+    from tf_dist.core.api.job import Job
+
+_UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # what the job's own state says already
+_WAITING: Final = "Waiting"
+_CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
+
+
+def visible_text(text: str) -> str:
+    """What a line shows in the end: progress bars draw over themselves, and only colours may steer a terminal."""
+    shown = next((part for part in reversed(text.split("\r")) if part), "")
+    return _CONTROLS.sub("", shown)
+
+
+def prefix_width(job: Job) -> int:
+    """How wide the longest name of a replica is that the job may have."""
+    from tf_dist.core.api.assignment import largest_job
+
+    return max((len(str(replica)) for replica in largest_job(job).replicas), default=0)
+
+
+def state_changes(scene: JobSnapshot, shown: dict[str, str]) -> list[str]:
+    """A sentence for each state that is not the one in ``shown``, which is brought up to date."""
+    told = []
+    status = scene.status
+    message = f": {status.told}" if status.told else ""
+    # While it waits the reason is the news: its place in the line, and what is missing.
+    state = f"{scene.state}{message}" if scene.state == _WAITING or status.stalled else scene.state
+    states = {"": (state, f"job {scene.job.key.name} is {scene.state}{message}")} if message else {}
+    for row in scene.replicas:
+        if row.state in _UNREMARKABLE:
+            continue
+        detail = f" ({row.detail})" if row.detail else ""
+        where = f" on {row.node}" if row.node and row.state == "Running" else ""
+        states[str(row.replica)] = (f"{row.state}{row.restarts}", f"{row.replica} is {row.state}{where}{detail}")
+    for key, (state, text) in states.items():
+        if shown.get(key) != state:
+            shown[key] = state
+            told.append(text)
+    return told
+
+
+@contextmanager
+def show_warnings(view: JobView) -> Iterator[None]:
+    """What tf-dist warns of, as a driver does, is shown where everything is shown."""
+
+    class Saying(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with suppress(Exception):  # that nobody reads any more is no concern of who warns
+                view.say(record.getMessage(), "yellow")
+
+    handler, logger = Saying(logging.WARNING), logging.getLogger("tf_dist")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

@@ -1,0 +1,246 @@
+"""Stored jobs: found by name or listed, with their pods, events and findings."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+from tf_dist.cluster.api import EVENTS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
+from tf_dist.cluster.api_errors import NotServed
+from tf_dist.core.api import names
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.pods import PodView, pod_view
+from tf_dist.core.api.status import Status, display_phase
+from tf_dist.core.api.status_codec import displayed_status, stored_status
+from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose, diagnose_newer_format, diagnose_unreadable
+from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
+from tf_dist.core.reconciler.invalid_spec import with_accepted_spec
+from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Problem
+
+T = TypeVar("T")
+
+JOB_KINDS: Final = (TFJOBS, VOLCANO_JOBS)
+_SHORT_NAMES: Final = {
+    "tfjob": TFJOBS,
+    "tfjobs": TFJOBS,
+    "vcjob": VOLCANO_JOBS,
+    "vcjobs": VOLCANO_JOBS,
+    "vj": VOLCANO_JOBS,
+    "job": VOLCANO_JOBS,
+    "jobs": VOLCANO_JOBS,
+}
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A job as it is in a cluster at one moment."""
+
+    resource: Resource
+    stored: Object
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.stored["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        return str(self.stored["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        """Which object of that name it is."""
+        return str(self.stored["metadata"]["uid"])
+
+    @property
+    def shown(self) -> str:
+        """``tfjob/mnist``: as commands take it."""
+        return f"{'vcjob' if self.resource is VOLCANO_JOBS else 'tfjob'}/{self.name}"
+
+    @cached_property
+    def status(self) -> Status:
+        """What it remembers."""
+        return displayed_status(self.stored)
+
+    @cached_property
+    def job(self) -> Job:
+        """The job in force: that of its spec, or of the last that was accepted; InvalidJob if there is none."""
+        if self._reading.job is None:
+            raise self._reading.problem or InvalidJob([])
+        return self._reading.job
+
+    @cached_property
+    def status_now(self) -> Status:
+        """What it remembers, and that its present spec cannot be read though no driver may have seen it yet."""
+        return with_accepted_spec(self.status, None, self._reading.refused)
+
+    @cached_property
+    def _reading(self) -> StoredSpec:
+        return read_stored_spec(self.stored, self.status)
+
+    @property
+    def selector(self) -> str:
+        """What selects its pods."""
+        return f"{names.JOB_UID}={self.uid}"
+
+
+def pod_views(job: Job, pods: list[Object]) -> tuple[PodView, ...]:
+    """A job's raw pods as decisions see them."""
+    found = []
+    for pod in pods:
+        spec = job.spec((pod["metadata"].get("labels") or {}).get(names.REPLICA_TYPE, ""))
+        found.append(pod_view(pod, spec.container if spec else ""))
+    return tuple(view for view in found if view is not None)
+
+
+def find_problems(job: StoredJob, pods: list[Object]) -> tuple[Diagnosis, ...]:
+    """What there is to say about a job with these raw pods, most important first."""
+    newer = diagnose_newer_format(stored_status(job.stored))
+    try:
+        return (*newer, *diagnose(job.job, job.status_now, pod_views(job.job, pods), now()))
+    except InvalidJob as error:
+        return (*newer, diagnose_unreadable(error))
+
+
+def pods_of(cluster: Cluster, job: StoredJob) -> list[Object]:
+    """The raw pods of a job."""
+    return cluster.list(PODS, job.namespace, labels=job.selector).items
+
+
+def events_of(cluster: Cluster, job: StoredJob, pods: list[Object]) -> list[Object]:
+    """The events of a job and its pods, oldest first; none where they may not be read."""
+    uids = {job.uid, *(pod["metadata"]["uid"] for pod in pods)}
+    try:
+        found = cluster.list(EVENTS, job.namespace).items
+    except Forbidden:
+        return []
+    mine = (event for event in found if (event.get("involvedObject") or {}).get("uid") in uids)
+    return sorted(mine, key=lambda event: (event_time(event) or "", _serial(event)))
+
+
+def _serial(event: Object) -> int:
+    """Versions only grow on the servers there are; where one is no number the times must do."""
+    version = str(event["metadata"].get("resourceVersion", ""))
+    return int(version) if version.isdecimal() else 0
+
+
+def event_time(event: Object) -> str | None:
+    """When an event was seen last."""
+    found = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
+    return str(found) if found else None
+
+
+def list_jobs(cluster: Cluster, namespace: str | None, labels: str = "") -> list[StoredJob]:
+    """Every job of a namespace (None: of all) with these labels.
+
+    NotServed when no kind of job is installed, Forbidden when none may be listed.
+    """
+    found = _of_kinds(JOB_KINDS, lambda resource: cluster.list(resource, namespace, labels=labels).items)
+    jobs = [StoredJob(resource, stored) for resource, listed in found for stored in listed]
+    return sorted(jobs, key=lambda job: (job.namespace, job.name))
+
+
+def _of_kinds(kinds: Sequence[Resource], ask: Callable[[Resource], T]) -> list[tuple[Resource, T]]:
+    """What the cluster says of each kind. One that is not there, or not ours to see, is an error if no other is."""
+    found: list[tuple[Resource, T]] = []
+    refused: list[ClusterError] = []
+    for resource in kinds:
+        try:
+            found.append((resource, ask(resource)))
+        except NotServed:
+            refused.append(definition_missing_error(resource))
+        except Forbidden as error:
+            refused.append(error)
+    if not found and refused:
+        raise next((error for error in refused if isinstance(error, Forbidden)), refused[0])
+    return found
+
+
+def definition_missing_error(resource: Resource) -> NotServed:
+    """The error for a kind of job that the cluster does not know, with what to do."""
+    if resource is VOLCANO_JOBS:
+        hint = "tf-dist convert FILE --to kubeflow.org/v1 makes a TFJob of it, or install Volcano's definitions"
+    else:
+        hint = "tf-dist install | kubectl apply -f -"
+    return NotServed(f"the {resource.kind} kind ({resource.plural}.{resource.group}) is not installed there", hint=hint)
+
+
+def namespace_missing_error(error: NotFound, namespace: str) -> NotFound:
+    """The same error, of something that cannot be created because its namespace is missing, with what to do."""
+    return NotFound(str(error), hint=f"kubectl create namespace {namespace}")
+
+
+def find_job(cluster: Cluster, text: str, namespace: str) -> StoredJob:
+    """The job that NAME or KIND/NAME means; NotFound names what is near, InvalidJob if two kinds have the name."""
+    kinds, name = _split(text)
+
+    def ask(resource: Resource) -> Object | None:
+        try:
+            return cluster.get(resource, namespace, name)
+        except NotServed:
+            raise
+        except NotFound:
+            return None
+
+    found = [StoredJob(resource, stored) for resource, stored in _of_kinds(kinds, ask) if stored is not None]
+    if len(found) > 1:
+        shown = " or ".join(job.shown for job in found)
+        raise InvalidJob([Problem("NAME", f"there are two jobs named {name}", f"write {shown}")])
+    if not found:
+        raise _missing(cluster, text, name, namespace)
+    return found[0]
+
+
+def _split(text: str) -> tuple[tuple[Resource, ...], str]:
+    kind, slash, name = text.rpartition("/")
+    if not slash:
+        return JOB_KINDS, text
+    resource = _SHORT_NAMES.get(kind.partition(".")[0].lower())
+    if resource is None or not name:
+        raise InvalidJob([Problem("NAME", f"{text!r} is no job", "write NAME, tfjob/NAME or vcjob/NAME")])
+    return (resource,), name
+
+
+def _missing(cluster: Cluster, text: str, name: str, namespace: str) -> NotFound:
+    others = _visible(cluster, namespace)
+    here = [job.name for job in others if job.namespace == namespace]
+    elsewhere = [job.namespace for job in others if job.name == name]
+    if elsewhere:
+        hint = f"there is one in namespace {elsewhere[0]}: add -n {elsewhere[0]}"
+    elif near := difflib.get_close_matches(name, here, n=1):
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = "tf-dist get -A lists every job"
+    return NotFound(f"there is no job {text} in namespace {namespace}", hint=hint)
+
+
+def _visible(cluster: Cluster, namespace: str) -> list[StoredJob]:
+    """As many jobs as we may see."""
+    for where in (None, namespace):
+        try:
+            return list_jobs(cluster, where)
+        except (Forbidden, NotServed):
+            continue
+    return []
+
+
+def refuse_finished(job: StoredJob) -> None:
+    """InvalidJob for a job that is over: nothing that is asked of it could happen."""
+    if job.status.finished:
+        message = f"{job.shown} is {display_phase(job.status)}: it is over"
+        raise InvalidJob([Problem("NAME", message, "submit it again under another name, or delete it first")])
+
+
+def now() -> float:
+    """The present, as cluster times count it."""
+    return time.time()
+
+
+def summary(job: StoredJob) -> dict[str, Any]:
+    """What ``-o json`` shows of a job: the object itself."""
+    return {"apiVersion": job.resource.api_version, "kind": job.resource.kind, **job.stored}

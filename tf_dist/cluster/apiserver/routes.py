@@ -1,0 +1,175 @@
+"""Routes of the API server: from a request to the handler that answers it, errors included.
+
+Every answer of such a cluster names ``ADDRESSES_PATH`` in a header, so that nobody asks a server that does not know it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from tf_dist.cluster.api import Object
+from tf_dist.cluster.api_errors import ADDRESSES_HEADER, BadRequest, MethodNotAllowed, status_from_error
+from tf_dist.cluster.apiserver import discovery
+from tf_dist.cluster.apiserver.handlers import handle_request, resolve_request
+from tf_dist.cluster.apiserver.requests import Request, ResourcePath, Response, StreamResponse, parse_path
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.errors import ClusterError, NotFound
+
+_log = logging.getLogger(__name__)
+_HEALTH = ("/healthz", "/livez", "/readyz")
+
+
+class Router:
+    """Answers requests for one cluster. Thread-safe as the cluster is."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        self.url = ""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Of every answer."""
+        return addresses_headers(self._cluster)
+
+    def handle(self, request: Request) -> Response | StreamResponse:
+        """The answer to a request; never raises."""
+        route = ResourcePath("", "")
+        try:
+            if request.path == ADDRESSES_PATH and request.method == "POST":
+                return addresses_response(self._cluster, request)
+            if found := self._document(request):
+                return found
+            route = parse_path(request.path)
+            return self._resource(request, route)
+        except ClusterError as error:
+            return error_response(error, route)
+        except Exception:
+            _log.exception("%s %s failed", request.method, request.path)
+            return error_response(
+                ClusterError("internal error of the embedded cluster: its log has the details"), route
+            )
+
+    def _resource(self, request: Request, route: ResourcePath) -> Response | StreamResponse:
+        if request.method == "POST" and not route.name:
+            review = review_response(route, request.document() or {}) if request.body else None
+            if review:
+                return Response(201, review)
+        return handle_request(resolve_request(self._cluster, request, route))
+
+    def _document(self, request: Request) -> Response | None:
+        """The documents that describe the server; None for every other path."""
+        path = request.path.rstrip("/") or "/"
+        if path.startswith(_HEALTH):
+            return Response(200, "ok", "text/plain")
+        parts = path.strip("/").split("/")
+        if path != "/" and (parts[0] not in ("api", "apis", "openapi", "version") or _is_resource(parts)):
+            return None
+        if request.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed("the server does not allow this method on the requested resource")
+        return self._described(parts, request.accept)
+
+    def _described(self, parts: list[str], accept: str) -> Response:
+        kinds = tuple(self._cluster.kinds)
+        match parts:
+            case [""]:
+                return Response(200, {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/version"]})
+            case ["version"]:
+                return Response(200, discovery.version_info())
+            case ["api" | "apis"]:
+                return self._roots(parts[0] == "api", accept)
+            case ["openapi", "v2"]:
+                # An empty document, in either form: kubectl then leaves the checking of a List to the server.
+                binary = "proto-openapi" in accept
+                return (
+                    Response(200, "", discovery.OPENAPI_V2_PROTOBUF) if binary else Response(200, discovery.OPENAPI_V2)
+                )
+            case ["openapi", "v3"]:
+                return Response(200, discovery.openapi_index(self._places()))
+            case ["openapi", "v3", "api", version]:
+                return Response(200, discovery.openapi_document(kinds, "", version))
+            case ["openapi", "v3", "apis", group, version]:
+                return Response(200, discovery.openapi_document(kinds, group, version))
+            case ["api", version]:
+                return self._listed("", version)
+            case ["apis", group, version]:
+                return self._listed(group, version)
+            case ["apis", group] if versions := discovery.group_versions(kinds, group):
+                return Response(200, discovery.api_group(group, versions))
+        raise NotFound("the server could not find the requested resource")
+
+    def _roots(self, core: bool, accept: str) -> Response:
+        kinds = tuple(self._cluster.kinds)
+        if version := discovery.aggregated_version(accept):
+            media = discovery.AGGREGATED.format(version)
+            return Response(200, discovery.aggregated_discovery(kinds, core=core, version=version), media)
+        return Response(200, discovery.api_versions(self.url) if core else discovery.group_list(kinds))
+
+    def _listed(self, group: str, version: str) -> Response:
+        found = discovery.resource_list(self._cluster.kinds, group, version)
+        if not found["resources"]:
+            raise NotFound("the server could not find the requested resource")
+        return Response(200, found)
+
+    def _places(self) -> list[str]:
+        places = {
+            f"apis/{kind.resource.group}/{version}" if kind.resource.group else f"api/{version}": None
+            for kind in self._cluster.kinds
+            for version in kind.versions
+        }
+        return list(places)
+
+
+def _is_resource(parts: list[str]) -> bool:
+    return (parts[0] == "api" and len(parts) > 2) or (parts[0] == "apis" and len(parts) > 3)
+
+
+def error_response(error: ClusterError, route: ResourcePath) -> Response:
+    """The Status of an error, as a reply."""
+    status = status_from_error(error, name=route.name, group=route.group, kind=route.plural)
+    retry = status.get("details", {}).get("retryAfterSeconds")
+    return Response(status["code"], status, headers={"Retry-After": str(retry)} if retry else {})
+
+
+EMBEDDED_USER = "tf-dist"
+_GROUPS = ["system:masters", "system:authenticated"]
+
+
+def review_response(route: ResourcePath, body: Object) -> Object | None:
+    """The answered review; None if the place is no review."""
+    statuses: dict[str, Object] = {
+        "selfsubjectreviews": {"userInfo": {"username": EMBEDDED_USER, "groups": _GROUPS}},
+        "selfsubjectaccessreviews": {"allowed": True, "reason": "the owner of an embedded cluster may do everything"},
+        "selfsubjectrulesreviews": {
+            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+            "incomplete": False,
+        },
+    }
+    if route.plural not in statuses or route.group not in ("authentication.k8s.io", "authorization.k8s.io"):
+        return None
+    return {"metadata": {"creationTimestamp": None}, "spec": {}, **body, "status": statuses[route.plural]}
+
+
+ADDRESSES_PATH: Final = "/tf-dist/addresses"
+
+
+def addresses_headers(cluster: MemoryCluster) -> Mapping[str, str]:
+    """What every answer says of it."""
+    return {ADDRESSES_HEADER: ADDRESSES_PATH} if cluster.port_allocator is not None else {}
+
+
+def addresses_response(cluster: MemoryCluster, request: Request) -> Response:
+    """The addresses of the endpoints of a job; BadRequest."""
+    body = request.document()
+    try:
+        owner, endpoints = body["owner"], [str(endpoint) for endpoint in body["endpoints"]]
+        known = owner["metadata"]["uid"], owner["metadata"]["namespace"], owner["apiVersion"], owner["kind"]
+    except (KeyError, TypeError) as error:
+        raise BadRequest(
+            f"the body needs the object owner with its type and metadata, and endpoints: {error}"
+        ) from error
+    if not all(isinstance(value, str) and value for value in known):
+        raise BadRequest("the owner needs apiVersion, kind, metadata.namespace and metadata.uid")
+    return Response(200, {"kind": "Addresses", "addresses": dict(cluster.addresses(owner, endpoints))})

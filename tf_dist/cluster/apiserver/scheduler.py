@@ -1,0 +1,362 @@
+"""The embedded cluster's kube-scheduler: filters and scores nodes for each pending pod and binds it.
+
+It is woken by changes of pods and nodes, and then looks at everything: a change is a doorbell, a list is the truth.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from tf_dist.cluster.api import EVENTS, NODES, PODS, Object, PatchType, Resource, Stream, WatchEvent
+from tf_dist.cluster.apiserver.storage.json_objects import format_timestamp, nested_field
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.gang.placement import predicates
+from tf_dist.core.gang.placement.anti_affinity import (
+    HOSTNAME,
+    Port,
+    Term,
+    anti_affinity,
+    host_ports,
+    pods_exclude_each_other,
+)
+from tf_dist.core.gang.resources.pod_requests import pod_requests
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected
+
+Amounts = dict[str, Decimal]
+_CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+_ZERO = Decimal(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleResult:
+    """Where a pod goes; with no ``node``, ``message`` says why, in the scheduler's words."""
+
+    node: str = ""
+    message: str = ""
+
+
+def parse_resources(quantities: Mapping[str, Any] | None) -> Amounts:
+    """Quantities as numbers; what cannot be read counts as nothing."""
+    found: Amounts = {}
+    for name, text in (quantities or {}).items():
+        try:
+            found[name] = parse_quantity(text)
+        except ValueError:
+            continue
+    return found
+
+
+def free_resources(nodes: Iterable[Object], taken: Iterable[tuple[str, Amounts]]) -> dict[str, Amounts]:
+    """What is left of each node's allocatable resources when pods have taken theirs."""
+    free = {node["metadata"]["name"]: parse_resources(nested_field(node, "status.allocatable")) for node in nodes}
+    for name, wanted in taken:
+        if name in free:
+            assume_resources(free[name], wanted)
+    return free
+
+
+def assume_resources(free: Amounts, wanted: Amounts) -> None:
+    """Subtract in place."""
+    for name, amount in wanted.items():
+        free[name] = free.get(name, _ZERO) - amount
+
+
+def schedule_pod(
+    pod: Object,
+    wanted: Amounts,
+    nodes: Sequence[Object],
+    free: Mapping[str, Amounts],
+    neighbours: AssignedPods | None = None,
+) -> ScheduleResult:
+    """The best node that fits: what the pod prefers first, then the emptiest, then the first by name."""
+    if not nodes:
+        return ScheduleResult(message="no nodes available to schedule pods")
+    refused = neighbours.refuse(pod) if neighbours else {}
+    reasons: Counter[str] = Counter()
+    fitting: list[Object] = []
+    for node in nodes:
+        name = node["metadata"]["name"]
+        against = node_filter_reasons(pod, wanted, node, free[name])
+        if name in refused and not against:
+            against = [refused[name]]
+        reasons.update(against)
+        if not against:
+            fitting.append(node)
+    if not fitting:
+        said = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
+        return ScheduleResult(message=f"0/{len(nodes)} nodes are available: {said}.")
+    best = min(fitting, key=lambda node: _score(pod, node, free[node["metadata"]["name"]]))
+    return ScheduleResult(best["metadata"]["name"])
+
+
+class AssignedPods:
+    """The pods that are on nodes already, with what keeps others away from them: host ports, required anti-affinity."""
+
+    def __init__(self, nodes: Iterable[Object], bound: Iterable[Object]) -> None:
+        self._labels = {
+            node["metadata"]["name"]: _labels(node) for node in nodes if pods_exclude_each_other(_labels(node))
+        }
+        self._pods: list[tuple[str, Object]] = []
+        self._ports: list[tuple[str, tuple[Port, ...]]] = []
+        self._terms: list[tuple[str, tuple[Term, ...]]] = []
+        for pod in bound:
+            self.add(pod, pod["spec"]["nodeName"])
+
+    def add(self, pod: Object, node: str) -> None:
+        """A pod that is on a node."""
+        self._pods.append((node, pod))
+        if ports := host_ports(pod["spec"]):
+            self._ports.append((node, ports))
+        if terms := _anti_affinity_terms(pod):
+            self._terms.append((node, terms))
+
+    def refuse(self, pod: Object) -> dict[str, str]:
+        """The nodes on which a pod cannot be beside those that are there, and why."""
+        refused: dict[str, str] = {}
+        for node, terms in self._terms:
+            for term in (term for term in terms if _term_selects(term, pod)):
+                why = "node(s) didn't satisfy existing pods anti-affinity rules"
+                refused |= dict.fromkeys(self._near(node, term.topology), why)
+        for term in _anti_affinity_terms(pod):
+            why = "node(s) didn't match pod anti-affinity rules"
+            for node in {node for node, other in self._pods if _term_selects(term, other)}:
+                refused |= dict.fromkeys(self._near(node, term.topology), why)
+        wanted = host_ports(pod["spec"])
+        for node, ports in self._ports if wanted else ():
+            if node in self._labels and any(_conflict(mine, theirs) for mine in wanted for theirs in ports):
+                refused[node] = "node(s) didn't have free ports for the requested pod ports"
+        return refused
+
+    def _near(self, node: str, topology: str) -> list[str]:
+        """The nodes of the same domain; a node without the label is in none."""
+        domain = self._domain(node, topology)
+        return [other for other in self._labels if domain and self._domain(other, topology) == domain]
+
+    def _domain(self, node: str, topology: str) -> str:
+        labels = self._labels.get(node)
+        return "" if labels is None else labels.get(topology, node if topology == HOSTNAME else "")
+
+
+def _anti_affinity_terms(pod: Object) -> tuple[Term, ...]:
+    spec = pod["spec"]
+    return anti_affinity(spec, pod["metadata"]["namespace"])[0] if spec.get("affinity") else ()
+
+
+def _term_selects(term: Term, pod: Object) -> bool:
+    return term.selects(pod["metadata"]["namespace"], pod["metadata"].get("labels") or {})
+
+
+def _conflict(one: Port, other: Port) -> bool:
+    same = (one.protocol, one.number) == (other.protocol, other.number)
+    return same and (not one.ip or not other.ip or one.ip == other.ip)
+
+
+def _score(pod: Object, node: Object, free: Amounts) -> tuple[int, Decimal, str]:
+    total = parse_resources(nested_field(node, "status.allocatable"))
+    emptiness = sum((free[name] / total[name] for name in ("cpu", "memory") if total.get(name)), _ZERO)
+    name = node["metadata"]["name"]
+    return -predicates.node_affinity_score(pod["spec"], name, _labels(node)), -emptiness, name
+
+
+def node_filter_reasons(pod: Object, wanted: Amounts, node: Object, free: Amounts) -> list[str]:
+    """Why the pod cannot go there; empty when it can. As in Kubernetes, resources come last and all at once."""
+    if not _is_ready(node):
+        return ["node(s) were not ready"]
+    try:
+        kept_away = _filter_reason(pod["spec"], node)
+    except predicates.InvalidConstraints:
+        kept_away = "node(s) could not be compared with a node selector, affinity or toleration that makes no sense"
+    if kept_away:
+        return [kept_away]
+    short = sorted(name for name, amount in wanted.items() if amount > free.get(name, _ZERO))
+    return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short]
+
+
+def _filter_reason(spec: Object, node: Object) -> str:
+    if nested_field(node, "spec.unschedulable") and predicates.untolerated_taint(spec, (_CORDON,)):
+        return "node(s) were unschedulable"
+    # What the pod would like is read here too: what makes no sense must show before nodes are ranked by it.
+    predicates.node_affinity_score(spec, node["metadata"]["name"], _labels(node))
+    if not predicates.matches_node_affinity(spec, node["metadata"]["name"], _labels(node)):
+        return "node(s) didn't match Pod's node affinity/selector"
+    if taint := predicates.untolerated_taint(spec, nested_field(node, "spec.taints") or ()):
+        return f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value', '')}}}"
+    return ""
+
+
+def _is_ready(node: Object) -> bool:
+    conditions = nested_field(node, "status.conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
+def _labels(node: Object) -> Mapping[str, str]:
+    return node["metadata"].get("labels") or {}
+
+
+_log = logging.getLogger(__name__)
+_ENDED = ("Succeeded", "Failed")
+
+
+class Scheduler:
+    """Binds every pod that has no node and no gates, whatever scheduler it asks for. ``start`` it, ``stop`` it."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        self._bell = threading.Event()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._streams: dict[str, Stream[WatchEvent]] = {}
+        self._threads: list[threading.Thread] = []
+        self._known: dict[str, Amounts] = {}
+
+    def start(self) -> None:
+        """Schedule in the background from now on."""
+        jobs = (self._run, partial(self._listen, PODS), partial(self._listen, NODES))
+        self._threads = [threading.Thread(target=job, name="tf-dist-scheduler", daemon=True) for job in jobs]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the background threads and wait for them."""
+        with self._lock:
+            self._stopped = True
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.close()
+        self._bell.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._bell.wait()
+            self._bell.clear()
+            if self._stopped:
+                return
+            try:
+                self.step()
+            except Exception:  # a scheduler that ended here would leave every pod pending, and say nothing
+                _log.exception("scheduling failed; the next change is the next try")
+
+    def _listen(self, resource: Resource) -> None:
+        since = ""
+        while stream := self._opened(resource, since):
+            self._bell.set()
+            with suppress(Gone):
+                for event in stream:
+                    since = event.object["metadata"]["resourceVersion"]
+                    if event.type != "BOOKMARK":
+                        self._bell.set()
+                continue
+            since = ""
+
+    def _opened(self, resource: Resource, since: str) -> Stream[WatchEvent] | None:
+        with self._lock:
+            if self._stopped:
+                return None
+            try:
+                stream = self._cluster.watch(resource, since=since)
+            except Gone:
+                stream = self._cluster.watch(resource)
+            self._streams[resource.plural] = stream
+            return stream
+
+    def step(self) -> int:
+        """Look at all pods once; how many were bound."""
+        pods = self._cluster.list(PODS).items
+        pending = [pod for pod in pods if _is_pending(pod)]
+        if not pending:
+            return 0
+        nodes = self._cluster.list(NODES).items
+        bound = [pod for pod in pods if pod["spec"].get("nodeName") and _phase(pod) not in _ENDED]
+        self._known = {pod["metadata"]["uid"]: self._wanted(pod) for pod in (*bound, *pending)}
+        free = free_resources(nodes, ((pod["spec"]["nodeName"], self._wanted(pod)) for pod in bound))
+        neighbours = AssignedPods(nodes, bound)
+        return sum(self._place(pod, nodes, free, neighbours) for pod in sorted(pending, key=_queue_order))
+
+    def _wanted(self, pod: Object) -> Amounts:
+        # A pod's requests never change, and reading quantities is the slow part.
+        return self._known.get(pod["metadata"]["uid"]) or pod_requests(pod["spec"])
+
+    def _place(self, pod: Object, nodes: list[Object], free: dict[str, Amounts], neighbours: AssignedPods) -> bool:
+        metadata = pod["metadata"]
+        choice = schedule_pod(pod, self._wanted(pod), nodes, free, neighbours)
+        with suppress(NotFound, Conflict, Rejected):  # it went, or was bound, or is another one by now
+            if choice.node:
+                self._cluster.bind(metadata["namespace"], metadata["name"], choice.node)
+                assume_resources(free[choice.node], self._wanted(pod))
+                neighbours.add(pod, choice.node)
+                return True
+            self._explain(pod, choice.message)
+        return False
+
+    def _explain(self, pod: Object, message: str) -> None:
+        conditions = (pod.get("status") or {}).get("conditions") or ()
+        now = format_timestamp(self._cluster.clock())
+        said: Object = next((one for one in conditions if one.get("type") == "PodScheduled"), {})
+        if (said.get("reason"), said.get("message")) == ("Unschedulable", message):
+            return
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message,
+            "lastProbeTime": None,
+            "lastTransitionTime": said.get("lastTransitionTime", now) if said.get("status") == "False" else now,
+        }
+        metadata = pod["metadata"]
+        patch = {"metadata": {"uid": metadata["uid"]}, "status": {"conditions": [condition]}}
+        self._cluster.patch(
+            PODS, metadata["namespace"], metadata["name"], patch, kind=PatchType.STRATEGIC, subresource="status"
+        )
+        with suppress(AlreadyExists, ClusterError):
+            self._cluster.create(EVENTS, metadata["namespace"], _event(pod, message, now))
+
+
+def _is_pending(pod: Object) -> bool:
+    spec = pod["spec"]
+    leaving = pod["metadata"].get("deletionTimestamp")
+    return not (spec.get("nodeName") or spec.get("schedulingGates") or leaving or _phase(pod) in _ENDED)
+
+
+def _phase(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("phase", ""))
+
+
+def _queue_order(pod: Object) -> tuple[int, str, str, str]:
+    metadata = pod["metadata"]
+    priority = int(pod["spec"].get("priority") or 0)
+    return -priority, metadata["creationTimestamp"], metadata["namespace"], metadata["name"]
+
+
+def _event(pod: Object, message: str, now: str) -> Object:
+    metadata = pod["metadata"]
+    # The same sentence about the same pod is one event, however often it is found again.
+    mark = zlib.crc32(f"{metadata['uid']} {message}".encode())
+    return {
+        "metadata": {"name": f"{metadata['name'][:240]}.{mark:08x}"},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "reason": "FailedScheduling",
+        "message": message,
+        "type": "Warning",
+        "source": {"component": "default-scheduler"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

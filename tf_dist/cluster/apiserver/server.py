@@ -1,0 +1,387 @@
+"""The API server on loopback: its socket, connections, request bodies, token, and kubeconfig.
+
+What two readers could understand differently is refused: several lengths, a length beside chunks, other codings.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import re
+import resource
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from email.message import Message
+from http.client import LineTooLong
+from http.server import BaseHTTPRequestHandler
+from io import BufferedIOBase
+from ipaddress import ip_address
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+from tf_dist.cluster.api import Object
+from tf_dist.cluster.api_errors import BadRequest, LengthRequired, RequestEntityTooLarge, Unauthorized
+from tf_dist.cluster.apiserver.requests import Request, ResourcePath, Response, StreamResponse, parse_query
+from tf_dist.cluster.apiserver.routes import EMBEDDED_USER, Router, error_response
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServer, DisconnectWatcher
+from tf_dist.errors import ClusterError
+
+_MAX_CONNECTIONS: Final = 512
+
+
+class ApiListener(ConnectionTrackingServer):
+    """Accepts the connections of an ApiServer."""
+
+    thread_name = "tf-dist-connection"
+
+    def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
+        self.api = api
+        super().__init__(address, ConnectionHandler, api.limits)
+
+
+class ApiServer:
+    """Serves a MemoryCluster on loopback. ``port`` 0 takes a free one; a token is made up if none is given.
+
+    ``limits``: of connections; None leaves half of this process's descriptors to others.
+    """
+
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str = "",
+        limits: ConnectionLimits | None = None,
+    ) -> None:
+        if not ip_address(host).is_loopback:
+            raise ClusterError(f"the embedded cluster serves loopback only, not {host}", hint="use 127.0.0.1")
+        self._address = (host, port)
+        self.limits = limits or ConnectionLimits(
+            min(_MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        )
+        self.token = token or secrets.token_urlsafe(32)
+        basic = base64.b64encode(f"{EMBEDDED_USER}:{self.token}".encode())
+        self.credentials = (f"Bearer {self.token}".encode(), b"Basic " + basic)
+        self.app = Router(cluster)
+        self._lock = threading.Lock()
+        self._streams: dict[socket.socket, Callable[[], None]] = {}
+        self._stopped = False
+        self._listener: ApiListener | None = None
+
+    def start(self) -> str:
+        """Listen; the server's URL. ClusterError when the port is taken."""
+        try:
+            self._listener = ApiListener(self._address, self)
+        except OSError as error:
+            host, port = self._address
+            raise ClusterError(f"cannot listen on {host}:{port}: {error.strerror}", hint="use another port") from error
+        self._hangups = DisconnectWatcher()
+        self.app.url = f"http://{self._address[0]}:{self._listener.server_port}"
+        self._thread = threading.Thread(
+            target=self._listener.serve_forever, args=(0.05,), name="tf-dist-api", daemon=True
+        )
+        self._thread.start()
+        return self.app.url
+
+    def stop(self) -> None:
+        """End every watch and connection, and wait for their threads. Stopping what does not run is no error."""
+        if self._listener is None or self._stopped:
+            return
+        self._stopped = True
+        self._listener.shutdown()
+        self._thread.join()
+        with self._lock:
+            streams = list(self._streams.values())
+        for close in streams:
+            close()
+        self._listener.end_connections()
+        self._listener.server_close()
+        self._hangups.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @contextmanager
+    def live(self, sock: socket.socket, close: Callable[[], None]) -> Iterator[None]:
+        """While a stream is written: it ends when the client hangs up, or the server stops."""
+        with self._lock:
+            self._streams[sock] = close
+        self._hangups.watch(sock, close)
+        if self._stopped:
+            close()
+        try:
+            yield
+        finally:
+            self._hangups.forget(sock)
+            with self._lock:
+                self._streams.pop(sock, None)
+            close()
+
+
+_UNAUTHENTICATED: Final = ("/healthz", "/livez", "/readyz")
+_MAX_HEAD: Final = 64 * 1024  # bytes of the request line and all headers; of headers there may be 100
+_IDLE_TIMEOUT: Final = 300.0  # seconds from one request of a connection to the next
+_BODY_TIMEOUT: Final = 60.0  # seconds for a body
+_DISCARD_LIMITS: Final = (
+    1.0,
+    8 * 1024 * 1024,
+)  # seconds and bytes that a refused client may go on sending, to read the answer
+
+
+class _Head:
+    """Lines of a request's head, until there are too many bytes; then LineTooLong, which answers 431."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._left = _MAX_HEAD
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._stream.readline(min(limit, self._left + 1))
+        self._left -= len(line)
+        if self._left < 0:
+            raise LineTooLong("header")
+        return line
+
+
+class ConnectionHandler(BaseHTTPRequestHandler):
+    """One connection, kept alive over many requests."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "tf-dist"
+    sys_version = ""
+    # Without these two every small reply waits 40 ms for a delayed acknowledgement.
+    disable_nagle_algorithm = True
+    wbufsize = 64 * 1024
+    server: ApiListener
+    _known = False  # whether the client has shown the token
+    _stream_in: BufferedIOBase
+
+    @property
+    def _api(self) -> ApiServer:
+        return self.server.api
+
+    def handle_one_request(self) -> None:
+        """One request, its head within limits."""
+        stream, self.rfile = self.rfile, _Head(self.rfile)  # type: ignore[assignment]
+        self._stream_in = stream
+        try:
+            super().handle_one_request()
+        except LineTooLong:  # of the first line
+            self.requestline, self.request_version, self.command = "", "HTTP/1.1", ""
+            self.send_error(414)
+        finally:
+            self.rfile = stream
+
+    def handle_expect_100(self) -> bool:
+        """Whether the body may come is said when it is known who asks, and for how much."""
+        return True
+
+    def _serve(self) -> None:
+        path, _, query = self.path.partition("?")
+        try:
+            self._authorize(path)
+            request = Request(
+                self.command,
+                path,
+                parse_query(query),
+                self.headers.get("Accept", ""),
+                self.headers.get("Content-Type", ""),
+                self._body(),
+            )
+        except ClusterError as error:
+            self._refuse(error)
+            return
+        reply = self._api.app.handle(request)
+        # A client that hangs up in the middle is no error of ours.
+        with suppress(ConnectionError, TimeoutError):
+            self._send(reply) if isinstance(reply, Response) else self._stream(reply)
+        if self._known:
+            self.server.waiting(self.connection, _IDLE_TIMEOUT)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
+
+    def _authorize(self, path: str) -> None:
+        """Before anything but the head is read: a stranger costs no memory and no time."""
+        said = self.headers.get("Authorization", "").encode()
+        self._known = any(hmac.compare_digest(said, credential) for credential in self._api.credentials)
+        if self._known:
+            self.server.serving(self.connection)
+        elif path not in _UNAUTHENTICATED:
+            raise Unauthorized("Unauthorized")
+
+    def _body(self) -> bytes:
+        length = content_length(self.command, self.headers)
+        if length == 0:
+            return b""
+        if not self._known:
+            raise BadRequest("a probe has no body")
+        if self.headers.get("Expect", "").lower() == "100-continue":
+            self.send_response_only(100)
+            self.end_headers()
+            self.wfile.flush()
+        self.server.waiting(self.connection, _BODY_TIMEOUT)
+        body = read_body(self._stream_in, length)
+        self.server.serving(self.connection)
+        return body
+
+    def _refuse(self, error: ClusterError) -> None:
+        """Answer without having read the body. The client may still be sending: it is let to, else it sees a broken
+        connection and not the answer."""
+        self.close_connection = True
+        with suppress(OSError):
+            self._send(error_response(error, ResourcePath("", "")))
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(_DISCARD_LIMITS[0])
+            end, left = time.monotonic() + _DISCARD_LIMITS[0], _DISCARD_LIMITS[1]
+            while left > 0 and time.monotonic() < end and (data := self.connection.recv(1 << 16)):
+                left -= len(data)
+
+    def _send(self, reply: Response) -> None:
+        body = reply.encoded()
+        self.send_response_only(reply.code)
+        self.send_header("Content-Type", reply.content_type)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in {**self._api.app.headers, **reply.headers}.items():
+            self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+        self.wfile.flush()
+
+    def _stream(self, reply: StreamResponse) -> None:
+        with self._api.live(self.connection, reply.close):
+            self.send_response_only(200)
+            self.send_header("Content-Type", reply.content_type)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.flush()
+            for part in reply.parts:
+                if part:
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+                    self.wfile.flush()
+            self.wfile.write(b"0\r\n\r\n")
+            self.wfile.flush()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the base class refuses (a bad request line, an unknown method), said as a Status."""
+        self.close_connection = True
+        error = BadRequest(message or explain or f"bad request ({code})")
+        reply = error_response(error, ResourcePath("", ""))
+        self.command = getattr(self, "command", None) or "GET"
+        code = 405 if code == 501 else code
+        self._send(Response(code, {**reply.document, "code": code}))
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Requests are not logged: there are thousands per second."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing goes to stderr: the app logs what fails."""
+
+
+MAX_BODY_BYTES: Final = 3 * 1024 * 1024  # bytes, as a Kubernetes API server
+_WITH_BODY: Final = ("POST", "PUT", "PATCH")
+_MAX_CHUNK_LINE: Final = 1024  # bytes of a line between chunks
+_TRAILERS: Final = 16
+_LENGTH: Final = re.compile(r"[0-9]{1,18}")
+_CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
+
+
+def content_length(method: str, headers: Message) -> int | None:
+    """How many bytes follow the head, None for chunks; BadRequest, LengthRequired, TooLarge."""
+    lengths, codings = headers.get_all("Content-Length", []), headers.get_all("Transfer-Encoding", [])
+    if lengths and codings:
+        raise BadRequest("a request has either Content-Length or Transfer-Encoding, not both")
+    if codings:
+        if [coding.strip().lower() for coding in codings] != ["chunked"]:
+            raise BadRequest(f"unsupported Transfer-Encoding {', '.join(codings)!r}: only chunked")
+        return None
+    if len(lengths) > 1:
+        raise BadRequest(f"several Content-Length: {', '.join(lengths)}")
+    if not lengths:
+        if method in _WITH_BODY:
+            raise LengthRequired(f"a {method} needs Content-Length or Transfer-Encoding: chunked")
+        return 0
+    text = lengths[0].strip()
+    if text.isascii() and text.isdecimal() and not _LENGTH.fullmatch(text):
+        raise _too_large()
+    if not _LENGTH.fullmatch(text):
+        raise BadRequest(f"invalid Content-Length {text[:40]!r}")
+    if int(text) > MAX_BODY_BYTES:
+        raise _too_large()
+    return int(text)
+
+
+def read_body(stream: BufferedIOBase, length: int | None) -> bytes:
+    """The body of so many bytes, or in chunks; BadRequest when it ends early, TooLarge."""
+    if length is None:
+        return _chunks(stream)
+    return _exactly(stream, length)
+
+
+def _exactly(stream: BufferedIOBase, length: int) -> bytes:
+    data = stream.read(length) if length else b""
+    if len(data) != length:
+        raise BadRequest(f"the body ended after {len(data)} of {length} bytes")
+    return data
+
+
+def _chunks(stream: BufferedIOBase) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while length := _chunk_length(stream):
+        size += length
+        if size > MAX_BODY_BYTES:
+            raise _too_large()
+        parts.append(_exactly(stream, length))
+        if stream.readline(3) not in (b"\r\n", b"\n"):
+            raise BadRequest("a chunk does not end where it said")
+    for _ in range(_TRAILERS):  # they say nothing that matters here
+        line = stream.readline(_MAX_CHUNK_LINE)
+        if line in (b"\r\n", b"\n"):
+            return b"".join(parts)
+        if not line.endswith(b"\n"):
+            break
+    raise BadRequest("the trailers after the last chunk do not end")
+
+
+def _chunk_length(stream: BufferedIOBase) -> int:
+    line = stream.readline(_MAX_CHUNK_LINE)
+    match = _CHUNK.fullmatch(line)
+    if match is None:
+        raise BadRequest(f"invalid chunk length {line[:40]!r}")
+    return int(match[1], 16)
+
+
+def _too_large() -> RequestEntityTooLarge:
+    return RequestEntityTooLarge(f"the request is too large: the limit is {MAX_BODY_BYTES} bytes")
+
+
+def make_kubeconfig(url: str, token: str, *, name: str = "tf-dist", namespace: str = "default") -> Object:
+    """A kubeconfig document with one cluster, one user and one context. It holds the token: keep it to its owner.
+
+    The token is there twice: kubectl ignores a user's token on a URL without TLS, but sends what the URL itself
+    carries (and masks it in messages); the Python client does it the other way round.
+    """
+    scheme, _, place = url.partition("://")
+    server = f"{scheme}://{EMBEDDED_USER}:{quote(token, safe='')}@{place}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "preferences": {},
+        "clusters": [{"name": name, "cluster": {"server": server}}],
+        "users": [{"name": name, "user": {"token": token}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": namespace}}],
+        "current-context": name,
+    }

@@ -1,0 +1,256 @@
+"""The versioned store: objects by key, indexes, history of changes, and who watches them.
+
+It knows nothing of Kubernetes but ``metadata``: every write gets the next version, is journalled, then seen.
+Nobody may change an object it holds or returned; a write puts a new object in the old one's place.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from queue import SimpleQueue
+from typing import NamedTuple, Protocol
+
+from tf_dist.cluster.api import Object
+from tf_dist.cluster.apiserver.storage.json_objects import owner_references, with_metadata
+from tf_dist.errors import Gone
+
+
+class Key(NamedTuple):
+    """Where an object is: its kind's key, its namespace ("" for cluster-wide kinds), and its name."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+class Change(NamedTuple):
+    """One write: ADDED, MODIFIED or DELETED; the object after it, and before it."""
+
+    version: int
+    type: str
+    key: Key
+    object: Object
+    previous: Object | None
+
+
+class Journal(Protocol):
+    """Where writes become durable: each call returns when the write survives the end of this process and of power."""
+
+    def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
+        """The newest version and every object, as they were written last."""
+
+    def write(self, key: Key, version: int, obj: Object | None) -> None:
+        """Keep the object at this version; None: it is gone."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """One listener: changes of a kind, in one namespace or all (None). A None in the queue ends it."""
+
+    namespace: str | None
+    queue: SimpleQueue[Change | None] = field(default_factory=SimpleQueue)
+    overflowed: bool = False
+
+
+# A reader this far behind gets Gone instead of more memory.
+_WATCHER_QUEUE_LIMIT = 100_000
+
+
+class Store:
+    """Objects and their versions. Every method expects ``lock`` to be held by a caller that reads and writes."""
+
+    def __init__(self, journal: Journal | None = None, history: int = 10_000) -> None:
+        self.lock = threading.RLock()
+        self.version = 0
+        self._journal = journal
+        self._history = history
+        self._objects: dict[str, dict[str, dict[str, Object]]] = {}
+        self._sorted: dict[tuple[str, str], list[str]] = {}
+        self._by_uid: dict[str, Key] = {}
+        self._dependents: dict[str, dict[Key, None]] = {}
+        self._changes: dict[str, deque[Change]] = {}
+        self._compacted: dict[str, int] = {}
+        self._feeds: dict[str, list[Watcher]] = {}
+        self._oldest = 0
+        if journal:
+            self._load(journal)
+
+    def _load(self, journal: Journal) -> None:
+        self.version, objects = journal.load()
+        self._oldest = self.version
+        for key, obj in objects:
+            self._index(key, None, obj)
+
+    # Reading
+
+    def get(self, key: Key) -> Object | None:
+        """The object at a key."""
+        return self._objects.get(key.kind, {}).get(key.namespace, {}).get(key.name)
+
+    def scan(
+        self, kind: str, namespace: str | None, after: tuple[str, str] = ("", "")
+    ) -> Iterator[tuple[str, str, Object]]:
+        """The objects of a kind (in one namespace, or in all) in order of namespace and name, from behind a place."""
+        spaces = self._objects.get(kind, {})
+        for space in sorted(spaces) if namespace is None else [namespace]:
+            if space < after[0] or space not in spaces:
+                continue
+            found, names = spaces[space], self._in_order(kind, space)
+            for name in islice(names, bisect_right(names, after[1]) if space == after[0] else 0, None):
+                yield space, name, found[name]
+
+    def _in_order(self, kind: str, namespace: str) -> list[str]:
+        """The names in a namespace, sorted. Kept until one comes or goes: a list of many pages sorts them once."""
+        place = kind, namespace
+        if place not in self._sorted:
+            self._sorted[place] = sorted(self._objects[kind][namespace])
+        return self._sorted[place]
+
+    def by_age(self, kind: str, namespace: str) -> Mapping[str, Object]:
+        """The objects of a kind in a namespace by name, in order of their creation."""
+        return self._objects.get(kind, {}).get(namespace, {})
+
+    def in_namespace(self, namespace: str) -> list[Key]:
+        """The keys of everything in a namespace."""
+        return [
+            Key(kind, namespace, name)
+            for kind, spaces in self._objects.items()
+            if namespace
+            for name in spaces.get(namespace, ())
+        ]
+
+    def by_uid(self, uid: str) -> Key | None:
+        """Where the object of that uid is, while it exists."""
+        return self._by_uid.get(uid)
+
+    def dependents(self, uid: str) -> list[Key]:
+        """What names that uid as an owner."""
+        return list(self._dependents.get(uid, ()))
+
+    def owned(self) -> list[Key]:
+        """Everything that names an owner."""
+        return list(dict.fromkeys(key for keys in self._dependents.values() for key in keys))
+
+    def changes_since(self, kind: str, version: int) -> list[Change]:
+        """The changes of a kind after a version, oldest first; Gone when they are no longer all known."""
+        oldest = self._compacted.get(kind, self._oldest)
+        if version < oldest or version > self.version:
+            raise Gone(f"too old resource version: {version} ({oldest})", hint="list again, then watch from there")
+        found: list[Change] = []
+        for change in reversed(self._changes.get(kind, ())):
+            if change.version <= version:
+                break
+            found.append(change)
+        return found[::-1]
+
+    # Writing
+
+    def put(self, key: Key, obj: Object) -> Object:
+        """Store the object with the next version in it; what is stored."""
+        old = self.get(key)
+        stored = with_metadata(obj, resourceVersion=str(self.version + 1))
+        self._write(key, stored)
+        self._index(key, old, stored)
+        self._publish(Change(self.version, "MODIFIED" if old else "ADDED", key, stored, old))
+        return stored
+
+    def remove(self, key: Key) -> Object:
+        """Take the object out; its last state, with the version of its removal."""
+        old = self._objects[key.kind][key.namespace][key.name]
+        last = with_metadata(old, resourceVersion=str(self.version + 1))
+        self._write(key, None)
+        self._index(key, old, None)
+        self._publish(Change(self.version, "DELETED", key, last, old))
+        return last
+
+    def _write(self, key: Key, obj: Object | None) -> None:
+        # Journal first: when it fails, nothing has happened.
+        if self._journal:
+            self._journal.write(key, self.version + 1, obj)
+        self.version += 1
+
+    def _index(self, key: Key, old: Object | None, new: Object | None) -> None:
+        names = self._objects.setdefault(key.kind, {}).setdefault(key.namespace, {})
+        if new is None:
+            names.pop(key.name, None)
+        else:
+            names[key.name] = new
+        if old is None or new is None or owner_references(old) != owner_references(new):
+            self._index_owners(key, old, new)
+        if old is None or new is None:
+            self._sorted.pop((key.kind, key.namespace), None)
+            self._index_uid(key, old, new)
+
+    def _index_uid(self, key: Key, old: Object | None, new: Object | None) -> None:
+        if old is not None:
+            self._by_uid.pop(old["metadata"]["uid"], None)
+        if new is not None:
+            self._by_uid[new["metadata"]["uid"]] = key
+
+    def _index_owners(self, key: Key, old: Object | None, new: Object | None) -> None:
+        for owner in owner_references(old) if old else ():
+            keys = self._dependents.get(owner["uid"])
+            if keys is not None:
+                keys.pop(key, None)
+                if not keys:
+                    del self._dependents[owner["uid"]]
+        for owner in owner_references(new) if new else ():
+            self._dependents.setdefault(owner["uid"], {})[key] = None
+
+    # Listening
+
+    def _publish(self, change: Change) -> None:
+        changes = self._changes.setdefault(change.key.kind, deque())
+        changes.append(change)
+        if len(changes) > self._history:
+            self._compacted[change.key.kind] = changes.popleft().version
+        for feed in self._feeds.get(change.key.kind, ()):
+            if feed.namespace is None or feed.namespace == change.key.namespace:
+                _send_to(feed, change)
+
+    def listen(self, kind: str, namespace: str | None) -> Watcher:
+        """A feed of every change from now on."""
+        feed = Watcher(namespace)
+        self._feeds.setdefault(kind, []).append(feed)
+        return feed
+
+    def ignore(self, kind: str, feed: Watcher) -> None:
+        """End a feed; ending it again is no error."""
+        feeds = self._feeds.get(kind, [])
+        if feed in feeds:
+            feeds.remove(feed)
+        feed.queue.put(None)
+
+    def hang_up(self, kind: str) -> None:
+        """End every feed of a kind."""
+        for feed in tuple(self._feeds.get(kind, ())):
+            self.ignore(kind, feed)
+
+    def compact(self) -> None:
+        """Forget all history, as etcd does from time to time: older versions are Gone."""
+        self._changes.clear()
+        self._compacted.clear()
+        self._oldest = self.version
+
+    def close(self) -> None:
+        """End every feed and let go of the journal."""
+        for kind in self._feeds:
+            self.hang_up(kind)
+        if self._journal:
+            self._journal.close()
+
+
+def _send_to(feed: Watcher, change: Change) -> None:
+    if feed.queue.qsize() < _WATCHER_QUEUE_LIMIT:
+        feed.queue.put(change)
+    elif not feed.overflowed:
+        feed.overflowed = True
+        feed.queue.put(None)

@@ -1,0 +1,331 @@
+"""Credentials and TLS of a kubeconfig's user: tokens, exec plugins, client certificates, and their refresh.
+
+Plugins and providers are the ``kubernetes`` package's to run, and only where one is named is it imported.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+from tf_dist.cluster.api_errors import Unauthorized
+from tf_dist.cluster.client.kubeconfig_file import ResolvedContext
+from tf_dist.core.api.timestamps import parse_time
+from tf_dist.errors import ClusterError
+
+
+class CredentialProvider(Protocol):
+    """What ``RestCluster`` asks before every request, and when the server did not know us (401)."""
+
+    def headers(self) -> Mapping[str, str]:
+        """The headers to send now; ClusterError when there are none to be had."""
+
+    def renew(self, rejected: Mapping[str, str]) -> bool:
+        """Replace what ``headers`` returned before; False when there is nothing newer, so that asking again is vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """Credentials as they were given. ``seconds``: how long they are good (None: until they are refused).
+
+    ``certificate``: chain and key of a client, in PEM.
+    """
+
+    headers: Mapping[str, str]
+    certificate: bytes = b""
+    seconds: float | None = None
+
+
+class RefreshingCredentials:
+    """Credentials from a ``source``, asked again when they are over or were refused. Thread-safe.
+
+    ``use`` is given each new client certificate, for the handshakes to come.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[], Credential],
+        *,
+        use: Callable[[bytes], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._use = use
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: tuple[Credential, float | None] | None = None  # with the moment when it is over
+
+    def headers(self) -> Mapping[str, str]:
+        """The headers of a grant that is good by now."""
+        grant = self._good()
+        if grant is None:
+            with self._lock:  # one asks, the others wait for what it gets
+                grant = self._good() or self._ask()
+        return grant.headers
+
+    def renew(self, rejected: Mapping[str, str]) -> bool:
+        """Ask the source again, unless somebody has since ``rejected`` was returned."""
+        with self._lock:
+            before = self._held[0] if self._held else None
+            if before is None or before.headers is not rejected:
+                return True
+            after = self._ask()
+            return (after.headers, after.certificate) != (before.headers, before.certificate)
+
+    def _good(self) -> Credential | None:
+        if self._held is None:
+            return None
+        grant, until = self._held
+        return grant if until is None or self._clock() < until else None
+
+    def _ask(self) -> Credential:
+        grant = self._source()
+        if grant.certificate and (self._held is None or grant.certificate != self._held[0].certificate):
+            self._use(grant.certificate)
+        self._held = grant, None if grant.seconds is None else self._clock() + grant.seconds
+        return grant
+
+
+def static_credentials(headers: Mapping[str, str]) -> RefreshingCredentials:
+    """Headers that stay what they are."""
+    grant = Credential(dict(headers))
+    return RefreshingCredentials(lambda: grant)
+
+
+def cluster_tls_context(cluster: Mapping[str, Any]) -> ssl.SSLContext:
+    """Trust in the cluster's authority (none given: the system's); ClusterError when it cannot be read."""
+    authority = data_or_file(cluster, "certificate-authority")
+    if cluster.get("insecure-skip-tls-verify"):
+        # Only because the kubeconfig says so.
+        unverified = ssl.create_default_context()
+        unverified.check_hostname = False
+        unverified.verify_mode = ssl.CERT_NONE
+        return unverified
+    try:
+        trusted = ssl.create_default_context(cadata=authority.decode("latin-1") if authority else None)
+    except ssl.SSLError as error:
+        raise ClusterError(
+            f"certificate-authority: {error.reason or error}", hint="it must be certificates in PEM"
+        ) from error
+    if authority:
+        # Authorities of clusters are often made by hand: Go asks less of them than OpenSSL's strict mode, and takes
+        # any certificate of the file as an anchor.
+        trusted.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        trusted.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return trusted
+
+
+def client_certificate(user: Mapping[str, Any]) -> bytes:
+    """Chain and key of the user, as one PEM text; empty if the user has none."""
+    chain, key = data_or_file(user, "client-certificate"), data_or_file(user, "client-key")
+    if bool(chain) != bool(key):
+        missing = "client-key" if chain else "client-certificate"
+        raise ClusterError(f"the kubeconfig's user has no {missing}", hint="a certificate and its key go together")
+    return chain + b"\n" + key if chain else b""
+
+
+def data_or_file(section: Mapping[str, Any], field: str) -> bytes:
+    """The contents of ``FIELD-data`` (base64), else of the file that ``FIELD`` names; ClusterError."""
+    if data := section.get(f"{field}-data"):
+        try:
+            return base64.b64decode("".join(str(data).split()), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ClusterError(f"the kubeconfig's {field}-data is not base64") from error
+    if not (named := section.get(field)):
+        return b""
+    try:
+        return Path(str(named)).read_bytes()
+    except OSError as error:
+        raise ClusterError(f"cannot read the kubeconfig's {field} {named}: {error.strerror}") from error
+
+
+def certificate_loader(trusted: ssl.SSLContext) -> Callable[[bytes], None]:
+    """Makes a context show a certificate (chain and key in PEM) in the handshakes to come; ClusterError."""
+
+    def use(pem: bytes) -> None:
+        with _temporary_file(pem) as path:
+            try:
+                # Without a password of ours OpenSSL would ask for one on the terminal.
+                trusted.load_cert_chain(path, password="")
+            except (ssl.SSLError, OSError, ValueError) as error:
+                reason = getattr(error, "reason", None) or error
+                hint = "they must belong together, be in PEM, and the key must not be encrypted"
+                raise ClusterError(f"client certificate and key: {reason}", hint=hint) from error
+
+    return use
+
+
+@contextmanager
+def _temporary_file(data: bytes) -> Iterator[str]:
+    """The name of a file with these contents. OpenSSL takes keys from files only."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("tf-dist")
+        with os.fdopen(descriptor, "wb") as memory:
+            memory.write(data)
+            memory.flush()
+            yield f"/proc/self/fd/{descriptor}"
+        return
+    with tempfile.NamedTemporaryFile(prefix="tf-dist-") as scratch:
+        scratch.write(data)
+        scratch.flush()
+        yield scratch.name
+
+
+CredentialSource = Callable[[], Credential]
+
+_TOKEN_REFRESH: Final = 60.0  # seconds: token files are replaced long before what they held is over
+_MIN_LIFETIME: Final = 1.0  # seconds that a plugin's answer is used at least, whatever it says
+
+
+def credential_source(chosen: ResolvedContext) -> CredentialSource:
+    """What to ask for the credentials of a context's user; asking raises ClusterError when there are none to be had."""
+    user = chosen.user
+    assumed = _impersonation_headers(user)
+    ask = _first_source(chosen)
+
+    def grant() -> Credential:
+        found = ask()
+        certificate = found.certificate or client_certificate(user)
+        return Credential({**found.headers, **assumed}, certificate, found.seconds)
+
+    return grant
+
+
+def _first_source(chosen: ResolvedContext) -> CredentialSource:
+    """The first that is there, in the order in which kubectl takes them."""
+    user = chosen.user
+    if file := user.get("tokenFile"):
+        return token_file_source(Path(str(file)))
+    if token := user.get("token"):
+        return lambda: Credential(bearer_header(str(token), "the kubeconfig's token"))
+    if plugin := user.get("exec"):
+        return lambda: _exec_plugin(plugin, chosen.cluster)
+    if provider := user.get("auth-provider"):
+        return lambda: _auth_provider(provider, chosen)
+    if user.get("username"):
+        return lambda: Credential(basic_header(str(user["username"]), str(user.get("password") or "")))
+    url = urlsplit(str(chosen.cluster.get("server") or ""))
+    if url.username:
+        return lambda: Credential(basic_header(unquote(str(url.username)), unquote(url.password or "")))
+    return lambda: Credential({})
+
+
+def bearer_header(token: str, what: str) -> dict[str, str]:
+    """The header of a token; ``what`` names it when it can be none."""
+    token = token.strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise Unauthorized(f"{what} is {'empty' if not token else 'no token: it has characters that none may have'}")
+    return {"Authorization": f"Bearer {token}"}
+
+
+def basic_header(username: str, password: str) -> dict[str, str]:
+    """The header of a name and a password."""
+    return {"Authorization": f"Basic {base64.b64encode(f'{username}:{password}'.encode()).decode()}"}
+
+
+def token_file_source(path: Path) -> CredentialSource:
+    """A token in a file that somebody replaces from time to time."""
+
+    def grant() -> Credential:
+        try:
+            text = path.read_text()
+        except (OSError, ValueError) as error:
+            raise Unauthorized(f"cannot read the token in {path}: {error}") from error
+        return Credential(bearer_header(text, f"the token in {path}"), seconds=_TOKEN_REFRESH)
+
+    return grant
+
+
+def _impersonation_headers(user: Mapping[str, Any]) -> dict[str, str]:
+    """The headers of a user who acts as somebody else."""
+    groups = user.get("as-groups") or []
+    if len(groups) > 1 or user.get("as-user-extra"):
+        # Left out silently, requests would be made with other rights than kubectl's.
+        raise ClusterError("the kubeconfig's user has several as-groups or as-user-extra: tf-dist cannot act so")
+    wanted = {"Impersonate-User": user.get("as"), "Impersonate-Uid": user.get("as-uid")}
+    wanted["Impersonate-Group"] = groups[0] if groups else None
+    return {name: str(value) for name, value in wanted.items() if value}
+
+
+def _exec_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Credential:
+    """What an exec plugin prints."""
+    from kubernetes.config.exec_provider import ExecProvider
+    from kubernetes.config.kube_config import ConfigNode
+
+    command = plugin.get("command")
+    try:
+        runner = ExecProvider(ConfigNode("exec", dict(plugin)), "", ConfigNode("cluster", _exec_cluster_info(cluster)))
+        status = runner.run()
+    except OSError as error:
+        hint = str(plugin.get("installHint") or "install it, or mend the user's exec section in the kubeconfig").strip()
+        raise Unauthorized(f"cannot run the login plugin {command}: {error.strerror or error}", hint=hint) from error
+    except Exception as error:
+        # Whatever an answer that is none makes of the package; on a terminal the plugin has said why by itself.
+        why = "" if isinstance(error, AttributeError) else f": {str(error).removeprefix('exec: ')}"
+        hint = "log in again as your provider says, then repeat this"
+        raise Unauthorized(f"the login plugin {command} failed{why}", hint=hint) from error
+    return _exec_credential(status, f"the login plugin {command}")
+
+
+def _exec_cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """The cluster as a plugin that wants to know it is told: without files."""
+    told = {key: value for key, value in cluster.items() if key != "certificate-authority"}
+    if authority := data_or_file(cluster, "certificate-authority"):
+        told["certificate-authority-data"] = base64.b64encode(authority).decode()
+    return told
+
+
+def _exec_credential(status: Any, who: str) -> Credential:
+    given: Mapping[str, Any] = status if isinstance(status, Mapping) else {}
+    token, chain, key = (given.get(name) for name in ("token", "clientCertificateData", "clientKeyData"))
+    if not token and not (chain and key):
+        raise Unauthorized(f"{who} gave neither a token nor a certificate with its key")
+    expiry = parse_time(given.get("expirationTimestamp"))
+    return Credential(
+        bearer_header(str(token), f"what {who} gave") if token else {},
+        f"{chain}\n{key}".encode() if chain and key else b"",
+        None if expiry is None else max(_MIN_LIFETIME, expiry - time.time()),
+    )
+
+
+def _auth_provider(provider: Mapping[str, Any], chosen: ResolvedContext) -> Credential:
+    """A token by way of what came before plugins: OpenID Connect, and others that the package still knows."""
+    import os
+    import tempfile
+
+    from kubernetes.client import Configuration
+    from kubernetes.config import ConfigException, load_kube_config
+
+    name = provider.get("name")
+    configuration = Configuration()
+    try:
+        with tempfile.TemporaryDirectory(prefix="tf-dist-") as scratch:
+            load_kube_config(
+                config_file=os.pathsep.join(map(str, chosen.files)),
+                context=chosen.name,
+                client_configuration=configuration,
+                temp_file_path=scratch,
+            )
+        found = configuration.auth_settings().get("BearerToken") or {}
+    except ConfigException as error:
+        raise Unauthorized(f"the auth-provider {name} failed: {error}", hint="log in again") from error
+    except Exception as error:
+        raise Unauthorized(f"the auth-provider {name} failed: {type(error).__name__}: {error}") from error
+    value = str(found.get("value") or "")
+    if not value:
+        hint = "log in again; the way of today is an exec plugin (kubelogin, gke-gcloud-auth-plugin)"
+        raise Unauthorized(f"the auth-provider {name} gave no token", hint=hint)
+    return Credential(
+        bearer_header(value.partition(" ")[2] or value, f"what the auth-provider {name} gave"), seconds=_TOKEN_REFRESH
+    )

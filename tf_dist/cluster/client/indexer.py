@@ -1,0 +1,180 @@
+"""The thread-safe store of an informer: the newest version of each object by key, and one index."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from tf_dist.cluster.api import Object
+
+ObjectKey = tuple[str, str]
+_DIGITS = 20  # those of 64 bits
+
+
+class Change(NamedTuple):
+    """What became of an object: ``old`` None: it is new; ``new`` None: it is gone."""
+
+    old: Object | None
+    new: Object | None
+
+
+def object_key(stored: Object) -> ObjectKey:
+    """Namespace ("" for cluster-scoped kinds) and name."""
+    metadata = stored["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]
+
+
+def resource_version_of(stored: Object) -> int:
+    """An object's resourceVersion as a number; 0 where it is none.
+
+    Versions of one kind are ordered on every server that keeps its objects in etcd; Kubernetes promises it from 1.35.
+    """
+    return parse_resource_version(stored["metadata"].get("resourceVersion"))
+
+
+def parse_resource_version(version: object) -> int:
+    """A resourceVersion as a number; 0 where it is none."""
+    text = str(version or "")
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else 0
+
+
+class Indexer:
+    """Thread-safe. ``index`` names the group of an object ("": none). An older version never replaces a newer.
+
+    ``followed`` is the version up to which every change has been taken in: an answer that is no newer says nothing new,
+    and what it shows may be gone by now.
+    """
+
+    def __init__(self, index: Callable[[Object], str] = lambda _: "") -> None:
+        self._index = index
+        self._objects: dict[ObjectKey, Object] = {}
+        self._groups: dict[str, dict[ObjectKey, Object]] = {}
+        self._lock = threading.RLock()
+        self.followed = 0
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, key: ObjectKey) -> Object | None:
+        """The object of that key."""
+        return self._objects.get(key)
+
+    def items(self) -> list[Object]:
+        """Every object there is now."""
+        with self._lock:
+            return list(self._objects.values())
+
+    def group(self, name: str) -> list[Object]:
+        """The objects of one group of the index."""
+        with self._lock:
+            return list(self._groups.get(name, {}).values())
+
+    def put(self, stored: Object) -> Change | None:
+        """Keep an object; None when this version, or a newer one, is known."""
+        key = object_key(stored)
+        with self._lock:
+            old = self._objects.get(key)
+            if old is not None and not _newer(stored, old):
+                return None
+            self._set(key, old, stored)
+            return Change(old, stored)
+
+    def put_response(self, stored: Object) -> Change | None:
+        """Keep what a server answered to a request, which may come late; None when it is no news."""
+        with self._lock:
+            return None if 0 < resource_version_of(stored) <= self.followed else self.put(stored)
+
+    def remove(self, stored: Object) -> Change | None:
+        """Forget an object that was deleted at its version; None when it is unknown, or another came after it."""
+        with self._lock:
+            old = self._objects.get(object_key(stored))
+            if old is None or resource_version_of(old) > resource_version_of(stored) > 0:
+                return None
+            return self._drop(object_key(stored), old)
+
+    def discard(self, key: ObjectKey, uid: str) -> Change | None:
+        """Forget the object with this uid: the server has said that it is gone."""
+        with self._lock:
+            old = self._objects.get(key)
+            if old is None or old["metadata"].get("uid") != uid:
+                return None
+            return self._drop(key, old)
+
+    def mark_deleting(self, key: ObjectKey, uid: str, moment: str) -> Change | None:
+        """The server has accepted its deletion: until news comes it counts as being deleted."""
+        with self._lock:
+            old = self._objects.get(key)
+            if old is None or old["metadata"].get("uid") != uid or "deletionTimestamp" in old["metadata"]:
+                return None
+            new = {**old, "metadata": {**old["metadata"], "deletionTimestamp": moment}}
+            self._set(key, old, new)
+            return Change(old, new)
+
+    def replace(
+        self, listed: Iterable[Object], version: int, *, set_back: bool = False, doubted: bool = False
+    ) -> list[Change]:
+        """Take over a list of everything, made at ``version``: what it lacks is gone, unless newer.
+
+        ``set_back``: the server has lost its latest changes (a backup was restored), and what is newer never was.
+        Nor was that which the list shows in an older version than we have, though the list is newer than ours: the
+        server has written so much since it was restored that its versions have overtaken ours. ``doubted``: it is known
+        that it was restored, so that an object of the very version that we have may be another than ours.
+        """
+        with self._lock:
+            present = {object_key(stored): stored for stored in listed}
+            changes = self._drop_lost(self._objects, {} if set_back else present, math.inf if set_back else version)
+            for key, stored in present.items():
+                old = self._objects.get(key)
+                if old is None:
+                    continue
+                overtaken = 0 < resource_version_of(stored) < resource_version_of(old) <= version
+                if overtaken or (doubted and resource_version_of(stored) == resource_version_of(old) and stored != old):
+                    self._set(key, old, stored)
+                    changes.append(Change(old, stored))
+            changes += [change for stored in present.values() if (change := self.put(stored)) is not None]
+            self.followed = version
+            return changes
+
+    def replace_group(self, group: str, listed: Iterable[Object], version: int) -> list[Change]:
+        """Take over a list of one group, made at ``version``, beside what is followed."""
+        with self._lock:
+            present = {object_key(stored): stored for stored in listed}
+            changes = self._drop_lost(self._groups.get(group, {}), present, version)
+            return changes + [
+                change for stored in present.values() if (change := self.put_response(stored)) is not None
+            ]
+
+    def _drop_lost(
+        self, known: Mapping[ObjectKey, Object], present: Mapping[ObjectKey, Object], version: float
+    ) -> list[Change]:
+        lost = [(key, old) for key, old in known.items() if key not in present and resource_version_of(old) <= version]
+        return [self._drop(key, old) for key, old in lost]
+
+    def _set(self, key: ObjectKey, old: Object | None, new: Object) -> None:
+        if old is not None:
+            self._leave_group(key, old)
+        self._objects[key] = new
+        if group := self._index(new):
+            self._groups.setdefault(group, {})[key] = new
+
+    def _drop(self, key: ObjectKey, old: Object) -> Change:
+        del self._objects[key]
+        self._leave_group(key, old)
+        return Change(old, None)
+
+    def _leave_group(self, key: ObjectKey, old: Object) -> None:
+        group = self._index(old)
+        if members := self._groups.get(group):
+            members.pop(key, None)
+            if not members:
+                del self._groups[group]
+
+
+def _newer(one: Object, other: Object) -> bool:
+    """Another version, unless both can be compared and it is the older."""
+    before, after = resource_version_of(other), resource_version_of(one)
+    if before and after:
+        return after > before
+    return bool(one["metadata"].get("resourceVersion") != other["metadata"].get("resourceVersion"))

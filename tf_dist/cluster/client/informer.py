@@ -1,0 +1,460 @@
+"""Informers: list a resource, watch it from there, resume, list again after 410; a cache and change handlers.
+
+What the server says is believed only if it is newer than what is known: a repeated or delayed event, or a list from a
+server that lags behind, changes nothing. Nothing that happens on the way ends the thread. Rules and faults:
+style-and-libraries reference, section 3.1.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from tf_dist.cluster.api import Cluster, Object, Resource, Stream, WatchEvent
+from tf_dist.cluster.client.indexer import Change, Indexer, object_key, parse_resource_version, resource_version_of
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
+from tf_dist.errors import ClusterError, Forbidden, Gone, NotFound, Throttled, Unavailable
+
+_LOG = logging.getLogger(__name__)
+_PAGE_SIZE: Final = 500
+# How often a list is begun anew because its pages have expired, before it counts as a failure.
+_MAX_RESTARTS: Final = 3
+# A watch that ends sooner than this, without a word, must not be asked for again at once.
+_SHORT_WATCH: Final = 1.0
+# Seconds after the first failure, and after many.
+_MIN_BACKOFF: Final = 0.1
+_MAX_BACKOFF: Final = 30.0
+# After so many lists in a row that are older than what was seen, the server has been set back: believe it.
+_MAX_STALE_LISTS: Final = 8
+# A kind that is not served is asked for as seldom as after so many failures, and more seldom with each time.
+_NOT_SERVED_FAILURES: Final = 5
+
+
+def jittered_backoff(
+    failures: int,
+    *,
+    first: float = _MIN_BACKOFF,
+    longest: float = _MAX_BACKOFF,
+    uniform: Callable[[float, float], float] = SYSTEM_RUNTIME.uniform,
+) -> float:
+    """Seconds to wait after so many failures in a row: doubling from ``first`` on, up to a half less by chance."""
+    return min(longest, first * 2.0 ** min(failures, 16)) * uniform(0.5, 1.0)
+
+
+class Informer:
+    """Follows ``resource`` in a thread.
+
+    ``keep`` makes what is cached of an object (it must keep ``metadata``); ``index`` see ``Indexer``; ``changed`` is
+    called with every change, from the reflector's thread or from the one that calls ``put``; ``restarted`` with the
+    kind and the cause when a watch did not end as agreed (``problem`` says more); ``relisted`` after every list;
+    ``set_back`` after one that shows that the server was set back (a backup was restored): watches of other kinds may
+    have been overtaken by it, and then do not notice; ``pause`` gives the seconds to wait after so many failures.
+    ``optional``: without the right to see the kind there is nothing to be seen, as if it were not served.
+
+    A kind that is not served, or may not be seen, is asked for again and again: its definition, or the right, may come.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource,
+        *,
+        changed: Callable[[Object | None, Object | None], None],
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        keep: Callable[[Object], Object] = lambda stored: stored,
+        index: Callable[[Object], str] = lambda _: "",
+        restarted: Callable[[str, str], None] = lambda *_: None,
+        relisted: Callable[[], None] = lambda: None,
+        set_back: Callable[[], None] = lambda: None,
+        pause: Callable[[int], float] | None = None,
+        optional: bool = False,
+        runtime: ThreadRuntime = SYSTEM_RUNTIME,
+    ) -> None:
+        self._cluster = cluster
+        self.resource = resource
+        self._scope = {"namespace": namespace, "labels": labels, "fields": fields}
+        self._keep = keep
+        self._changed = changed
+        self._restarted = restarted
+        self._relisted = relisted
+        self._set_back = set_back
+        self._runtime = runtime
+        self._pause = pause or partial(jittered_backoff, uniform=runtime.uniform)
+        self._optional = optional
+        self.cache = Indexer(index)
+        self.problem: ClusterError | None = None
+        self.absent = False  # the server does not serve the kind: that nothing is cached then says nothing else
+        self.hidden: Forbidden | None = None  # why an optional kind may not be seen
+        self.lists = 0  # how often everything was listed
+        self.last_response_at = runtime.monotonic()  # when the server last said anything
+        self.last_loop_at = self.last_response_at  # when the thread last did anything
+        self._version = ""  # the newest that was seen
+        self._resume = ""  # where to watch from; "": list first
+        self._failures = 0
+        self._expiries = 0  # how many watches in a row have expired (410) at once
+        self._older_lists = 0
+        self._listed = runtime.event()
+        self._wanted = self._doubted = False
+        self._begun = False
+        self._stopped = runtime.event()
+        self._stirred = runtime.event()
+        self._stream: Stream[WatchEvent] | None = None
+        self._lock = runtime.lock()
+        self._thread = runtime.thread(self._run, f"reflect-{resource.plural}")
+
+    # What others ask
+
+    @property
+    def version(self) -> str:
+        """The newest version of the kind that the server has told of."""
+        return self._version
+
+    def synced(self) -> bool:
+        """Whether everything there is, is cached, up to what is under way. An absent kind has nothing.
+
+        Not while the server refuses it: what was cached before is not vouched for any more.
+        """
+        return self._listed.is_set()
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for that."""
+        return self._listed.wait(timeout)
+
+    def died(self) -> bool:
+        """Whether its thread has ended without ``end``."""
+        return self._begun and not self.alive() and not self._stopped.is_set()
+
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def get(self, namespace: str | None, name: str) -> Object | None:
+        """One cached object."""
+        return self.cache.get((namespace or "", name))
+
+    def items(self) -> list[Object]:
+        """Every cached object."""
+        return self.cache.items()
+
+    # What others know
+
+    def put(self, stored: Object) -> None:
+        """Take over the server's answer to a request."""
+        self._tell(self.cache.put_response(self._keep(stored)))
+
+    def discard(self, namespace: str | None, name: str, uid: str) -> None:
+        """The server has said that this object is gone."""
+        self._tell(self.cache.discard((namespace or "", name), uid))
+
+    def mark_deleting(self, namespace: str | None, name: str, uid: str, moment: str) -> None:
+        """The server has accepted the deletion of this object at ``moment`` (RFC 3339)."""
+        self._tell(self.cache.mark_deleting((namespace or "", name), uid, moment))
+
+    def refresh(self) -> None:
+        """List now, in this thread; ClusterError when that fails. Not for one that was started."""
+        try:
+            self._list()
+        except NotFound:
+            self._absent()
+        except Forbidden as error:
+            if not self._optional:
+                raise
+            self._absent(error)
+
+    def refresh_group(self, group: str, *, namespace: str, labels: str) -> None:
+        """List the objects of one group of the index now, whatever the watch has brought so far; ClusterError."""
+        kept, version = self._pages(namespace=namespace, labels=labels)
+        for change in self.cache.replace_group(group, kept, parse_resource_version(version)):
+            self._tell(change)
+
+    def relist(self, *, doubted: bool = False) -> None:
+        """List anew before anything else is believed; ``all_synced`` says when it is done.
+
+        ``doubted``: the server was set back, and may have given versions that we know to something else since.
+        """
+        with self._lock:
+            self._wanted = True
+            self._doubted = self._doubted or doubted
+            self._listed.clear()
+        self._stir()
+
+    # Its life
+
+    def start(self) -> None:
+        """Begin."""
+        self.last_loop_at = self.last_response_at = self._runtime.monotonic()
+        self._thread.start()
+        self._begun = True
+
+    def end(self) -> None:
+        """Begin to end: who stops several has each wait for the network at the same time."""
+        self._stopped.set()
+        self._stir()
+
+    def stop(self) -> None:
+        """End it and its thread; what is cached stays."""
+        self.end()
+        if self.alive():
+            self._thread.join()
+
+    def _stir(self) -> None:
+        """Wake the thread from whatever it waits for."""
+        with self._lock:
+            self._stirred.set()
+            if self._stream is not None:
+                self._stream.close()
+
+    def _run(self) -> None:
+        while True:
+            self.last_loop_at = self._runtime.monotonic()
+            self._stirred.clear()
+            if self._stopped.is_set():
+                return
+            try:
+                if self._wanted or not self._resume:
+                    self._list()
+                self._watch()
+            except Gone:
+                # What made up for other failures, an event, does not make up for listing everything again and again.
+                self._resume, self._failures = "", max(self._failures, self._expiries)
+                self._expiries += 1
+                self._again("410", None)
+            except NotFound:
+                self._absent()
+                self._again("404", None, at_least=_NOT_SERVED_FAILURES)
+            except Forbidden as error:
+                self._refused(error)
+            except ClusterError as error:
+                self._again(type(error).__name__, error)
+            except Exception as error:
+                _LOG.exception("the reflector of %s met a defect and goes on", self.resource.plural)
+                self._again("defect", Unavailable(str(error)))
+
+    def _again(self, cause: str, problem: ClusterError | None, at_least: int = 0) -> None:
+        """Count a failure, say so, and wait as long as the server or the number of failures asks for."""
+        if self._stopped.is_set():
+            return
+        if problem is not None and str(problem) != str(self.problem):
+            _LOG.warning("cannot follow %s: %s", self.resource.plural, problem)
+        self.problem = problem
+        if at_least == 0 or self._failures == 0:  # that a kind is still not there is no news
+            self._restarted(self.resource.plural, cause)
+        asked = problem.after if isinstance(problem, Throttled) else None
+        self._stirred.wait(max(asked or 0.0, self._pause(max(self._failures, at_least))))
+        self._failures += 1
+
+    # Listing
+
+    def _list(self) -> None:
+        with self._lock:
+            wanted, self._wanted = self._wanted, False
+            doubted, self._doubted = self._doubted, False
+        try:
+            listed, version = self._newest(doubted=doubted)
+        except Exception:
+            # A wish is granted by a list, not by the attempt to make one.
+            with self._lock:
+                self._wanted = self._wanted or wanted
+                self._doubted = self._doubted or doubted
+            raise
+        set_back = parse_resource_version(version) < parse_resource_version(self._version)
+        for change in self.cache.replace(listed, parse_resource_version(version), set_back=set_back, doubted=doubted):
+            self._tell(change)
+        self._version = self._resume = version
+        self.problem = None
+        self.lists += 1
+        self._hear()
+        self._is_there()
+        with self._lock:
+            # A wish that came in the meantime is for a list that begins after it.
+            if not self._wanted:
+                self._listed.set()
+        self._relisted()
+        if set_back:
+            self._set_back()
+
+    def _newest(self, *, doubted: bool) -> tuple[list[Object], str]:
+        """Everything there is; Unavailable when the answer is older than what was seen, unless it stays so."""
+        listed, version = self._pages(doubted=doubted, **self._scope)
+        if (
+            parse_resource_version(version) < parse_resource_version(self._version)
+            and self._older_lists < _MAX_STALE_LISTS
+        ):
+            if self._older_lists == 0:
+                self._failures = 0  # it answers: how long it was away says nothing of how soon it has caught up
+            self._older_lists += 1
+            raise Unavailable(f"list {self.resource.plural}: the answer is older than what was seen before")
+        self._older_lists = 0
+        return listed, version
+
+    def _pages(self, *, doubted: bool = False, **scope: str | None) -> tuple[list[Object], str]:
+        """Everything there is, page by page; from the beginning again when the pages expire on the way (410).
+
+        Only what is kept of a page outlives it: the raw objects of a large cluster are several GiB.
+        """
+        for _ in range(_MAX_RESTARTS):
+            try:
+                return self._paged(scope, doubted=doubted)
+            except Gone:
+                _LOG.info("the pages of %s expired on the way: listed from the beginning", self.resource.plural)
+        return self._paged(scope, doubted=doubted)
+
+    def _paged(self, scope: Mapping[str, str | None], *, doubted: bool) -> tuple[list[Object], str]:
+        kept: list[Object] = []
+        continue_ = ""
+        while True:
+            found = self._cluster.list(self.resource, **scope, limit=_PAGE_SIZE, continue_=continue_)  # type: ignore[arg-type]
+            self._hear()
+            kept += [(None if doubted else self._known(stored)) or self._keep(stored) for stored in found.items]
+            version, continue_ = found.resource_version, found.continue_
+            if not continue_:
+                return kept, version
+            del found  # while the next page comes
+
+    def _known(self, stored: Object) -> Object | None:
+        """What is cached of this very version: it is not kept a second time."""
+        metadata = stored["metadata"]
+        known = self.cache.get(object_key(stored))
+        if known is None or not metadata.get("resourceVersion"):
+            return None
+        before = known["metadata"]
+        same = all(before.get(part) == metadata.get(part) for part in ("resourceVersion", "uid", "deletionTimestamp"))
+        return known if same else None
+
+    def _hear(self) -> None:
+        self.last_response_at = self.last_loop_at = self._runtime.monotonic()
+
+    def _is_there(self) -> None:
+        if self.absent or self.hidden is not None:
+            _LOG.info("%s can be seen now", self.resource.plural)
+        self.absent, self.hidden = False, None
+
+    def _refused(self, error: Forbidden) -> None:
+        if self._optional:
+            self._absent(error)
+            self._again("403", None, at_least=_NOT_SERVED_FAILURES)
+            return
+        with self._lock:
+            self._listed.clear()
+        self._again("Forbidden", error)
+
+    def _absent(self, hidden: Forbidden | None = None) -> None:
+        """The kind is not served: its definition is not there (any more), and so none of its objects is.
+
+        Or it is ``hidden`` from us, and we go on as if there were none.
+        """
+        if (self.absent, self.hidden is None) != (hidden is None, hidden is None):
+            why = str(hidden) if hidden is not None else f"the server does not serve {self.resource.plural}"
+            _LOG.warning("%s: goes on without, and looks again", why)
+        self.absent, self.hidden, self.problem = hidden is None, hidden, None
+        for stored in self.cache.items():
+            self._tell(self.cache.discard(object_key(stored), stored["metadata"].get("uid", "")))
+        self._resume = ""
+        self._hear()
+        with self._lock:
+            self._listed.set()
+
+    # Watching
+
+    def _watch(self) -> None:
+        stream = self._cluster.watch(self.resource, **self._scope, since=self._resume)  # type: ignore[arg-type]
+        with self._lock:
+            self._stream = stream
+            if self._stirred.is_set():
+                stream.close()
+        self._hear()
+        self.problem = None
+        with self._lock:
+            if not self._wanted:
+                self._listed.set()  # it may have been refused in the meantime
+        begun, fruitless = self._runtime.monotonic(), True
+        try:
+            with stream:
+                for event in stream:
+                    self._hear()
+                    if self._take(event):
+                        fruitless, self._failures = False, 0
+        finally:
+            with self._lock:
+                self._stream = None
+            lasted = self._runtime.monotonic() - begun >= _SHORT_WATCH
+            if lasted:
+                self._expiries = 0
+        if fruitless and not lasted and not self._stirred.is_set():
+            self._again("short", None)
+        else:
+            self._failures = 0
+
+    def _take(self, event: WatchEvent) -> bool:
+        """Take in what an event says; whether it is news."""
+        version = resource_version_of(event.object)
+        # Events of a kind come in the order of their versions: this one came before.
+        if version and version <= parse_resource_version(self._version):
+            return False
+        if event.type == "DELETED":
+            self._tell(self.cache.remove(self._keep(event.object)))
+        elif event.type != "BOOKMARK":
+            self._tell(self.cache.put(self._keep(event.object)))
+        self._version = self._resume = event.object["metadata"].get("resourceVersion") or self._resume
+        self.cache.followed = max(self.cache.followed, version)
+        return True
+
+    def _tell(self, change: Change | None) -> None:
+        if change is None:
+            return
+        try:
+            self._changed(change.old, change.new)
+        except Exception:
+            _LOG.exception("a change of %s was not taken in", self.resource.plural)
+
+
+def all_synced(reflectors: Iterable[Informer]) -> bool:
+    """Whether all of them are."""
+    return all(reflector.synced() for reflector in reflectors)
+
+
+class UidInformer:
+    """A local copy of one kind of object. ``changed(uid)`` rings after every change, from any thread."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource,
+        changed: Callable[[str], None],
+        *,
+        fields: str = "",
+        labels: str = "",
+    ) -> None:
+        self._ring = changed
+        self._started = False
+        self._reflector = Informer(cluster, resource, changed=self._changed, fields=fields, labels=labels, index=_uid)
+        self.synced = self._reflector.synced
+        self.wait_synced = self._reflector.wait_synced
+        self.all = self._reflector.items
+        self.put = self._reflector.put
+
+    def start(self) -> None:
+        """Begin; ``synced`` holds after the first list."""
+        self._started = True
+        self._reflector.start()
+
+    def stop(self) -> None:
+        """End it, if it ever began, and wait for that."""
+        if self._started:
+            self._reflector.stop()
+
+    def get(self, uid: str) -> Object | None:
+        """One object by uid."""
+        return next(iter(self._reflector.cache.group(uid)), None)
+
+    def _changed(self, old: Object | None, new: Object | None) -> None:
+        for uid in {_uid(obj) for obj in (old, new) if obj is not None}:
+            self._ring(uid)
+
+
+def _uid(obj: Object) -> str:
+    return str(obj["metadata"]["uid"])

@@ -1,0 +1,140 @@
+"""Kubeconfig files, read and merged as kubectl does."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tf_dist.errors import ClusterError
+
+_SECTIONS: Final = (("contexts", "context"), ("clusters", "cluster"), ("users", "user"))
+# The fields that name files; relative ones are meant from where the kubeconfig is.
+_FILES: Final = {
+    "cluster": ("certificate-authority",),
+    "user": ("client-certificate", "client-key", "tokenFile"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedContext:
+    """One context of some files: its cluster and user as written there, file names made absolute."""
+
+    name: str
+    namespace: str
+    cluster: Mapping[str, Any]
+    user: Mapping[str, Any]
+    files: tuple[Path, ...]
+
+
+@dataclass(slots=True)
+class _MergedConfig:
+    current: str = ""
+    contexts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    clusters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    users: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def kubeconfig_files(kubeconfig: str | None, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """The kubeconfig files that are there: the given one, else those of $KUBECONFIG, else ~/.kube/config.
+
+    ClusterError when the given one, or every one of $KUBECONFIG, is missing.
+    """
+    if kubeconfig:
+        path = Path(kubeconfig).expanduser()
+        if not path.is_file():
+            raise ClusterError(f"there is no kubeconfig {kubeconfig}", hint="check --kubeconfig")
+        return (path.absolute(),)
+    named = [Path(part).expanduser() for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    found = tuple(path.absolute() for path in named or [Path.home() / ".kube" / "config"] if path.is_file())
+    if named and not found:
+        raise ClusterError(
+            f"$KUBECONFIG names no file that is there: {environ['KUBECONFIG']}",
+            hint="unset it, or set it to a kubeconfig",
+        )
+    return found
+
+
+def resolve_context(paths: Sequence[Path], context: str | None = None) -> ResolvedContext:
+    """The context of that name, else the current one; ClusterError when the files do not say what is needed."""
+    merged = _MergedConfig()
+    for path in paths:
+        _merge(merged, path)
+    where = ", ".join(map(str, paths))
+    name = context or merged.current
+    if not name:
+        raise ClusterError(f"{where}: no context is current", hint=f"name one with --context: {_context_names(merged)}")
+    if name not in merged.contexts:
+        near = difflib.get_close_matches(name, merged.contexts, n=1)
+        hint = (
+            f"did you mean {near[0]}? There are: {_context_names(merged)}"
+            if near
+            else f"there are: {_context_names(merged)}"
+        )
+        raise ClusterError(f"{where}: there is no context {name}", hint=hint)
+    found = merged.contexts[name]
+    cluster, user = str(found.get("cluster") or ""), str(found.get("user") or "")
+    if cluster not in merged.clusters:
+        raise ClusterError(f"{where}: context {name} is of cluster {cluster!r}, which is not there")
+    if user and user not in merged.users:
+        raise ClusterError(f"{where}: context {name} is of user {user!r}, who is not there")
+    namespace = str(found.get("namespace") or "")
+    return ResolvedContext(name, namespace, merged.clusters[cluster], merged.users.get(user, {}), tuple(paths))
+
+
+def _context_names(merged: _MergedConfig) -> str:
+    return ", ".join(sorted(merged.contexts)) or "(none)"
+
+
+def _merge(merged: _MergedConfig, path: Path) -> None:
+    document = _read(path)
+    merged.current = merged.current or str(document.get("current-context") or "")
+    for section, kind in _SECTIONS:
+        into: dict[str, dict[str, Any]] = getattr(merged, section)
+        for entry in document.get(section) or ():
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+                raise _invalid_kubeconfig(path, f"an entry of {section} has no name")
+            body = entry.get(kind) or {}
+            if not isinstance(body, Mapping):
+                raise _invalid_kubeconfig(path, f"{kind} {entry['name']} is not a mapping")
+            into.setdefault(entry["name"], _with_absolute_paths(path.parent, kind, body))
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        document = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except OSError as error:
+        raise ClusterError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise _invalid_kubeconfig(path, f"it is not YAML{line}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, Mapping):
+        raise _invalid_kubeconfig(path, "it is not a mapping")
+    for section, _ in _SECTIONS:
+        if not isinstance(document.get(section) or [], list):
+            raise _invalid_kubeconfig(path, f"{section} is not a list")
+    return document
+
+
+def _invalid_kubeconfig(path: Path, why: str) -> ClusterError:
+    return ClusterError(f"{path} is no kubeconfig: {why}", hint="kubectl config view shows what kubectl makes of it")
+
+
+def _with_absolute_paths(folder: Path, kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with its files where they are."""
+    found = dict(body)
+    for name in _FILES.get(kind, ()):
+        if found.get(name):
+            found[name] = str(folder / os.path.expanduser(str(found[name])))
+    plugin = found.get("exec")
+    if kind == "user" and isinstance(plugin, Mapping) and "/" in str(plugin.get("command") or ""):
+        found["exec"] = {**plugin, "command": str(folder / str(plugin["command"]))}
+    return found

@@ -1,0 +1,303 @@
+"""RestCluster: any Kubernetes API server as a Cluster, raw JSON over one pool of connections.
+
+Every call has a timeout. What fails for want of an answer, or by the server's own fault, is tried again (see
+``retries``); so a write may have happened although its error says that it could not: the object's version, its uid or
+its name tell. Opening a stream is tried once: whoever follows one has pauses of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Self
+from urllib.parse import quote, urlencode
+
+from tf_dist.cluster.api import (
+    ALL_LINES,
+    CONFIG_MAPS,
+    PODS,
+    LogOptions,
+    Object,
+    ObjectList,
+    PatchType,
+    Resource,
+    Stream,
+    WatchEvent,
+)
+from tf_dist.cluster.api_errors import BadRequest, RequestInfo
+from tf_dist.cluster.client import connection_pool
+from tf_dist.cluster.client.auth import CredentialProvider, static_credentials
+from tf_dist.cluster.client.retries import RetryPolicy
+from tf_dist.cluster.client.streams import LineStream, WatchEventStream, parse_body
+from tf_dist.cluster.client.transport import (
+    CONNECT_TIMEOUT,
+    READ_TIMEOUT,
+    ApiRequest,
+    RequestObserver,
+    Transport,
+    TransportConfig,
+)
+from tf_dist.errors import Unavailable
+
+_VERSION: Final = Resource("", "v1", "Version", "version", namespaced=False)
+
+
+class RestCluster:
+    """The nine verbs over HTTP(S). Thread-safe.
+
+    ``credentials`` go with every request (``token``: a fixed one); ``ssl_context`` overrides ``ca_file``,
+    ``cert_file`` and ``key_file``; ``server_name`` is what the server's certificate says if it is not the URL's host;
+    ``proxy`` a URL; ``connections`` how many are kept open. ``retries``: how often a request is repeated (0: never),
+    with ``sleep`` between. A watch that is silent for ``stall`` seconds ends: servers that send bookmarks speak about
+    once a minute. ``timeout``: seconds that any other answer may keep silent. ``called`` is told of every request.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        credentials: CredentialProvider | None = None,
+        token: str = "",
+        ssl_context: ssl.SSLContext | None = None,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
+        server_name: str = "",
+        proxy: str = "",
+        connections: int = 16,
+        retries: int = 3,
+        stall: float = 90.0,
+        timeout: float = READ_TIMEOUT,
+        called: RequestObserver | None = None,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        if credentials is None:
+            credentials = static_credentials({"Authorization": f"Bearer {token}"} if token else {})
+        if ssl_context is None and url.startswith("https:"):
+            ssl_context = connection_pool.tls_context(ca_file, cert_file, key_file)
+        route = TransportConfig(url.rstrip("/"), ssl_context, server_name, proxy, connections)
+        self._stall = stall
+        self._caller = Transport(
+            route, credentials, RetryPolicy(most=retries), read=timeout, called=called, sleep=sleep
+        )
+
+    def close(self) -> None:
+        """Close the idle connections, and let nobody wait for another try."""
+        self._caller.close()
+
+    def hurry(self, seconds: float = 5.0) -> None:
+        """From now on no answer is waited for longer, and nothing is repeated: a process that stops has little time."""
+        self._caller.hurry(seconds)
+
+    def cancel(self) -> None:
+        """End every request that is under way and begin none any more: a process that stops does not wait for answers.
+
+        Streams that are being read end with those who read them.
+        """
+        self._caller.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # Reading
+
+    def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = 0,
+        continue_: str = "",
+    ) -> ObjectList:
+        """All objects of a kind, or a page of them."""
+        query = query_string(labelSelector=labels, fieldSelector=fields, limit=limit or "", **{"continue": continue_})
+        path = collection_path(resource, namespace) + query
+        found = self._call("GET", path, RequestInfo("list", resource, "", namespace or ""))
+        own = {"apiVersion": resource.api_version, "kind": resource.kind}
+        # The items of a core list carry no type of their own.
+        items = [obj if "kind" in obj else {**own, **obj} for obj in found.get("items") or ()]
+        metadata = found.get("metadata") or {}
+        return ObjectList(items, str(metadata.get("resourceVersion", "")), metadata.get("continue") or "")
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        """One object; NotFound."""
+        return self._call(
+            "GET", object_path(resource, namespace, name), RequestInfo("get", resource, "", namespace or "")
+        )
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        since: str = "",
+        timeout: float = 290,
+    ) -> Stream[WatchEvent]:
+        """Changes after a version, until ``timeout`` seconds are over or the server falls silent."""
+        query = query_string(
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=since,
+            labelSelector=labels,
+            fieldSelector=fields,
+            timeoutSeconds=max(1, math.ceil(timeout)),
+        )
+        asked = RequestInfo("watch", resource, "", namespace or "")
+        request = ApiRequest("GET", collection_path(resource, namespace) + query, asked)
+        response = self._caller.stream(request, min(self._stall, timeout + CONNECT_TIMEOUT))
+        return WatchEventStream(LineStream(response, asked, silence_ends=True), asked)
+
+    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
+        """The lines of a container's log."""
+        query = query_string(
+            container=options.container,
+            follow=bool_param(options.follow),
+            tailLines="" if options.tail is None else options.tail,
+            sinceSeconds="" if options.since_seconds is None else max(1, math.ceil(options.since_seconds)),
+            timestamps=bool_param(options.timestamps),
+            previous=bool_param(options.previous),
+        )
+        asked = RequestInfo("get", PODS, "log", namespace)
+        request = ApiRequest("GET", object_path(PODS, namespace, pod, "log") + query, asked)
+        return LineStream(self._caller.stream(request, None if options.follow else READ_TIMEOUT), asked)
+
+    def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
+        """What the server says that has no DNS; it tells so with every answer. From all others: nothing."""
+        if not self._caller.addresses:
+            return {}
+        body = {"kind": "Addresses", "owner": owner, "endpoints": list(endpoints)}
+        asked = RequestInfo("get", CONFIG_MAPS, "addresses")
+        found: Mapping[str, str] = self._call("POST", self._caller.addresses, asked, body=body)["addresses"]
+        return found
+
+    # Writing
+
+    def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
+        """The created object; AlreadyExists, Rejected, Forbidden."""
+        typed = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        space = namespace or (body.get("metadata") or {}).get("namespace")
+        asked = RequestInfo("create", resource, "", space or "")
+        return self._call("POST", collection_path(resource, space), asked, body=typed)
+
+    def replace(
+        self, resource: Resource, namespace: str | None, name: str, body: Object, *, subresource: str = ""
+    ) -> Object:
+        """The object after it was replaced; Conflict, NotFound, Rejected."""
+        typed = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        path = object_path(resource, namespace, name, subresource)
+        return self._call("PUT", path, RequestInfo("update", resource, subresource, namespace or ""), body=typed)
+
+    def patch(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        body: Any,
+        *,
+        kind: PatchType = PatchType.MERGE,
+        subresource: str = "",
+    ) -> Object:
+        """The patched object; NotFound, Conflict, Rejected."""
+        path = object_path(resource, namespace, name, subresource)
+        asked = RequestInfo("patch", resource, subresource, namespace or "")
+        return self._call("PATCH", path, asked, body=body, media=kind.value)
+
+    def delete(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        *,
+        uid: str = "",
+        grace_period: int | None = None,
+        propagation: str = "Background",
+    ) -> None:
+        """Ask for deletion; NotFound, Conflict if ``uid`` is not the object's."""
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        if grace_period is not None:
+            options["gracePeriodSeconds"] = grace_period
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        path = object_path(resource, namespace, name)
+        self._call("DELETE", path, RequestInfo("delete", resource, "", namespace or ""), body=options)
+
+    def version(self) -> tuple[int, int]:
+        """The Kubernetes release of the server, as (1, 27); (0, 0) where it does not say."""
+        request = ApiRequest("GET", "/version", RequestInfo("get", _VERSION), None, "application/json")
+        told = parse_body(self._caller.whole(request))
+        found = told if isinstance(told, Mapping) else {}
+        numbers = [re.match(r"[0-9]{0,9}", str(found.get(key))) for key in ("major", "minor")]
+        major, minor = (int(number[0] or 0) if number else 0 for number in numbers)
+        return major, minor
+
+    # Requests
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        asked: RequestInfo,
+        *,
+        body: Any = None,
+        media: str = "application/json",
+    ) -> Object:
+        data = None if body is None else encode_body(body)
+        return decode_object(self._caller.whole(ApiRequest(method, path, asked, data, media)), asked)
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def collection_path(resource: Resource, namespace: str | None) -> str:
+    """The path of all objects of a kind, in a namespace or everywhere."""
+    return resource.path(_path_segment(namespace) if namespace else None)
+
+
+def object_path(resource: Resource, namespace: str | None, name: str, subresource: str = "") -> str:
+    """The path of one object; BadRequest without its name."""
+    # Without its name the path of an object is its collection's: a delete would take everything.
+    if not name or (resource.namespaced and not namespace):
+        raise BadRequest(f"{resource.plural} are asked for by name and, if they are in one, by namespace")
+    return resource.path(_path_segment(namespace) if namespace else None, _path_segment(name), subresource)
+
+
+def _path_segment(text: str) -> str:
+    # Dots alone would be taken for a way up the path.
+    return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
+
+
+def query_string(**values: str | int) -> str:
+    """A query string of what is not empty, with its question mark."""
+    given = {name: value for name, value in values.items() if value != ""}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def bool_param(value: bool) -> str:
+    """A boolean in a query: nothing when it is false."""
+    return "true" if value else ""
+
+
+def encode_body(body: Any) -> bytes:
+    """A body's bytes; BadRequest."""
+    try:
+        return _ENCODER.encode(body).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from error
+
+
+def decode_object(data: bytes, asked: RequestInfo) -> Object:
+    """The object in an answer; Unavailable when a proxy or a login page answered instead."""
+    found = parse_body(data)
+    if isinstance(found, dict) and "kind" in found:
+        return found
+    raise Unavailable(f"{asked}: the answer is not a Kubernetes object")

@@ -1,0 +1,159 @@
+"""Streamed responses, which any thread may end: container logs and watches."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Self
+
+import urllib3
+
+from tf_dist.cluster.api import WatchEvent
+from tf_dist.cluster.api_errors import RequestInfo, error_from_status
+from tf_dist.errors import Unavailable
+
+_CHUNK = 256 * 1024
+
+
+def parse_body(data: bytes) -> Any:
+    """A body as JSON; text as the message of a Status; None if there is none."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return {"message": data.decode(errors="replace").strip()} if data.strip() else None
+
+
+def error_reason(error: BaseException) -> str:
+    """What a library's error says went wrong, without the addresses of its objects."""
+    cause = getattr(error, "reason", None) or error
+    text = str(cause)
+    return text.partition(">: ")[2] or text.rpartition("): ")[2] or text
+
+
+class LineStream:
+    """The lines of a streamed body. Iterate it in one thread; close it from any.
+
+    A read that times out ends it quietly if ``silence_ends``, else it raises Unavailable as a broken one does.
+    """
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, asked: RequestInfo, *, silence_ends: bool = False) -> None:
+        self._response = response
+        self._asked = asked
+        self._silence_ends = silence_ends
+        # Reentrant: a signal handler may close what the thread that it interrupts is closing.
+        self._lock = threading.RLock()
+        self._reading = self._closed = self._released = False
+        self._lines = self._read()
+
+    def _read(self) -> Iterator[bytes]:
+        begun: list[bytes] = []
+        while chunk := self._chunk():
+            first, *others = chunk.split(b"\n")
+            begun.append(first)
+            if others:
+                yield b"".join(begun) + b"\n"
+                *whole, last = others
+                yield from (text + b"\n" for text in whole)
+                begun = [last]
+        if rest := b"".join(begun):
+            yield rest
+
+    def _chunk(self) -> bytes:
+        """What has arrived, at least one byte; empty at the end."""
+        if not self._begin_reading():
+            return b""
+        try:
+            return self._response.read1(_CHUNK)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+            # Closing from another thread ends the body under the reader (an ssl socket loses its inner object then).
+            quiet = self._silence_ends and isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            if self._closed or quiet:
+                return b""
+            raise Unavailable(f"{self._asked}: the stream broke: {error_reason(error)}") from error
+        finally:
+            with self._lock:
+                self._reading = False
+                if self._closed:
+                    self._release()
+
+    def _begin_reading(self) -> bool:
+        with self._lock:
+            self._reading = not self._closed
+            return self._reading
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        text = next(self._lines, b"")
+        if self._closed or not text:
+            self.close()
+            raise StopIteration
+        return text
+
+    def close(self) -> None:
+        """End the stream: a reader that waits in another thread wakes up at once."""
+        with self._lock:
+            self._closed = True
+            # A response does not bear to be closed while it is read or closed elsewhere: who reads does it then.
+            if not self._reading:
+                self._release()
+                return
+            with suppress(OSError, ValueError, RuntimeError, TypeError):
+                self._response.shutdown()
+
+    def _release(self) -> None:
+        """Close the body, once, and its connection if that cannot be used again; with the lock."""
+        if not self._released:
+            self._released = True
+            with suppress(OSError, ValueError):
+                self._response.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class WatchEventStream:
+    """The events of a watch. An ERROR event is raised: Gone, most often."""
+
+    def __init__(self, lines: LineStream, asked: RequestInfo) -> None:
+        self._lines = lines
+        self._asked = asked
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> WatchEvent:
+        for text in self._lines:
+            event = self._event(text)
+            if event["type"] == "ERROR":
+                self.close()
+                status = event["object"]
+                raise error_from_status(int(status.get("code") or 500), status, asked=self._asked)
+            return WatchEvent(str(event["type"]), event["object"])
+        raise StopIteration
+
+    def _event(self, text: bytes) -> dict[str, Any]:
+        try:
+            event = json.loads(text)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict) or not {"type", "object"} <= event.keys():
+            self.close()
+            raise Unavailable(f"{self._asked}: the stream broke: {text[:80]!r} is not an event")
+        return event
+
+    def close(self) -> None:
+        """End the watch: a reader that waits in another thread wakes up at once."""
+        self._lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,215 @@
+"""HTTP transport of the REST client: credentials, retries, deadlines, and a ClusterError for every failure."""
+
+from __future__ import annotations
+
+import math
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import urllib3
+
+from tf_dist import __version__
+from tf_dist.cluster.api_errors import ADDRESSES_HEADER, BadRequest, RequestInfo, Unauthorized, error_from_status
+from tf_dist.cluster.client import connection_pool
+from tf_dist.cluster.client.auth import CredentialProvider
+from tf_dist.cluster.client.connection_pool import HttpPool, HttpsPool, OpenConnections
+from tf_dist.cluster.client.retries import RetryPolicy, call_with_retries, fence_seconds_left
+from tf_dist.cluster.client.streams import error_reason, parse_body
+from tf_dist.errors import ClusterError, Unavailable
+
+CONNECT_TIMEOUT: Final = 5.0
+READ_TIMEOUT: Final = 30.0
+_POLL: Final = 0.5  # seconds between two looks at requests that have no time left
+_NO_RETRIES: Final = urllib3.Retry(False, redirect=False)
+_HEADERS: Final = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": f"tf-dist/{__version__}",
+    "Content-Type": "application/json",
+}
+
+RequestObserver = Callable[[str, str, int, float], None]
+"""Is told of every finished request: RBAC verb, plural (``tfjobs/status``), HTTP code (0: no answer), seconds."""
+
+
+class ApiRequest(NamedTuple):
+    """A request; ``path`` with its query."""
+
+    method: str
+    path: str
+    asked: RequestInfo
+    body: bytes | None = None
+    media: str = "application/json"
+
+
+class TransportConfig(NamedTuple):
+    """How to reach a server. ``server_name``: what its certificate says, if not the URL's host; ``proxy``: a URL."""
+
+    url: str
+    tls: ssl.SSLContext | None = None
+    server_name: str = ""
+    proxy: str = ""
+    connections: int = 16
+
+
+class Transport:
+    """Sends requests. Thread-safe; ``close`` ends a pause between two tries at once. ``read``: see ``RestCluster``."""
+
+    def __init__(
+        self,
+        route: TransportConfig,
+        credentials: CredentialProvider,
+        retries: RetryPolicy,
+        *,
+        read: float = READ_TIMEOUT,
+        called: RequestObserver | None = None,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        self._route = route
+        self._credentials = credentials
+        self._retries = retries
+        self._whole = urllib3.Timeout(connect=min(CONNECT_TIMEOUT, read), read=read)
+        self._called = called
+        self._closed = threading.Event()
+        self._hurried = False
+        self._sleep = sleep or self._closed.wait
+        self._lock = threading.Lock()
+        self._connections = OpenConnections()
+        self._pool = self._new_pool()
+        url = urlsplit(route.url)
+        # A proxy is told the whole URL, unless it only passes on what is encrypted.
+        self._headers = _HEADERS | {"Host": url.netloc.rpartition("@")[2]}
+        self._base = route.url if route.proxy and url.scheme == "http" else url.path.rstrip("/")
+        # Where the server is to be asked for addresses, if the last answer said that it gives any.
+        self.addresses = ""
+
+    def close(self) -> None:
+        """Close the idle connections; whoever waits for another try gets the error of the last."""
+        self._closed.set()
+        self._pool.close()
+
+    def hurry(self, seconds: float) -> None:
+        """Repeat nothing any more, and end requests whose answer does not begin within so many seconds."""
+        if self._hurried:
+            return
+        self._hurried, self._retries = True, RetryPolicy(most=0)
+        threading.Thread(target=self._cancel_slow, args=(seconds,), name="hurry", daemon=True).start()
+
+    def _cancel_slow(self, seconds: float) -> None:
+        while not self._closed.wait(_POLL):
+            self._connections.abort_slow(seconds)
+
+    def cancel(self) -> None:
+        """End every request that is under way, and begin none any more: each gets Unavailable at once."""
+        self._closed.set()
+        self._connections.cancel()
+
+    def whole(self, request: ApiRequest) -> bytes:
+        """The body of the answer, after as many tries as it takes and is worth."""
+        started = time.monotonic()
+
+        def pause(error: ClusterError, tries: int) -> float | None:
+            elapsed = time.monotonic() - started
+            seconds = self._retries.pause(error.code, error, tries=tries, elapsed=elapsed, dice=random.random())
+            return None if self._closed.is_set() else seconds
+
+        return call_with_retries(lambda: self._known(request, self._whole, whole=True).data or b"", pause, self._rest)
+
+    def _rest(self, seconds: float) -> bool:
+        """Wait before the next try; whether there is to be one."""
+        self._sleep(seconds)
+        return not self._closed.is_set()
+
+    def stream(self, request: ApiRequest, read: float | None) -> urllib3.BaseHTTPResponse:
+        """An answer to be read as it comes, each read within ``read`` seconds (None: no limit). Tried once."""
+        return self._known(request, urllib3.Timeout(connect=CONNECT_TIMEOUT, read=read), whole=False)
+
+    def _known(self, request: ApiRequest, timeout: urllib3.Timeout, *, whole: bool) -> urllib3.BaseHTTPResponse:
+        """One try; a second one with new credentials if the server did not know us and there are any."""
+        headers = self._credentials.headers()
+        try:
+            return self._once(request, headers, timeout, whole=whole)
+        except Unauthorized:
+            if not self._credentials.renew(headers):
+                raise
+        # Connections that are open go by the client certificate that they were opened with.
+        self._reconnect()
+        return self._once(request, self._credentials.headers(), timeout, whole=whole)
+
+    def _once(
+        self, request: ApiRequest, own: Any, timeout: urllib3.Timeout, *, whole: bool
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {**self._headers, **own}
+        if request.body is None:
+            del headers["Content-Type"]
+        else:
+            headers["Content-Type"] = request.media
+        # Between two attempts, or while new credentials were fetched, the right to send it may have been lost.
+        timeout = _bounded_timeout(timeout, fence_seconds_left())
+        code, started = 0, time.monotonic()
+        try:
+            self._connections.check()
+            response = self._pool.urlopen(
+                request.method,
+                self._base + request.path,
+                body=request.body,
+                headers=headers,
+                timeout=timeout,
+                retries=_NO_RETRIES,
+                redirect=False,
+                assert_same_host=False,
+                preload_content=whole,
+            )
+            if response.status < 300:
+                code = response.status
+                if whole:
+                    self.addresses = response.headers.get(ADDRESSES_HEADER, "")
+                return response
+            body = response.data or b""
+            code = response.status
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._no_answer(request.asked, error) from error
+        except ValueError:
+            # Its own text would show the header, and with it the token.
+            raise BadRequest(f"{request.asked}: the credentials hold characters that a header may not have") from None
+        finally:
+            if self._called is not None:
+                self._called(request.asked.verb, request.asked.plural, code, time.monotonic() - started)
+        wish = response.headers.get("Retry-After", "")
+        raise error_from_status(response.status, parse_body(body), asked=request.asked, retry_after=wish)
+
+    def _no_answer(self, asked: RequestInfo, error: Exception) -> Unavailable:
+        hint = ""
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            hint = "the kubeconfig's certificate-authority is not the one that this server's certificate is from"
+        failure = Unavailable(f"{asked}: no answer from {self._route.url}: {error_reason(error)}", hint=hint)
+        failure.code = 0
+        return failure
+
+    def _new_pool(self) -> HttpPool | HttpsPool:
+        route = self._route
+        pool = connection_pool.open_pool(route.url, route.tls, route.server_name, route.proxy, route.connections)
+        pool.siblings = self._connections
+        return pool
+
+    def _reconnect(self) -> None:
+        with self._lock:
+            before = self._pool
+            self._pool = self._new_pool()
+        before.close()
+
+
+def _bounded_timeout(timeout: urllib3.Timeout, seconds: float) -> urllib3.Timeout:
+    """The timeouts of an attempt that is of no use after so many seconds."""
+    if math.isinf(seconds):
+        return timeout
+    connect, read = (
+        min(limit, seconds) if isinstance(limit, int | float) else seconds
+        for limit in (timeout.connect_timeout, timeout.read_timeout)
+    )
+    return urllib3.Timeout(connect=connect, read=read)

@@ -1,0 +1,267 @@
+"""The threaded HTTP server under the API server, the kubelet's log server and the controller's health endpoints.
+
+A connection *waits* while its server waits for the client: for a handshake, for the head of a request, for the next
+one. Waiting has a deadline, and when there are too many connections, the longest waiting one is closed for a new one:
+first those that have not been *trusted* yet, then idle ones. One that is being served is never closed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, ClassVar, Final
+
+_LOG = logging.getLogger(__name__)
+_JOIN_TIMEOUT: Final = 30.0  # seconds for a thread whose connection was broken; on a busy machine it may take some
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections there may be at a time, and how many seconds each may take before it is trusted."""
+
+    connections: int = 128
+    seconds: float = 10.0
+
+
+@dataclass(slots=True)
+class _Connection:
+    """``deadline``: when waiting for the client ends (monotonic); None while it is served."""
+
+    deadline: float | None
+    trusted: bool = False
+
+
+class ConnectionTrackingServer(HTTPServer):
+    """A thread for each connection; both are known from their first moment to their last, the thread's being the later.
+
+    To end it: ``shutdown``, join the thread of ``serve_forever``, ``end_connections``, ``server_close``.
+    """
+
+    allow_reuse_address = True
+    request_queue_size = 128
+    thread_name: ClassVar[str]  # of the connections' threads
+
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], limits: ConnectionLimits | None = None
+    ) -> None:
+        self.limits = limits or ConnectionLimits()
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, _Connection] = {}
+        self._serving: set[threading.Thread] = set()
+        self._pause = threading.Event()  # never set
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        """Bind, and do not look our own name up: that may take half a minute without a name server."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        with self._lock:
+            return len(self._open)
+
+    # What handlers say of their connections
+
+    def serving(self, sock: socket.socket) -> None:
+        """The client has shown who it is and is being served, however long that takes."""
+        self._note(sock, None, trusted=True)
+
+    def waiting(self, sock: socket.socket, seconds: float) -> None:
+        """A trusted client is to send something within so many seconds."""
+        self._note(sock, time.monotonic() + seconds, trusted=True)
+
+    def _note(self, sock: socket.socket, deadline: float | None, *, trusted: bool) -> None:
+        with self._lock:
+            # Taken out and put back: the one that has waited longest comes first.
+            if (connection := self._open.pop(sock, None)) is not None:
+                connection.deadline, connection.trusted = deadline, trusted
+                self._open[sock] = connection
+
+    # Connections
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept; where there are no more descriptors, a waiting connection makes room."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:
+                with self._lock:
+                    self._make_room()
+                self._pause.wait(0.05)  # until it is closed; without this accepting would spin
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for a connection; none when there are too many that are being served."""
+        thread = threading.Thread(
+            target=self.process_request_thread, args=(request, client_address), name=self.thread_name, daemon=True
+        )
+        with self._lock:
+            if not self._has_room():
+                self.shutdown_request(request)
+                return
+            self._open[request] = _Connection(time.monotonic() + self.limits.seconds)
+            # Only here, where they come one by one: a thread that has let go of its connection is not dead yet.
+            self._serving = {one for one in self._serving if one.is_alive()} | {thread}
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._forget(request, thread)
+            raise
+
+    def _has_room(self) -> bool:
+        while len(self._open) >= self.limits.connections:
+            if not self._make_room():
+                return False
+        return True
+
+    def _make_room(self) -> bool:
+        """Break the connection that waits longest, those that are not trusted first; False when none waits."""
+        waiting = [sock for sock, connection in self._open.items() if connection.deadline is not None]
+        if not waiting:
+            return False
+        self._break(next((sock for sock in waiting if not self._open[sock].trusted), waiting[0]))
+        return True
+
+    def _break(self, sock: socket.socket) -> None:
+        """End the connection under its thread, which then ends by itself."""
+        del self._open[sock]
+        abort_connection(sock)
+
+    def service_actions(self) -> None:
+        """Several times a second: connections whose time is over are closed."""
+        now = time.monotonic()
+        with self._lock:
+            for sock, connection in list(self._open.items()):
+                if connection.deadline is not None and now >= connection.deadline:
+                    self._break(sock)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve one connection to its end."""
+        try:
+            self.serve_connection(request, client_address)
+        finally:
+            self._forget(request)
+
+    def serve_connection(self, request: Any, client_address: Any) -> None:
+        """What is done for a connection, in its own thread, up to and with its closing."""
+        try:
+            self.finish_request(request, client_address)
+        except OSError:
+            pass  # a connection that breaks is the client's business
+        except Exception:
+            _LOG.exception("a request could not be answered")
+        finally:
+            self.shutdown_request(request)
+
+    def _forget(self, sock: socket.socket, thread: threading.Thread | None = None) -> None:
+        with self._lock:
+            self._open.pop(sock, None)
+            if thread is not None:
+                self._serving.discard(thread)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that cannot be served is closed, and nothing goes to stderr."""
+
+    def end_connections(self) -> None:
+        """Break every connection and wait for its thread."""
+        with self._lock:
+            threads = list(self._serving)
+            for sock in list(self._open):
+                self._break(sock)
+        for thread in threads:
+            thread.join(timeout=_JOIN_TIMEOUT)
+
+
+def abort_connection(sock: socket.socket) -> None:
+    """End a connection under the feet of whoever uses it (without TLS's own farewell, which would disturb them)."""
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+_log = logging.getLogger(__name__)
+
+
+class DisconnectWatcher:
+    """One thread over all quiet streams. ``watch`` a socket; when its peer closes, the callback runs once."""
+
+    def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
+        self._selector = selector or selectors.DefaultSelector()
+        self._lock = threading.Lock()
+        self._bell, self._ear = socket.socketpair()
+        self._selector.register(self._ear, selectors.EVENT_READ, None)
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="tf-dist-hangups", daemon=True)
+        self._thread.start()
+
+    def watch(self, sock: socket.socket, gone: Callable[[], None]) -> None:
+        """Call ``gone`` (from another thread) when the peer closes the socket or sends anything unasked."""
+        with self._lock:
+            if not self._stopped:
+                self._selector.register(sock, selectors.EVENT_READ, gone)
+                self._bell.send(b"!")
+
+    def forget(self, sock: socket.socket) -> None:
+        """Watch the socket no longer; call it before the socket is closed."""
+        with self._lock:
+            if not self._stopped and sock.fileno() in self._selector.get_map():
+                self._selector.unregister(sock)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    self._ear.recv(4096)
+                    continue
+                if not self._drop_if_gone(key):
+                    continue
+                try:
+                    key.data()
+                except Exception:
+                    _log.exception("a stream whose client has gone could not be closed")
+
+    def _drop_if_gone(self, key: selectors.SelectorKey) -> bool:
+        """Whether the peer has really gone; then the socket is watched no longer.
+
+        Between the kernel's word and this line the stream may have ended and the connection, which is kept alive, may
+        serve the next one: then the readiness was the next request, and this stream is not the one that was watched.
+        """
+        with self._lock:
+            watched = self._selector.get_map().get(key.fd) is key
+            if not watched or not _readable(key.fileobj):  # type: ignore[arg-type]  # only sockets are registered
+                return False
+            self._selector.unregister(key.fileobj)
+            return True
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self._lock:
+            self._stopped = True
+        self._bell.send(b"!")
+        self._thread.join()
+        self._selector.close()
+        self._bell.close()
+        self._ear.close()
+
+
+def _readable(sock: socket.socket) -> bool:
+    """Whether there is an end, an error or unasked data to read, without taking it."""
+    try:
+        sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except (BlockingIOError, InterruptedError):
+        return False
+    except OSError:
+        return True
+    return True

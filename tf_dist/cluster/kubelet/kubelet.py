@@ -1,0 +1,301 @@
+"""The Kubelet: watches the pods of its node, syncs each one, keeps its Node and Lease, reads container logs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tf_dist.cluster.api import ALL_LINES, NODES, PODS, SERVICES, Cluster, LogOptions, Object, Stream
+from tf_dist.cluster.client.informer import UidInformer
+from tf_dist.cluster.kubelet.node import machine, state_dir
+from tf_dist.cluster.kubelet.node.node_lease import NodeNameTaken
+from tf_dist.cluster.kubelet.node.node_runtime import NodeRuntime
+from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
+from tf_dist.cluster.kubelet.node.registration import NODE_LABEL, NodeRegistration
+from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
+from tf_dist.cluster.kubelet.pod.container_logs import ContainerLogStream
+from tf_dist.cluster.kubelet.pod.pod_state import PodState
+from tf_dist.cluster.kubelet.pod.pod_worker import PodWorker, SyncQueue
+from tf_dist.errors import ClusterError, NotFound, Rejected
+
+_DEFAULT = "kubectl.kubernetes.io/default-container"
+
+
+def open_container_log(
+    pod: Object, workload: PodState, supervisor: RuntimeClient, options: LogOptions, now: float
+) -> ContainerLogStream:
+    """The log of a container's current (or previous) instance; Rejected when there is none."""
+    name = log_container(pod, options.container)
+    attempt = _latest_attempt(pod, workload, supervisor, name)
+    if options.previous:
+        attempt = -1 if attempt is None else attempt - 1
+    path = workload.log(name, attempt if attempt is not None else 0)
+    if attempt is None or (not path.exists() and not _alive(workload, supervisor, name, attempt)):
+        raise Rejected(_no_log_message(pod, name, options.previous))
+    since = 0.0 if options.since_seconds is None else now - options.since_seconds
+    shown = replace(options, follow=options.follow and not options.previous)
+    return ContainerLogStream(path, shown, lambda: _alive(workload, supervisor, name, attempt), since=since)
+
+
+def log_container(pod: Object, asked: str) -> str:
+    """The container asked for, or the only or default one."""
+    spec = pod["spec"]
+    names = [item["name"] for item in spec["containers"]]
+    every = [item["name"] for item in spec.get("initContainers") or []] + names
+    name = asked or (pod["metadata"].get("annotations") or {}).get(_DEFAULT) or (names[0] if len(names) == 1 else "")
+    where = f"pod {pod['metadata']['name']}"
+    if not name:
+        raise Rejected(f"a container name must be specified for {where}, choose one of: [{' '.join(names)}]")
+    if name not in every:
+        raise Rejected(f"container {name} is not valid for {where}, choose one of: [{' '.join(every)}]")
+    return name
+
+
+def _latest_attempt(pod: Object, workload: PodState, supervisor: RuntimeClient, name: str) -> int | None:
+    record = supervisor.record(workload.uid)
+    for item in record["containers"] if record else ():
+        if item["name"] == name:
+            return int(item["attempt"])
+    status = _container_status(pod, name)
+    known = status.get("containerID") or status.get("restartCount")
+    return int(status["restartCount"]) if known else None
+
+
+def _alive(workload: PodState, supervisor: RuntimeClient, name: str, attempt: int) -> bool:
+    record = supervisor.record(workload.uid)
+    runs = record["containers"] if record else ()
+    return any(run["name"] == name and run["attempt"] == attempt and run["state"] != "exited" for run in runs)
+
+
+def _no_log_message(pod: Object, name: str, previous: bool) -> str:
+    where = f'container "{name}" in pod "{pod["metadata"]["name"]}"'
+    if previous:
+        return f"previous terminated {where} not found"
+    waiting = (_container_status(pod, name).get("state") or {}).get("waiting") or {}
+    reason = waiting.get("reason") or "ContainerCreating"
+    message = f": {waiting['message']}" if waiting.get("message") else ""
+    return f"{where} is waiting to start: {reason}{message}"
+
+
+def _container_status(pod: Object, name: str) -> Object:
+    status = pod.get("status") or {}
+    every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    return next((item for item in every if item["name"] == name), {})
+
+
+_log = logging.getLogger(__name__)
+_RETRY = 1.0  # seconds until a refused write is tried again
+_DRAIN_QUIET_LIMIT = 20.0  # seconds to tell the cluster that the last process has ended
+
+
+class Kubelet:
+    """A node of ``cluster`` on this machine. ``start`` returns when it is registered; ``stop`` ends all its threads.
+
+    It is also a log source: ``logs`` has the signature of ``Cluster.logs``.
+    """
+
+    def __init__(
+        self, cluster: Cluster, *, settings: NodeSettings | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings or NodeSettings()
+        self._clock = clock
+        self._bell = SyncQueue()
+        self._supervisor = RuntimeClient(self._bell.ring, self._lost)
+        self._host_ip = self._settings.address or machine.host_ip()
+        self._house = NodeRuntime(self._settings, self._supervisor, self._host_ip)
+        self._pods = UidInformer(cluster, PODS, self._bell.ring, fields=f"spec.nodeName={self._settings.name}")
+        self._services = UidInformer(cluster, SERVICES, self._ring)
+        self._itself = UidInformer(cluster, NODES, self._ring, fields=f"metadata.name={self._settings.name}")
+        self._kubelets = UidInformer(cluster, NODES, self._ring, labels=f"!{NODE_LABEL}")
+        self._keeper = PodWorker(cluster, self._pods, self._supervisor, self._house, self._bell, self._settings, clock)
+        self._registration: NodeRegistration | None = None
+        self._closed = False  # to new pods
+        self._empty = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="node-agent", daemon=True)
+        self._supervisor_lost = False
+        self.failure: NodeNameTaken | None = None
+        """Why the agent has given up, and wants to be stopped. ``on_end`` is called when it does."""
+        self.on_end: Callable[[], None] = lambda: None
+        self.network = NetworkDescription(NetworkMode.SHARED, "not started")
+
+    # Life
+
+    def start(self, stopping: threading.Event | None = None) -> None:
+        """Take or find the state folder, start the supervisor, register the node, begin to work.
+
+        Unavailable when the mode asked for is not possible, the folder is in use, or ``stopping`` was set meanwhile;
+        NameTaken when another agent runs a node of this name; ClusterError from registering.
+        """
+        try:
+            self._start(stopping)
+        except BaseException as error:
+            # A predecessor's pods go on if perhaps only the cluster cannot be reached.
+            empty = self._settings.ephemeral or not self._supervisor.uids() or isinstance(error, NodeNameTaken)
+            self.stop(kill=empty)
+            if empty:
+                self.retire(keep_node=True)
+            raise
+
+    def _start(self, stopping: threading.Event | None) -> None:
+        self._house.build()
+        self.network = self._house.network
+        if self._settings.taints is None:
+            self._kubelets.start()
+        self._registration = registration = NodeRegistration(
+            self._cluster,
+            self._settings,
+            self._host_ip,
+            identity="" if self._settings.ephemeral else state_dir.kubelet_identity(self.state_dir),
+            itself=self._itself,
+            only_tf_dist_nodes=lambda: self._kubelets.synced() and not self._kubelets.all(),
+        )
+        registration.register(f"{self.network.mode}: {self.network.reason}", self._clock(), stopping)
+        if not self._settings.ephemeral:
+            self._itself.start()
+        self._pods.start()
+        if self.network.mode == NetworkMode.ISOLATED:
+            self._services.start()
+        self._thread.start()
+
+    def drain(self, hurry: threading.Event) -> bool:
+        """Take no more pods, and end all there are as each one says; whether the cluster knows all of them ended.
+
+        ``hurry`` cuts it short; so does a cluster that cannot be told.
+        """
+        self._keeper.leaving = True
+        for uid in ("", *(pod["metadata"]["uid"] for pod in self._pods.all())):
+            self._bell.ring(uid)
+        quiet = time.monotonic()
+        while not self._empty.wait(0.1) and not hurry.is_set() and time.monotonic() - quiet < _DRAIN_QUIET_LIMIT:
+            if self._supervisor.busy():
+                quiet = time.monotonic()
+        return self._empty.is_set() and self.failure is None
+
+    def stop(self, *, kill: bool = True) -> None:
+        """End. ``kill`` ends every pod, too; without it a lasting (not ephemeral) node goes on for the next agent."""
+        self._bell.close()
+        for thread in (self._pods, self._services, self._itself, self._kubelets):
+            thread.stop()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._house.leave(kill=kill)
+
+    def retire(self, *, keep_node: bool) -> None:
+        """After ``stop``: take the Node (or only its heartbeat) away. Not when another agent has the name."""
+        if self._registration is not None and self.failure is None:
+            self._registration.retire(keep_node=keep_node)
+
+    def __enter__(self) -> Kubelet:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def settled(self) -> bool:
+        """Whether it came as far as having a folder and a supervisor."""
+        return self._registration is not None
+
+    @property
+    def state_dir(self) -> Path:
+        """The folder in use."""
+        return self._house.home.state
+
+    @property
+    def supervisor_pid(self) -> int:
+        """The process that is parent of all pods."""
+        return self._supervisor.pid
+
+    @property
+    def enforced(self) -> frozenset[str]:
+        """The resources whose limits are enforced here."""
+        return self._supervisor.enforced
+
+    def _lost(self) -> None:
+        self._supervisor_lost = True
+        self._bell.ring("")
+
+    def _ring(self, _: str) -> None:
+        self._bell.ring("")
+
+    def _replace_supervisor(self) -> None:
+        """A new supervisor for the one that ended: its pods ended with it, and ``decide`` says what follows."""
+        self._supervisor_lost = False
+        _log.warning("the node's supervisor ended; starting another")
+        try:
+            self._keeper.on_runtime_restart(from_nothing=self._house.rebuild())
+        except BaseException:
+            self._supervisor_lost = True  # once more at the next look
+            raise
+        self.network = self._house.network
+
+    # Logs
+
+    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
+        """The lines of a container's log; NotFound (no such pod here), Rejected (no such container, not started)."""
+        found = next((item for item in self._pods.all() if _named(item, namespace, pod)), None)
+        if found is None:
+            raise NotFound(f'pods "{pod}" not found on node {self._settings.name}')
+        workload = self._keeper.workload(found)
+        return open_container_log(found, workload, self._supervisor, options, self._clock())
+
+    # Work
+
+    def _loop(self) -> None:
+        while not self._pods.wait_synced(_RETRY):
+            if self._bell.closed:
+                return
+        self._keeper.restore()
+        while (due := self._bell.wait()) is not None:
+            self._pass(due)
+
+    def _pass(self, due: set[str]) -> None:
+        try:
+            self._look_after_node()
+        except NodeNameTaken as error:
+            self._give_up(error)
+            return
+        except (ClusterError, OSError) as error:
+            _log.warning("node %s: %s", self._settings.name, error)
+            self._bell.add_after("", _RETRY)
+        self._bell.add_after("", self._settings.heartbeat)
+        for uid in due - {""}:
+            self._keep(uid)
+        if self._closed and self._keeper.vacated():
+            self._empty.set()
+
+    def _keep(self, uid: str) -> None:
+        assert self._registration is not None
+        if self._registration.valid():
+            self._keeper.sync(uid)
+        else:  # the name may be another agent's by now; the next heartbeat tells
+            self._bell.add_after(uid, _RETRY)
+
+    def _look_after_node(self) -> None:
+        assert self._registration is not None
+        if self._supervisor_lost:
+            self._replace_supervisor()
+        if self._keeper.leaving and not self._closed:
+            self._registration.leave(self._clock())
+            self._closed = True
+        self._registration.beat(self._clock())
+        if self.network.mode == NetworkMode.ISOLATED:
+            self._keeper.neighbours.show(self._pods.all(), self._services.all(), self._keeper.workload)
+
+    def _give_up(self, error: NodeNameTaken) -> None:
+        """Another agent has the name, and the pods with it: here nothing may be done for them any more."""
+        _log.error("%s", error)
+        self.failure = error
+        self._bell.close()
+        self._empty.set()
+        self.on_end()
+
+
+def _named(pod: Object, namespace: str, name: str) -> bool:
+    return bool(pod["metadata"]["namespace"] == namespace and pod["metadata"]["name"] == name)

@@ -1,0 +1,122 @@
+"""The runtime of a node: its state folder, its supervisor, and the network mode they agreed on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tf_dist.cluster.kubelet.node import machine, state_dir
+from tf_dist.cluster.kubelet.node.machine import NodeFeatures
+from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
+from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
+from tf_dist.errors import Unavailable
+
+_TAKEOVER_TIMEOUT = 10.0  # seconds to wait for a predecessor's end
+
+
+class NodeRuntime:
+    """Builds, rebuilds and leaves what a node needs on this machine. ``home`` and ``network`` are there once built."""
+
+    home: NodeEnvironment
+    network: NetworkDescription
+
+    def __init__(self, settings: NodeSettings, supervisor: RuntimeClient, host_ip: str) -> None:
+        self._settings = settings
+        self._supervisor = supervisor
+        self._host_ip = host_ip
+        self._path = settings.state_dir.absolute()
+        self._folder: state_dir.StateDir | None = None
+
+    def build(self) -> None:
+        """Take a folder and start a supervisor, or find the one that a lasting node already has."""
+        if self._settings.ephemeral:
+            self._folder = state_dir.temporary_state_dir(self._settings.state_dir.absolute())
+            self._path = self._folder.path
+            self._launch(self._folder)
+        else:
+            self._take_over_or_launch()
+        self._describe_home()
+
+    def rebuild(self) -> bool:
+        """After the supervisor's end: another one. True when the folder with all volumes and logs is gone, too."""
+        self._supervisor.disconnect()
+        if self._folder is not None and self._path.exists():
+            self._launch(self._folder)
+            self._describe_home()
+            return False
+        self._release()
+        kept = self._path.exists()
+        self.build()
+        return not kept
+
+    def leave(self, *, kill: bool) -> None:
+        """End the supervisor with all pods, or (lasting nodes only) leave both to the next agent."""
+        if kill or self._settings.ephemeral:
+            self._supervisor.shutdown()
+        else:
+            self._supervisor.disconnect()
+        self._release()
+
+    def _release(self) -> None:
+        if self._folder is not None:
+            self._folder.release()
+            self._folder = None
+
+    def _take_over_or_launch(self) -> None:
+        deadline = time.monotonic() + _TAKEOVER_TIMEOUT
+        while time.monotonic() < deadline:
+            if found := self._supervisor.connect(self._path):
+                self.network = found
+                return
+            self._folder = state_dir.acquire_state_dir(self._path)
+            if self._folder is not None:
+                self._launch(self._folder)
+                return
+            time.sleep(0.05)
+        raise Unavailable(f"{self._path} is in use and its owner does not answer", hint="see supervisor.log in it")
+
+    def _launch(self, folder: state_dir.StateDir) -> None:
+        settings = self._settings
+        self.network = self._supervisor.launch(
+            folder,
+            ephemeral=settings.ephemeral,
+            network=settings.network,
+            log_limit=settings.log_limit,
+            orphan_limit=settings.orphan_limit,
+        )
+
+    def _describe_home(self) -> None:
+        shared = self.network.mode == NetworkMode.SHARED
+        mark = (self._path / "mark").read_text()
+        self.home = NodeEnvironment(
+            settings=self._settings,
+            state=self._path,
+            mode=self.network.mode,
+            why_shared=self.network.reason,
+            host_ip=self._host_ip,
+            base_env=machine.base_env(os.environ, {state_dir.PROCESS_MARK: mark} if shared else {}),
+            allocatable=machine.node_capacity(self._settings.capacity),
+            node_features=machine.node_features(isolated=not shared, enforced=self._supervisor.enforced),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnvironment:
+    """Where a node keeps things, and the words it puts around every container."""
+
+    settings: NodeSettings
+    state: Path
+    mode: NetworkMode
+    why_shared: str
+    host_ip: str
+    base_env: Mapping[str, str]
+    allocatable: Mapping[str, str]
+    node_features: NodeFeatures
+
+    @property
+    def claims(self) -> Path:
+        """Where persistent volume claims live."""
+        return (self.settings.data_dir or self.state) / "volumes"

@@ -1,0 +1,294 @@
+"""The kubelet's client of the runtime supervisor: starts or finds it, keeps its records, sends operations."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tf_dist.cluster.kubelet.node.node_settings import (
+    NetworkDescription,
+    NetworkMode,
+    candidate_modes,
+    describe_network,
+    network_hint,
+)
+from tf_dist.cluster.kubelet.node.state_dir import StateDir
+from tf_dist.cluster.kubelet.runtime.event_loop import (
+    SOCKET_NAME,
+    Message,
+    MessageDecoder,
+    SupervisorConfig,
+    encode_message,
+)
+from tf_dist.errors import Unavailable
+
+_MAIN = Path(__file__).parents[1] / "runtime" / "__main__.py"
+_HELLO_TIMEOUT = 20.0  # seconds for the supervisor's first word
+_MAX_SOCKET_PATH = 100  # bytes of a socket's path (the limit is 107 on Linux, 103 on macOS)
+
+
+class RuntimeClient:
+    """A connection to a supervisor. ``changed(uid)`` rings from its reader thread, ``lost()`` when it ended."""
+
+    def __init__(self, changed: Callable[[str], None], lost: Callable[[], None]) -> None:
+        self._changed = changed
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._records: dict[str, Message] = {}
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._tokens = itertools.count()
+        self._orders = itertools.count(1)
+        self._ordered: dict[str, int] = {}
+        self._waiting: dict[str, Callable[[int], None]] = {}
+        self.pid = 0
+        self.mode = NetworkMode.SHARED
+        self._no_way_out = ""
+        self.enforced: frozenset[str] = frozenset()
+        """The resources whose limits it enforces."""
+
+    # Life
+
+    def launch(
+        self, folder: StateDir, *, ephemeral: bool, network: NetworkMode, log_limit: int, orphan_limit: float = 0.0
+    ) -> NetworkDescription:
+        """Start a supervisor; ``auto`` falls back to shared. Unavailable says why there can be none."""
+        reason = "isolated mode needs Linux"
+        for mode in candidate_modes(network):
+            connection, refusal = self._spawn(folder, mode, ephemeral, log_limit, orphan_limit)
+            if connection is not None:
+                self._attend(connection)
+                why = reason if mode == NetworkMode.SHARED else ""
+                return describe_network(mode, why, forced=network != NetworkMode.AUTO, no_way_out=self._no_way_out)
+            reason = refusal
+        raise Unavailable(f"cannot start the node's supervisor: {reason}", hint=network_hint(network))
+
+    def connect(self, path: Path) -> NetworkDescription | None:
+        """Find a supervisor that is already there; None when there is none."""
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            with short_socket_path(path / SOCKET_NAME) as reachable:
+                connection.connect(reachable)
+        except OSError:
+            connection.close()
+            return None
+        refusal = self._greet(connection)
+        if refusal:
+            connection.close()
+            raise Unavailable(f"the node in {path} cannot be taken over: {refusal}", hint="stop the other agent first")
+        self._attend(connection)
+        return describe_network(self.mode, "found running", forced=False, no_way_out=self._no_way_out)
+
+    def disconnect(self) -> None:
+        """Leave the supervisor alone (an ephemeral one ends now) and join the reader."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+        self._join()
+
+    def shutdown(self) -> None:
+        """End the supervisor with everything it runs, and wait for it."""
+        self.send("shutdown")
+        self._join()
+
+    def _join(self) -> None:
+        if self._reader is not None and self._reader is not threading.current_thread():
+            self._reader.join()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+
+    def _spawn(
+        self, folder: StateDir, mode: NetworkMode, ephemeral: bool, log_limit: int, orphan_limit: float
+    ) -> tuple[socket.socket | None, str]:
+        ours, theirs = socket.socketpair()
+        config = SupervisorConfig(
+            str(folder.path),
+            mode,
+            ephemeral,
+            os.getpid(),
+            theirs.fileno(),
+            folder.lock_fd,
+            log_limit=log_limit,
+            orphan_limit=orphan_limit,
+        )
+        # What it starts carries the mark, to be swept whatever happens; the shims of shared mode clean up themselves.
+        environ = {**os.environ, **(folder.marks if mode == NetworkMode.ISOLATED else {})}
+        command = [sys.executable, "-I", "-S", "-E", str(_MAIN), json.dumps(asdict(config))]
+        with theirs, open(folder.path / "supervisor.log", "ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environ,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(), folder.lock_fd),
+            )
+        refusal = self._greet(ours)
+        if refusal:
+            ours.close()
+        if refusal or not ephemeral:
+            self._process.wait()
+            self._process = None
+        return (None, refusal) if refusal else (ours, "")
+
+    def _greet(self, connection: socket.socket) -> str:
+        """Read the first message, which tells everything; what it refuses, or ""."""
+        lines = MessageDecoder()
+        connection.settimeout(_HELLO_TIMEOUT)
+        messages: list[Message] = []
+        try:
+            while not messages:
+                data = connection.recv(1 << 20)
+                if not data:
+                    return "it ended before its first word (see supervisor.log in the state folder)"
+                messages = lines.feed(data)
+        except OSError as error:
+            return str(error)
+        connection.settimeout(None)
+        if messages[0]["event"] == "refused":
+            return str(messages[0]["message"])
+        self.pid, self.mode = messages[0]["pid"], NetworkMode(messages[0]["mode"])
+        self._no_way_out = messages[0].get("no_way_out", "")
+        self.enforced = frozenset(messages[0].get("enforced", ()))
+        with self._lock:
+            self._records = {pod["uid"]: pod for pod in messages[0]["pods"]}
+            self._ordered = {}
+        self._lines = lines
+        self._early = messages[1:]
+        return ""
+
+    def _attend(self, connection: socket.socket) -> None:
+        self._socket = connection
+        for message in self._early:
+            self._heard(message)
+        self._reader = threading.Thread(target=self._read, args=(connection,), name="node-supervisor", daemon=True)
+        self._reader.start()
+
+    # Hearing
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            while data := connection.recv(1 << 20):
+                for message in self._lines.feed(data):
+                    self._heard(message)
+        except OSError:
+            pass
+        with self._lock:
+            self._records = {}
+        self._lost()
+
+    def _heard(self, message: Message) -> None:
+        if message["event"] == "exec":
+            done = self._waiting.pop(message["token"], None)
+            if done is not None:
+                done(message["code"])
+            return
+        uid = message["uid"] if message["event"] == "gone" else message["pod"]["uid"]
+        with self._lock:
+            if message["seen"] < self._ordered.get(uid, 0):
+                return  # said before it knew of the latest order; it will say more
+            if message["event"] == "gone":
+                self._records.pop(uid, None)
+                self._ordered.pop(uid, None)
+            else:
+                self._records[uid] = message["pod"]
+        self._changed(uid)
+
+    def record(self, uid: str) -> Message | None:
+        """What the supervisor last said of a pod (and what was ordered since)."""
+        with self._lock:
+            return self._records.get(uid)
+
+    def uids(self) -> list[str]:
+        """The pods that it has."""
+        with self._lock:
+            return list(self._records)
+
+    def busy(self) -> bool:
+        """Whether any container runs."""
+        with self._lock:
+            runs = [run for record in self._records.values() for run in record["containers"]]
+        return any(run["state"] != "exited" for run in runs)
+
+    # Orders
+
+    def send(self, operation: str, **arguments: Any) -> None:
+        """An order; a supervisor that is gone is noticed by the reader."""
+        with self._lock:
+            self._send(operation, arguments)
+
+    def create(self, uid: str, **spec: Any) -> None:
+        """Make a pod's surroundings."""
+        expected = {"uid": uid, "ip": spec["ip"], "state": "creating", "message": "", "containers": []}
+        self._expecting(uid, lambda record: expected, "create", spec)
+
+    def run(self, uid: str, name: str, attempt: int, streak: int, **spec: Any) -> None:
+        """Start an instance of a container."""
+        mine = {"name": name, "attempt": attempt, "streak": streak}
+        self._expecting(uid, lambda record: _with_run(record, mine), "run", {**mine, **spec})
+
+    def remove(self, uid: str) -> None:
+        """Take a pod down."""
+        self._expecting(uid, lambda record: record and record | {"state": "removing"}, "remove", {})
+
+    def exec(self, uid: str, name: str, done: Callable[[int], None], **what: Any) -> None:
+        """A hook or probe; ``done(exit code)`` is called from the reader thread."""
+        token = str(next(self._tokens))
+        self._waiting[token] = done
+        self.send("exec", uid=uid, name=name, token=token, **what)
+
+    def _expecting(
+        self, uid: str, expect: Callable[[Message | None], Message | None], operation: str, arguments: Message
+    ) -> None:
+        """An order, and at once the record that it will lead to: else it would be given again until it is obeyed."""
+        with self._lock:
+            expected = expect(self._records.get(uid))
+            if expected is not None:
+                self._records[uid] = expected
+            self._ordered[uid] = self._send(operation, {"uid": uid, **arguments})
+
+    def _send(self, operation: str, arguments: Message) -> int:
+        order = next(self._orders)
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.sendall(encode_message({"op": operation, "order": order, **arguments}))
+        return order
+
+
+def _with_run(record: Message | None, mine: Message) -> Message | None:
+    if record is None:
+        return None
+    others = [item for item in record["containers"] if item["name"] != mine["name"]]
+    before = next((item for item in record["containers"] if item["name"] == mine["name"]), None)
+    blank = {"state": "starting", "pid": 0, "started": 0.0, "finished": None, "code": None, "reason": "", "message": ""}
+    run = {**mine, **blank, "last": before and {**before, "last": None}}
+    return record | {"containers": [*others, run]}
+
+
+@contextlib.contextmanager
+def short_socket_path(path: Path) -> Iterator[str]:
+    """A path to a socket that fits into its address: long ones by way of a symbolic link."""
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        yield str(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="tfd", dir="/tmp") as folder:
+        link = Path(folder) / "d"
+        link.symlink_to(path.parent)
+        yield str(link / path.name)

@@ -1,0 +1,191 @@
+"""The kubelet's state folder: made, locked, and swept when its owner is dead.
+
+A folder is in use while someone holds the lock on its ``lock`` file (the agent and the supervisor share one). The
+system releases it however they end, so a free lock means: nobody is there. Nothing is guessed from names or ages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tf_dist.cluster.kubelet.runtime import linux
+from tf_dist.errors import Unavailable
+
+PROCESS_MARK = "TF_DIST_NODE"
+_PREFIX = "run-"
+_ATTEMPTS = 100
+_IDENTITY = "agent"
+_LOCK_TIMEOUT = 5.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StateDir:
+    """A state folder that this process holds; ``lock_fd`` is shared with the supervisor."""
+
+    path: Path
+    lock_fd: int
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """The variable that makes processes known as this node's: containers in shared mode, the rest in isolated."""
+        return {PROCESS_MARK: (self.path / "mark").read_text()}
+
+    def release(self) -> None:
+        """Let go; the supervisor may still hold on."""
+        os.close(self.lock_fd)
+
+
+def private_dir(path: Path) -> Path:
+    """A folder that only this user can enter, made if need be; Unavailable when it cannot be ours."""
+    problem = ownership_problem(path)
+    if not problem:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        problem = ownership_problem(path)  # another process may have made it meanwhile
+    if problem:
+        raise Unavailable(f"{path} {problem}", hint="name another state folder")
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def ownership_problem(path: Path) -> str:
+    """Why what is at a path cannot be a folder of this user's own, "" if it can or nothing is there.
+
+    A symbolic link may lead anywhere, and where it leads may be changed by its owner at any time.
+    """
+    try:
+        if path.lstat().st_uid not in (os.geteuid(), 0):
+            return f"{'is a symbolic link of' if path.is_symlink() else 'belongs to'} another user"
+        info = path.stat()
+    except FileNotFoundError:
+        return "is a symbolic link to nothing" if path.is_symlink() else ""
+    if not stat.S_ISDIR(info.st_mode):
+        return "is no folder"
+    return "" if info.st_uid == os.geteuid() else "belongs to another user"
+
+
+def temporary_state_dir(parent: Path) -> StateDir:
+    """A new folder in ``parent``, after sweeping those whose owners are dead."""
+    for _ in range(_ATTEMPTS):
+        path = parent / f"{_PREFIX}{secrets.token_hex(4)}"
+        # A supervisor that ends takes an empty parent with it, whenever that is.
+        with contextlib.suppress(FileNotFoundError), _exclusive(parent):
+            sweep_abandoned(parent)
+            path.mkdir(mode=0o700)
+            if (folder := acquire_state_dir(path)) is not None:
+                return folder
+    raise Unavailable(f"cannot make and lock a folder in {parent}", hint="name another state_dir")
+
+
+def acquire_state_dir(path: Path) -> StateDir | None:
+    """Take an existing or new folder; None when someone holds it."""
+    fd = os.open(private_dir(path) / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    _kill_leftovers(path)
+    (path / "mark").write_text(secrets.token_hex(8))
+    return StateDir(path, fd)
+
+
+def kubelet_identity(path: Path) -> str:
+    """What tells the agents of this folder, one after the other, from the agents of all others."""
+    file = path / _IDENTITY
+    with contextlib.suppress(FileNotFoundError):
+        if known := file.read_text():
+            return known
+    made = secrets.token_hex(16)
+    scratch = file.with_name(f".{_IDENTITY}.new")
+    scratch.write_text(made)
+    scratch.replace(file)
+    return made
+
+
+def remove_state_dir(path: Path) -> None:
+    """Remove a folder that nobody uses any more; the volumes of persistent claims in it stay."""
+    try:
+        fd = os.open(path / "lock", os.O_RDWR)
+    except OSError:
+        return  # it never was one
+    try:
+        if not _lock_soon(fd):
+            return  # the next agent is there already
+        _kill_leftovers(path)
+        if (path / "volumes").exists():
+            shutil.rmtree(path / "pods", ignore_errors=True)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(fd)
+
+
+def _lock_soon(fd: int) -> bool:
+    """Take the lock: a supervisor that was told to end lets go of it a moment later."""
+    end = time.monotonic() + _LOCK_TIMEOUT
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
+
+
+def sweep_abandoned(parent: Path) -> list[Path]:
+    """Remove every abandoned folder of ``temporary_state_dir`` and what may still run of it; which ones they were."""
+    return [path for path in parent.glob(f"{_PREFIX}*") if _remove_if_abandoned(path)]
+
+
+def _remove_if_abandoned(path: Path) -> bool:
+    try:
+        fd = os.open(path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    except FileNotFoundError:
+        return False  # its supervisor was just removing it
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        _kill_leftovers(path)
+        shutil.rmtree(path, ignore_errors=True)
+        return True
+    finally:
+        os.close(fd)
+
+
+def _kill_leftovers(path: Path) -> None:
+    """Kill what an owner that died left running (what can be left are detached processes in shared mode)."""
+    with contextlib.suppress(FileNotFoundError):
+        mark = f"{PROCESS_MARK}={(path / 'mark').read_text()}".encode()
+        linux.signal_pids(linux.pids_with_variable(mark), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _exclusive(parent: Path) -> Iterator[None]:
+    """One process at a time makes or sweeps folders. The lock is on the folder itself, which goes with its last use."""
+    while True:
+        fd = os.open(private_dir(parent), os.O_RDONLY)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(parent).st_ino == os.fstat(fd).st_ino:
+                break
+        os.close(fd)
+    try:
+        yield
+    finally:
+        os.close(fd)

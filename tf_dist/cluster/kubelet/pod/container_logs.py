@@ -1,0 +1,188 @@
+"""Reading container logs from the runtime's files, as kubectl logs shows them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from tf_dist.cluster.api import LogOptions
+from tf_dist.cluster.kubelet.runtime.log_file import rotated_paths
+
+_POLL = 0.1  # seconds between looks at a file that is being followed
+_MAX_LINE = 1 << 20  # bytes of one line given out as a whole
+_CHUNK = 1 << 16
+_OPEN_ATTEMPTS = 100  # at files that are rotated meanwhile
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d")
+
+
+class ContainerLogStream:
+    """The lines of one container instance, none older than ``since`` (epoch seconds).
+
+    ``alive`` says whether more may come; ``close`` ends it from any thread.
+    """
+
+    def __init__(self, path: Path, options: LogOptions, alive: Callable[[], bool], *, since: float = 0.0) -> None:
+        self._options = options
+        self._since = since
+        self._closed = threading.Event()
+        self._files = _LogFiles(path, alive if options.follow else lambda: False, self._closed)
+        self._lines = self._begin()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._closed.is_set():
+            raise StopIteration
+        for line in self._lines:
+            if self._closed.is_set():
+                break
+            return line
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """End it; the reader's next step stops."""
+        self._closed.set()
+        with contextlib.suppress(ValueError):  # it is being read in another thread, which lets go of the files itself
+            self._lines.close()
+            self._files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _begin(self) -> Generator[bytes, None, None]:
+        try:
+            if self._options.tail is not None:
+                yield from deque(self._chosen(self._files.present()), maxlen=self._options.tail)
+            else:
+                yield from self._chosen(self._files.present())
+            if self._options.follow:
+                yield from self._chosen(self._files.coming())
+        finally:
+            self._files.close()
+
+    def _chosen(self, entries: Iterator[bytes]) -> Iterator[bytes]:
+        line, stamp = b"", b""
+        for entry in entries:
+            when, _, rest = entry.partition(b" ")
+            kind, text = rest[7:8], rest[9:]
+            if kind not in (b"F", b"P") or not _STAMP.match(when):
+                continue  # cut off by a full disk
+            stamp = stamp or when
+            line += text[:-1]
+            if kind == b"P" and len(line) < _MAX_LINE:
+                continue
+            if _seconds(stamp) >= self._since:
+                yield (stamp + b" " if self._options.timestamps else b"") + line + (b"" if kind == b"P" else b"\n")
+            line, stamp = b"", b""
+
+
+def _seconds(stamp: bytes) -> float:
+    return datetime.fromisoformat(stamp[:26].decode() + "+00:00").timestamp()
+
+
+class _LogFiles:
+    """Raw entries of a log: first the rotated files, then the current one, then (following) what is added.
+
+    A file that is being read stays open, so that a rotation takes nothing from its reader. Only one that falls behind
+    by more than all the files together misses lines, which are deleted by then.
+    """
+
+    def __init__(self, path: Path, alive: Callable[[], bool], closed: threading.Event) -> None:
+        self._path = path
+        self._alive = alive
+        self._closed = closed
+        self._rest = b""
+        self._open = _opened(path)
+
+    def present(self) -> Iterator[bytes]:
+        """What is written by now."""
+        while self._open:
+            yield from self._read(self._open[0])
+            if len(self._open) == 1:
+                return
+            self._open.pop(0).close()
+
+    def coming(self) -> Iterator[bytes]:
+        """What is written from now on, until the container has ended."""
+        while not self._closed.is_set():
+            alive = self._alive()  # asked before reading: what was written before the end is then read, too
+            self._look_for_newer()
+            yield from self.present()
+            if not alive:
+                return
+            self._closed.wait(_POLL)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        while self._open:
+            self._open.pop().close()
+
+    def _look_for_newer(self) -> None:
+        """After rotations: the files behind the one that is being read, which comes first to its end."""
+        last = _identity(os.fstat(self._open[-1].fileno())) if self._open else None
+        with contextlib.suppress(FileNotFoundError):
+            if _identity(os.stat(self._path)) == last:
+                return
+        found = _opened(self._path)
+        seen = next((at for at, file in enumerate(found, 1) if _identity(os.fstat(file.fileno())) == last), 0)
+        for file in found[:seen]:
+            file.close()
+        self._open += found[seen:]
+
+    def _read(self, file: BinaryIO) -> Iterator[bytes]:
+        while not self._closed.is_set() and (data := file.read(_CHUNK)):
+            *entries, self._rest = (self._rest + data).split(b"\n")
+            for entry in entries:
+                yield entry + b"\n"
+
+
+def _opened(path: Path) -> list[BinaryIO]:
+    """All files of a log, oldest first, each once: none may have become another while they were opened."""
+    for _ in range(_OPEN_ATTEMPTS):
+        files: list[BinaryIO] = []
+        for name in rotated_paths(str(path)):
+            with contextlib.suppress(FileNotFoundError):
+                files.append(open(name, "rb"))  # noqa: SIM115 - closed by their reader
+        opened = [_identity(os.fstat(file.fileno())) for file in files]
+        if opened == _identities(path):
+            break
+        for file in files:
+            file.close()
+        files = []
+    return files
+
+
+def _identities(path: Path) -> list[tuple[int, int]]:
+    found = []
+    for name in rotated_paths(str(path)):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(_identity(os.stat(name)))
+    return found
+
+
+def _identity(info: os.stat_result) -> tuple[int, int]:
+    return info.st_dev, info.st_ino
+
+
+def log_tail(path: Path, *, lines: int = 80, size: int = 2048) -> str:
+    """The end of a log, for a failed container's message."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 8 * size))
+            entries = file.read().split(b"\n")[:-1][-lines:]
+    except OSError:
+        return ""
+    text = b"\n".join(entry.split(b" ", 3)[-1] for entry in entries)
+    return text[-size:].decode(errors="replace")

@@ -1,0 +1,139 @@
+"""Pod network of an isolated node: pod IPs, and service discovery by /etc/hosts.
+
+A name is there as soon as its pod is known (addresses are fixed by then): TensorFlow's gRPC resolves its peers when it
+starts, before they run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from tf_dist.cluster.api import Object
+from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
+from tf_dist.cluster.kubelet.pod.pod_lifecycle import TERMINAL_PHASES
+from tf_dist.cluster.kubelet.pod.pod_state import PodState
+from tf_dist.cluster.kubelet.pod.podspec import pod_hostname
+from tf_dist.cluster.kubelet.pod.security_context import is_dns_label
+
+_FIRST, _LAST = 2 << 8, 255 << 8  # 10.88.2.0 to 10.88.254.255: the rest is for the bridge and rehearsals
+
+
+class IpAllocator:
+    """Gives out addresses of 10.88.0.0/16, never two alike among the names it has seen."""
+
+    def __init__(self, subnet: str = "10.88") -> None:
+        self._subnet = subnet
+        self._by_name: dict[str, str] = {}
+        self._taken: dict[str, str] = {}
+
+    def of(self, namespace: str, name: str) -> str:
+        """The address of a pod."""
+        key = f"{namespace}/{name}"
+        known = self._by_name.get(key)
+        return known or self.keep(namespace, name, self._free(key))
+
+    def keep(self, namespace: str, name: str, address: str) -> str:
+        """Note an address that a pod already has."""
+        key = f"{namespace}/{name}"
+        self._by_name[key] = address
+        self._taken[address] = key
+        return address
+
+    def _free(self, key: str) -> str:
+        start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
+        span = _LAST - _FIRST
+        if len(self._taken) >= span // 2:  # names of pods that are long gone
+            self._by_name.clear()
+            self._taken.clear()
+        for step in range(span):
+            number = _FIRST + (start + step) % span
+            address = f"{self._subnet}.{number >> 8}.{number & 255}"
+            if number & 255 not in (0, 255) and address not in self._taken:
+                return address
+        raise AssertionError("half of the addresses are free")
+
+
+_HEAD = (
+    "127.0.0.1\tlocalhost",
+    "::1\tlocalhost ip6-localhost ip6-loopback",
+)
+_TERMINAL_PHASES = ("Succeeded", "Failed")
+HostsEntry = tuple[str, str, str]  # namespace, address, short name
+
+
+def hosts_entries(
+    pods: Iterable[Object], services: Iterable[Object], addresses: Mapping[str, str]
+) -> tuple[HostsEntry, ...]:
+    """Every (namespace, address, name below the namespace); ``addresses`` by pod uid."""
+    known = [
+        (pod, addresses[pod["metadata"]["uid"]])
+        for pod in pods
+        if pod["metadata"]["uid"] in addresses and (pod.get("status") or {}).get("phase") not in _TERMINAL_PHASES
+    ]
+    found: list[HostsEntry] = []
+    for service in services:
+        found += _service_entries(service, known)
+    return tuple(dict.fromkeys(found))
+
+
+def _service_entries(service: Object, pods: Iterable[tuple[Object, str]]) -> list[HostsEntry]:
+    namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
+    selector = service["spec"].get("selector") or {}
+    found: list[HostsEntry] = []
+    for pod, address in pods:
+        metadata, spec = pod["metadata"], pod["spec"]
+        labels = metadata.get("labels") or {}
+        if not selector or metadata["namespace"] != namespace or not selector.items() <= labels.items():
+            continue
+        found.append((namespace, address, name))
+        if spec.get("subdomain") == name and is_dns_label(spec.get("hostname")):
+            found.append((namespace, address, f"{spec['hostname']}.{name}"))
+    return found
+
+
+def hosts_file(pod: Object, address: str, found: Iterable[HostsEntry]) -> str:
+    """The file of one pod. Short names mean its own namespace; with its namespace every name is known everywhere."""
+    own = pod["metadata"]["namespace"]
+    lines = [*_HEAD, f"{address}\t{' '.join(_own_names(pod))}"]
+    for namespace, target, name in found:
+        full = [f"{name}.{namespace}{suffix}" for suffix in (".svc.cluster.local", ".svc", "")]
+        lines.append(f"{target}\t{' '.join(full + [name] * (namespace == own))}")
+    return "\n".join(lines) + "\n"
+
+
+def _own_names(pod: Object) -> list[str]:
+    name, subdomain = pod_hostname(pod), pod["spec"].get("subdomain")
+    if not subdomain:
+        return [name]
+    return [f"{name}.{subdomain}.{pod['metadata']['namespace']}.svc.cluster.local", name]
+
+
+class PodNetwork:
+    """Gives pods their addresses and keeps every live pod's /etc/hosts current."""
+
+    def __init__(self, supervisor: RuntimeClient) -> None:
+        self._supervisor = supervisor
+        self._addresses = IpAllocator()
+        self._shown: object = None
+
+    def address(self, pod: Object) -> str:
+        """The address of a pod: what it is known to have, else what follows from its name."""
+        metadata = pod["metadata"]
+        record = self._supervisor.record(metadata["uid"]) or {}
+        known = (pod.get("status") or {}).get("podIP") or record.get("ip")
+        if known:
+            return self._addresses.keep(metadata["namespace"], metadata["name"], known)
+        return self._addresses.of(metadata["namespace"], metadata["name"])
+
+    def show(self, pods: Sequence[Object], services: Sequence[Object], workload: Callable[[Object], PodState]) -> None:
+        """Tell every live pod the names it can reach, when they have changed."""
+        live = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in TERMINAL_PHASES]
+        state = ({pod["metadata"]["uid"] for pod in live}, [item["metadata"]["resourceVersion"] for item in services])
+        if state == self._shown:
+            return
+        found = hosts_entries(live, services, {pod["metadata"]["uid"]: workload(pod).ip for pod in live})
+        for pod in live:
+            target = workload(pod)
+            target.update_hosts(hosts_file(pod, target.ip, found), self._supervisor)
+        self._shown = state

@@ -1,0 +1,272 @@
+"""Pod workers: sync one pod after the other to what pod_lifecycle decides; GPUs and the queue of due pods."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from tf_dist.cluster.api import Cluster, Object
+from tf_dist.cluster.client.informer import UidInformer
+from tf_dist.cluster.kubelet.node import machine
+from tf_dist.cluster.kubelet.node.node_runtime import NodeRuntime
+from tf_dist.cluster.kubelet.node.node_settings import NetworkMode, NodeSettings
+from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
+from tf_dist.cluster.kubelet.pod.pod_lifecycle import TERMINAL_PHASES, decide
+from tf_dist.cluster.kubelet.pod.pod_network import PodNetwork
+from tf_dist.cluster.kubelet.pod.pod_state import PodState
+from tf_dist.cluster.kubelet.pod.pod_status import DeletePod, PodDecision, PodStartError
+from tf_dist.cluster.kubelet.pod.podspec import ContainerPlan
+from tf_dist.cluster.kubelet.pod.probes import ReadinessProber
+from tf_dist.cluster.kubelet.pod.status_manager import StatusManager
+from tf_dist.errors import ClusterError, Conflict, NotFound
+
+
+class SyncQueue:
+    """Keys rung by any thread, each waiting once; one thread takes them until it is ``closed``."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._due: set[str] = set()
+        self._later: list[tuple[float, str]] = []
+        self._planned: dict[str, float] = {}
+        self.closed = False
+
+    def ring(self, key: str) -> None:
+        """Look at ``key`` now."""
+        with self._condition:
+            self._due.add(key)
+            self._condition.notify()
+
+    def add_after(self, key: str, seconds: float) -> None:
+        """Look at ``key`` in a while, at the latest."""
+        at = time.monotonic() + seconds
+        with self._condition:
+            if self._planned.get(key, float("inf")) > at:
+                self._planned[key] = at
+                heapq.heappush(self._later, (at, key))
+                self._condition.notify()
+
+    def wait(self) -> set[str] | None:
+        """The keys that are due, as soon as there is one; None when closed."""
+        with self._condition:
+            while not self.closed:
+                self._collect()
+                if self._due:
+                    due, self._due = self._due, set()
+                    return due
+                self._condition.wait(self._later[0][0] - time.monotonic() if self._later else None)
+        return None
+
+    def close(self) -> None:
+        """End ``wait`` for good."""
+        with self._condition:
+            self.closed = True
+            self._condition.notify_all()
+
+    def _collect(self) -> None:
+        now = time.monotonic()
+        while self._later and self._later[0][0] <= now:
+            at, key = heapq.heappop(self._later)
+            if self._planned.get(key) == at:
+                del self._planned[key]
+                self._due.add(key)
+
+
+class DeviceManager:
+    """Gives every container that asks for GPUs numbers of its own."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self._free = list(numbers)
+        self._any = bool(self._free)
+        self._held: dict[str, dict[str, list[int]]] = {}
+
+    def assign(self, uid: str, plans: Iterable[ContainerPlan]) -> Mapping[str, str] | None:
+        """CUDA_VISIBLE_DEVICES by container; None when too few are free. Nothing on a machine without GPUs."""
+        wanted = {plan.name: plan.gpus for plan in plans if plan.gpus}
+        if not self._any or not wanted:
+            return {}
+        if uid not in self._held:
+            if sum(wanted.values()) > len(self._free):
+                return None
+            self._held[uid] = {name: [self._free.pop(0) for _ in range(count)] for name, count in wanted.items()}
+        return {name: ",".join(map(str, numbers)) for name, numbers in self._held[uid].items()}
+
+    def restore(self, uid: str, devices: Mapping[str, str]) -> None:
+        """Note what a pod that was found running already uses."""
+        held = {name: [int(item) for item in text.split(",")] for name, text in devices.items()}
+        self._held[uid] = held
+        self._free = [item for item in self._free if not any(item in numbers for numbers in held.values())]
+
+    def release(self, uid: str) -> None:
+        """Take a pod's GPUs back."""
+        for numbers in self._held.pop(uid, {}).values():
+            self._free = sorted([*self._free, *numbers])
+
+
+_log = logging.getLogger(__name__)
+_MAX_WARNINGS = 200
+_RETRY = 1.0  # seconds until a refused write is tried again
+
+
+class PodWorker:
+    """Knows the workload of every pod of the node. ``leaving``: the node is ending, and its pods with it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pods: UidInformer,
+        supervisor: RuntimeClient,
+        house: NodeRuntime,
+        bell: SyncQueue,
+        settings: NodeSettings,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._pods = pods
+        self._supervisor = supervisor
+        self._house = house
+        self._bell = bell
+        self._backoff = settings.backoff
+        self._clock = clock
+        self._writer = StatusManager(cluster, pods, settings.name)
+        self._devices = DeviceManager(machine.gpu_indices())
+        self._workloads: dict[str, PodState] = {}
+        self.neighbours = PodNetwork(supervisor)
+        self.leaving = False
+        self._warned: set[str] = set()
+
+    def restore(self) -> None:
+        """Take over what a predecessor left running."""
+        for uid in self._supervisor.uids():
+            self._devices.restore(uid, (self._supervisor.record(uid) or {}).get("devices") or {})
+            self._bell.ring(uid)
+
+    def on_runtime_restart(self, *, from_nothing: bool) -> None:
+        """After the supervisor's end: all processes are gone (``from_nothing``: logs and volumes, too)."""
+        if from_nothing:
+            self._workloads.clear()
+        for workload in self._workloads.values():
+            workload.home, workload.stopping = self._house.home, False
+        for pod in self._pods.all():
+            self._bell.ring(pod["metadata"]["uid"])
+
+    def vacated(self) -> bool:
+        """Whether nothing runs, and every pod's status says so."""
+        return all(is_terminal(pod) for pod in self._pods.all()) and not self._supervisor.uids()
+
+    def sync(self, uid: str) -> None:
+        """Look at one pod and do what there is to do; what fails is tried again later."""
+        try:
+            self._sync(uid)
+        except (NotFound, Conflict):
+            return  # the watch will tell
+        except ClusterError as error:
+            _log.info("pod %s: %s; trying again", uid, error)
+            self._bell.add_after(uid, _RETRY)
+        except Exception:
+            _log.exception("pod %s", uid)
+            self._bell.add_after(uid, 10 * _RETRY)
+
+    def _sync(self, uid: str) -> None:
+        pod = self._pods.get(uid)
+        if pod is None:
+            self._forget(uid)
+            return
+        workload, now = self.workload(pod), self._clock()
+        record = self._supervisor.record(uid)
+        if _needs_plan(pod) and not self.leaving:
+            self._prepare(workload, pod, now)
+        facts = replace(workload.facts(pod, record), leaving=self.leaving)
+        decision = decide(pod, facts, now, self._backoff)
+        pod = self._show(pod, decision.status)
+        self._act(workload, pod, decision, now)
+        self._warn(workload, pod, now)
+        if workload.problem is not None and not workload.problem.permanent:
+            self._bell.add_after(uid, max(workload.retry_at - now, 0.0))
+        for at in (decision.wake_at, workload.probe(self._supervisor, pod, facts, now)):
+            if at is not None:
+                self._bell.add_after(uid, max(at - now, 0.0))
+
+    def _warn(self, workload: PodState, pod: Object, now: float) -> None:
+        """Tell of what is left out, and of a problem when it is a new one: it comes up again every few seconds."""
+        while workload.notes:
+            note = workload.notes.pop(0)
+            self._writer.warn(pod, note, now)
+            if note.text not in self._warned and len(self._warned) < _MAX_WARNINGS:
+                self._warned.add(note.text)  # the log has it once, however many pods are alike
+                _log.warning("%s", note.text)
+        if workload.problem is not None and workload.told != workload.problem.text:
+            workload.told = workload.problem.text
+            self._writer.warn(pod, workload.problem, now)
+
+    def _act(self, workload: PodState, pod: Object, decision: PodDecision, now: float) -> None:
+        for action in decision.actions:
+            if isinstance(action, DeletePod):
+                self._delete(workload)
+                continue
+            workload.order(action, self._supervisor, pod, now)
+            if workload.problem is not None:
+                self._bell.ring(workload.uid)
+                return
+
+    def _prepare(self, workload: PodState, pod: Object, now: float) -> None:
+        workload.prepare(self._cluster, pod, now)
+        if workload.plans is None:
+            return
+        devices = self._devices.assign(workload.uid, workload.plans.values())
+        if devices is None:
+            text = "too few free GPUs on this machine"
+            workload.problem = PodStartError("UnexpectedAdmissionError", text, permanent=True)
+        else:
+            workload.devices = devices
+
+    def _show(self, pod: Object, status: Object) -> Object:
+        """Write the status if it says something new; the pod as it is then."""
+        written = self._writer.show(pod, status)
+        if written is None:
+            return pod
+        self._bell.ring(pod["metadata"]["uid"])
+        return written
+
+    def _delete(self, workload: PodState) -> None:
+        if workload.deleted:
+            return
+        self._writer.delete(workload.namespace, workload.name, workload.uid)
+        workload.deleted = True
+        workload.purge()
+
+    def _forget(self, uid: str) -> None:
+        """A pod whose object is gone: nothing of it may stay."""
+        if self._supervisor.record(uid) is not None:
+            self._supervisor.remove(uid)
+            return
+        workload = self._workloads.pop(uid, None)
+        self._devices.release(uid)
+        if workload is not None:
+            workload.purge()
+
+    def workload(self, pod: Object) -> PodState:
+        """What is remembered of a pod."""
+        metadata = pod["metadata"]
+        workload = self._workloads.get(metadata["uid"])
+        if workload is None:
+            workload = PodState(metadata["uid"], metadata["namespace"], metadata["name"], self._house.home)
+            workload.ip = (
+                "127.0.0.1" if self._house.network.mode == NetworkMode.SHARED else self.neighbours.address(pod)
+            )
+            workload.readiness = ReadinessProber(lambda: self._bell.ring(metadata["uid"]))
+            self._workloads[metadata["uid"]] = workload
+        return workload
+
+
+def is_terminal(pod: Object) -> bool:
+    """Whether the pod has ended for good."""
+    return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
+
+
+def _needs_plan(pod: Object) -> bool:
+    return not is_terminal(pod) and not pod["metadata"].get("deletionTimestamp")

@@ -1,0 +1,19 @@
+"""Start the supervisor: ``python -I -S -E __main__.py CONFIG`` where CONFIG is the JSON of ``supervisor.Config``."""
+
+import os
+import sys
+
+
+def main() -> None:
+    """Find this package (isolated mode has no path to it), then serve until told to end."""
+    root = os.path.abspath(__file__)
+    for _ in range(5):
+        root = os.path.dirname(root)
+    sys.path.append(root)
+    from tf_dist.cluster.kubelet.runtime.supervisor import serve
+
+    serve(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()

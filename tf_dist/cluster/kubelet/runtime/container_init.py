@@ -1,0 +1,162 @@
+"""From a forked child to the container's program, a hook or a probe. Runs only in the child; never returns."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+from typing import Any, NoReturn
+
+from tf_dist.cluster.kubelet.runtime import cgroups, linux
+from tf_dist.cluster.kubelet.runtime.event_loop import Message
+from tf_dist.cluster.kubelet.runtime.mounts import Mounter, read_only_root
+
+MOUNTED = b"+"
+NOT_FOUND, NOT_EXECUTABLE, CANNOT_START_CODE = 127, 126, 128
+
+
+class ContainerStartError(Exception):
+    """Why the program never ran, and the exit code that says so."""
+
+    def __init__(self, message: str, code: int = CANNOT_START_CODE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def exec_container(spec: dict[str, Any], out: int, err: int, report: int, *, isolated: bool, staging: str) -> NoReturn:
+    """Become the program of ``spec``. ``report`` (a socket) says MOUNTED, then why it failed (JSON) or nothing."""
+    try:
+        _reset()
+        cgroups.join_cgroups(spec.get("cgroups", []))
+        security = spec.get("security", {})
+        if isolated:
+            linux.unshare(linux.CLONE_NEWNS)
+            targets = Mounter(staging).volumes(spec["mounts"])
+            if security.get("read_only_root"):
+                read_only_root(targets)
+            os.write(report, MOUNTED)
+            os.read(report, 1)  # the shim takes hold of the namespace: its number must not be given out again
+        _streams(out, err, security.get("uid"))
+        apply_security(security)
+        _enter(spec["cwd"])
+        exec_program(spec["argv"], spec["env"])
+    except ContainerStartError as error:
+        _fail(report, str(error), error.code)
+    except BaseException as error:
+        _fail(report, f"cannot set up the container: {error}", CANNOT_START_CODE)
+
+
+def _fail(report: int, message: str, code: int) -> NoReturn:
+    os.write(report, json.dumps({"message": message, "code": code}).encode())
+    os._exit(code)
+
+
+def _reset() -> None:
+    """Give the program what any program expects: default signals, a session of its own, an end with its parent."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) is not signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.setsid()
+    os.umask(0o022)
+    linux.die_with_parent(signal.SIGKILL)
+
+
+def _streams(out: int, err: int, uid: int | None) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    for number, fd in enumerate((null, out, err)):
+        os.dup2(fd, number)
+    if uid:
+        for number in (1, 2):
+            os.fchown(number, uid, -1)  # else its user could not open /dev/stdout
+
+
+def apply_security(security: dict[str, Any]) -> None:
+    """Take the container's user, groups and capabilities; what its programs are, they can never have more.
+
+    OSError when the system refuses any of it: the program must not run then.
+    """
+    uid, gid, groups, kept = (security.get(key) for key in ("uid", "gid", "groups", "capabilities"))
+    if kept is not None:
+        linux.bound_capabilities(kept)
+    if groups is not None:
+        os.setgroups(groups)
+    if gid is not None:
+        os.setresgid(gid, gid, gid)
+    if uid is not None:
+        os.setresuid(uid, uid, uid)
+    if kept is not None:
+        linux.set_capabilities(kept)
+    linux.no_new_privs()
+    linux.die_with_parent(signal.SIGKILL)  # forgotten when the user changes
+
+
+def _enter(folder: str) -> None:
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise ContainerStartError(f"workingDir {folder}: {error.strerror}") from None
+
+
+def exec_program(argv: list[str], env: dict[str, str]) -> NoReturn:
+    """exec with the PATH of ``env``; CannotStart names the program and where it was looked for."""
+    path = env.get("PATH", os.defpath)
+    program = argv[0]
+    candidates = [program] if "/" in program else [os.path.join(item or ".", program) for item in path.split(":")]
+    refused: OSError | None = None
+    for candidate in candidates:
+        try:
+            os.execve(candidate, argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            refused = refused or error
+    if refused is not None:
+        raise ContainerStartError(f'exec: "{program}": {refused.strerror}', NOT_EXECUTABLE)
+    where = "no such file" if "/" in program else f"executable file not found in PATH ({path})"
+    raise ContainerStartError(f'exec: "{program}": {where}', NOT_FOUND)
+
+
+def run_probe(message: Message, spec: Message, main: int) -> NoReturn:
+    """Run ``argv``, ask ``http`` or connect to ``tcp``, then exit with 0 (good) or another code; never returns."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        linux.die_with_parent(signal.SIGKILL)
+        code = _probe_once(message, spec, main)
+    except (OSError, ContainerStartError, http.client.HTTPException):
+        pass
+    finally:
+        os._exit(code)
+
+
+def _probe_once(message: Message, spec: Message, main: int) -> int:
+    if "argv" in message:
+        _exec_inside(message["argv"], spec, main)
+    if "http" in message:
+        return _http(**message["http"], timeout=message["timeout"])
+    socket.create_connection((message["tcp"]["host"], message["tcp"]["port"]), message["timeout"]).close()
+    return 0
+
+
+def _exec_inside(argv: list[str], spec: Message, main: int) -> NoReturn:
+    if main:
+        fd = os.open(f"/proc/{main}/ns/mnt", os.O_RDONLY)
+        linux.setns(fd, linux.CLONE_NEWNS)
+    apply_security(spec.get("security", {}))
+    os.chdir(spec["cwd"])
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(null, number)
+    exec_program(argv, spec["env"])
+
+
+def _http(host: str, port: int, path: str, headers: dict[str, str], timeout: float) -> int:
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    connection.request("GET", path, headers=headers)
+    return 0 if 200 <= connection.getresponse().status < 400 else 1

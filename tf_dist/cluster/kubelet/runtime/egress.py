@@ -1,0 +1,162 @@
+"""Egress of isolated pods by slirp4netns.
+
+Its tap is one more cable of the bridge: what pods say to one another never passes through it. It needs the machine's
+network, which the supervisor leaves for good (an ordinary user cannot go back). So a keeper stays behind, a child that
+starts slirp4netns, and starts it again when something killed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from dataclasses import replace
+from typing import NoReturn
+
+from tf_dist.cluster.kubelet.runtime import linux
+from tf_dist.cluster.kubelet.runtime.event_loop import EventLoop
+from tf_dist.cluster.kubelet.runtime.sandbox import MTU, RESOLV, Netlink, PodSubnet
+from tf_dist.cluster.kubelet.runtime.shim import detach_process
+
+SLIRP_PROGRAM = "slirp4netns"
+TUN_DEVICE = "/dev/net/tun"
+TAP_NAME = "tfdout"
+_FILE = "resolv.conf"  # in the state folder
+_PATIENCE = 0.25  # seconds for its start
+_PAUSE = 0.5  # seconds until a killed program is started again
+
+
+class Egress:
+    """``problem`` says what to do for a way out, "" while there is one; ``subnet`` is what a new pod shall find."""
+
+    def __init__(self, loop: EventLoop, subnet: PodSubnet) -> None:
+        self._loop = loop
+        self._without = self.subnet = subnet
+        self._keeper: socket.socket | None = None
+        self._pid = 0
+        self._bridge = 0
+        self._settled = True
+        self.problem = ""
+
+    def prepare(self) -> None:
+        """While this process is in the machine's network: leave a keeper behind, who waits for ``open``."""
+        program = shutil.which(SLIRP_PROGRAM)
+        if program is None:
+            self.problem = f"install {SLIRP_PROGRAM}"
+            return
+        if not os.access(TUN_DEVICE, os.R_OK | os.W_OK):
+            self.problem = f"let this user open {TUN_DEVICE} (chmod 0666)"
+            return
+        parent, (ours, theirs) = os.getpid(), socket.socketpair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _keep(program, parent, self.subnet, theirs)
+        theirs.close()
+        self._keeper = ours
+
+    def open(self, bridge: int) -> None:
+        """Inside the node's network: let the keeper begin. Nobody waits: until it is ready packets are lost."""
+        if self._keeper is None:
+            return
+        self._bridge, self._settled = bridge, False
+        self._loop.watch(self._keeper.fileno(), self._heard)
+        with open(_FILE, "w", encoding="utf-8") as file:
+            file.write(resolv_conf(_machines_own(), self.subnet.dns))
+        self.subnet = replace(self.subnet, open=True, resolv=os.path.abspath(_FILE))
+        with contextlib.suppress(OSError):  # the keeper was killed: its end is heard of
+            self._keeper.send(b"\n")
+
+    def settle(self) -> None:
+        """Until it is known whether it works here; usually it is by now, and it never takes long."""
+        deadline = time.monotonic() + _PATIENCE
+        while not self._settled and (rest := deadline - time.monotonic()) > 0:
+            self._loop.step(rest)
+
+    def close(self) -> None:
+        """End it and bury both processes: the machine's process 1 may be one that leaves zombies lying about."""
+        if self._keeper is None:
+            return
+        self._loop.forget(self._keeper.fileno())
+        linux.signal_pids({self._pid}, signal.SIGKILL)
+        deadline = time.monotonic() + _PATIENCE
+        while linux.child_pids(os.getpid()) and time.monotonic() < deadline:
+            self._loop.step(0.01)
+
+    def _heard(self) -> None:
+        """slirp4netns has made its tap (again), or the keeper has given up."""
+        assert self._keeper is not None
+        self._settled = True
+        try:
+            ready = self._keeper.recv(64)
+        except ConnectionResetError:  # it was killed before it listened
+            ready = b""
+        if ready:
+            with Netlink() as net:
+                net.enslave(TAP_NAME, self._bridge, mtu=MTU)
+            return
+        self._loop.forget(self._keeper.fileno())
+        self._keeper.close()
+        self._keeper = None
+        self.subnet, self.problem = self._without, f"see why {SLIRP_PROGRAM} ended in supervisor.log"
+        sys.stderr.write(f"no way out any more: {SLIRP_PROGRAM} ended\n")
+        sys.stderr.flush()
+
+
+def resolv_conf(machines: str, dns: str) -> str:
+    """The machine's file with one name server, that of slirp4netns: it asks the first of the machine's own."""
+    kept = [line for line in machines.splitlines() if not line.lstrip().startswith("nameserver")]
+    return "\n".join([f"nameserver {dns}", *kept]) + "\n"
+
+
+def _machines_own() -> str:
+    try:
+        with open(RESOLV, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _keep(program: str, parent: int, subnet: PodSubnet, control: socket.socket) -> NoReturn:
+    """The keeper's life: it ends with the supervisor, and slirp4netns with it."""
+    try:
+        detach_process(control)
+        _end_with(parent)
+        if control.recv(1) != b"\n":  # the supervisor has a network of its own now
+            os._exit(0)
+        while _killed(_start(_command(program, parent, subnet, control.fileno()), control)):
+            time.sleep(_PAUSE)
+    finally:
+        os._exit(0)
+
+
+def _command(program: str, target: int, subnet: PodSubnet, ready: int) -> list[str]:
+    """No sandbox options: whoever broke into it from a pod has no more rights than the pod has anyway."""
+    options = ["--disable-host-loopback", f"--cidr={subnet.cidr}", f"--mtu={MTU}", f"--ready-fd={ready}"]
+    return [program, *options, str(target), TAP_NAME]
+
+
+def _start(command: list[str], control: socket.socket) -> int:
+    parent, pid = os.getpid(), os.fork()
+    if pid == 0:
+        try:
+            _end_with(parent)
+            control.set_inheritable(True)
+            os.execv(command[0], command)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def _end_with(parent: int) -> None:
+    linux.die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we asked to be told
+        os._exit(0)
+
+
+def _killed(pid: int) -> bool:
+    """Wait for an end. What ends of its own accord cannot work here; it has said why in supervisor.log."""
+    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])

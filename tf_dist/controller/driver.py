@@ -1,0 +1,434 @@
+"""Driver: the control loop that admits gangs and has every job that changed or is due reconciled.
+
+Nothing is decided here. A job whose pass fails is reported on that job and tried again later, with a pause of its own;
+the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from tf_dist.cluster.api import QUEUES, Cluster
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
+from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.gang_admission import admission_leader as arbiters
+from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader
+from tf_dist.controller.gang_admission.admission_runner import AdmissionRunner, QueueStatusWriter
+from tf_dist.controller.gang_admission.pending_admissions import (
+    LeasePendingAdmissions,
+    PendingAdmissions,
+    UnrecordedAdmissions,
+)
+from tf_dist.controller.gang_admission.verdicts import GangAdmission
+from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
+from tf_dist.controller.job_reconciler import JobReconciler, PlanExecutor
+from tf_dist.controller.leases.leadership import Leadership, PermanentLeadership
+from tf_dist.controller.leases.lease import LeaseRef, pending_admissions_lease
+from tf_dist.controller.observability import metrics_recorder
+from tf_dist.controller.observability.events import EventRecorder
+from tf_dist.controller.observability.metrics_recorder import DriverStats, MetricsRecorder
+from tf_dist.controller.takeover import TakeoverPolicy
+from tf_dist.controller.worker_pool import WorkerPool
+from tf_dist.controller.workqueue import ResyncSchedule, WorkQueue
+from tf_dist.core.api.assignment import Admit, Verdict, Wait
+from tf_dist.core.reconciler.ownership import managed_elsewhere
+from tf_dist.errors import ClusterError
+
+
+class Liveness:
+    """``beat`` it at every round of a loop. It is alive while the last beat is less than ``limit`` seconds old.
+
+    A loop has as long for its first round. Thread-safe. ``monotonic``: seconds that only go forward.
+    """
+
+    def __init__(self, limit: float = 300.0, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.limit = limit
+        self._monotonic = monotonic
+        self._last = monotonic()
+
+    def beat(self) -> None:
+        """The loop has come round."""
+        self._last = self._monotonic()
+
+    def age(self) -> float:
+        """Seconds since the last beat."""
+        return self._monotonic() - self._last
+
+    def alive(self) -> bool:
+        """Whether the loop has been round lately."""
+        return self.age() < self.limit
+
+
+_LOG = logging.getLogger(__name__)
+# Seconds: what a clock is slewed by, and a process is held up between two readings, stays below that.
+_TOLERANCE: Final = 1.0
+
+
+class ClockStepDetector:
+    """Compares ``clock`` (epoch seconds) with ``monotonic`` whenever it is asked. A suspended machine is a step, too.
+
+    Slow corrections add up: they are noticed once they amount to a step.
+    """
+
+    def __init__(self, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        self._clock = clock
+        self._monotonic = monotonic
+        self._offset = self._read()
+
+    def _read(self) -> float:
+        return self._clock() - self._monotonic()
+
+    def noticed(self) -> bool:
+        """Whether the clock was set since it was last noticed."""
+        offset = self._read()
+        step = offset - self._offset
+        if abs(step) < _TOLERANCE:
+            return False
+        self._offset = offset
+        _LOG.warning("the wall clock was set by %+.1f s: every job is looked at again", step)
+        return True
+
+
+# Seconds: between two beats of the loop though nothing happens; while it may not drive; while it cannot see.
+_IDLE_WAIT: Final = 15.0
+_STANDBY_WAIT: Final = 0.25
+_ERROR_WAIT: Final = 1.0
+
+
+class Driver:
+    """Drives the jobs of a cluster, of a namespace, or one job.
+
+    ``start`` follows the cluster and acts in threads until ``stop``. ``step`` is one pass in the caller's thread, over
+    lists made for it unless ``start`` or ``informers.start`` came before. ``rung`` is called, from any thread, with
+    every job around which something has changed. ``clock``: epoch seconds, for what is written down and compared with
+    it;
+    ``monotonic``: seconds that only go forward, for every pause; ``runtime``: its threads and what they wait with.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        settings: DriverSettings | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        recorder: MetricsRecorder | None = None,
+        leadership: Leadership | None = None,
+        arbiter: AdmissionLeader | None = None,
+        rung: Callable[[JobRef], object] = lambda _: None,
+        runtime: ThreadRuntime = SYSTEM_RUNTIME,
+    ) -> None:
+        self._settings = settings or DriverSettings()
+        self._monotonic = monotonic
+        self._steps = ClockStepDetector(clock, monotonic)
+        self._recorder = recorder or MetricsRecorder()
+        self._leadership = leadership or PermanentLeadership()
+        self._rung = rung
+        self._runtime = runtime
+        self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime)
+        self._events = EventRecorder(cluster, clock, self._settings.component, monotonic=monotonic)
+        self.informers = DriverInformers(
+            cluster,
+            self._settings,
+            rung=self._ring,
+            room=self._capacity_changed,
+            recorder=self._recorder,
+            monotonic=monotonic,
+            runtime=runtime,
+        )
+        self._job_index = JobIndex(self._settings.default_gang, others=self._settings.other_schedulers)
+        self._admission = GangAdmission(self.informers, clock, monotonic, self._recorder, runtime)
+        arbiter = arbiter or arbiters.SoleAdmissionLeader()
+        arbiter.listen(self._capacity_changed)
+        self._admission_runner = AdmissionRunner(
+            arbiter,
+            self._admission,
+            QueueStatusWriter(cluster, self.informers, monotonic),
+            own=self._intents(cluster, self._settings.admissions),
+            common=self._intents(cluster, pending_admissions_lease(self._settings.system_namespace)),
+            reporting=self._settings.only is None,
+            monotonic=monotonic,
+        )
+        applier = PlanExecutor(
+            cluster,
+            self.informers,
+            clock=clock,
+            events=self._events,
+            may_act=self._may_act,
+            remaining=self._remaining,
+            recorder=self._recorder,
+        )
+        self._reconciler = JobReconciler(
+            cluster,
+            self.informers,
+            self._job_index,
+            applier,
+            clock=clock,
+            leadership=self._leadership,
+            recorder=self._recorder,
+        )
+        self._others = TakeoverPolicy(self._leadership, self._settings, self._reconciler, self._queue, clock=clock)
+        self._worker_pool = WorkerPool(
+            self._reconciler,
+            self._admission,
+            self._queue,
+            self.informers,
+            self._events,
+            self._recorder,
+            clock=clock,
+            monotonic=monotonic,
+            look=self._look,
+            tells=self._delivers,
+            lost=self._resync_all,
+            runtime=runtime,
+        )
+        self.pulse = Liveness()
+        self._lock = threading.Lock()
+        self._dirty: set[JobRef] = set()
+        self._everything = True
+        self._term = self._right()
+        self._resync = ResyncSchedule(self._settings.resync, monotonic())
+        self._stopped = runtime.event()
+        self._thread: threading.Thread | None = None
+        self._recorder.attach(self.readings)
+
+    def _intents(self, cluster: Cluster, place: LeaseRef | None) -> PendingAdmissions:
+        if place is None:
+            return UnrecordedAdmissions()
+        return LeasePendingAdmissions(
+            cluster,
+            place,
+            lambda ref, stored: self.informers.wrote(ref.resource, stored),
+            room=self._settings.intents,
+            may_act=self._may_act,
+        )
+
+    # Its life
+
+    def start(self) -> None:
+        """Follow the cluster and drive its jobs in threads until ``stop``."""
+        self._leadership.listen(self.wake)
+        self._worker_pool.start(self._settings.workers)
+        self._thread = self._runtime.thread(self._run, "driver")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop after what it is in the middle of; jobs and pods stay as they are."""
+        self._stopped.set()
+        self._queue.close()
+        if self._thread is not None:
+            self._thread.join()
+        self._worker_pool.stop()
+        self._admission_runner.stop()
+        self.informers.stop()
+
+    def wake(self) -> None:
+        """Have the loop come round now: the mandate may have changed."""
+        self._queue.wake()
+
+    def synced(self) -> bool:
+        """Whether it sees all it decides on."""
+        return self.informers.synced()
+
+    def readings(self) -> DriverStats:
+        """How it stands at this moment."""
+        mine = self._others.mine(self._job_index) if self._leadership.valid() else {}
+        queues = [queue["metadata"]["name"] for queue in self.informers.rules(QUEUES)] if mine else []
+        return DriverStats(
+            work=self._worker_pool.reading(),
+            informers=tuple(self.informers.readings()),
+            jobs=metrics_recorder.jobs_by_phase(mine),
+            gangs=metrics_recorder.gangs_by_queue(mine, queues) if mine else {},
+        )
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.pulse.beat()
+            try:
+                pause = self._round()
+            except Exception as error:
+                # A loop that ended here would leave every job without a driver, and nobody would be told.
+                defect = None if isinstance(error, ClusterError) else error
+                _LOG.warning("cannot look at the cluster: %s", error, exc_info=defect)
+                self._everything, pause = True, _ERROR_WAIT
+            self._stopped.wait(pause)
+
+    def _round(self) -> float:
+        """Once round the loop; how long to stay away from it."""
+        if not self._follows():
+            return 0.0 if self._leadership.valid() else _STANDBY_WAIT
+        if not self._leadership.valid():
+            self._everything = True
+            return _STANDBY_WAIT
+        due = self._queue.wait(0 if self._everything else self._longest_wait())
+        if self._leadership.valid() and not self._stopped.is_set():
+            self.step(due)
+        return 0.0
+
+    def _follows(self) -> bool:
+        """Whether the caches can be believed; begins to follow, and lists anew after the mandate was won anew."""
+        if not self.informers.followed:
+            self.informers.start()
+        self.informers.prepare()
+        if self._leadership.valid():
+            self._begin_term()
+        return self.informers.wait_synced(_STANDBY_WAIT)
+
+    def _begin_term(self) -> bool:
+        """Begin under a right that was won anew; whether it was, so that all that was seen before is out of date."""
+        self.informers.prepare()
+        right = self._right()
+        if self._admission_runner.open(right, sees_all=self.informers.sees_all) or self._term != right:
+            self._term, self._everything = right, True
+            self._job_index.mark_all_changed()
+            self.informers.relist()
+            return True
+        return False
+
+    def _right(self) -> object:
+        """The mandate and the view as they are: under another one, what was seen and given before is out of date."""
+        return self._leadership.epoch, self.informers.generation
+
+    def _longest_wait(self) -> float:
+        # How other drivers fare nobody rings about.
+        longest = _ERROR_WAIT if self._others.any(self._job_index.drivers()) else _IDLE_WAIT
+        longest = self._resync.pause(self._monotonic(), longest)
+        return min(longest, self._admission_runner.pause(waiting=self._job_index.any_pending))
+
+    def _may_act(self) -> bool:
+        """Asked before every write: a job of a thousand pods must not hold back who wants to stop."""
+        return self._leadership.valid() and not self._stopped.is_set()
+
+    def _remaining(self) -> float:
+        """Asked again before every attempt of a write."""
+        return 0.0 if self._stopped.is_set() else self._leadership.remaining()
+
+    # What rings
+
+    def _ring(self, ref: JobRef) -> None:
+        self._rung(ref)
+        with self._lock:
+            if ref in self._dirty:
+                return  # it is in the queue, and will be read after this
+            self._dirty.add(ref)
+        self._queue.add(ref)
+
+    def _capacity_changed(self) -> None:
+        self._admission.want()
+        self._queue.wake()
+
+    # A pass
+
+    def step(self, due: Iterable[JobRef] | None = None) -> int:
+        """One pass over ``due`` jobs and those that wait for a place (None: all jobs); how many actions it took.
+
+        ClusterError when the cluster could not be listed; errors of single jobs are reported on them.
+        """
+        if not self._leadership.valid():
+            return 0
+        if not self._worker_pool.started and self._begin_term() and self.informers.followed:
+            return 0  # what is followed is listed anew first
+        self.informers.refresh()
+        # What is due by the wall clock is due at another moment than was reckoned once that clock was set.
+        stepped = self._steps.noticed()
+        if stepped:
+            self._admission.clock_stepped()
+        everything = due is None or self._everything or stepped
+        self._everything = False
+        # Those that something has happened to, but not all there are when a driver begins: what happens next is urgent.
+        changed = {ref for ref in due or () if not everything or ref in self._job_index}
+        also = self._resync.due(self._monotonic())
+        self._read(everything, {*changed, *also})
+        died, turned = self._others.look(self._job_index.drivers())
+        if turned:
+            self._job_index.touch(turned)
+            self._admission.want()
+        changed.update(self._job_index.of(died), self._others.undone(died))
+        heard, failed = self._admitted()
+        # Whoever waits for an answer has it first.
+        taken = self._dispatch(heard)
+        taken += self._dispatch(self._concerned(changed.difference(heard)))
+        taken += self._dispatch(
+            self._concerned({*(self._job_index if everything else also)}.difference(heard, changed)), urgent=False
+        )
+        if failed is not None:
+            raise failed
+        return taken
+
+    def _dispatch(self, refs: Iterable[JobRef], *, urgent: bool = True) -> int:
+        return sum(self._worker_pool.dispatch(ref, urgent=urgent) for ref in refs)
+
+    def _concerned(self, refs: Iterable[JobRef]) -> list[JobRef]:
+        return sorted((ref for ref in refs if self._concerns(self._job_index.get(ref))), key=str)
+
+    def _read(self, everything: bool, due: Iterable[JobRef]) -> None:
+        """Take in what changed."""
+        with self._lock:
+            dirty, self._dirty = self._dirty, set()
+        dirty.update(due)
+        if everything:
+            dirty |= {*self._job_index, *(ref for ref, _ in self.informers.jobs())}
+        for ref in dirty:
+            self._others.track_cleanup(ref, self._know(ref))
+
+    def _know(self, ref: JobRef) -> JobEntry | None:
+        stored, before = self.informers.job(ref), self._job_index.get(ref)
+        after = None if stored is None or managed_elsewhere(stored) else self._job_index.read(ref, stored)
+        if after is None:
+            self._job_index.forget(ref)
+            self._worker_pool.forget(ref)
+            self._resync.discard(ref)
+        elif before is None:
+            self._resync.add(ref)
+        changed = (before and before.admission_inputs) != (after and after.admission_inputs)
+        if changed or (after is not None and self._admission.outdated(after)):
+            self._capacity_changed()
+        return after
+
+    def _look(self, ref: JobRef) -> tuple[JobEntry | None, bool]:
+        known = self._know(ref)
+        return known, self._others.drives(known)
+
+    def _resync_all(self) -> None:
+        self._everything = True
+
+    def _concerns(self, known: JobEntry | None) -> bool:
+        """Whether there is something to be done for a job here: to drive it, or to tell it what has not reached it."""
+        return known is not None and (self._others.drives(known) or self._worker_pool.has_pending_verdict(known))
+
+    def _admitted(self) -> tuple[list[JobRef], Exception | None]:
+        """The jobs that have a verdict to hear; and what made deciding fail, which must not hold up those that run."""
+        try:
+            return self._admit(), None
+        except Exception as error:
+            return [], error
+
+    def _admit(self) -> list[JobRef]:
+        """Have admission decide if it may come to another verdict; the jobs that have one to hear."""
+        if not self._admission_runner.ours(self._right()):
+            self._job_index.mark_all_changed()
+            self._admission.others_decide()
+            return []
+        heard: list[JobRef] = []
+        if self._admission.pause() <= 0 or (self._admission.wanted and not self._worker_pool.started):
+            heard = self._admission_runner.decide(self._changes, self._delivers)
+        self._admission_runner.report()
+        return heard
+
+    def _changes(self) -> JobChanges:
+        """The jobs that have changed since the last decision; those without a part in it are as if they were gone."""
+        found = self._job_index.changes()
+        counts = self._others.counts
+        return replace(found, jobs={uid: one if one and counts(one) else None for uid, one in found.jobs.items()})
+
+    def _delivers(self, known: JobEntry, verdict: Verdict) -> bool:
+        """Who decides for all tells all. Else each driver its jobs, and one of many also who gives something up."""
+        if self._admission_runner.for_all() or self._others.drives(known):
+            return True
+        return self._settings.only is None and not isinstance(verdict, Admit | Wait)

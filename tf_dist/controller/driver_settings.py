@@ -1,0 +1,80 @@
+"""Settings of a driver, references of jobs, and the kinds of jobs and of the objects they own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, SERVICES, TFJOBS, VOLCANO_JOBS, Object, Resource
+from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.core.api import names
+from tf_dist.core.api.gang_scheduler import GangScheduler
+
+JOB_KINDS: Final = (TFJOBS, VOLCANO_JOBS)
+_BY_KIND: Final = {kind.kind: kind for kind in JOB_KINDS}
+OWNED_KINDS: Final = (SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
+
+
+class JobRef(NamedTuple):
+    """Where a job is: its resource, namespace and name."""
+
+    resource: Resource
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, resource: Resource, stored: Object) -> JobRef:
+        """The reference of a stored job."""
+        return cls(resource, stored["metadata"]["namespace"], stored["metadata"]["name"])
+
+    @classmethod
+    def of_owner(cls, owned: Object) -> JobRef | None:
+        """The job that an object belongs to; None if it is nobody's, or somebody else's."""
+        if not names.owner_key(owned):
+            return None
+        metadata = owned["metadata"]
+        owner = next(owner for owner in metadata["ownerReferences"] if owner.get("controller"))
+        kind = _BY_KIND.get(owner.get("kind"))
+        return cls(kind, metadata["namespace"], owner["name"]) if kind else None
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+# An object's annotations may take 256 KiB together.
+MAX_PENDING_ADMISSIONS: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverSettings:
+    """Settings of a driver.
+
+    ``namespace``: drive the jobs of this one only (None: of all). ``only``: drive this job and no other.
+    ``volcano_jobs``: drive Volcano's Jobs, too; not where Volcano's own controller does. ``workers``: how many jobs are
+    acted for at a time. ``resync``: seconds between two looks at every job, though nothing is known to have changed.
+    ``component``: the name in the events it writes. ``admissions``: the Lease in which places are written down before
+    they are given away, the same for all drivers that may succeed each other (None: this one has no successor); while
+    it decides for all drivers of the cluster it is theirs (``arbiter.admissions_lease`` of ``system_namespace``).
+    ``intents``: how many jobs are named there at a time.
+    ``can_lead_admission``: see the jobs of all namespaces, if that may be, so that it can decide about places for all.
+    ``gang_scheduler``: who decides about the gangs of jobs that name nobody. ``other_schedulers``: whether there can be
+    others than tf-dist itself; where not, whom a job names does not matter.
+    """
+
+    namespace: str | None = None
+    only: JobRef | None = None
+    volcano_jobs: bool = True
+    workers: int = 4
+    resync: float = 300.0
+    component: str = "tf-dist"
+    admissions: LeaseRef | None = None
+    intents: int = MAX_PENDING_ADMISSIONS
+    can_lead_admission: bool = False
+    system_namespace: str = names.SYSTEM_NAMESPACE
+    gang_scheduler: GangScheduler = GangScheduler.BUILTIN
+    other_schedulers: bool = True
+
+    @property
+    def default_gang(self) -> str:
+        """``gang_scheduler`` as a job's memory has it: "" for tf-dist itself."""
+        return "" if self.gang_scheduler is GangScheduler.BUILTIN else self.gang_scheduler.value

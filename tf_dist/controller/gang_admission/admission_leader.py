@@ -1,0 +1,172 @@
+"""Admission leader: the one driver that admits gangs for the whole cluster, elected by a Lease.
+
+Drivers of single jobs, of namespaces and of the whole cluster share its nodes. So those that see all of it stand for
+one Lease in a place that they all know, and the one that holds it tells every job its verdict; each job's own driver
+does what follows from that. A driver that may not see all of it leaves the decision to a holder that it sees living,
+and decides about its own jobs where there is none: what is free it cannot know, and leaves to the cluster's scheduler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+from tf_dist.cluster.api import LEASES, Cluster
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
+from tf_dist.controller.leases import lease
+from tf_dist.controller.leases.leader_election import LeaderElector
+from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, admission_leader_lease
+from tf_dist.controller.leases.lease_monitor import LEASE_POLL_INTERVAL
+from tf_dist.core.api import names
+from tf_dist.errors import ClusterError, Forbidden, NotFound
+
+
+class AdmissionLeader(Protocol):
+    """Whether this driver decides about places."""
+
+    @property
+    def epoch(self) -> int:
+        """Grows whenever the right to decide was won anew: others may have decided in between."""
+
+    def start(self, *, sees_all: bool) -> None:
+        """Begin, or go on. ``sees_all``: whether all nodes, pods, jobs and queues are in sight now."""
+
+    def stop(self) -> None:
+        """Let another one decide."""
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call ``listener``, from any thread, when an answer has changed."""
+
+    def decides(self) -> bool:
+        """Whether it may decide now."""
+
+    def for_all(self) -> bool:
+        """Whether it decides for the jobs of all drivers."""
+
+    def pause(self) -> float:
+        """While it does not decide: seconds until it should be asked again (inf: the listener is called)."""
+
+
+class SoleAdmissionLeader:
+    """Of a driver beside which nobody decides, or nobody that could be asked."""
+
+    epoch = 0
+
+    def start(self, *, sees_all: bool) -> None:
+        """Nothing to do."""
+
+    def stop(self) -> None:
+        """Nothing to do."""
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Nothing ever changes."""
+
+    def decides(self) -> bool:
+        """Always."""
+        return True
+
+    def for_all(self) -> bool:
+        """Others are not told."""
+        return False
+
+    def pause(self) -> float:
+        """Never asked."""
+        return math.inf
+
+
+class LeaseAdmissionLeader:
+    """Decides while it holds the cluster's Lease for that.
+
+    ``cluster``: for Leases; ``namespace``: where that Lease is; ``stands``: whether this driver wants it.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        namespace: str = names.SYSTEM_NAMESPACE,
+        stands: Callable[[], bool] = lambda: True,
+        duration: float = lease.LEASE_DURATION,
+        renew_every: float = lease.RENEW_INTERVAL,
+        monotonic: Callable[[], float] = lease.boottime,
+        runtime: ThreadRuntime = SYSTEM_RUNTIME,
+    ) -> None:
+        self._cluster = cluster
+        self._monotonic = monotonic
+        # Two drivers of one process are two candidates: each has a name of its own. Whoever believes to hold the Lease
+        # beside another gives nothing away: both would have to write into one list of intentions.
+        self._ref = admission_leader_lease(namespace)
+        self._elector = LeaderElector(
+            cluster,
+            self._ref,
+            shared=True,
+            labels={names.DRIVER: lease.DRIVER_ADMISSION_LEADER},
+            stands=lambda: self._sees_all and stands(),
+            fenced=True,
+            duration=duration,
+            renew_every=renew_every,
+            monotonic=monotonic,
+            runtime=runtime,
+        )
+        self._sees_all = self._started = False
+        self._seen = LeaseObservation()
+        self._other_lives = False
+        self._due = -math.inf
+
+    @property
+    def identity(self) -> str:
+        """What it calls itself in the Lease."""
+        return self._elector.identity
+
+    @property
+    def epoch(self) -> int:
+        """How often the Lease was won."""
+        return self._elector.epoch
+
+    def start(self, *, sees_all: bool) -> None:
+        """Stand for the Lease while all is in sight."""
+        self._sees_all = sees_all
+        if sees_all and not self._started:
+            self._started = True
+            self._elector.start()
+
+    def stop(self) -> None:
+        """Give the Lease back."""
+        self._elector.stop()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Called when the Lease was won or lost."""
+        self._elector.listen(lambda _: listener())
+
+    def decides(self) -> bool:
+        """While the Lease is ours for sure, or if we cannot stand for it and see nobody who holds it."""
+        return self._elector.valid() if self._is_candidate() else not self._sees_another()
+
+    def for_all(self) -> bool:
+        """While the Lease is ours."""
+        return self._sees_all and self._elector.valid()
+
+    def pause(self) -> float:
+        """The keeper of the Lease calls when it is won; on another's we have to look."""
+        return math.inf if self._is_candidate() else max(0.0, self._due - self._monotonic())
+
+    def _is_candidate(self) -> bool:
+        return self._sees_all and not isinstance(self._elector.problem, Forbidden | NotFound)
+
+    def _sees_another(self) -> bool:
+        now = self._monotonic()
+        if now >= self._due:
+            self._due = now + LEASE_POLL_INTERVAL
+            self._other_lives = self._look()
+        return self._other_lives
+
+    def _look(self) -> bool:
+        try:
+            stored = self._cluster.get(LEASES, *self._ref)
+        except (Forbidden, NotFound):
+            return False
+        except ClusterError:
+            return self._other_lives
+        self._seen.note(stored, self._monotonic())
+        return bool(LeaseRecord.of(stored).holder) and not self._seen.expired(self._monotonic())

@@ -1,0 +1,179 @@
+"""Runs admission while this driver leads it, and writes the statuses of queues."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tf_dist.cluster.api import QUEUES, Cluster, Object
+from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader
+from tf_dist.controller.gang_admission.pending_admissions import PendingAdmissions
+from tf_dist.controller.gang_admission.verdicts import GangAdmission
+from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.job_index import JobChanges, JobEntry
+from tf_dist.controller.leases.leadership import LeadershipLost
+from tf_dist.core.api.assignment import Verdict
+from tf_dist.core.gang.quota import QueueUsage, queue_status
+from tf_dist.core.gang.resources.queue_resource import read_queue
+from tf_dist.errors import ClusterError, InvalidQueue, Unavailable
+
+_LOG = logging.getLogger(__name__)
+# Seconds between two looks: queues change with every job, and people read them at their leisure.
+_WRITE_INTERVAL: Final = 2.0
+
+
+class QueueStatusWriter:
+    """Writes them, where they have changed, and no more often than people can read. ``monotonic``: seconds."""
+
+    def __init__(self, cluster: Cluster, informers: DriverInformers, monotonic: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._informers = informers
+        self._monotonic = monotonic
+        self._due = float("-inf")
+        self._wanted = False
+
+    def want(self) -> None:
+        """Queues may stand otherwise than at the last report."""
+        self._wanted = True
+
+    def pause(self) -> float:
+        """Seconds until it is to write (inf: until something changes)."""
+        return max(0.0, self._due - self._monotonic()) if self._wanted else math.inf
+
+    def write(self, facts: Callable[[], Mapping[str, QueueUsage]]) -> None:
+        """Bring the statuses up to date, if it is time. What cannot be written now is written with the next change."""
+        if self.pause() > 0:
+            return
+        self._wanted = False
+        self._due = self._monotonic() + _WRITE_INTERVAL
+        stored = self._informers.rules(QUEUES)
+        found = facts() if stored else {}
+        for queue in stored:
+            name = queue["metadata"]["name"]
+            status = queue_status(found[name]) if name in found else {"message": _queue_problem(queue)}
+            try:
+                self._report(queue, status)
+            except Unavailable as error:
+                # The others would wait for as long: the loop that calls this has more to do.
+                _LOG.debug("the status of queue %s was not written: %s", name, error)
+                self._wanted = True
+                return
+
+    def _report(self, queue: Object, status: Object) -> None:
+        if queue.get("status") == status:
+            return
+        name = queue["metadata"]["name"]
+        try:
+            body = {**queue, "status": status}
+            self._informers.wrote(QUEUES, self._cluster.replace(QUEUES, None, name, body, subresource="status"))
+        except Unavailable:
+            raise
+        except ClusterError as error:
+            _LOG.debug("the status of queue %s was not written: %s", name, error)
+
+
+def _queue_problem(queue: Object) -> str:
+    try:
+        read_queue(queue)
+    except InvalidQueue as problem:
+        return str(problem)
+    return ""
+
+
+# Seconds until it is tried again to begin, after that has failed.
+_RETRY_AFTER: Final = 5.0
+
+
+class AdmissionRunner:
+    """Decides, or leaves it to another driver.
+
+    ``own``: where this driver writes down what it is about to give away; ``common``: where all do that decide for all.
+    ``reporting``: whether it says how the queues stand although it decides for its own jobs only. ``monotonic``:
+    seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        arbiter: AdmissionLeader,
+        admission: GangAdmission,
+        reports: QueueStatusWriter,
+        *,
+        own: PendingAdmissions,
+        common: PendingAdmissions,
+        reporting: bool,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._arbiter = arbiter
+        self._admission = admission
+        self._reports = reports
+        self._own = own
+        self._common = common
+        self._reporting = reporting
+        self._opened: object = None
+        self._monotonic = monotonic
+        self._again = -math.inf
+
+    def open(self, epoch: object, *, sees_all: bool) -> bool:
+        """Begin, if it is ours to decide, under the mandate and with the view that ``epoch`` stands for.
+
+        Whether that is new: only what is seen from then on is all that anybody before has given away. Where that cannot
+        be made sure of, nothing is decided for a while: places can wait, jobs that run cannot. NotDriving when somebody
+        else is at it.
+        """
+        self._arbiter.start(sees_all=sees_all)
+        if not self._arbiter.decides() or self._rest() > 0:
+            return False
+        right, self._opened = self._right(epoch), None
+        try:
+            anew = self._admission.open(right, self._common if self._arbiter.for_all() else self._own)
+        except LeadershipLost:
+            raise
+        except ClusterError as error:
+            _LOG.warning("no places can be given: %s%s", error, f" ({error.hint})" if error.hint else "")
+            self._again = self._monotonic() + _RETRY_AFTER
+            return False
+        self._opened = right
+        return anew
+
+    def _rest(self) -> float:
+        """Seconds until it is tried again."""
+        return max(0.0, self._again - self._monotonic())
+
+    def _right(self, epoch: object) -> object:
+        return epoch, self._arbiter.epoch, self._arbiter.for_all()
+
+    def stop(self) -> None:
+        """Let another driver decide."""
+        self._arbiter.stop()
+
+    def ours(self, epoch: object) -> bool:
+        """Whether it is ours to decide, and begun."""
+        return self._arbiter.decides() and self._opened == self._right(epoch)
+
+    def for_all(self) -> bool:
+        """Whether we decide for the jobs of all drivers."""
+        return self._arbiter.for_all()
+
+    def pause(self, *, waiting: bool) -> float:
+        """Seconds until there may be something to decide. ``waiting``: whether any job waits."""
+        if self._arbiter.decides():
+            reports = self._reports.pause() if self._reports_queues() else math.inf
+            return self._rest() or min(self._admission.pause(), reports)
+        return self._arbiter.pause() if waiting else float("inf")
+
+    def decide(self, changes: Callable[[], JobChanges], tells: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
+        """Decide, and say how the queues stand; the jobs that have something to hear. See ``GangAdmission.decide``."""
+        heard = self._admission.decide(changes, tells)
+        self._reports.want()
+        return heard
+
+    def report(self) -> None:
+        """Bring the queues' statuses up to date, if it is time."""
+        if self._reports_queues():
+            self._reports.write(self._admission.queue_usages)
+
+    def _reports_queues(self) -> bool:
+        return self._reporting or self._arbiter.for_all()

@@ -1,0 +1,199 @@
+"""Pending admissions: recorded in a Lease before any verdict is written, for the next admission leader.
+
+Admission decides on everything there is, but each verdict is written into a job of its own, and a process may sleep, or
+a request hang, between the two. Were a successor to decide meanwhile, both could give the same room away. Therefore:
+
+- Before the first verdict of a batch is written, its jobs are named in one object that all arbiters share (a Lease, for
+  that kind is at hand wherever there are drivers). The write carries the version that this arbiter saw last, so it
+  fails once a successor has *opened* the object.
+- Who opens it touches every job that is still named there. Either the verdict is in the job by then, and counts, or it
+  can never get there any more, since a status is only written over the version that it was decided on.
+
+So two arbiters never give away the same room, whatever sleeps and for how long, and no clock has a part in it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final, Protocol
+
+from tf_dist.cluster.api import LEASES, Cluster, Object
+from tf_dist.controller.driver_settings import JOB_KINDS, MAX_PENDING_ADMISSIONS, JobRef
+from tf_dist.controller.leases import lease
+from tf_dist.controller.leases.leadership import LeadershipLost
+from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.core.api import names
+from tf_dist.errors import AlreadyExists, Conflict, NotFound, Rejected
+
+ADMITTING_ANNOTATION: Final = names.ANNOTATION_PREFIX + "admitting"
+LEADER_ANNOTATION: Final = names.ANNOTATION_PREFIX + "arbiter"
+FENCED_ANNOTATION: Final = names.ANNOTATION_PREFIX + "fenced"
+
+# An object's annotations may take 256 KiB together.
+
+
+class PendingAdmissions(Protocol):
+    """Where an arbiter says what it is about to do."""
+
+    def open(self, epoch: object) -> bool:
+        """Begin under the right to decide won as ``epoch``; False: it had begun. ClusterError: give nothing away.
+
+        Only what is seen after this is all that was given away before.
+        """
+
+    def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
+        """Write down as many of these jobs (by uid) as there is room for; those that may be given a place now.
+
+        NotDriving: another arbiter has come.
+        """
+
+    def settle(self, uids: Iterable[str]) -> None:
+        """These jobs have their verdict in writing, or will surely not get it."""
+
+    def declared(self) -> frozenset[str]:
+        """The jobs about which it is not settled."""
+
+
+class UnrecordedAdmissions:
+    """Of an arbiter that has no successor while it lives, and shares its end with the cluster."""
+
+    def open(self, epoch: object) -> bool:
+        """Nothing to do."""
+        return False
+
+    def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
+        """All of them."""
+        return frozenset(jobs)
+
+    def settle(self, uids: Iterable[str]) -> None:
+        """Nothing to do."""
+
+    def declared(self) -> frozenset[str]:
+        """None."""
+        return frozenset()
+
+
+class LeasePendingAdmissions:
+    """Kept in annotations of the Lease ``ref``, that nobody holds. ``touched`` is given each job that was touched.
+
+    ``room``: so many jobs are named at a time. ``may_act``: asked before every write, as a process that slept
+    meanwhile may have lost the right to drive.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ref: LeaseRef,
+        touched: Callable[[JobRef, Object], None],
+        *,
+        room: int = MAX_PENDING_ADMISSIONS,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._cluster = cluster
+        self._ref = ref
+        self._touched = touched
+        self._room = room
+        self._may_act = may_act
+        self._stored: Object | None = None
+        self._epoch: object = None
+        self._jobs: dict[str, JobRef] = {}
+        self._settled: set[str] = set()
+        self._lock = threading.Lock()
+
+    def open(self, epoch: object) -> bool:
+        """Shut out whoever gave places away before, and make sure of what it had begun."""
+        if self._epoch == epoch and self._stored is not None:
+            return False
+        self._stored = None
+        stored = self._get()
+        left = _load_jobs(stored)
+        stored = self._write(stored, left, arbiter=uuid.uuid4().hex)
+        for uid, ref in left.items():
+            self._fence(uid, ref)
+        with self._lock:
+            self._jobs, self._settled = {}, set()
+        self._stored = self._write(stored, {})
+        self._epoch = epoch
+        return True
+
+    def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
+        """Write down what is about to be given; what has been settled since is left out."""
+        with self._lock:
+            kept = {uid: ref for uid, ref in self._jobs.items() if uid not in self._settled}
+        new = dict(list(jobs.items())[: max(0, self._room - len(kept))])
+        stored, self._stored = self._stored, None  # until the server has answered, nobody knows
+        if stored is None:
+            raise LeadershipLost("the list of intended admissions is not open")
+        # Also when all of them are listed already: that they still are shows in the answer.
+        self._stored = self._write(stored, kept | new)
+        with self._lock:
+            self._jobs = kept | new
+            self._settled -= new.keys()
+        return frozenset(new)
+
+    def settle(self, uids: Iterable[str]) -> None:
+        """Leave them out of the next list."""
+        with self._lock:
+            self._settled.update(uid for uid in uids if uid in self._jobs)
+
+    def declared(self) -> frozenset[str]:
+        """What the list names and is not settled."""
+        with self._lock:
+            return frozenset(self._jobs) - self._settled
+
+    def _get(self) -> Object:
+        try:
+            return self._cluster.get(LEASES, *self._ref)
+        except NotFound:
+            body = {"metadata": {"namespace": self._ref.namespace, "name": self._ref.name}, "spec": {}}
+            with suppress(AlreadyExists):
+                return lease.create_lease(self._cluster, self._ref, body)
+            return self._cluster.get(LEASES, *self._ref)
+
+    def _check(self) -> None:
+        if not self._may_act():
+            raise LeadershipLost("the right to drive has ended")
+
+    def _write(self, stored: Object, jobs: Mapping[str, JobRef], arbiter: str = "") -> Object:
+        self._check()
+        metadata = stored["metadata"]
+        annotations = {**(metadata.get("annotations") or {}), ADMITTING_ANNOTATION: _dump_jobs(jobs)}
+        if arbiter:
+            annotations[LEADER_ANNOTATION] = arbiter
+        try:
+            body = {**stored, "metadata": {**metadata, "annotations": annotations}}
+            return self._cluster.replace(LEASES, *self._ref, body)
+        except (Conflict, NotFound) as error:
+            raise LeadershipLost(f"somebody else admits jobs now ({self._ref})") from error
+
+    def _fence(self, uid: str, ref: JobRef) -> None:
+        patch = {"metadata": {"uid": uid, "annotations": {FENCED_ANNOTATION: uuid.uuid4().hex}}}
+        self._check()
+        with suppress(NotFound):
+            try:
+                self._touched(ref, self._cluster.patch(ref.resource, ref.namespace, ref.name, patch))
+            except (Conflict, Rejected):
+                # Another job of that name may not be touched; one that may not be touched may get its place yet.
+                if self._cluster.get(ref.resource, ref.namespace, ref.name)["metadata"]["uid"] == uid:
+                    raise
+
+
+def _dump_jobs(jobs: Mapping[str, JobRef]) -> str:
+    rows = [[ref.resource.plural, ref.namespace, ref.name, uid] for uid, ref in sorted(jobs.items())]
+    return json.dumps(rows, separators=(",", ":"))
+
+
+def _load_jobs(stored: Object) -> dict[str, JobRef]:
+    """The jobs named in a list; what nobody can read names none."""
+    kinds = {kind.plural: kind for kind in JOB_KINDS}
+    found: dict[str, JobRef] = {}
+    with suppress(KeyError, TypeError, ValueError, RecursionError):
+        for row in json.loads(stored["metadata"]["annotations"][ADMITTING_ANNOTATION]):
+            plural, namespace, name, uid = (part if isinstance(part, str) else "" for part in row)
+            if plural in kinds and namespace and name and uid:
+                found[uid] = JobRef(kinds[plural], namespace, name)
+    return found

@@ -1,0 +1,304 @@
+"""Verdicts of gang admission: when they are asked for, and which are not yet in the jobs' statuses."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
+from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, JobRef
+from tf_dist.controller.gang_admission.pending_admissions import PendingAdmissions, UnrecordedAdmissions
+from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.job_index import JobChanges, JobEntry
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.core.api.assignment import UNREADABLE, Admit, Verdict, Wait
+from tf_dist.core.api.job import Job
+from tf_dist.core.gang.admission import Admitter, CacheSync
+from tf_dist.core.gang.quota import QueueUsage
+from tf_dist.core.gang.snapshot import SnapshotChanges
+from tf_dist.core.gang.types import Assignment, GangDecisionError
+
+_LOG = logging.getLogger(__name__)
+
+# Changes that come while it rests are decided about together: so deciding takes no more than a fifth of the time of a
+# driver that is busy, and the first change after a while waits for nothing. However long it took, nobody waits longer.
+_REST_FACTOR: Final = 4.0
+_MAX_REST: Final = 0.1
+
+
+class GangAdmission:
+    """Asks the core for verdicts and keeps them until the jobs have taken them over. Thread-safe.
+
+    ``clock``: epoch seconds; ``monotonic``: seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        informers: DriverInformers,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+        recorder: MetricsRecorder | None = None,
+        runtime: ThreadRuntime = SYSTEM_RUNTIME,
+    ) -> None:
+        self._informers = informers
+        self._recorder = recorder or MetricsRecorder()
+        self._clock = clock
+        self._monotonic = monotonic
+        self._intents: PendingAdmissions = UnrecordedAdmissions()
+        self._opened = False
+        self._epoch: object = None
+        self._lock = runtime.lock()
+        # The jobs that have a part in it, and those of them that are not decided about as they are now.
+        self._known: dict[str, JobEntry] = {}
+        self._changed: dict[str, None] = {}
+        self._begin()
+        self._generation = informers.generation
+        self._rested = float("-inf")
+        self.wanted = True
+
+    def _begin(self) -> None:
+        self._admitter: Admitter | None = None
+        self._feed: CacheSync | None = None
+        # Verdicts that change what a job holds, with the version of the job that they are for: in a later version
+        # somebody may have made sure that they never get there.
+        self._given: dict[str, tuple[Verdict, str]] = {}
+        # Those of them that are written down as intended: only these may be told.
+        self._intended: set[str] = set()
+        # Those of them that are to be written down, in the order in which they were given.
+        self._unwritten: dict[str, None] = {}
+        # Jobs that could not be decided about, and why: left out until they are edited.
+        self._left_out: dict[str, tuple[Job | None, str]] = {}
+
+    # When it is asked
+
+    def want(self) -> None:
+        """There may be more room, or other jobs, than at the last decision."""
+        self.wanted = True
+
+    def clock_stepped(self) -> None:
+        """The wall clock was set: whose time has come, and what falls due when, is reckoned anew."""
+        with self._lock:
+            self._admitter = self._feed = None
+        self.want()
+
+    def others_decide(self) -> None:
+        """Another driver decides by now: why a job waits is that one's to say, and what is known here goes out of date.
+
+        Two drivers would exchange their texts as fast as they can write.
+        """
+        with self._lock:
+            if self._admitter is None:
+                return
+            self._admitter = self._feed = None
+        self.want()
+
+    def pause(self) -> float:
+        """Seconds until it should be asked (again); inf: until something changes."""
+        rest = max(0.0, self._rested - self._monotonic())
+        if self.wanted:
+            return rest
+        with self._lock:
+            now = self._clock()
+            due = self._admitter.wake_at(now) - now if self._admitter is not None else math.inf
+        return max(rest, due)
+
+    def open(self, epoch: object, intents: PendingAdmissions) -> bool:
+        """Begin to decide, under a right won as ``epoch``; whether that is new, and what was seen before out of date.
+
+        ``intents``: where places are written down before they are given away.
+        """
+        anew = intents.open(epoch) or (self._opened and (intents is not self._intents or epoch != self._epoch))
+        self._intents, self._opened, self._epoch = intents, True, epoch
+        if anew:
+            with self._lock:
+                self._begin()
+            self.want()
+        return anew
+
+    # What it says
+
+    def verdict(self, known: JobEntry) -> Verdict | None:
+        """What a job may be told."""
+        with self._lock:
+            given = self._given.get(known.uid)
+            if given is not None:
+                return given[0] if given[1] == known.version and known.uid in self._intended else None
+            if self._admitter is None or not known.waits:
+                return None
+            with suppress(KeyError):  # it has not been decided about yet
+                waits = self._admitter.explain(known.uid)
+                # A place is announced only once it is written down as intended.
+                return waits if isinstance(waits, Wait) else None
+            return None
+
+    def outdated(self, known: JobEntry) -> bool:
+        """Whether what was given to a job was for an earlier version of it, so that it has to be decided anew."""
+        with self._lock:
+            given = self._given.get(known.uid)
+            return given is not None and given[1] != known.version
+
+    def queue_usages(self) -> Mapping[str, QueueUsage]:
+        """How the queues stand as of the last decision."""
+        with self._lock:
+            return self._admitter.queue_usages() if self._admitter is not None else {}
+
+    def withdraw(self, uid: str) -> None:
+        """The verdict did not reach the job, and will not: it is to be decided again."""
+        with self._lock:
+            if uid not in self._given:
+                return
+            # Given again, it is written down again: somebody else may decide by now, and that shows there alone.
+            self._drop(uid)
+        self._intents.settle((uid,))
+        self.want()
+
+    # How it decides
+
+    def decide(self, changes: Callable[[], JobChanges], tells: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
+        """Decide; the jobs about which something new is to be said.
+
+        ``changes``: gives the jobs that have a part in it and have changed. ``tells``: whether this driver is the one
+        to tell a job its verdict. What others are to tell is reserved.
+        """
+        begun, self.wanted = self._monotonic(), False
+        try:
+            with self._lock:
+                self._take(changes())
+                new = self._decide()
+            self._rest_from(begun)
+            return sorted({*new, *self._record_pending(tells)}, key=str)
+        except BaseException:
+            self.want()
+            self._rest_from(begun)
+            raise
+
+    def _rest_from(self, begun: float) -> None:
+        end = self._monotonic()
+        self._rested = end + min(_MAX_REST, _REST_FACTOR * (end - begun))
+
+    def _take(self, changes: JobChanges) -> None:
+        gone = dict.fromkeys(self._known.keys() - changes.jobs.keys()) if changes.whole else {}
+        for uid, known in {**gone, **changes.jobs}.items():
+            if known is not None:
+                self._known[uid] = known
+            elif self._known.pop(uid, None) is None:
+                continue
+            self._changed[uid] = None
+
+    def _decide(self) -> list[JobRef]:
+        self._settle()
+        verdicts = self._verdicts()
+        given = {uid: verdict for uid, verdict in verdicts.items() if not isinstance(verdict, Wait)}
+        self._given |= {uid: (verdict, self._known[uid].version) for uid, verdict in given.items()}
+        self._unwritten |= dict.fromkeys(given)
+        self._recorder.undecidable(sum(_is_unreadable(verdict) for verdict in verdicts.values()))
+        return [self._known[uid].ref for uid in verdicts if uid not in given]
+
+    def _verdicts(self) -> dict[str, Verdict]:
+        """What is new. A gang that cannot be decided about is left out, and the others are decided about all the same.
+
+        Half a decision is none: the admitter is made anew then, with what was given before and is not written yet.
+        """
+        while True:
+            try:
+                admitter, now = self._fed(), self._clock()
+                verdicts = admitter.decide(now)
+            except GangDecisionError as error:
+                self._admitter = self._feed = None
+                if error.uid in self._left_out:
+                    raise
+                entry = self._known[error.uid]
+                _LOG.exception("%s cannot be decided about, and is left out", entry.ref)
+                self._left_out[error.uid] = entry.job, f"it cannot be decided about: {error}"
+            except BaseException:
+                self._admitter = self._feed = None
+                raise
+            else:
+                self._changed.clear()
+                return verdicts
+
+    def _fed(self) -> Admitter:
+        """An admitter that knows everything there is."""
+        if self._informers.generation != self._generation:
+            self._admitter, self._generation = None, self._informers.generation
+        whole = self._admitter is None
+        admitter, feed = self._ready()
+        uids = self._known if whole else self._changed
+        claims = {uid: known.claim() if (known := self._known.get(uid)) is not None else None for uid in uids}
+        feed.take(self._without_left_out(self._informers.changes(claims, whole=whole)))
+        for uid, (verdict, _) in self._given.items() if whole else ():
+            if isinstance(verdict, Admit):
+                feed.assume(uid, Assignment(at=self._clock(), sizes=verdict.sizes, placement=verdict.placement))
+        return admitter
+
+    def _without_left_out(self, seen: SnapshotChanges) -> SnapshotChanges:
+        found = {
+            uid: replace(gang, members=(), problem=self._left_out[uid][1])
+            for uid in self._left_out
+            if (gang := seen.gangs.get(uid)) is not None
+        }
+        return replace(seen, gangs={**seen.gangs, **found}) if found else seen
+
+    def _ready(self) -> tuple[Admitter, CacheSync]:
+        if self._admitter is None or self._feed is None:
+            self._admitter = Admitter(sees_nodes=self._informers.sees_nodes)
+            self._feed = CacheSync(self._admitter)
+        return self._admitter, self._feed
+
+    def _settle(self) -> None:
+        """What was given to a job that has changed since is in it by now, or will never be."""
+        for uid in self._changed:
+            known, given = self._known.get(uid), self._given.get(uid)
+            if given is not None and (known is None or known.version != given[1]):
+                self._drop(uid)
+            elif given is not None and uid not in self._intended:
+                self._unwritten[uid] = None  # it may be ours to tell by now
+            if uid in self._left_out and (known is None or known.job is not self._left_out[uid][0]):
+                del self._left_out[uid]
+                self._again(uid)
+        self._intents.settle(self._intents.declared() - self._given.keys())
+
+    def _drop(self, uid: str) -> None:
+        del self._given[uid]
+        self._intended.discard(uid)
+        self._unwritten.pop(uid, None)
+        self._again(uid)
+
+    def _again(self, uid: str) -> None:
+        if self._feed is not None:
+            self._feed.again(uid)
+
+    def _record_pending(self, tells: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
+        """Write down what is given next; the jobs that may be told now."""
+        with self._lock:
+            offered: dict[str, tuple[Verdict, str]] = {}
+            jobs: dict[str, JobRef] = {}
+            for uid in tuple(self._unwritten):
+                known, given = self._known[uid], self._given[uid]
+                if not tells(known, given[0]):
+                    del self._unwritten[uid]
+                    continue
+                offered[uid], jobs[uid] = given, known.ref
+                if len(jobs) >= MAX_PENDING_ADMISSIONS:
+                    break
+        if not jobs:
+            return []
+        written = self._intents.record_pending(jobs)
+        with self._lock:
+            # What was taken back meanwhile must be written down again before it is told.
+            told = [uid for uid in jobs if uid in written and self._given.get(uid) is offered[uid]]
+            self._intended.update(told)
+            for uid in told:
+                del self._unwritten[uid]
+            if written and self._unwritten:
+                self.want()
+        return [jobs[uid] for uid in told]
+
+
+def _is_unreadable(verdict: Verdict) -> bool:
+    return isinstance(verdict, Wait) and verdict.reason == UNREADABLE

@@ -1,0 +1,214 @@
+"""Informers of other gang schedulers' objects: which kinds are served is found out when a job first asks for one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tf_dist.cluster.api import Cluster, Object, Resource
+from tf_dist.cluster.client.informer import Informer
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
+from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.informers import transforms
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.core.api import names
+from tf_dist.core.api.context import ApiResource, ServedApis
+from tf_dist.core.integrations.interface import Integration
+from tf_dist.errors import ClusterError, Forbidden, NotFound
+
+_LOG = logging.getLogger(__name__)
+# Seconds between two looks for a scheduler that was not there: many jobs may ask for it.
+_DISCOVER_EVERY: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class _ServedIntegration:
+    """One scheduler: its reflectors by the key of their kind, or why it cannot be used, and when that was found."""
+
+    reflectors: Mapping[str, Informer] = field(default_factory=dict)
+    missing: str = ""
+    at: float = 0.0
+
+
+class IntegrationInformers:
+    """What a driver sees of the gang schedulers that its jobs ask for. Thread-safe.
+
+    ``namespace``: see their objects in this one only (None: in all). ``rung`` is called with a job that something has
+    changed for. ``monotonic``: seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str | None,
+        *,
+        rung: Callable[[JobRef], None],
+        recorder: MetricsRecorder,
+        monotonic: Callable[[], float] = time.monotonic,
+        runtime: ThreadRuntime = SYSTEM_RUNTIME,
+    ) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._rung = rung
+        self._recorder = recorder
+        self._monotonic = monotonic
+        self._runtime = runtime
+        self._lock = runtime.lock()
+        self._looking: dict[str, AbstractContextManager[Any]] = {}
+        self._found: dict[str, _ServedIntegration] = {}
+        self._retired: list[Informer] = []
+        self._followed = False
+        self._ended = False
+
+    # Their life
+
+    def follow(self) -> None:
+        """From now on what is found is followed in threads, one a kind, until ``end``."""
+        with self._lock:
+            self._followed = True
+            for reflector in self.reflectors():
+                reflector.start()
+
+    def reflectors(self) -> list[Informer]:
+        """Those of every kind that is in use."""
+        return [reflector for found in list(self._found.values()) for reflector in found.reflectors.values()]
+
+    def end(self) -> None:
+        """Begin no thread any more; those of ``reflectors`` are for the caller to stop."""
+        with self._lock:
+            self._ended = True
+        for reflector in self._retired:
+            reflector.stop()
+
+    # What they hold
+
+    def served(self, scheduler: Integration, priorities: Mapping[str, int]) -> ServedApis | None:
+        """What there is of a scheduler now; None while that cannot be told. ``priorities``: of PriorityClasses."""
+        found = self._look(scheduler)
+        if found is None or not all(reflector.synced() for reflector in found.reflectors.values()):
+            return None
+        if found.missing:
+            return ServedApis(missing=found.missing)
+        resources = {key: reflector.resource for key, reflector in found.reflectors.items()}
+        return ServedApis(
+            versions={key: resource.version for key, resource in resources.items()},
+            shared={
+                (key, stored["metadata"]["name"]): stored
+                for key, resource in resources.items()
+                if not resource.namespaced
+                for stored in found.reflectors[key].items()
+            },
+            priorities=priorities,
+        )
+
+    def objects(self, namespace: str, uid: str) -> dict[tuple[str, str], Object]:
+        """What a job has at the schedulers in use, by kind (with its group) and name."""
+        return {
+            (key, stored["metadata"]["name"]): stored
+            for found in list(self._found.values())
+            for key, reflector in found.reflectors.items()
+            if reflector.resource.namespaced
+            for stored in reflector.cache.group(names.owned_by_key(namespace, uid))
+        }
+
+    def reflector(self, kind: Resource) -> Informer:
+        """The one of a kind in use; KeyError."""
+        return {one.resource: one for one in self.reflectors()}[kind]
+
+    def resource(self, key: str) -> Resource:
+        """The kind of that name (with its group), in the version that is used here; KeyError if it is not."""
+        return {key: one for found in list(self._found.values()) for key, one in found.reflectors.items()}[key].resource
+
+    # How they are found
+
+    def _look(self, scheduler: Integration) -> _ServedIntegration | None:
+        """One thread at a time looks for a scheduler, and the others wait for what it finds: they ask for the same."""
+        with self._lock:
+            looking = self._looking.setdefault(scheduler.name, self._runtime.lock())
+        with looking:
+            with self._lock:
+                self._retire_absent(scheduler.name)
+                found = self._found.get(scheduler.name)
+                again = found is not None and found.missing and self._monotonic() - found.at >= _DISCOVER_EVERY
+                if self._ended or not (found is None or again):
+                    return found
+            try:
+                detected = self._detected(scheduler)
+            except ClusterError as error:
+                _LOG.warning("cannot see whether there is gang scheduler %s: %s", scheduler.name, error)
+                return found
+            self._keep(scheduler.name, detected)
+            return detected
+
+    def _keep(self, name: str, found: _ServedIntegration) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._found[name] = found
+            for reflector in found.reflectors.values() if self._followed else ():
+                reflector.start()
+
+    def _retire_absent(self, name: str) -> None:
+        """Removed, or served in another version by now: what is not cached any more may be there all the same."""
+        found = self._found.get(name)
+        if found is not None and any(reflector.absent for reflector in found.reflectors.values()):
+            del self._found[name]
+            for reflector in found.reflectors.values():
+                reflector.end()
+            self._retired = [one for one in (*self._retired, *found.reflectors.values()) if one.alive()]
+
+    def _detected(self, scheduler: Integration) -> _ServedIntegration:
+        """The first of the alternatives that is served whole; ClusterError when that cannot be found out."""
+        missing = ""
+        for alternative in scheduler.apis:
+            try:
+                resources = {api.key: self._version(api) for api in alternative}
+            except (NotFound, Forbidden) as error:
+                missing = missing or f"gang scheduler {scheduler.name} cannot be used: {error}"
+                continue
+            kinds = {key: self._reflector(resource) for key, resource in resources.items()}
+            for reflector in kinds.values():
+                reflector.refresh()
+            return _ServedIntegration(kinds)
+        return _ServedIntegration(missing=missing, at=self._monotonic())
+
+    def _version(self, api: ApiResource) -> Resource:
+        """The best version that is served; NotFound, Forbidden."""
+        for version in api.versions:
+            resource = Resource(api.group, version, api.kind, api.plural, api.namespaced)
+            try:
+                self._cluster.list(resource, self._namespace if api.namespaced else None, limit=1)
+            except NotFound:
+                continue
+            return resource
+        raise NotFound(f"the cluster does not serve {api.plural} of {api.group} ({', '.join(api.versions)})")
+
+    def _reflector(self, resource: Resource) -> Informer:
+        own = resource.namespaced
+        return Informer(
+            self._cluster,
+            resource,
+            changed=self._changed if own else self._shared_changed,
+            namespace=self._namespace if own else None,
+            labels=names.JOB_UID if own else "",
+            keep=transforms.rule,
+            index=names.owner_key if own else lambda _: "",
+            restarted=self._recorder.watch_restarted,
+            runtime=self._runtime,
+        )
+
+    def _changed(self, old: Object | None, new: Object | None) -> None:
+        there = new or old
+        ref = JobRef.of_owner(there) if there is not None else None
+        if ref is not None:
+            self._rung(ref)
+
+    def _shared_changed(self, old: Object | None, new: Object | None) -> None:
+        """Any job may have waited for it; there are few such objects, and they hardly ever change."""
+        for reflector in self.reflectors():
+            for stored in reflector.items() if reflector.resource.namespaced else ():
+                self._changed(None, stored)

@@ -1,0 +1,312 @@
+"""Informers under one scope of rights: one of every kind, and the snapshots of admission."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+from tf_dist.cluster.api import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    RESOURCE_QUOTAS,
+    RUNTIME_CLASSES,
+    SERVICES,
+    TFJOBS,
+    Cluster,
+    Object,
+    Resource,
+)
+from tf_dist.cluster.client.informer import Informer
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
+from tf_dist.controller.driver_settings import JOB_KINDS, OWNED_KINDS, DriverSettings, JobRef
+from tf_dist.controller.informers import transforms
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.core.api import names
+from tf_dist.core.api.pods import unready_node
+from tf_dist.core.gang.resources.admission_config import admission_config, resource_quotas
+from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, SnapshotChanges
+from tf_dist.errors import Forbidden, NotFound
+
+T = TypeVar("T")
+_TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
+# What makes rules for admission. Any of them may be missing: then there is no such rule.
+ADMISSION_CONFIG_KINDS: Final = (QUEUES, PRIORITY_CLASSES)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchScope:
+    """How far a driver sees. ``nodes``: all nodes and everybody's pods, so that it knows what is free; ``jobs``: the
+    jobs of all namespaces besides.
+    """
+
+    nodes: bool
+    jobs: bool
+
+    @classmethod
+    def probe(cls, cluster: Cluster, settings: DriverSettings) -> WatchScope:
+        """As the rights are now; ClusterError when that cannot be found out.
+
+        Forbidden is an answer for the driver of one namespace. One of all must see nodes: it would overfill them.
+        """
+        may = partial(_may_list, cluster, refusable=settings.namespace is not None)
+        nodes = may(NODES) and may(PODS)
+        return cls(nodes, nodes and settings.can_lead_admission and _may_list(cluster, TFJOBS, refusable=True))
+
+    def is_full(self, settings: DriverSettings) -> bool:
+        """Whether more rights would show no more."""
+        return self.nodes and (self.jobs or not settings.can_lead_admission)
+
+
+def _may_list(cluster: Cluster, kind: Resource, *, refusable: bool) -> bool:
+    try:
+        cluster.list(kind, None, limit=1)
+    except Forbidden:
+        if not refusable:
+            raise
+        return False
+    except NotFound:  # there are none yet
+        return True
+    return True
+
+
+class ScopedInformers:
+    """Follows everything under one ``scope``. ``rung``, ``room``: see ``Caches``; ``departed``: for pods that go."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: DriverSettings,
+        scope: WatchScope,
+        *,
+        rung: Callable[[JobRef], None],
+        room: Callable[[], None],
+        departed: Callable[[Object], None],
+        recorder: MetricsRecorder,
+        runtime: ThreadRuntime = SYSTEM_RUNTIME,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self.scope = scope
+        self._rung = rung
+        self._room = room
+        self._departed = departed
+        self._recorder = recorder
+        self._runtime = runtime
+        self._snapshots = SnapshotBuilder()
+        self._seeing = threading.Lock()
+        self._rules = _MemoizedByIdentity(admission_config)
+        self._bounds = _MemoizedByIdentity(resource_quotas)
+        self.job_kinds = JOB_KINDS if settings.volcano_jobs else (TFJOBS,)
+        # Only Volcano's plugins make more than services.
+        self.owned_kinds = OWNED_KINDS if settings.volcano_jobs else (SERVICES,)
+        self.reflectors: Mapping[Resource, Informer] = self._made()
+
+    def _made(self) -> dict[Resource, Informer]:
+        namespace = self._settings.namespace
+        jobs_of = None if self.scope.jobs else namespace
+        kinds = {
+            kind: self._reflector(kind, partial(self._job_changed, kind), transforms.job, jobs_of)
+            for kind in self.job_kinds
+        }
+        for kind in self.owned_kinds:
+            changed = self._owned_changed
+            keep = transforms.owned if kind == CONFIG_MAPS else transforms.existing
+            kinds[kind] = self._reflector(kind, changed, keep, namespace, labels=names.JOB_UID, index=names.owner_key)
+        whose = None if self.scope.nodes else namespace
+        labels = "" if self.scope.nodes else names.JOB_UID
+        kinds[PODS] = self._reflector(
+            PODS, self._pod_changed, transforms.pod, whose, labels=labels, index=names.owner_key
+        )
+        if self.scope.nodes:
+            kinds[NODES] = self._reflector(NODES, self._node_changed, transforms.node, None)
+        for kind in ADMISSION_CONFIG_KINDS:
+            # A driver of one namespace may not have the right to see them; one of all must not overlook them.
+            kinds[kind] = self._reflector(
+                kind, self._rule_changed, transforms.rule, None, optional=namespace is not None
+            )
+        kinds[RUNTIME_CLASSES] = self._reflector(
+            RUNTIME_CLASSES, self._rule_changed, transforms.rule, None, optional=True
+        )
+        kinds[RESOURCE_QUOTAS] = self._reflector(
+            RESOURCE_QUOTAS, self._quota_changed, transforms.rule, jobs_of, optional=True
+        )
+        # Without the right to see them, queues that select by more than the name of a namespace are open to none.
+        kinds[NAMESPACES] = self._reflector(
+            NAMESPACES, self._namespace_changed, transforms.namespace, None, optional=True
+        )
+        return kinds
+
+    def _reflector(
+        self,
+        kind: Resource,
+        changed: Callable[[Object | None, Object | None], None],
+        keep: Callable[[Object], Object],
+        namespace: str | None,
+        *,
+        labels: str = "",
+        index: Callable[[Object], str] = lambda _: "",
+        optional: bool = False,
+    ) -> Informer:
+        return Informer(
+            self._cluster,
+            kind,
+            changed=changed,
+            namespace=namespace,
+            labels=labels,
+            keep=keep,
+            index=index,
+            restarted=self._recorder.watch_restarted,
+            set_back=partial(self._set_back, kind),
+            optional=optional,
+            runtime=self._runtime,
+        )
+
+    def _set_back(self, noticed: Resource) -> None:
+        """The server was set back, as one kind has noticed: nothing that is known of the others can be believed."""
+        for kind, reflector in self.reflectors.items():
+            if kind != noticed:
+                reflector.relist()
+
+    # Its life
+
+    def start(self) -> None:
+        """Follow the cluster in threads, one a kind."""
+        for reflector in self.reflectors.values():
+            reflector.start()
+
+    def refresh(self) -> None:
+        """List everything now, in this thread; ClusterError."""
+        for reflector in self.reflectors.values():
+            reflector.refresh()
+
+    def end(self) -> None:
+        """Begin to end the threads."""
+        for reflector in self.reflectors.values():
+            reflector.end()
+
+    def ended(self) -> bool:
+        """Whether all threads have ended, or never began."""
+        return not any(reflector.alive() for reflector in self.reflectors.values())
+
+    def stop(self) -> None:
+        """End the threads."""
+        self.end()
+        for reflector in self.reflectors.values():
+            reflector.stop()
+
+    def synced(self) -> bool:
+        """Whether everything there is has been listed."""
+        return all(reflector.synced() for reflector in self.reflectors.values())
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for that."""
+        clock = self._runtime.monotonic
+        end = clock() + timeout
+        return all(r.wait_synced(max(0.0, end - clock())) for r in self.reflectors.values())
+
+    def refused(self) -> Forbidden | None:
+        """The right without which it will never hold all that is decided on."""
+        found = (reflector.problem for reflector in self.reflectors.values())
+        return next((problem for problem in found if isinstance(problem, Forbidden)), None)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it shows every job, and every rule for them: else this driver must not decide for all."""
+        return self.scope.jobs and all(self.reflectors[kind].hidden is None for kind in ADMISSION_CONFIG_KINDS)
+
+    def missing(self) -> list[Resource]:
+        """The kinds of jobs that the cluster does not serve."""
+        return [kind for kind in self.job_kinds if self.reflectors[kind].absent]
+
+    # What admission decides on
+
+    def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:
+        """What is new for admission; see ``SnapshotBuilder.update``."""
+        rules = self._rules(*(self.reflectors[kind].items() for kind in (*ADMISSION_CONFIG_KINDS, RUNTIME_CLASSES)))
+        bounds = self._bounds(self.reflectors[RESOURCE_QUOTAS].items())
+        with self._seeing:
+            return self._snapshots.update(claims, rules=rules, bounds=bounds, namespaces=self._labels_of, whole=whole)
+
+    def _labels_of(self, namespace: str) -> Mapping[str, str] | None:
+        stored = self.reflectors[NAMESPACES].get(None, namespace)
+        return None if stored is None else stored["metadata"].get("labels") or {}
+
+    # What changed
+
+    def _job_changed(self, kind: Resource, old: Object | None, new: Object | None) -> None:
+        there = new or old
+        if there is not None:
+            self._rung(JobRef.of(kind, there))
+
+    def _owned_changed(self, old: Object | None, new: Object | None) -> None:
+        self._owner_changed(new or old)
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        with self._seeing:
+            self._snapshots.change(old, new)
+        if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
+            self._departed(old)
+        self._owner_changed(new or old)
+        if not _occupies_node(new) and (old is None or _occupies_node(old)):
+            self._room()
+
+    def _owner_changed(self, owned: Object | None) -> None:
+        ref = JobRef.of_owner(owned) if owned is not None else None
+        if ref is not None:
+            self._rung(ref)
+
+    def _rule_changed(self, old: Object | None, new: Object | None) -> None:
+        if old is None or new is None or not transforms.same_config(old, new):
+            self._room()
+
+    def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
+        if not transforms.same_labels(old, new):
+            self._room()
+
+    def _quota_changed(self, old: Object | None, new: Object | None) -> None:
+        """Here the status counts: it says what is used."""
+        if old is None or new is None or any(old.get(part) != new.get(part) for part in ("spec", "status")):
+            self._room()
+
+    def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        there = new or old
+        if there is not None:
+            with self._seeing:
+                self._snapshots.put_node(there["metadata"]["name"], new)
+        if not transforms.same_capacity(old, new):
+            self._room()
+        if old is not None and unready_node(old) != unready_node(new):
+            name = old["metadata"]["name"]
+            for pod in self.reflectors[PODS].items():
+                if pod["spec"].get("nodeName") == name:
+                    self._owner_changed(pod)
+
+
+class _MemoizedByIdentity(Generic[T]):
+    """What ``read`` makes of lists of stored objects, which are never changed: the same for the very same objects."""
+
+    def __init__(self, read: Callable[..., T]) -> None:
+        self._read = read
+        self._of: tuple[list[Object], ...] | None = None
+        self._found: T
+
+    def __call__(self, *listed: list[Object]) -> T:
+        if self._of is None or not all(map(_are_the_same, self._of, listed)):
+            self._of, self._found = listed, self._read(*listed)
+        return self._found
+
+
+def _are_the_same(before: list[Object], now: list[Object]) -> bool:
+    return len(before) == len(now) and all(map(operator.is_, before, now))
+
+
+def _occupies_node(pod: Object | None) -> bool:
+    return pod is not None and (pod.get("status") or {}).get("phase") not in _TERMINAL_PHASES

@@ -1,0 +1,162 @@
+"""Informer transforms: the fields that are kept of objects, of which there may be a hundred thousand.
+
+The same is made of an object whether a list, a watch or the answer to a write brought it. What thousands of objects
+have in common is in memory once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from sys import intern
+from typing import Any, Final
+
+from tf_dist.cluster.api import Object
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
+from tf_dist.core.gang.placement.anti_affinity import REQUIRED_AFFINITY, required_anti_affinity
+
+_IDENTITY: Final = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+_OWNER: Final = ("apiVersion", "kind", "name", "uid", "controller")
+_POD_STATUS: Final = (
+    "phase",
+    "reason",
+    "message",
+    "startTime",
+)
+_CONTAINER_STATUSES: Final = ("containerStatuses", "initContainerStatuses")
+_CONTAINER_STATUS: Final = ("name", "state", "lastState", "restartCount")
+# Whether it is ready, why it has no node, and what took it away; of the others nothing follows.
+_POD_CONDITIONS: Final = frozenset({"Ready", "PodScheduled", "DisruptionTarget"})
+_CONTAINER: Final = ("name", "resources", "restartPolicy")
+_MAX_SHARED: Final = 10_000
+_SHARED: dict[str, list[Any]] = {}
+_CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime")
+
+
+def pod(stored: Object) -> Object:
+    """A pod without what no decision looks at: commands, environments, volumes, managed fields."""
+    spec, status = mapping(stored.get("spec")), mapping(stored.get("status"))
+    kept: Object = {"containers": _shared([_container(one) for one in mappings(spec.get("containers"))])}
+    if spec.get("initContainers"):
+        kept["initContainers"] = [_container(one) for one in mappings(spec["initContainers"])]
+    kept |= _part(spec, ("nodeName", "overhead", "resources"))
+    if apart := required_anti_affinity(spec):
+        kept["affinity"] = {"podAntiAffinity": {REQUIRED_AFFINITY: _shared(apart)}}
+    if node := text(kept.pop("nodeName", None)):
+        kept["nodeName"] = intern(node)
+    return {"metadata": _metadata(stored), "spec": kept, "status": _pod_status(status)}
+
+
+def _pod_status(status: Mapping[str, Any]) -> Object:
+    kept = _part(status, _POD_STATUS)
+    if "conditions" in status:
+        conditions = (one for one in mappings(status["conditions"]) if text(one.get("type")) in _POD_CONDITIONS)
+        kept["conditions"] = [_part(one, _CONDITION) for one in conditions]
+    for field in _CONTAINER_STATUSES:
+        if field in status:
+            kept[field] = [_nonempty(_part(one, _CONTAINER_STATUS)) for one in mappings(status[field])]
+    return kept
+
+
+def _nonempty(parts: Object) -> Object:
+    return {key: value for key, value in parts.items() if value != {}}
+
+
+def _metadata(stored: Object, *more: str) -> Object:
+    """Who it is, whose it is, and its labels."""
+    metadata = stored["metadata"]
+    kept = _part(metadata, (*_IDENTITY, *more))
+    if "namespace" in metadata:
+        kept["namespace"] = intern(metadata["namespace"])
+    if "labels" in metadata:
+        kept["labels"] = {intern(key): intern(value) for key, value in texts(metadata["labels"]).items()}
+    if "ownerReferences" in metadata:
+        kept["ownerReferences"] = _shared([_part(owner, _OWNER) for owner in mappings(metadata["ownerReferences"])])
+    return kept
+
+
+def _container(stored: Mapping[str, Any]) -> Object:
+    kept = _part(stored, _CONTAINER)
+    ports = [port for port in mappings(stored.get("ports")) if port.get("hostPort")]
+    return {**kept, "ports": ports} if ports else kept
+
+
+def _shared(parts: list[Any]) -> list[Any]:
+    """One list for all pods that ask for the same: thousands of pods have a handful of them."""
+    if len(_SHARED) > _MAX_SHARED:
+        _SHARED.clear()
+    return _SHARED.setdefault(repr(parts), parts)
+
+
+def node(stored: Object) -> Object:
+    """A node without what changes with every heartbeat, so that a heartbeat is no change."""
+    spec, status = mapping(stored.get("spec")), mapping(stored.get("status"))
+    return {
+        "metadata": _metadata(stored),
+        "spec": _part(spec, ("taints", "unschedulable")),
+        "status": {
+            **_part(status, ("allocatable", "capacity")),
+            "conditions": [_part(one, _CONDITION) for one in mappings(status.get("conditions"))],
+        },
+    }
+
+
+def owned(stored: Object) -> Object:
+    """An object of a job without its managed fields."""
+    return {**stored, "metadata": _metadata(stored, "annotations")}
+
+
+def existing(stored: Object) -> Object:
+    """An object of a job of which only matters that it is there, and whose it is."""
+    kept = _metadata(stored)
+    if uid := (kept.pop("labels", None) or {}).get(names.JOB_UID):
+        kept["labels"] = {names.JOB_UID: uid}
+    return {"metadata": kept}
+
+
+def job(stored: Object) -> Object:
+    """A job without its managed fields."""
+    metadata = {key: value for key, value in stored["metadata"].items() if key != "managedFields"}
+    return {**stored, "metadata": metadata}
+
+
+def rule(stored: Object) -> Object:
+    """A queue or a priority class without its managed fields."""
+    return job(stored)
+
+
+def namespace(stored: Object) -> Object:
+    """A namespace's labels: queues select by them."""
+    return {"metadata": _metadata(stored)}
+
+
+def same_labels(old: Object | None, new: Object | None) -> bool:
+    """Whether two versions of an object have the same labels."""
+    return old is not None and new is not None and _labels(old) == _labels(new)
+
+
+def _labels(stored: Object) -> Any:
+    return stored["metadata"].get("labels") or {}
+
+
+def same_config(old: Object, new: Object) -> bool:
+    """Whether two versions of a queue or a priority class say the same; what is reported of a queue is no rule."""
+    return _rule_parts(old) == _rule_parts(new)
+
+
+def _rule_parts(stored: Object) -> Object:
+    return {key: value for key, value in stored.items() if key not in ("metadata", "status")}
+
+
+def same_capacity(old: Object | None, new: Object | None) -> bool:
+    """Whether two versions of a node leave the same room."""
+    return old is not None and new is not None and _but_version(old) == _but_version(new)
+
+
+def _but_version(stored: Object) -> tuple[Any, ...]:
+    metadata = {key: value for key, value in stored["metadata"].items() if key != "resourceVersion"}
+    return metadata, stored["spec"], stored["status"]
+
+
+def _part(whole: Mapping[str, Any], keys: tuple[str, ...]) -> Object:
+    return {key: whole[key] for key in keys if key in whole}

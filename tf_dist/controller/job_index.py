@@ -1,0 +1,298 @@
+"""Index of jobs: the stored object, what it was parsed into, and the status that is not written yet."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tf_dist.cluster.api import Object
+from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
+from tf_dist.core.api import names
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.pods import PodView, pod_view
+from tf_dist.core.api.status import LIVE, Status
+from tf_dist.core.api.status_codec import NewerStatusFormat, check_version, load_status, stored_status
+from tf_dist.core.api.timestamps import parse_time
+from tf_dist.core.gang.snapshot import AdmissionRequest
+from tf_dist.core.integrations.dispatch import integration_of, with_default_scheduler
+from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
+from tf_dist.core.reconciler.ownership import driver_of
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry:
+    """A stored job and what it was read as; ``problem`` says why its memory cannot be read.
+
+    ``job`` is the one in force: of the present spec, or of the last that was accepted (see ``core.accepted_spec``).
+    ``status`` is the memory that is stored, ``remembered`` the one of the last pass where that was not written.
+    ``gang``: see ``JobIndex``.
+    """
+
+    ref: JobRef
+    stored: Object
+    reading: StoredSpec
+    status: Status
+    driver: str
+    problem: Exception | None = None
+    remembered: Status | None = None
+    gang: str = ""
+
+    @property
+    def job(self) -> Job | None:
+        """The job in force; None if there is none."""
+        return self.reading.job
+
+    @property
+    def newer(self) -> NewerStatusFormat | None:
+        """That a newer release wrote its memory, which this one must leave alone."""
+        return self.problem if isinstance(self.problem, NewerStatusFormat) else None
+
+    @property
+    def uid(self) -> str:
+        """Which object it is."""
+        return str(self.stored["metadata"]["uid"])
+
+    @property
+    def version(self) -> str:
+        """The version of it that was seen."""
+        return str(self.stored["metadata"]["resourceVersion"])
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no place yet, and is to get one from tf-dist."""
+        waits = not self.status.finished and self.status.admission is None
+        return waits and self.job is not None and not self._another_decides(self.job)
+
+    def _another_decides(self, job: Job) -> bool:
+        """Whether another gang scheduler decides about it; one that nobody drives yet will have our default."""
+        status = self.status if self.driver else with_default_scheduler(job, self.status, self.gang)
+        return integration_of(job, status) is not None
+
+    def finished_by_other(self, me: str) -> bool:
+        """Whether it is over, and another driver than ``me`` was its last."""
+        return self.job is not None and self.status.finished and self.driver not in ("", me)
+
+    @property
+    def metrics_key(self) -> JobMetricsKey:
+        """How it stands."""
+        job, status, waits = self.job, self.status, self.waits
+        queue = None if job is None or status.finished else job.scheduling.queue
+        admitted = not waits and status.admission is not None
+        return JobMetricsKey(self.ref.namespace, self.driver, status.phase.value, queue, waits, admitted)
+
+    @property
+    def admission_inputs(self) -> tuple[object, ...]:
+        """All of it on which admission's decisions depend, as a value to compare."""
+        status = self.status
+        live = status.phase in LIVE
+        done = status.succeeded, *(counts.failed for counts in status.counts.values())
+        parts = self.uid, id(self.job), self.driver, live, status.admission, done, status.not_before
+        return *parts, status.gang, tuple(status.refused_nodes), bool(status.unconfirmed)
+
+    def claim(self) -> AdmissionRequest | None:
+        """What admission has to know of it; None where there is nothing to know."""
+        job = self.job
+        if job is None:
+            return None
+        if job.run_policy.suspend and (self.status.admission is None or self.status.phase not in LIVE):
+            return None  # until its status says that it stops, pods may be on their way into its place
+        if self._another_decides(job):
+            return None  # its pods take room as those of anybody
+        if self.status.unconfirmed and self.status.admission is None:
+            return None  # it could not use a place
+        created = parse_time(self.stored["metadata"].get("creationTimestamp")) or 0.0
+        # The API server's clock may be ahead of ours: a job was there when a driver first saw it.
+        created = min(created, self.status.created or created)
+        return AdmissionRequest(job, self.status, created)
+
+
+@dataclass(frozen=True, slots=True)
+class JobChanges:
+    """The jobs that have changed, by uid; None: gone. ``whole``: they are all there are."""
+
+    jobs: Mapping[str, JobEntry | None]
+    whole: bool = False
+
+
+class JobIndex:
+    """Reads what is stored, each version once. Thread-safe for different jobs.
+
+    ``gang``: who decides about the gangs of jobs that name nobody ("": tf-dist itself). Where there are no ``others``
+    it does not matter whom they name.
+    """
+
+    def __init__(self, gang: str = "", *, others: bool = True) -> None:
+        self._gang = gang
+        self._others = others
+        self._known: dict[JobRef, JobEntry] = {}
+        self._views: dict[str, dict[str, tuple[Object, PodView | None]]] = {}
+        self._lock = threading.Lock()
+        self._standings: Counter[JobMetricsKey] = Counter()
+        self._waits = 0
+        self._drivers: dict[str, set[JobRef]] = {}
+        self._changed: dict[str, JobRef] = {}
+        self._whole = True  # all of them are to be seen as changed
+
+    def __iter__(self) -> Iterator[JobRef]:
+        return iter(tuple(self._known))
+
+    def __contains__(self, ref: JobRef) -> bool:
+        return ref in self._known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, ref: JobRef) -> JobEntry | None:
+        """What is known of a job."""
+        return self._known.get(ref)
+
+    @property
+    def any_pending(self) -> bool:
+        """Whether any job has no place yet."""
+        return self._waits > 0
+
+    def metrics_counts(self) -> dict[JobMetricsKey, int]:
+        """How many jobs stand in which way."""
+        with self._lock:
+            return dict(self._standings)
+
+    def drivers(self) -> frozenset[str]:
+        """The drivers that unfinished jobs name."""
+        with self._lock:
+            return frozenset(self._drivers)
+
+    def of(self, drivers: Iterable[str]) -> list[JobRef]:
+        """The unfinished jobs of these drivers."""
+        with self._lock:
+            return [ref for driver in drivers for ref in self._drivers.get(driver, ())]
+
+    def changes(self) -> JobChanges:
+        """The jobs that are others than when this was asked last."""
+        with self._lock:
+            changed, self._changed = self._changed, {}
+            whole, self._whole = self._whole, False
+            if whole:
+                return JobChanges({known.uid: known for known in self._known.values()}, whole=True)
+            return JobChanges({uid: self._of(uid, ref) for uid, ref in changed.items()})
+
+    def _of(self, uid: str, ref: JobRef) -> JobEntry | None:
+        known = self._known.get(ref)
+        return known if known is not None and known.uid == uid else None
+
+    def touch(self, drivers: Iterable[str]) -> None:
+        """The unfinished jobs of these drivers are to be seen as changed."""
+        with self._lock:
+            for driver in drivers:
+                self._changed.update((self._known[ref].uid, ref) for ref in self._drivers.get(driver, ()))
+
+    def mark_all_changed(self) -> None:
+        """All jobs are; until ``changes`` is asked, nothing is noted job by job."""
+        with self._lock:
+            self._changed, self._whole = {}, True
+
+    def read(self, ref: JobRef, stored: Object) -> JobEntry:
+        """What is stored, as it is now."""
+        before = self._known.get(ref)
+        if before is not None and before.stored is stored:
+            return before
+        known = replace(_read_entry(ref, stored, before, self._seen), gang=self._gang)
+        self._set(ref, known)
+        return known
+
+    def _seen(self, job: Job) -> Job:
+        """The job as it is here."""
+        return job if self._others else replace(job, scheduling=replace(job.scheduling, gang=GangScheduler.BUILTIN))
+
+    def remember(self, ref: JobRef, known: JobEntry, status: Status) -> None:
+        """Keep the memory a pass ended with, while it is not the one that is stored."""
+        with self._lock:
+            if self._known.get(ref) is known:
+                self._known[ref] = replace(known, remembered=None if status == known.status else status)
+
+    def forget(self, ref: JobRef) -> None:
+        """The job is gone."""
+        known = self._known.get(ref)
+        if known is not None:
+            self._set(ref, None)
+            self._views.pop(known.uid, None)
+
+    def _set(self, ref: JobRef, after: JobEntry | None) -> None:
+        with self._lock:
+            before = self._known.get(ref)
+            if after is not None:
+                self._known[ref] = after
+            else:
+                self._known.pop(ref, None)
+            for known, step in ((before, -1), (after, 1)):
+                if known is not None:
+                    self._count(known.metrics_key, step)
+                    if not self._whole:
+                        self._changed[known.uid] = ref
+            if before is not None and before.driver and not before.status.finished:
+                self._drivers[before.driver].discard(ref)
+                if not self._drivers[before.driver]:
+                    del self._drivers[before.driver]
+            if after is not None and after.driver and not after.status.finished:
+                self._drivers.setdefault(after.driver, set()).add(ref)
+
+    def _count(self, metrics_key: JobMetricsKey, step: int) -> None:
+        self._waits += step * metrics_key.waits
+        self._standings[metrics_key] += step
+        if not self._standings[metrics_key]:
+            del self._standings[metrics_key]
+
+    def pod_views(self, job: Job, pods: Iterable[Object]) -> tuple[PodView, ...]:
+        """The pods of a job as decisions see them."""
+        before, now = self._views.get(job.uid, {}), {}
+        for pod in pods:
+            metadata = pod["metadata"]
+            cached = before.get(metadata["uid"])
+            # Not by its version: a server that was set back gives one twice.
+            if cached is None or cached[0] is not pod:
+                spec = job.spec((metadata.get("labels") or {}).get(names.REPLICA_TYPE, ""))
+                cached = (pod, pod_view(pod, spec.container if spec else ""))
+            now[metadata["uid"]] = cached
+        self._views[job.uid] = now
+        return tuple(view for _, view in now.values() if view is not None)
+
+
+def _read_entry(ref: JobRef, stored: Object, before: JobEntry | None, seen: Callable[[Job], Job]) -> JobEntry:
+    """One object that cannot be read, whatever is wrong with it, must not stop the others."""
+    status, driver = Status(), driver_of(stored)
+    try:
+        raw = stored_status(stored)
+        check_version(raw)
+        status = load_status(raw)
+        # What was remembered on top of a status holds as long as that status stands.
+        kept = (
+            before.remembered
+            if before is not None and before.status == status and _is_same_object(before, stored)
+            else None
+        )
+        return JobEntry(ref, stored, _parsed_spec(stored, status, before, seen), status, driver, remembered=kept)
+    except Exception as error:
+        return JobEntry(ref, stored, StoredSpec(job=None), status, driver, error)
+
+
+def _is_same_object(before: JobEntry, stored: Object) -> bool:
+    return bool(before.uid == stored["metadata"]["uid"])
+
+
+def _parsed_spec(stored: Object, status: Status, before: JobEntry | None, seen: Callable[[Job], Job]) -> StoredSpec:
+    if before is not None and before.problem is None and _spec_fingerprint(before.stored) == _spec_fingerprint(stored):
+        reading = before.reading
+        # A spec that is refused here may be accepted by a driver of another release, and then be the one in force.
+        if reading.refused is None or before.status.accepted == status.accepted:
+            return reading
+    reading = read_stored_spec(stored, status)
+    return reading if reading.job is None else replace(reading, job=seen(reading.job))
+
+
+def _spec_fingerprint(stored: Object) -> tuple[object, ...]:
+    """What a job is read from: all but its status and its version."""
+    metadata = stored["metadata"]
+    return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), metadata.get("labels")

@@ -1,0 +1,360 @@
+"""Reconciliation of one job: its observed state, the plan of the core, and the execution of the plan."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES, Cluster, Object, Resource
+from tf_dist.cluster.client.retries import fenced_by
+from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.job_index import JobEntry, JobIndex
+from tf_dist.controller.leases.leadership import Leadership, LeadershipLost
+from tf_dist.controller.observability.events import EventRecorder
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import Admit, Verdict, expected_job
+from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, EmitEvent, Observed, Plan, Update, WriteStatus
+from tf_dist.core.api.job import Document
+from tf_dist.core.api.pods import PodView
+from tf_dist.core.api.status import Status
+from tf_dist.core.api.status_codec import (
+    FIELD,
+    NEWER_FORMAT,
+    NewerStatusFormat,
+    has_embedded_memory,
+    stored_status,
+    with_embedded_memory,
+)
+from tf_dist.core.integrations.dispatch import integration_of, kind_key, with_default_scheduler
+from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
+from tf_dist.core.reconciler.invalid_spec import plan_for_invalid_spec
+from tf_dist.core.reconciler.reconcile import reconcile
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
+
+_LOG = logging.getLogger(__name__)
+_KINDS: Final = {resource.kind: resource for resource in (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)}
+
+
+class NameConflict(ClusterError):
+    """An object of that name is there and is not the job's."""
+
+
+class StatusPruned(ClusterError):
+    """The status was stored without the job's memory, so that nothing may be done for the job."""
+
+
+class PlanExecutor:
+    """Executes plans against a cluster, as long as ``may_act`` says so; the caches learn what came of it.
+
+    ``clock``: epoch seconds. ``remaining``: for how many seconds the right to act surely still holds; it is asked
+    before every attempt of a request, and bounds how long one takes.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        informers: DriverInformers,
+        *,
+        clock: Callable[[], float],
+        events: EventRecorder,
+        may_act: Callable[[], bool],
+        remaining: Callable[[], float],
+        recorder: MetricsRecorder,
+    ) -> None:
+        self._cluster = cluster
+        self._informers = informers
+        self._clock = clock
+        self._events = events
+        self._may_act = may_act
+        self._remaining = remaining
+        self._recorder = recorder
+        # Kinds whose definition prunes status.tfDist: see core.pruned_status.
+        self._pruning: set[Resource] = set()
+
+    def apply(self, ref: JobRef, stored: Object, plan: Plan) -> None:
+        """Execute ``plan`` for the job ``stored``.
+
+        Raises Conflict when the job has changed since it was seen (look again), NotFound when it or its namespace is
+        gone, NotDriving when the mandate has ended, NameTaken, and whatever else the cluster answers; what was done
+        until then stands.
+        """
+        for action in plan.actions:
+            # Between two writes this process may have slept for an hour.
+            if not self._may_act():
+                raise LeadershipLost(f"{ref}: no longer driven from here")
+            try:
+                with fenced_by(partial(self._permission, ref)):
+                    self._execute(ref, stored, action)
+            except Exception as error:
+                self._recorder.acted(type(action).__name__, type(error).__name__)
+                raise
+            self._recorder.acted(type(action).__name__, "ok")
+
+    def _permission(self, ref: JobRef) -> float:
+        seconds = self._remaining()
+        if seconds <= 0:
+            raise LeadershipLost(f"{ref}: no longer driven from here")
+        return seconds
+
+    def _execute(self, ref: JobRef, stored: Object, action: Action) -> None:
+        match action:
+            case WriteStatus():
+                self._write_status(ref, stored, action.status)
+            case Create():
+                self._create(ref, stored, action.body)
+            case Update():
+                self._update(ref, action)
+            case Delete():
+                self._delete(self._kind(action.kind), ref.namespace, action.name, action.uid)
+            case DeleteJob():
+                self._delete(ref.resource, ref.namespace, ref.name, stored["metadata"]["uid"])
+            case EmitEvent():
+                self._events.emit(ref.resource, ref.namespace, stored, action)
+
+    # The status
+
+    def _write_status(self, ref: JobRef, stored: Object, status: Document) -> None:
+        """Write the status unless the job has changed since it was read.
+
+        Nothing that depends on its memory is done before the server has answered that it keeps it.
+        """
+        if has_embedded_memory(stored.get("status")):
+            self._pruning.add(ref.resource)
+        known = ref.resource in self._pruning
+        written = self._replace_status(
+            ref, stored, with_embedded_memory(status, ref.resource.kind) if known else status
+        )
+        if FIELD in (written.get("status") or {}):
+            self._pruning.discard(ref.resource)
+        elif not known:
+            self._pruning.add(ref.resource)
+            written = self._replace_status(ref, written, with_embedded_memory(status, ref.resource.kind))
+        self._informers.wrote(ref.resource, written)
+        if FIELD not in stored_status(written):
+            raise StatusPruned(
+                f"the definition of {ref.resource.plural}.{ref.resource.group} keeps nothing of what tf-dist remembers",
+                hint="install tf-dist's definition: tf-dist install --check shows how",
+            )
+
+    def _replace_status(self, ref: JobRef, stored: Object, status: Document) -> Object:
+        body = {**stored, "status": status}
+        return self._cluster.replace(ref.resource, ref.namespace, ref.name, body, subresource="status")
+
+    # What a job owns
+
+    def _kind(self, name: str) -> Resource:
+        """The kind of that name; one of a gang scheduler has its group in it."""
+        return _KINDS.get(name) or self._informers.schedulers.resource(name)
+
+    def _update(self, ref: JobRef, action: Update) -> None:
+        kind = self._kind(action.kind)
+        written = self._cluster.patch(kind, ref.namespace, action.name, action.patch, subresource=action.subresource)
+        self._informers.wrote(kind, written)
+
+    def _create(self, ref: JobRef, stored: Object, body: Object) -> None:
+        resource = self._kind(kind_key(body))
+        try:
+            there = self._cluster.create(resource, ref.namespace, body)
+        except AlreadyExists:
+            there = self._own(resource, ref, body["metadata"]["name"], stored["metadata"]["uid"])
+        self._informers.wrote(resource, there)
+
+    def _own(self, resource: Resource, ref: JobRef, name: str, uid: str) -> Object:
+        """That it exists is fine if it is the job's: an answer was lost, or the caches were older than the object."""
+        there = self._cluster.get(resource, ref.namespace, name)
+        owners = there["metadata"].get("ownerReferences") or ()
+        if any(owner.get("uid") == uid for owner in owners):
+            return there
+        owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "nobody's"
+        raise NameConflict(
+            f"{resource.kind} {ref.namespace}/{name} exists already and is {owner}, not this job's",
+            hint=f"delete it (kubectl delete {resource.plural} {name} -n {ref.namespace}) or rename the job",
+        )
+
+    def _delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        try:
+            self._cluster.delete(resource, namespace, name, uid=uid)
+        except NotFound:
+            self._gone(resource, namespace, name, uid)
+        except Conflict:
+            if self._is_there(resource, namespace, name, uid):
+                raise
+            self._gone(resource, namespace, name, uid)
+        else:
+            self._informers.deleted(resource, namespace, name, uid, self._clock())
+
+    def _is_there(self, resource: Resource, namespace: str, name: str, uid: str) -> bool:
+        """Whether a refused deletion was about this very object: the fence is not the only reason for a conflict."""
+        try:
+            return bool(self._cluster.get(resource, namespace, name)["metadata"]["uid"] == uid)
+        except NotFound:
+            return False
+
+    def _gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        _LOG.debug("%s %s/%s is gone already", resource.kind, namespace, name)
+        self._informers.gone(resource, namespace, name, uid)
+
+
+class JobReconciler:
+    """Plans and acts for single jobs. Thread-safe for different jobs. ``clock``: epoch seconds."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        informers: DriverInformers,
+        job_index: JobIndex,
+        applier: PlanExecutor,
+        *,
+        clock: Callable[[], float],
+        leadership: Leadership,
+        recorder: MetricsRecorder,
+    ) -> None:
+        self._cluster = cluster
+        self._informers = informers
+        self._job_index = job_index
+        self._applier = applier
+        self._clock = clock
+        self._leadership = leadership
+        self._recorder = recorder
+        self._left_alone: dict[JobRef, str] = {}  # jobs of which was said that they are, and their uids
+
+    def drive(self, ref: JobRef, known: JobEntry, verdict: Verdict | None, *, again: bool = False) -> Plan:
+        """One pass. Whatever the cluster answers to it is raised. ``again``: the one before did not come to its end."""
+        if known.newer is not None:
+            return self._leave(ref, known, known.newer)
+        self._left_alone.pop(ref, None)
+        if self._is_anothers(known) and not known.status.finished:
+            _LOG.info("%s: its driver %s is gone; driven by %s now", ref, known.driver, self._leadership.ref)
+            self._informers.confirm(ref, known.uid)
+        key = names.owned_by_key(ref.namespace, known.uid)
+        gone = self._informers.departed.of(key)
+        plan = self.plan(known, verdict, last_error=None if again else "", gone=gone)
+        self._applier.apply(ref, known.stored, plan)
+        self._informers.departed.forget(key, gone)
+        self._job_index.remember(ref, known, plan.status)
+        self._record(known, plan.status)
+        return plan
+
+    def _leave(self, ref: JobRef, known: JobEntry, problem: NewerStatusFormat) -> Plan:
+        """Touch neither the job nor its pods, and say so once."""
+        if self._left_alone.get(ref) != known.uid:
+            self._left_alone[ref] = known.uid
+            _LOG.warning("%s is left alone: %s", ref, problem)
+            told = EmitEvent("Warning", NEWER_FORMAT, f"{problem} ({problem.hint})")
+            self._applier.apply(ref, known.stored, Plan(known.status, (told,)))
+        return Plan(known.status)
+
+    @property
+    def left_alone(self) -> frozenset[str]:
+        """The jobs (by uid) that are left alone, as was said."""
+        return frozenset(self._left_alone.values())
+
+    def forget(self, ref: JobRef) -> None:
+        """The job is gone."""
+        self._left_alone.pop(ref, None)
+
+    def tell(self, ref: JobRef, known: JobEntry, verdict: Verdict | None) -> Plan:
+        """Write a verdict into a job of another driver, as that one would; what follows from it is that one's to do.
+
+        A place that the job cannot take yet is told again when it can. Its pods are listed first, if it has any: those
+        that its driver made, and our watch has not brought yet, must not be taken for evicted ones.
+        """
+        if known.status.seen:
+            self._informers.confirm(ref, known.uid)
+        plan = self.plan(known, verdict, driver=known.driver)
+        told = _only_actions(plan, WriteStatus, EmitEvent)
+        if isinstance(verdict, Admit) and plan.status.admission is None:
+            told = replace(told, wake_at=plan.wake_at)
+        self._applier.apply(ref, known.stored, told)
+        self._record(known, plan.status)
+        return told
+
+    def _is_anothers(self, known: JobEntry) -> bool:
+        return known.driver not in ("", self._leadership.ref)
+
+    def stall(self, ref: JobRef, known: JobEntry, last_error: str, *, rejected: bool = False) -> None:
+        """Write into a job what keeps it from going on, and do nothing else for it.
+
+        Not into one that is still to be taken over: with its first status it would be ours, its pods not looked for.
+        """
+        if self._is_anothers(known):
+            return
+        plan = self.plan(known, last_error=last_error, rejected=rejected)
+        self._applier.apply(ref, known.stored, _only_actions(plan, WriteStatus))
+        self._record(known, plan.status)
+
+    def plan(
+        self,
+        known: JobEntry,
+        verdict: Verdict | None = None,
+        *,
+        driver: str | None = None,
+        last_error: str | None = None,
+        rejected: bool = False,
+        gone: tuple[PodView, ...] = (),
+    ) -> Plan:
+        """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read."""
+        now, stored, job, reading = self._clock(), known.stored, known.job, known.reading
+        if known.problem is not None:
+            raise known.problem
+        if job is None:
+            if reading.refused is None:
+                raise RuntimeError("neither a job nor a reason why not")
+            return plan_for_invalid_spec(stored, known.status, reading.refused, now)
+        pods = self._job_index.pod_views(job, self._informers.pods(known.ref.namespace, known.uid))
+        gang = known.gang if driver is None else None
+        scheduler = integration_of(job, with_default_scheduler(job, known.remembered or known.status, gang))
+        # Asked before its objects are: they are followed from then on.
+        served = None if scheduler is None else self._informers.served(scheduler)
+        observed = Observed(
+            now=now,
+            stored_status=stored_status(stored),
+            pods=pods,
+            gone=gone,
+            unready=self._informers.unready(pod.node for pod in pods if pod.node and not pod.finished),
+            recovery_timeout=self._informers.recovery_timeout(job.scheduling.queue),
+            objects=self._informers.objects(known.ref.namespace, known.uid),
+            verdict=verdict,
+            addresses=self._addresses(known, verdict, len(pods)),
+            deleting="deletionTimestamp" in stored["metadata"],
+            driver=self._leadership.ref if driver is None else driver,
+            remembered=known.remembered,
+            served=served,
+            gang=gang,
+            last_error=last_error,
+            rejected=rejected,
+            # Whose job it is says how it reads it: that one may be of another release.
+            accepted=reading.accepted if driver is None else None,
+            refused=reading.refused if driver is None else None,
+            verdict_only=driver is not None,
+        )
+        return reconcile(job, observed, known.status)
+
+    def _addresses(self, known: JobEntry, verdict: Verdict | None, pods: int) -> dict[str, str]:
+        """Asked only when a pod may have to be made."""
+        if known.job is None or known.status.finished:
+            return {}
+        job = expected_job(known.job, known.status, verdict)
+        if pods >= len(job.replicas):
+            return {}
+        return dict(self._cluster.addresses(known.stored, tf_config_endpoints(job)))
+
+    def _record(self, known: JobEntry, after: Status) -> None:
+        before = known.status
+        if before.admission is None and after.admission is not None:
+            self._recorder.admitted(max(0.0, after.admission.at - (after.created or after.admission.at)))
+        for cause, count in after.restarts.items():
+            for _ in range(count - before.restarts.get(cause, 0)):
+                self._recorder.restarted(cause)
+        for reason, count in after.disruptions.items():
+            for _ in range(count - before.disruptions.get(reason, 0)):
+                self._recorder.disrupted(reason)
+
+
+def _only_actions(plan: Plan, *kinds: type[Action]) -> Plan:
+    return Plan(plan.status, tuple(action for action in plan.actions if isinstance(action, kinds)))

@@ -1,0 +1,286 @@
+"""Leader election: acquires and renews a Lease, of one process or shared by replicas."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from tf_dist.cluster.api import LEASES, Cluster, Object
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
+from tf_dist.controller.leases import lease
+from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, LeaseRef
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.core.api import names
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Throttled
+
+_LOG = logging.getLogger(__name__)
+# A tenure ends this much before its Lease: clocks may differ in speed, and a check takes time to become an act.
+_SAFETY_MARGIN: Final = 0.2
+# Between two looks at another's Lease, and after a failure: this part of the time between two renewals.
+_RETRY: Final = 0.4
+
+
+class ValidInterval(NamedTuple):
+    """When a tenure is sure, in seconds of our monotonic clock."""
+
+    since: float
+    until: float
+
+
+_NEVER: Final = ValidInterval(math.inf, -math.inf)
+
+
+class LeaderElector:
+    """Holds the Lease ``ref`` as ``identity``, or waits for it; see ``tf_dist.controller.leases.lease`` for why that
+    is safe.
+
+    ``shared``: several processes stand for one Lease, which outlives them; else it is this process's own: nobody has
+    used its name before (``lease.unique_lease_ref``), it is created at once and deleted at the end. ``duration``:
+    seconds that it holds unrenewed; ``renew_every``: seconds between renewals; ``clock``: epoch seconds, for people
+    only.
+    ``stands``: whether the Lease is wanted; one that is held and not wanted any more is given back. ``fenced``: what is
+    done under it does no harm when two believe to hold it, so that one that is absent need not be waited for.
+
+    ``start`` runs ``step`` in a thread until ``stop``. ``problem`` is why the last step did not come through, if so;
+    ``epoch`` counts how often the Lease was won: between two of them others may have held it.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ref: LeaseRef,
+        identity: str = "",
+        *,
+        shared: bool,
+        duration: float = lease.LEASE_DURATION,
+        renew_every: float = lease.RENEW_INTERVAL,
+        labels: Mapping[str, str] | None = None,
+        stands: Callable[[], bool] = lambda: True,
+        fenced: bool = False,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = lease.boottime,
+        recorder: MetricsRecorder | None = None,
+        runtime: ThreadRuntime = SYSTEM_RUNTIME,
+    ) -> None:
+        self._cluster = cluster
+        self.ref = ref
+        self.identity = identity or lease.unique_identity()
+        self.problem: ClusterError | None = None
+        self.epoch = 0
+        self._listeners: list[Callable[[bool], None]] = []
+        self._shared = shared
+        self._duration = duration
+        self._renew_every = renew_every
+        self._retry_every = renew_every * _RETRY
+        self._stands = stands
+        self._fenced = fenced
+        self._labels = {names.DRIVER: lease.DRIVER_CONTROLLER if shared else lease.DRIVER_INLINE, **(labels or {})}
+        self._clock = clock
+        self._monotonic = monotonic
+        self._recorder = recorder or MetricsRecorder()
+        self._span = _NEVER
+        self._held: Object | None = None  # the Lease as we wrote it last
+        self._unused = not shared  # nobody can know anything about a Lease that never was
+        self._maybe_contested = False  # somebody may believe that its driver is dead
+        self._seen = LeaseObservation(duration)
+        self._wrote = False
+        self._told = False
+        self._runtime = runtime
+        self._state = runtime.condition()
+        self._stopped = runtime.event()
+        self._thread: threading.Thread | None = None
+
+    # What others ask
+
+    def valid(self) -> bool:
+        """Whether the Lease is ours for sure at this moment. Cheap: ask before every write."""
+        span = self._span
+        return span.since <= self._monotonic() < span.until
+
+    def remaining(self) -> float:
+        """For how many seconds from now on it is ours for sure (0: it is not)."""
+        now, span = self._monotonic(), self._span
+        return max(0.0, span.until - now) if span.since <= now else 0.0
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds until it is held (by a started tenure); whether it is."""
+        with self._state:
+            return self._state.wait_for(self.valid, timeout)
+
+    def listen(self, listener: Callable[[bool], None]) -> None:
+        """Call ``listener`` with whether it is held, whenever that changes, from the thread that noticed."""
+        self._listeners.append(listener)
+
+    # Its life
+
+    def start(self) -> None:
+        """Begin, in a thread."""
+        self._thread = self._runtime.thread(self._run, "lease")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give the Lease back (a shared one) or delete it. From here on it is not valid. Waits for the thread."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._span = _NEVER
+        self._tell()
+        if self._wrote:
+            with suppress(ClusterError):  # it runs out by itself
+                self._give_back()
+
+    def _run(self) -> None:
+        due = self._monotonic()
+        while not self._stopped.is_set():
+            if self._monotonic() >= due:
+                # Replicas that started together should not ask together.
+                due = self._monotonic() + self._safe_step() * self._runtime.uniform(0.8, 1.0)
+            self._tell()
+            self._stopped.wait(max(min(due - self._monotonic(), self._until_change()), 0.0))
+
+    def _safe_step(self) -> float:
+        try:
+            return self.step()
+        except Exception:
+            # Without this thread the process would lose its jobs in silence.
+            _LOG.exception("the keeper of lease %s met a defect and goes on", self.ref)
+            return self._retry_every
+
+    def _give_back(self) -> None:
+        stored = self._get()
+        if stored is None or LeaseRecord.of(stored).holder != self.identity:
+            return
+        if self._shared:
+            self._cluster.replace(LEASES, *self.ref, lease.released_lease(stored, self._clock()))
+        else:
+            self._cluster.delete(LEASES, *self.ref, uid=stored["metadata"]["uid"])
+
+    # One attempt
+
+    def step(self) -> float:
+        """One attempt to acquire or to renew; seconds until the next is due. Raises no ClusterError."""
+        before = self._held is not None
+        try:
+            pause = self._attempt()
+            self.problem = None
+        except ClusterError as error:
+            pause = max(self._retry_every, (error.after or 0.0) if isinstance(error, Throttled) else 0.0)
+            self._say(error)
+        if before or self._held is not None:
+            self._recorder.heartbeat(self._held is not None and self.problem is None)
+        self._tell()
+        return pause
+
+    def _attempt(self) -> float:
+        if not self._stands():
+            return self._stand_down()
+        if self._monotonic() >= self._span.until:
+            # Another may hold it by now. Its version need not show that: a restored etcd gives the same ones again.
+            self._held = None
+        stored = self._held or self._look()
+        if stored is None:
+            return self._absent()
+        terms = LeaseRecord.of(stored)
+        if terms.holder != self.identity:
+            self._span = _NEVER  # whatever gave it to another (a person, a backup): nothing is done under it any more
+        self._maybe_contested = self._maybe_contested or terms.broken
+        if terms.holder == self.identity:
+            return self._write(lambda: self._replace(lease.renewed_lease(stored, self._duration, self._clock())))
+        if terms.holder and not self._seen.expired(self._monotonic()):
+            return min(self._retry_every, terms.duration - self._seen.age(self._monotonic()))
+        body = lease.acquired_lease(stored, self.identity, self._duration, self._clock())
+        return self._write(lambda: self._replace(body))
+
+    def _stand_down(self) -> float:
+        """Somebody else should have it. It is looked at all the same: a dead holder is to be known as such in time."""
+        held, self._held, self._span = self._held, None, _NEVER
+        if held is not None:
+            self._tell()
+            self._give_back()
+        self._look()
+        return self._retry_every
+
+    def _look(self) -> Object | None:
+        stored = self._get()
+        self._seen.note(stored, self._monotonic())
+        return stored
+
+    def _absent(self) -> float:
+        """Somebody deleted the Lease, or it never was. Its last holder may be sure of it for a whole duration yet."""
+        if not (self._unused or self._fenced):
+            told, self._maybe_contested = self._maybe_contested, True
+            now = self._monotonic()
+            if now >= self._span.until and not self._seen.expired(now):
+                rest = self._seen.duration - self._seen.age(now)
+                if not told:
+                    text = "there is no lease %s: waiting %.0f s in case that somebody deleted it under its holder"
+                    _LOG.info(text, self.ref, rest)
+                return min(self._retry_every, rest)
+        body = lease.new_lease(self.ref, self.identity, self._duration, self._clock(), self._labels)
+        if not self._shared:
+            return self._write(lambda: self._cluster.create(LEASES, self.ref.namespace, body))
+        return self._write(lambda: lease.create_lease(self._cluster, self.ref, body))
+
+    def _write(self, write: Callable[[], Object]) -> float:
+        """Send it; if the server takes it the Lease is ours, counted from before it was sent."""
+        sent = self._monotonic()
+        self._wrote = True
+        try:
+            self._held = write()
+        except (Conflict, AlreadyExists):
+            # Somebody was faster, or it was us and the answer was lost: look soon.
+            self._held = None
+            return self._retry_every / 10
+        self._extend(sent, self._monotonic())
+        return self._renew_every
+
+    def _replace(self, body: Object) -> Object:
+        try:
+            return self._cluster.replace(LEASES, *self.ref, body)
+        except NotFound:
+            raise Conflict(f"lease {self.ref} was deleted") from None
+
+    def _extend(self, sent: float, received: float) -> None:
+        since = self._span.since
+        if received >= self._span.until:
+            # A Lease of a single process is never broken: another driver that saw it lapse may believe us dead.
+            lapsed = not self._shared and not self._unused
+            self.epoch += 1
+            since = received + (lease.TAKEOVER_DELAY if self._maybe_contested or lapsed else 0.0)
+        self._span = ValidInterval(since, sent + self._duration * (1 - _SAFETY_MARGIN))
+        self._maybe_contested = self._unused = False
+
+    # Small things
+
+    def _get(self) -> Object | None:
+        try:
+            return self._cluster.get(LEASES, *self.ref)
+        except NotFound:
+            return None
+
+    def _until_change(self) -> float:
+        """Seconds until validity begins or ends by itself."""
+        now, span = self._monotonic(), self._span
+        return next((moment - now for moment in span if now < moment < math.inf), math.inf)
+
+    def _tell(self) -> None:
+        valid = self.valid()
+        if valid == self._told:
+            return
+        self._told = valid
+        _LOG.info("lease %s %s", self.ref, "is ours" if valid else "is not ours any more")
+        self._recorder.leading(valid)
+        with self._state:
+            self._state.notify_all()
+        for listener in self._listeners:
+            listener(valid)
+
+    def _say(self, error: ClusterError) -> None:
+        if str(error) != str(self.problem):
+            _LOG.warning("cannot hold lease %s: %s%s", self.ref, error, f" ({error.hint})" if error.hint else "")
+        self.problem = error

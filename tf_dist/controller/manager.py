@@ -1,0 +1,221 @@
+"""Manager of the controller process: its drivers, leader election, probes and metrics.
+
+Who does not hold the Lease follows the cluster all the same, so that it decides at once when its turn comes. A replica
+that loses the Lease goes on as a stand-by. (Controllers built on client-go end themselves then, because nothing else
+keeps their work back; here every write asks whether the Lease is still ours, and a warm cache is worth keeping.)
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final, Self
+
+from tf_dist.cluster.api import Cluster
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
+from tf_dist.controller.leases import lease
+from tf_dist.controller.leases.leader_election import LeaderElector
+from tf_dist.controller.leases.leadership import LeaseLeadership
+from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.leases.lease_monitor import LeaseMonitor
+from tf_dist.controller.observability import health
+from tf_dist.controller.observability.health import HealthServer, ProbeResponse, probe_response
+from tf_dist.controller.observability.prometheus import CONTENT_TYPE, PrometheusRecorder
+from tf_dist.core.api import names
+from tf_dist.core.api.gang_scheduler import GangScheduler
+
+_LOG = logging.getLogger(__name__)
+# Seconds after which a worker or an informer counts as stuck: far above what all tries of a request may take together.
+_WORKER_STUCK_AFTER: Final = 1800.0
+INFORMER_STUCK_AFTER: Final = 600.0
+# Seconds after the wish to end: until requests of drivers are broken off, until those about Leases are, and until the
+# process ends in any case.
+_CANCEL_REQUESTS_AFTER: Final = 4.0
+_CANCEL_LEASE_REQUESTS_AFTER: Final = 12.0
+_EXIT_AFTER: Final = 18.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerSettings:
+    """What a controller may be told.
+
+    ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is;
+    ``system_namespace``: where the Lease is of who decides about places for all drivers.
+    ``metrics_port``: for probes and metrics (0: any free one). ``workers``, ``volcano_jobs``, ``gang_scheduler``: see
+    ``DriverSettings``. ``duration``: seconds after which the next replica takes over from one that died;
+    ``renew_every``: seconds between renewals. ``identity``: this replica's name in the Lease ("": made up).
+    """
+
+    namespaces: tuple[str, ...] = ()
+    lease_namespace: str = "default"
+    system_namespace: str = names.SYSTEM_NAMESPACE
+    metrics_port: int = 8080
+    workers: int = 16
+    volcano_jobs: bool = False
+    gang_scheduler: GangScheduler = GangScheduler.BUILTIN
+    duration: float = lease.LEASE_DURATION
+    renew_every: float = lease.RENEW_INTERVAL
+    identity: str = ""
+    worker_stuck: float = _WORKER_STUCK_AFTER
+
+
+def tune_garbage_collector() -> None:
+    """For a process that is a controller and nothing else: its caches are many objects that live long and form no
+    cycles, and Python's collector, as it is set, takes half of a cold start to go through them again and again.
+    """
+    gc.set_threshold(100_000, 20, 100)
+
+
+def limit_shutdown_time(cluster: RestCluster, leases: RestCluster) -> None:
+    """Before ``Manager.stop``: see to it that a server which does not answer cannot hold up the end of the process.
+
+    What is in the middle of a request has a moment to finish it, and the Lease is given back after that, through a
+    client of its own. The manifest's ``terminationGracePeriodSeconds`` leaves room for all of it.
+    """
+    steps = (
+        (_CANCEL_REQUESTS_AFTER, cluster.cancel),
+        (_CANCEL_LEASE_REQUESTS_AFTER, leases.cancel),
+        (_EXIT_AFTER, _exit_now),
+    )
+    for seconds, step in steps:
+        timer = threading.Timer(seconds, step)
+        timer.daemon = True
+        timer.start()
+
+
+def _exit_now() -> None:
+    _LOG.error("cannot end within %g s: leaves the lease to run out", _EXIT_AFTER)
+    os._exit(1)
+
+
+class Manager:
+    """Drives a cluster's jobs while it holds the Lease. Use it as a context manager, or ``start`` and ``stop``.
+
+    ``cluster``: for the drivers; ``lease_cluster``: for Leases, so that a heartbeat never waits behind other requests
+    (None: the same). ``recorder``: see ``PrometheusRecorder``; give its ``called`` to the clients.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ManagerSettings,
+        *,
+        recorder: PrometheusRecorder | None = None,
+        lease_cluster: Cluster | None = None,
+    ) -> None:
+        self.recorder = recorder or PrometheusRecorder()
+        self._settings = settings
+        self._leases = lease_cluster or cluster
+        ref = LeaseRef(settings.lease_namespace, lease.controller_lease_name(settings.namespaces))
+        self.elector = LeaderElector(
+            self._leases,
+            ref,
+            settings.identity,
+            shared=True,
+            duration=settings.duration,
+            renew_every=settings.renew_every,
+            recorder=self.recorder,
+        )
+        spaces: tuple[str | None, ...] = tuple(sorted(set(settings.namespaces))) or (None,)
+        self._pairs = [self._pair(cluster, namespace) for namespace in spaces]
+        self._health = HealthServer(self._pages(), port=settings.metrics_port)
+        self._stack = ExitStack()
+
+    def _pair(self, cluster: Cluster, namespace: str | None) -> tuple[LeaseLeadership, Driver]:
+        """A driver of one namespace, or of all, and its mandate."""
+        book = LeaseMonitor(self._leases, self.elector.identity)
+        leadership = LeaseLeadership(self.elector, book)
+        settings = DriverSettings(
+            namespace=namespace,
+            workers=self._settings.workers,
+            volcano_jobs=self._settings.volcano_jobs,
+            gang_scheduler=self._settings.gang_scheduler,
+            component=lease.CONTROLLER_NAME,
+            admissions=LeaseRef(
+                self.elector.ref.namespace, lease.admissions_lease_name(self.elector.ref.name, namespace)
+            ),
+            can_lead_admission=True,
+            system_namespace=self._settings.system_namespace,
+        )
+        arbiter = LeaseAdmissionLeader(
+            self._leases,
+            namespace=self._settings.system_namespace,
+            stands=leadership.valid,
+            duration=self._settings.duration,
+            renew_every=self._settings.renew_every,
+        )
+        return leadership, Driver(
+            cluster, settings=settings, recorder=self.recorder, leadership=leadership, arbiter=arbiter
+        )
+
+    @property
+    def port(self) -> int:
+        """Where probes and metrics are served."""
+        return self._health.port
+
+    # Its life
+
+    def start(self) -> Self:
+        """Begin to follow the cluster and to stand for the Lease. ClusterError when the port is taken."""
+        with ExitStack() as stack:
+            self._health.start()
+            stack.callback(self._health.stop)
+            # The Lease is given back when no driver can act any more.
+            stack.callback(self.elector.stop)
+            for leadership, driver in self._pairs:
+                leadership.start()
+                stack.callback(leadership.stop)
+                driver.start()
+                stack.callback(driver.stop)
+            self.elector.start()
+            self._stack = stack.pop_all()
+        _LOG.info(
+            "%s stands for lease %s; probes and metrics on port %d", self.elector.identity, self.elector.ref, self.port
+        )
+        return self
+
+    def stop(self) -> None:
+        """End the drivers after what they are in the middle of, then give the Lease back; jobs go on as they are."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # What probes ask
+
+    def _pages(self) -> dict[str, Callable[[], ProbeResponse]]:
+        return {
+            "/healthz": lambda: probe_response(self.unhealthy()),
+            "/readyz": lambda: probe_response(self.unready()),
+            "/metrics": lambda: ProbeResponse(200, self.recorder.exposition(), CONTENT_TYPE),
+        }
+
+    def unhealthy(self) -> str:
+        """Why this process should be started anew; "" while it should not."""
+        ages = [driver.pulse.age() for _, driver in self._pairs if not driver.pulse.alive()]
+        found = [f"the driver has not come round for {max(ages):.0f} s"] if ages else []
+        for _, driver in self._pairs:
+            found += health.stuck_threads(
+                driver.readings(), worker=self._settings.worker_stuck, informer=INFORMER_STUCK_AFTER
+            )
+        return "; ".join(found)
+
+    def unready(self) -> str:
+        """What is missing before this replica could drive; "" for nothing. A stand-by is ready."""
+        every = [driver.informers for _, driver in self._pairs]
+        if not all(informers.synced() for informers in every):
+            problems = [problem for informers in every for problem in informers.problems()]
+            return "not everything has been listed yet" + (f": {'; '.join(problems)}" if problems else "")
+        missing = sorted({f"{kind.plural}.{kind.group}" for informers in every for kind in informers.missing()})
+        return f"the cluster does not serve {', '.join(missing)}: install its definition" if missing else ""

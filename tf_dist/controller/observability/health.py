@@ -1,0 +1,156 @@
+"""HTTP server for probes and metrics: /healthz, /readyz, /metrics.
+
+Whoever can reach it may be careless or hostile: connections are few, each has a few seconds, and when there are too
+many the oldest one goes, so that the kubelet's probe always gets through.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServer
+from tf_dist.errors import ClusterError
+
+if TYPE_CHECKING:
+    from tf_dist.controller.observability.metrics_recorder import DriverStats
+
+
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+class ProbeResponse(NamedTuple):
+    """What a page says. ``code``: 200, or 503 with the reason in ``body``."""
+
+    code: int
+    body: bytes
+    content_type: str = _TEXT
+
+
+def probe_response(problem: str) -> ProbeResponse:
+    """200 where there is no problem, else 503 that names it."""
+    return ProbeResponse(503, f"{problem}\n".encode()) if problem else ProbeResponse(200, b"ok\n")
+
+
+class HealthServer:
+    """Serves ``pages`` (path → what makes its answer) at ``host`` ("": everywhere) and ``port`` (0: any free one).
+
+    ``most``: connections at a time; ``seconds``: how long one may take. ``port`` is the real one after ``start``.
+    """
+
+    def __init__(
+        self,
+        pages: dict[str, Callable[[], ProbeResponse]],
+        *,
+        host: str = "",
+        port: int = 0,
+        most: int = 16,
+        seconds: float = 5.0,
+    ) -> None:
+        self._pages = pages
+        self._host = host
+        self.port = port
+        self._limits = ConnectionLimits(most, seconds)
+        self._listener: _ProbeServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> Self:
+        """Listen; ClusterError when the port is taken."""
+        try:
+            self._listener = _ProbeServer((self._host, self.port), self._pages, self._limits)
+        except OSError as error:
+            raise ClusterError(
+                f"cannot serve metrics on port {self.port}: {error.strerror}",
+                hint="use another port (--metrics-port), or 0 for any free one",
+            ) from error
+        self.port = self._listener.server_port
+        self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.1,), name="health", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Break every connection, and wait for the threads."""
+        if self._listener is None or self._thread is None:
+            return
+        self._listener.shutdown()
+        self._thread.join()
+        self._listener.end_connections()
+        self._listener.server_close()
+        self._listener = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+class _ProbeServer(ConnectionTrackingServer):
+    """Accepts connections from everywhere, over both families; none of them is ever trusted."""
+
+    thread_name = "health-call"
+
+    def __init__(
+        self, address: tuple[str, int], pages: dict[str, Callable[[], ProbeResponse]], limits: ConnectionLimits
+    ) -> None:
+        self.pages = pages
+        if not address[0] and socket.has_dualstack_ipv6():
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _ProbeHandler, limits)
+
+    def server_bind(self) -> None:
+        """Bind to both families."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
+class _ProbeHandler(BaseHTTPRequestHandler):
+    """One request, then the connection ends: a probe comes once in ten seconds."""
+
+    server: _ProbeServer
+    protocol_version = "HTTP/1.0"
+    server_version = "tf-dist"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer a probe."""
+        self._answer(send_body=True)
+
+    def do_HEAD(self) -> None:
+        """Answer a probe, without its text."""
+        self._answer(send_body=False)
+
+    def _answer(self, *, send_body: bool) -> None:
+        page = self.server.pages.get(self.path.partition("?")[0])
+        answer = page() if page else ProbeResponse(404, b"/healthz, /readyz or /metrics\n")
+        self.send_response(answer.code)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        if send_body:
+            self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: probes would fill the log."""
+
+
+def stuck_threads(readings: DriverStats, *, worker: float, informer: float) -> list[str]:
+    """What has stood still for longer than any request takes, so that only a new process helps.
+
+    ``worker``, ``informer``: seconds. A server that does not answer is no reason: requests end, and are tried again.
+    """
+    found = [
+        f"a worker has been busy with {job} for {seconds:.0f} s"
+        for job, seconds in sorted(readings.work.running.items())
+        if seconds > worker
+    ]
+    for one in readings.informers:
+        if one.dead:
+            found.append(f"the informer of {one.resource} has ended")
+        elif one.idle > informer:
+            found.append(f"the informer of {one.resource} has not come round for {one.idle:.0f} s")
+    return found

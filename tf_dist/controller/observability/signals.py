@@ -1,0 +1,71 @@
+"""Signals of a process: the first asks to stop, the second to stop at once, the third ends the process.
+
+A Python signal handler runs when the main thread comes to it, and a signal that arrives just before that thread begins
+to wait for a lock does not end the wait. So handlers do nothing here: the interpreter writes each signal's number into
+a socket as it arrives, and a thread that reads the socket tells of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_EXIT_ON_SIGNAL: Final = 3
+
+
+class Signals:
+    """While it is entered, signals are told to every listener; one that came before it listened is told of then.
+
+    ``patience``: with which signal the process ends as it is (0: with none).
+    """
+
+    def __init__(self, *, patience: int = _EXIT_ON_SIGNAL) -> None:
+        self._patience = patience
+        self._received: list[int] = []
+        self._listeners: list[Callable[[int], None]] = []
+        self._before: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._reading, self._writing = socket.socketpair()
+        self._writing.setblocking(False)
+        self._wakeup_before = signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
+        for number in STOPPING:
+            # `nohup`, and `&` in a script, ignore signals on purpose.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, lambda *_: None)
+        threading.Thread(target=self._read, name="signals", daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._writing.close()
+
+    def listen(self, listener: Callable[[int], None]) -> None:
+        """Tell of every signal, those that have come already included."""
+        with self._lock:
+            self._listeners.append(listener)
+            for number in self._received:
+                listener(number)
+
+    def _read(self) -> None:
+        with self._reading:
+            while data := self._reading.recv(16):
+                for number in data:
+                    if number in self._before:
+                        self._tell(number)
+
+    def _tell(self, number: int) -> None:
+        with self._lock:
+            self._received.append(number)
+            if len(self._received) == self._patience:
+                os._exit(128 + number)  # the node ends its pods when its agent is gone, however it went
+            for listener in self._listeners:
+                listener(number)

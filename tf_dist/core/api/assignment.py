@@ -1,0 +1,270 @@
+"""What gang admission assigns to a job: its verdict, replica counts, and the node of each replica.
+
+Everything else in the core is told the granted number as if the document had said it: TF_CONFIG, services, success and
+counting follow without a word about elasticity.
+
+The order is the same wherever it is asked for: first the nodes with parameter servers, then the fullest. So the highest
+indexes, which go first when a job shrinks, are those that are far from the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tf_dist.core.api.job import Job, JobKey, ReplicaId, ReplicaSpec, Role, TFConfigStyle
+from tf_dist.core.api.pod_events import PodClassification
+from tf_dist.core.api.status import LIVE, Status
+
+ReplicaCounts = Mapping[str, int]
+
+_WHOLE = frozenset({Role.PS, Role.CHIEF, Role.MASTER, Role.EVALUATOR})
+
+
+def replica_counts(job: Job) -> dict[str, int]:
+    """The replicas of each type."""
+    return {spec.type: spec.replicas for spec in job.replica_specs}
+
+
+def granted_job(job: Job, status: Status) -> Job:
+    """The job with as many replicas as it has been granted, or had when it gave its place back; ``job`` itself if all.
+
+    A document that asks for less by now has less at once; a type that came into it since is not held back.
+    """
+    sizes = _granted_counts(status)
+    return _within(job, sizes) if sizes else job
+
+
+def _granted_counts(status: Status) -> ReplicaCounts:
+    if status.admission is not None:
+        return status.admission.sizes
+    return {} if status.phase in LIVE else status.last_sizes
+
+
+def _within(job: Job, sizes: ReplicaCounts) -> Job:
+    wanted = {spec.type: sizes.get(spec.type, spec.replicas) for spec in job.replica_specs}
+    return with_replica_counts(job, {spec.type: min(wanted[spec.type], spec.most) for spec in job.replica_specs})
+
+
+def expected_job(job: Job, status: Status, verdict: Verdict | None) -> Job:
+    """The job with as many replicas as it will have once it has heard the verdict."""
+    if not isinstance(verdict, Admit | Resize) or not verdict.sizes:
+        return granted_job(job, status)
+    return _within(job, {**_granted_counts(status), **verdict.sizes})
+
+
+def largest_job(job: Job) -> Job:
+    """The job with every replica that it may ever have."""
+    return with_replica_counts(job, {spec.type: spec.most for spec in job.replica_specs})
+
+
+def with_replica_counts(job: Job, sizes: ReplicaCounts) -> Job:
+    """The job with other numbers of replicas; what has to be there, or to succeed, is never more than there are."""
+    if all(sizes[spec.type] == spec.replicas for spec in job.replica_specs):
+        return job
+    total = sum(sizes[spec.type] for spec in job.replica_specs)
+    specs = tuple(
+        replace(spec, replicas=sizes[spec.type], min_replicas=min(spec.min_replicas, sizes[spec.type]))
+        for spec in job.replica_specs
+    )
+    counting = job.counting
+    if counting is not None:
+        most = None if counting.min_success is None else min(counting.min_success, total)
+        counting = replace(counting, min_available=min(counting.min_available, total), min_success=most)
+    scheduling = replace(job.scheduling, min_available=min(job.scheduling.min_available, total))
+    return replace(job, replica_specs=specs, counting=counting, scheduling=scheduling)
+
+
+def replica_bounds(job: Job) -> dict[str, tuple[int, int]]:
+    """The fewest replicas of each type with which the gang may run, and the most it may grow to.
+
+    Parameter servers, chiefs and evaluators are all needed; so is worker 0. A minimum of the whole gang
+    (``minAvailable``) that says more than those of the types is made up by the workers; one that says less stands above
+    theirs, as in Volcano: workers may be missing then, all but the first.
+    """
+    wanted, least = job.scheduling.min_available, {spec.type: _least(job, spec) for spec in job.replica_specs}
+    elastic = [spec for spec in job.replica_specs if spec.role not in _WHOLE]
+    # Workers come last in giving up, and first in making up, what the gang's minimum asks beyond that of its types.
+    for spec in sorted(elastic, key=lambda spec: spec.role is not Role.WORKER):
+        missing = wanted - sum(least.values())
+        floor = min(spec.replicas, _first(job, spec)) if missing < 0 else least[spec.type]
+        least[spec.type] = min(spec.replicas, max(floor, least[spec.type] + missing))
+    return {spec.type: (least[spec.type], spec.most) for spec in job.replica_specs}
+
+
+def _least(job: Job, spec: ReplicaSpec) -> int:
+    return spec.replicas if spec.role in _WHOLE else min(spec.replicas, max(_first(job, spec), spec.min_replicas))
+
+
+def _first(job: Job, spec: ReplicaSpec) -> int:
+    """So many that the one whose success is the job's is among them."""
+    deciding = [rule.index for rule in job.success if rule.type == spec.type and rule.index is not None]
+    return 1 + max(deciding, default=0)
+
+
+def resize_restarts(job: Job, before: ReplicaCounts, after: ReplicaCounts) -> bool:
+    """Whether pods that were started among ``before`` replicas cannot go on among ``after``.
+
+    TF_CONFIG stands in the environment of a process and never changes. A sparse one names the parameter servers, so
+    workers may come and go. A dense one names every replica: those who come are unknown to those who are there, and so
+    all start again. Those who leave are missed only where workers talk to each other; with parameter servers they do
+    not (the first operator removed workers from under the others in the same way). Programs that make their own
+    configuration look at the host files, which follow.
+    """
+    if job.tf_config is TFConfigStyle.NONE:
+        return False
+    named = (spec for spec in job.replica_specs if spec.role is not Role.OTHER)
+    changed = [spec for spec in named if before.get(spec.type, 0) != after.get(spec.type, 0)]
+    others = any(spec.role is not Role.WORKER for spec in changed)
+    if others or not changed or job.tf_config is TFConfigStyle.SPARSE:
+        return others
+    servers = any(spec.role is Role.PS and spec.replicas for spec in job.replica_specs)
+    return not servers or any(after.get(spec.type, 0) > before.get(spec.type, 0) for spec in changed)
+
+
+def grows_live(job: Job) -> bool:
+    """Whether workers that come leave those that run undisturbed."""
+    more = {spec.type: spec.replicas + (spec.role not in _WHOLE) for spec in job.replica_specs}
+    return not resize_restarts(job, replica_counts(job), more)
+
+
+NodeCounts = Mapping[str, Mapping[str, int]]
+
+
+def replica_nodes(job: Job, placement: NodeCounts, type_: str) -> tuple[str, ...]:
+    """The nodes of a type's replicas, by index; as many as the placement speaks of."""
+    serving = {node for spec in job.replica_specs if spec.role is Role.PS for node in placement.get(spec.type, ())}
+    counts = placement.get(type_, {})
+    nodes = sorted(counts, key=lambda node: (node not in serving, -counts[node], node))
+    return tuple(node for node in nodes for _ in range(counts[node]))
+
+
+def placement_within(job: Job, placement: NodeCounts, sizes: Mapping[str, int]) -> NodeCounts:
+    """The placement without the seats of those who are too many."""
+    if all(sum(nodes.values()) <= sizes.get(type_, 0) for type_, nodes in placement.items()):
+        return placement
+    return {type_: dict(Counter(replica_nodes(job, placement, type_)[: sizes.get(type_, 0)])) for type_ in placement}
+
+
+def assign_nodes(
+    job: Job, placement: NodeCounts, facts: PodClassification, wanted: Collection[ReplicaId]
+) -> dict[ReplicaId, str]:
+    """The nodes of these replicas, which have none yet: each its own seat if it is free, else any free one of its type.
+
+    ``job`` has its granted size. Replicas that are not asked about have their seats kept. One without a free seat is
+    left out: the scheduler of the cluster finds a node for it.
+    """
+    found: dict[ReplicaId, str] = {}
+    for type_ in {replica.type for replica in wanted} if placement else ():
+        found |= _of_type(job, placement, facts, type_)
+    return {replica: node for replica, node in found.items() if replica in wanted}
+
+
+def _of_type(job: Job, placement: NodeCounts, facts: PodClassification, type_: str) -> dict[ReplicaId, str]:
+    listed = replica_nodes(job, placement, type_)
+    free = Counter(listed)
+    free.subtract(pod.node for replica, pod in facts.current.items() if replica.type == type_ and pod.node)
+    waiting = [replica for replica in job.replicas if replica.type == type_ and _lacks_node(replica, facts)]
+    found: dict[ReplicaId, str] = {}
+    for replica in waiting:
+        if replica.index < len(listed) and free[listed[replica.index]] > 0:
+            found[replica] = listed[replica.index]
+            free[found[replica]] -= 1
+    for replica in waiting:
+        if replica not in found and (node := next((node for node in listed if free[node] > 0), "")):
+            found[replica] = node
+            free[node] -= 1
+    return found
+
+
+def _lacks_node(replica: ReplicaId, facts: PodClassification) -> bool:
+    pod = facts.current.get(replica)
+    return replica not in facts.succeeded if pod is None else not pod.node
+
+
+Sizes = Mapping[str, int]
+
+
+Placement = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admit:
+    """The gang may start, with ``sizes`` pods per type (empty: as many as it wants), on the nodes of ``placement``."""
+
+    placement: Placement = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """The gang waits. ``never``: no change of load will let it start, only a change of the job or of the nodes.
+
+    ``position``: its place in its queue, from 1 (0: it has none).
+    """
+
+    reason: str
+    message: str
+    never: bool = False
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """An admitted gang is to have other ``sizes`` from now on; ``placement`` says where all of its pods then are."""
+
+    sizes: Sizes
+    placement: Placement
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempt:
+    """An admitted gang gives its place up for the gang ``by`` (None: nobody says for whom)."""
+
+    by: JobKey | None
+    message: str
+
+
+# Others give way to a gang that waits for this reason: it is to be put as ``promised`` from then on.
+PREEMPTING: Final = "Preempting"
+
+
+# Only the nodes that the scheduler refused the gang are large enough for it; they are tried again after a while.
+NODES_REFUSED: Final = "NodesRefused"
+
+
+# A ResourceQuota of its namespace has no room for a gang.
+RESOURCE_QUOTA: Final = "ResourceQuotaExceeded"
+
+
+# Its queue takes no jobs from the namespace of a gang.
+NAMESPACE_MISMATCH: Final = "NamespaceMismatch"
+
+
+# The reasons of a wait that no change of load will end.
+UNREADABLE: Final = "Unreadable"
+
+
+NEVER: Final = frozenset({"NeverFits", UNREADABLE})
+
+
+Verdict = Admit | Wait | Resize | Preempt
+
+
+def replica_change_text(job: Job, before: ReplicaCounts, after: ReplicaCounts) -> str:
+    """``goes from 2 to 4 worker``, for every type of which the number changes."""
+    parts = [
+        f"from {before.get(spec.type, 0)} to {after[spec.type]} {spec.type}"
+        for spec in job.replica_specs
+        if before.get(spec.type, 0) != after[spec.type]
+    ]
+    return f"goes {' and '.join(parts)}"
+
+
+def replica_difference_text(asked: Job, sized: Job) -> str:
+    """``3 worker instead of 5``, for every type that has another number of replicas than asked for; "" if none has."""
+    pairs = zip(asked.replica_specs, sized.replica_specs, strict=True)
+    return ", ".join(f"{b.replicas} {a.type} instead of {a.replicas}" for a, b in pairs if a.replicas != b.replicas)

@@ -1,0 +1,94 @@
+"""Field paths, and access to fields of unstructured documents that tolerates any type.
+
+A key with dots or brackets of its own is quoted, in brackets or not (``labels."app.io/name"``), or its dots are
+escaped (``labels.app\\.io/name``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value if it is a mapping, else an empty one."""
+    if type(value) is dict:  # what comes from a file or a cluster: asking for Mapping costs ten times as much
+        return value
+    return value if isinstance(value, Mapping) else {}
+
+
+def value_at(value: object, *keys: str) -> Any:
+    """The value under nested keys, None where the way ends."""
+    for key in keys:
+        value = value.get(key) if type(value) is dict else mapping(value).get(key)
+    return value
+
+
+def list_items(value: object) -> list[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def mappings(value: object) -> list[Mapping[str, Any]]:
+    """The mappings in a list."""
+    return [one for one in list_items(value) if isinstance(one, Mapping)]
+
+
+def text(value: object) -> str:
+    """The value if it is a text, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def texts(value: object) -> dict[str, str]:
+    """The texts in a mapping, as labels are."""
+    return {key: one for key, one in mapping(value).items() if isinstance(key, str) and isinstance(one, str)}
+
+
+def number(value: object) -> int | None:
+    """The value if it is a whole number, else None."""
+    return value if type(value) is int else None
+
+
+FieldPath = tuple[str | int, ...]
+
+_PART: Final = re.compile(
+    r"""
+      \[(?P<index>\d+)\]
+    | \["(?P<key1>[^"]+)"\] | \['(?P<key2>[^']+)'\]
+    | (?P<dot>^|\.)(?: "(?P<key3>[^"]+)" | '(?P<key4>[^']+)' | (?P<plain>(?:\\.|[^.\[\]"'\\])+) )
+    """,
+    re.VERBOSE,
+)
+
+
+def parse_field_path(text: str) -> FieldPath:
+    """The keys and indexes of a path; ValueError says from where it cannot be read."""
+    parts: list[str | int] = []
+    position = 0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if match is None or match["dot"] == ("" if position else "."):
+            raise ValueError(f"cannot read {text[position:]!r} in the path {text!r}")
+        if match["index"]:
+            parts.append(int(match["index"]))
+        else:
+            quoted = match["key1"] or match["key2"] or match["key3"] or match["key4"]
+            parts.append(quoted or re.sub(r"\\(.)", r"\1", match["plain"]))
+        position = match.end()
+    if not parts:
+        raise ValueError("the path is empty")
+    return tuple(parts)
+
+
+def format_field_path(path: FieldPath) -> str:
+    """The text that ``parse_field_path`` reads back."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif re.search(r"[.\[\]\"'\\]", part):
+            text += f'["{part}"]'
+        else:
+            text += f".{part}" if text else part
+    return text

@@ -1,0 +1,326 @@
+"""The internal job: what every dialect is parsed into and all decisions are made on.
+
+Words are those of the field: a job has replica specs (TFJob) = tasks (Volcano); each has a *type* (``worker``) and
+replicas with an index; ``worker-1`` is a replica. What differs between the dialects is data here, never a branch in the
+code that decides: restart behaviour is a list of rules, success a list of conditions, running a threshold.
+Times are seconds (epoch when absolute).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from tf_dist.core.api.gang_scheduler import GangScheduler
+
+
+class Event(StrEnum):
+    """What may happen to a job, derived from what is there, never from a watch event."""
+
+    POD_FAILED = "PodFailed"
+    POD_EVICTED = "PodEvicted"
+    POD_PENDING = "PodPending"
+    NODE_LOST = "NodeLost"
+    TASK_COMPLETED = "TaskCompleted"
+    TASK_FAILED = "TaskFailed"
+    UNKNOWN = "Unknown"
+
+
+class Action(StrEnum):
+    """What a policy may answer to an event."""
+
+    RESTART_POD = "RestartPod"
+    RESTART_TASK = "RestartTask"
+    RESTART_JOB = "RestartJob"
+    ABORT_JOB = "AbortJob"
+    RESUME_JOB = "ResumeJob"
+    COMPLETE_JOB = "CompleteJob"
+    TERMINATE_JOB = "TerminateJob"
+    FAIL_JOB = "FailJob"
+    IGNORE = "Ignore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCodes:
+    """A set of exit codes: inclusive ranges, whether "no exit code known" belongs to it, and what OOMKilled means.
+
+    ``oom``: True: an out-of-memory kill always belongs, False: never, None: its code (137) decides.
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    unknown: bool = False
+    oom: bool | None = None
+
+    def __contains__(self, exit_: tuple[int | None, bool]) -> bool:
+        """Whether (exit code or None, killed for memory) is in the set."""
+        code, out_of_memory = exit_
+        if out_of_memory and self.oom is not None:
+            return self.oom
+        if code is None:
+            return self.unknown
+        return any(low <= code <= high for low, high in self.ranges)
+
+
+ANY_EXIT = ExitCodes(ranges=((-(2**31), 2**31),), unknown=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One row of the policy table: when one of ``events`` happens (with such an exit code), do ``action``.
+
+    ``timeout``: the event must have lasted so many seconds (PodPending needs one to mean anything). ``index``: only for
+    that replica of the group (None: for all).
+    """
+
+    events: frozenset[Event]
+    action: Action
+    codes: ExitCodes = ANY_EXIT
+    timeout: float = 0.0
+    index: int | None = None
+
+
+Document = Mapping[str, Any]
+
+MAX_REPLICAS: Final = 100_000
+"""So many pods a job may have, of all its types together: more than any cluster runs, and each costs time in a pass."""
+
+
+class Dialect(StrEnum):
+    """The document formats understood; the value is the ``apiVersion`` (with the kind where that is ambiguous)."""
+
+    TFJOB_V1 = "kubeflow.org/v1"
+    TFJOB_V1ALPHA1 = "kubeflow.org/v1alpha1"
+    VOLCANO = "batch.volcano.sh/v1alpha1"
+
+    @property
+    def kind(self) -> str:
+        """The document's ``kind``."""
+        return "Job" if self is Dialect.VOLCANO else "TFJob"
+
+
+class Role(StrEnum):
+    """What a replica is to TensorFlow; the value is its task type in TF_CONFIG."""
+
+    CHIEF = "chief"
+    MASTER = "master"
+    PS = "ps"
+    WORKER = "worker"
+    EVALUATOR = "evaluator"
+    OTHER = ""
+
+    @property
+    def leads(self) -> bool:
+        """Whether a replica of this role decides the job's success where there is one (chief, master)."""
+        return self in (Role.CHIEF, Role.MASTER)
+
+
+class CleanPodPolicy(StrEnum):
+    """Which pods go when a job has finished."""
+
+    ALL = "All"
+    RUNNING = "Running"
+    NONE = "None"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReplicaId:
+    """One replica of a job: ``worker-1``."""
+
+    type: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.type}-{self.index}"
+
+
+class JobKey(NamedTuple):
+    """A job's place in a cluster."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessRule:
+    """The job has succeeded when the replica ``index`` of ``type`` (None: every replica of it) has."""
+
+    type: str
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionByCounts:
+    """Volcano's way to end a job: by counting pods once they have all finished.
+
+    ``min_available``: so many must have succeeded; ``min_success``: so many successes complete the job at once.
+    """
+
+    min_available: int
+    min_success: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependency:
+    """Pods of a task wait until the named tasks have come up (Volcano ``dependsOn``); ``any`` of them or all."""
+
+    on: tuple[str, ...]
+    any: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSpec:
+    """One group of equal replicas.
+
+    ``name`` is the document's own key (``Worker``, ``PS``, a Volcano task name), ``type`` the form used in names and
+    labels. ``min_replicas``: fewer may not start (== replicas: not elastic); ``max_replicas``: it may grow to so many
+    (None: not beyond ``replicas``); what follows for the gang says ``core.sizes``. ``template`` is the pod template
+    (v1: with the port that its defaulter adds); ``container`` the one that trains: it gets TF_CONFIG and its exit code
+    counts. ``last_exit_counts``: how its container ended before the kubelet restarted it is judged too (v1alpha1).
+    ``container_restarts``: so many restarts by the kubelet, over all replicas, are the event TaskFailed (Volcano; None:
+    never). ``server_image``: the pod runs the standard gRPC server, from this image, instead of a program of the user's
+    ("": it does not).
+    """
+
+    name: str
+    type: str
+    role: Role
+    replicas: int
+    min_replicas: int
+    max_replicas: int | None = None
+    template: Document
+    container: str
+    port: int = 2222
+    pod_restart_policy: str = "Never"
+    rules: tuple[Rule, ...] = ()
+    depends: Dependency | None = None
+    server_image: str = ""
+    last_exit_counts: bool = False
+    container_restarts: int | None = None
+
+    @property
+    def most(self) -> int:
+        """How many there may ever be at once."""
+        return self.replicas if self.max_replicas is None else max(self.replicas, self.max_replicas)
+
+
+class TFConfigStyle(StrEnum):
+    """How TF_CONFIG is made; NONE where the job makes its own."""
+
+    V1ALPHA1 = "v1alpha1"
+    V1 = "v1"
+    SPARSE = "sparse"
+    VOLCANO = "volcano"
+    NONE = "none"
+
+
+class ServiceStyle(StrEnum):
+    """Which headless services give replicas their names: one each, one for the job, or none."""
+
+    PER_REPLICA = "per-replica"
+    PER_JOB = "per-job"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugins:
+    """Volcano's job plugins that tf-dist plays: index variables, host files, and what the svc plugin publishes."""
+
+    env: bool = False
+    svc: bool = False
+    publish_not_ready: bool = False
+    network_policy: bool = True
+    hosts_env: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """What admission needs: the gang's minimum, its queue and priority, and how long it may stay unscheduled.
+
+    ``timeout``: seconds (None or 0: the default, see ``core.requeue``); ``recovery_timeout`` too (``core.recovery``).
+    ``gang``: who decides about the gang (None: the job names none, and its driver's default holds).
+    """
+
+    min_available: int
+    queue: str = ""
+    priority_class: str = ""
+    scheduler_name: str = ""
+    timeout: float | None = None
+    recovery_timeout: float | None = None
+    gang: GangScheduler | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Pause before the n-th restart of a replica: none at first, then ``base`` doubling up to ``cap`` seconds.
+
+    A replica that ran ``healthy`` seconds starts counting afresh (the kubelet's own rule and figures).
+    """
+
+    base: float = 10.0
+    cap: float = 300.0
+    healthy: float = 600.0
+
+    def delay(self, restarts: int) -> float:
+        """Seconds to wait before restart number ``restarts`` (1, 2, …)."""
+        return 0.0 if restarts <= 1 else min(self.cap, self.base * 2.0 ** min(restarts - 2, 30))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPolicy:
+    """Limits and housekeeping of a run.
+
+    ``max_restarts`` bounds restarts after failures (None: no bound), those by the kubelet inside a pod included when
+    ``container_restarts_count`` says so. ``max_disruptions``: see ``core.disruptions`` (None: the default).
+    ``active_deadline`` and ``ttl`` are seconds.
+    """
+
+    clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
+    max_restarts: int | None = None
+    max_disruptions: int | None = None
+    container_restarts_count: bool = True
+    active_deadline: float | None = None
+    ttl: float | None = None
+    suspend: bool = False
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as decided on: identity, replica specs in document order, and policies.
+
+    ``running_types``: the job counts as running when a replica of one of these runs (empty: when ``min_available``
+    pods do). ``runtime_id``: the part of v1alpha1 names that tells two runs apart.
+    """
+
+    dialect: Dialect
+    key: JobKey
+    uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    replica_specs: tuple[ReplicaSpec, ...]
+    rules: tuple[Rule, ...] = ()
+    success: tuple[SuccessRule, ...] = ()
+    counting: CompletionByCounts | None = None
+    running_types: tuple[str, ...] = ()
+    run_policy: RunPolicy = field(default_factory=RunPolicy)
+    scheduling: Scheduling
+    tf_config: TFConfigStyle = TFConfigStyle.V1
+    services: ServiceStyle = ServiceStyle.PER_REPLICA
+    plugins: Plugins = field(default_factory=Plugins)
+    volumes: tuple[Document, ...] = ()
+    runtime_id: str = ""
+    managed_elsewhere: bool = False
+
+    def spec(self, type_: str) -> ReplicaSpec | None:
+        """The replica spec of a type, None if the job has none."""
+        return next((spec for spec in self.replica_specs if spec.type == type_), None)
+
+    @property
+    def replicas(self) -> tuple[ReplicaId, ...]:
+        """Every replica the job wants, in document order."""
+        return tuple(ReplicaId(spec.type, index) for spec in self.replica_specs for index in range(spec.replicas))

@@ -1,0 +1,113 @@
+"""Lookups in the lifecycle policy table: what to do about an event. The rows come from the job.
+
+A task's own rows go before the job's, and the first that matches wins. What no row answers has a default: a replica
+that was taken away comes back, everything else is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tf_dist.core.api.job import Action, Event, Job, ReplicaSpec, Rule
+from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events
+from tf_dist.core.api.status import Status
+from tf_dist.core.api.timestamps import round_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDecision:
+    """What to do about an occurrence. ``due``: not yet, look again then."""
+
+    action: Action
+    due: float | None = None
+
+
+DecidedEvents = list[tuple[PodEvent, PolicyDecision]]
+
+NO_ACTION: Final = PolicyDecision(action=Action.IGNORE)
+
+_DEFAULTS: Final[Mapping[Event, PolicyDecision]] = {
+    Event.POD_EVICTED: PolicyDecision(action=Action.RESTART_POD),
+    Event.NODE_LOST: PolicyDecision(action=Action.RESTART_POD),
+}
+
+# Where several things happened at once: the gravest answer is given, then the others have no object any more.
+# What is not listed (Ignore; ResumeJob, which means something to a stopped job only) changes nothing.
+SEVERITY: Final = (
+    Action.FAIL_JOB,
+    Action.TERMINATE_JOB,
+    Action.ABORT_JOB,
+    Action.COMPLETE_JOB,
+    Action.RESTART_JOB,
+    Action.RESTART_TASK,
+    Action.RESTART_POD,
+)
+
+_RESTARTS: Final = frozenset({Action.RESTART_JOB, Action.RESTART_TASK, Action.RESTART_POD})
+
+# An eviction that leaves the pod behind as Failed is an eviction first; rows for failures still see it.
+_ALSO: Final[Mapping[Event, tuple[Event, ...]]] = {
+    Event.POD_EVICTED: (Event.POD_EVICTED, Event.POD_FAILED),
+    Event.NODE_LOST: (Event.NODE_LOST, Event.POD_EVICTED),
+}
+
+
+def decide_action(job: Job, occurrence: PodEvent, now: float) -> PolicyDecision:
+    """The answer to an occurrence at this time."""
+    for event in _ALSO.get(occurrence.event, (occurrence.event,)):
+        if event is Event.POD_FAILED and occurrence.exit is None:
+            continue
+        for rule in _rules(job, occurrence):
+            if _matches(rule, event, occurrence):
+                return _answer(rule, occurrence, now)
+    return _default(occurrence)
+
+
+def _default(occurrence: PodEvent) -> PolicyDecision:
+    return _DEFAULTS.get(occurrence.event, NO_ACTION)
+
+
+def policy_may_restart(job: Job, spec: ReplicaSpec) -> bool:
+    """Whether a policy that waits for its timeout may yet restart a replica that has failed and was not restarted."""
+    waiting = (rule for rule in (*spec.rules, *job.rules) if rule.timeout > 0 and rule.action in _RESTARTS)
+    return any(not rule.events.isdisjoint(_ALSO[Event.POD_EVICTED]) for rule in waiting)
+
+
+def next_policy_timeout(job: Job, status: Status, facts: PodClassification, now: float) -> float | None:
+    """When the earliest policy that waits for its timeout must be looked at again."""
+    dues = (decide_action(job, occurrence, now).due for occurrence in derive_events(job, status, facts))
+    return min((due for due in dues if due is not None), default=None)
+
+
+def _rules(job: Job, occurrence: PodEvent) -> Iterator[Rule]:
+    yield from occurrence.spec.rules
+    yield from job.rules
+
+
+def _matches(rule: Rule, event: Event, occurrence: PodEvent) -> bool:
+    if event not in rule.events:
+        return False
+    if rule.index is not None and (occurrence.replica is None or occurrence.replica.index != rule.index):
+        return False
+    if event is Event.POD_PENDING:
+        return rule.timeout > 0
+    if event is Event.POD_FAILED and occurrence.exit is not None:
+        return (occurrence.exit.code, occurrence.exit.out_of_memory) in rule.codes
+    return True
+
+
+def _answer(rule: Rule, occurrence: PodEvent, now: float) -> PolicyDecision:
+    # A kubelet's clock may be ahead: without a timeout there is nothing to wait for.
+    timed = occurrence.since is not None and rule.timeout > 0
+    due = round_time((occurrence.since or 0.0) + rule.timeout) if timed else None
+    if due is not None and now < due:
+        return PolicyDecision(action=Action.IGNORE, due=due)
+    if rule.action is Action.RESUME_JOB:
+        return _default(occurrence)
+    if occurrence.handled and rule.action in (Action.RESTART_POD, Action.RESTART_TASK):
+        return NO_ACTION
+    if rule.action is Action.RESTART_POD and occurrence.replica is None:
+        return PolicyDecision(action=Action.RESTART_TASK)
+    return PolicyDecision(action=rule.action)

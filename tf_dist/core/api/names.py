@@ -1,0 +1,237 @@
+"""Names, labels and annotations of jobs, pods and services, and label selectors.
+
+Every object carries tf-dist's own labels; the dialect's own sets (those of the systems it replaces, old and new)
+come on top, so that users' selectors go on working.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from tf_dist.core.api.fieldpath import list_items, mapping, mappings
+from tf_dist.core.api.job import Dialect, Document, Job, ReplicaId, ReplicaSpec, Role, ServiceStyle
+
+OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
+
+LABEL_NAME: Final = "([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]"
+_PREFIX: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+LABEL_KEY: Final = f"({_PREFIX}/)?{LABEL_NAME}"
+LONGEST_VALUE: Final = 63
+LONGEST_PREFIX: Final = 253
+LONGEST_KEY: Final = LONGEST_PREFIX + 1 + LONGEST_VALUE
+
+_KEY: Final = re.compile(LABEL_KEY)
+_VALUE: Final = re.compile(LABEL_NAME)
+_SHOWN: Final = 3
+
+
+def is_label_key(text: str) -> bool:
+    """Whether it is a qualified name: of a label or an annotation, with or without a DNS subdomain before it."""
+    return text.find("/") <= LONGEST_PREFIX and len(text) <= LONGEST_KEY and _KEY.fullmatch(text) is not None
+
+
+def is_label_value(text: str) -> bool:
+    """Whether a label may have it."""
+    return not text or _VALUE.fullmatch(text) is not None
+
+
+class Requirement(NamedTuple):
+    """One rule of a label selector."""
+
+    key: str
+    operator: str
+    values: frozenset[str]
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels fulfil it; a missing label satisfies NotIn."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+        return self.key not in labels
+
+    def __str__(self) -> str:
+        """As kubectl writes it."""
+        match self.operator:
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+            case "In" if len(self.values) == 1:
+                return f"{self.key}={next(iter(self.values))}"
+        return f"{self.key} {self.operator.lower()} ({_first(sorted(self.values), ', ')})"
+
+
+Requirements = tuple[Requirement, ...]
+"""All rules of a selector; labels match if every one of them holds."""
+
+
+def requirements(selector: object) -> Requirements:
+    """What a stored selector asks for. One without rules matches everything."""
+    stated = mapping(selector)
+    equal = (Requirement(str(key), "In", frozenset({str(v)})) for key, v in mapping(stated.get("matchLabels")).items())
+    return (*equal, *map(_requirement, mappings(stated.get("matchExpressions"))))
+
+
+def _requirement(rule: Mapping[str, Any]) -> Requirement:
+    values = frozenset(map(str, list_items(rule.get("values"))))
+    return Requirement(str(rule.get("key")), str(rule.get("operator")), values)
+
+
+def selector_text(rules: Requirements) -> str:
+    """A selector as kubectl writes it, no longer than a line has room for."""
+    return _first(list(map(str, rules)), ",")
+
+
+def _first(parts: list[str], between: str) -> str:
+    more = [f"and {len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []
+    return between.join([*parts[:_SHOWN], *more])
+
+
+JOB_UID: Final = "tf-dist.dev/job-uid"
+JOB_NAME: Final = "tf-dist.dev/job-name"
+REPLICA_TYPE: Final = "tf-dist.dev/replica-type"
+REPLICA_INDEX: Final = "tf-dist.dev/replica-index"
+ATTEMPT: Final = "tf-dist.dev/attempt"
+# Of a node: the machine of an embedded cluster. It stands for as many hosts as its pods ask for.
+EMULATED: Final = "tf-dist.dev/emulated"
+
+SYSTEM_NAMESPACE: Final = "tf-dist-system"  # where all drivers of a cluster meet
+
+ANNOTATION_PREFIX: Final = "tf-dist.dev/"
+SUSPEND: Final = "tf-dist.dev/suspend"
+RESUME_ATTEMPT: Final = "tf-dist.dev/resume-attempt"
+DRIVER: Final = "tf-dist.dev/driver"  # on a job: who drives it; on a Lease: what kind of driver holds it
+MIN_WORKERS: Final = "tf-dist.dev/min-workers"
+MAX_WORKERS: Final = "tf-dist.dev/max-workers"
+WORKDIR: Final = "tf-dist.dev/workdir"  # on a job: the folder of containers that name none, on a local node
+TOPOLOGY: Final = "tf-dist.dev/topology"  # on a job: the node label in whose value its nodes are to agree
+TOPOLOGY_REQUIRED: Final = "tf-dist.dev/topology-required"  # "true": or else it waits
+QUEUE: Final = "tf-dist.dev/queue"  # a label of a job: the queue it is in
+GANG_SCHEDULER: Final = "tf-dist.dev/gang-scheduler"  # on a job: who decides when it starts
+EXPECTED_DURATION: Final = "tf-dist.dev/expected-duration"  # on a job: seconds, or 1h30m
+RECOVERY_TIMEOUT: Final = "tf-dist.dev/recovery-timeout"  # on a job: seconds, or 5m; see ``core.recovery``
+MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"  # on a job: see ``core.disruptions``
+
+_ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def short_hash(*parts: object, length: int = 5) -> str:
+    """A few characters [0-9a-z] that depend on every part: where the originals roll dice, a name must be derivable."""
+    number = int.from_bytes(hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:16])
+    characters = []
+    for _ in range(length):
+        number, digit = divmod(number, len(_ALPHABET))
+        characters.append(_ALPHABET[digit])
+    return "".join(characters)
+
+
+def replica_name(job: Job, replica: ReplicaId) -> str:
+    """The stable name of a replica, without attempt: that of its service, and of its pod but for v1alpha1."""
+    if job.dialect is Dialect.TFJOB_V1ALPHA1:
+        return f"{job.key.name[:40]}-{replica.type}-{job.runtime_id}-{replica.index}"
+    return f"{job.key.name}-{replica.type}-{replica.index}"
+
+
+def pod_name(job: Job, replica: ReplicaId, attempt: str) -> str:
+    """The name of a replica's pod. v1alpha1 pods end in five characters, which here depend on the attempt."""
+    name = replica_name(job, replica)
+    if job.dialect is Dialect.TFJOB_V1ALPHA1:
+        return f"{name}-{short_hash(job.uid, replica, attempt)}"
+    return name
+
+
+def replica_host(job: Job, replica: ReplicaId) -> str:
+    """The DNS name under which the replica's peers reach it, in the form of its dialect's TF_CONFIG."""
+    name = replica_name(job, replica)
+    if job.services is ServiceStyle.PER_JOB:
+        short = f"{name}.{job.key.name}"
+        return short if job.dialect is Dialect.VOLCANO else f"{short}.{job.key.namespace}.svc"
+    return name if job.dialect is Dialect.TFJOB_V1ALPHA1 else f"{name}.{job.key.namespace}.svc"
+
+
+def endpoint(job: Job, spec: ReplicaSpec, index: int) -> str:
+    """``host:port`` of a replica's TensorFlow server."""
+    return f"{replica_host(job, ReplicaId(spec.type, index))}:{spec.port}"
+
+
+def job_labels(job: Job) -> dict[str, str]:
+    """The labels that all objects of the job share; a selector of its pods."""
+    return {JOB_UID: job.uid, JOB_NAME: job.key.name}
+
+
+def owned_by_key(namespace: str, uid: str) -> str:
+    """What the objects of a job are indexed by."""
+    return f"{namespace}/{uid}"
+
+
+def owner_key(stored: Document) -> str:
+    """The ``owned_by_key`` of the job whose object this is, "" for none.
+
+    The label alone says nothing: any user may write it, in any namespace. The object's controller has to be that job,
+    and then it is in the job's namespace, or the garbage collector takes it.
+    """
+    metadata = stored["metadata"]
+    uid = (metadata.get("labels") or {}).get(JOB_UID)
+    owners = metadata.get("ownerReferences") or () if uid else ()
+    controlled = any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+    return owned_by_key(metadata.get("namespace") or "", str(uid)) if controlled else ""
+
+
+def replica_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    """All labels of a replica but the attempt: tf-dist's own and its dialect's."""
+    own = {**job_labels(job), REPLICA_TYPE: spec.type, REPLICA_INDEX: str(index)}
+    match job.dialect:
+        case Dialect.TFJOB_V1:
+            return own | _v1_labels(job, spec, index)
+        case Dialect.TFJOB_V1ALPHA1:
+            return own | _v1alpha1_labels(job, spec, index)
+        case Dialect.VOLCANO:
+            return own | _volcano_labels(job, spec, index)
+
+
+def _v1_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    """The set of training-operator 1.6 and later, and the one before it."""
+    common = {"job-name": job.key.name, "replica-type": spec.type, "replica-index": str(index)}
+    if _is_master(job, spec, index):
+        common["job-role"] = "master"
+    current = {f"training.kubeflow.org/{key}": value for key, value in common.items()}
+    current["training.kubeflow.org/operator-name"] = "tfjob-controller"
+    legacy = {"group-name": "kubeflow.org", "tf-job-name": job.key.name, "controller-name": "tf-operator"}
+    return current | common | legacy
+
+
+def _is_master(job: Job, spec: ReplicaSpec, index: int) -> bool:
+    if any(other.role.leads for other in job.replica_specs):
+        return spec.role.leads
+    return spec.role is Role.WORKER and index == 0
+
+
+def _v1alpha1_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    return {
+        "kubeflow.org": "",
+        "job_type": spec.name,
+        "runtime_id": job.runtime_id,
+        "tf_job_name": job.key.name,
+        "task_index": str(index),
+    }
+
+
+def _volcano_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    return {
+        "volcano.sh/job-name": job.key.name,
+        "volcano.sh/job-namespace": job.key.namespace,
+        "volcano.sh/task-spec": spec.name,
+        "volcano.sh/task-index": str(index),
+        "volcano.sh/queue-name": job.scheduling.queue,
+    }
+
+
+TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"
+"""The ``managedBy`` of the controller whose jobs tf-dist runs."""

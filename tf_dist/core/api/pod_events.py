@@ -1,0 +1,240 @@
+"""Classification of a job's pods, the events derived from it, and the sentences that describe them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.api.pods import POD_DELETED, Disruption, Exit, PodPhase, PodView
+from tf_dist.core.api.status import NO_PODS, Counts, Status
+
+
+@dataclass(frozen=True, slots=True)
+class PodClassification:
+    """``current``: the pod of the present attempt of each replica; ``stale``: every other pod of the job.
+
+    ``gone``: the pod that a replica without one has had, as it was seen last, if it is still remembered.
+    """
+
+    current: Mapping[ReplicaId, PodView]
+    stale: tuple[PodView, ...]
+    counts: Mapping[str, Counts]
+    succeeded: frozenset[ReplicaId]
+    gone: Mapping[ReplicaId, PodView] = field(default_factory=dict)
+
+    def count(self, type_: str) -> Counts:
+        """Pods of a type by what they do."""
+        return self.counts.get(type_, NO_PODS)
+
+    def total(self) -> Counts:
+        """Pods of the whole job by what they do."""
+        every = list(self.counts.values())
+        return Counts(
+            pending=sum(c.pending for c in every),
+            running=sum(c.running for c in every),
+            ready=sum(c.ready for c in every),
+            succeeded=sum(c.succeeded for c in every),
+            failed=sum(c.failed for c in every),
+            terminating=sum(c.terminating for c in every),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEvent:
+    """An event of the policy table: what, to which task and replica, how it ended, since when.
+
+    ``handled``: the kubelet has restarted the container already, so a restart needs nothing more. ``disruption``: what
+    took the pod away; then it is no failure, and is not charged as one.
+    """
+
+    event: Event
+    spec: ReplicaSpec
+    replica: ReplicaId | None = None
+    exit: Exit | None = None
+    since: float | None = None
+    handled: bool = False
+    disruption: Disruption | None = None
+
+
+def classify_pods(
+    job: Job, status: Status, pods: tuple[PodView, ...], departed: tuple[PodView, ...] = ()
+) -> PodClassification:
+    """Sort the pods of a job into current and stale, and count."""
+    sizes = {spec.type: spec for spec in job.replica_specs}
+    current: dict[ReplicaId, PodView] = {}
+    stale: list[PodView] = []
+    for pod in pods:
+        replica = pod.replica
+        spec = sizes.get(replica.type)
+        outdated = spec is None or replica.index >= spec.replicas or pod.attempt != status.attempts.label(replica)
+        # Two pods for one replica cannot come from this driver; whoever made the second, one of them must go.
+        if outdated or replica in current:
+            stale.append(pod)
+        else:
+            current[replica] = pod
+    succeeded = frozenset(replica for replica, pod in current.items() if _succeeded(pod, sizes[replica.type]))
+    kept = frozenset(r for r in status.succeeded if r.type in sizes and r.index < sizes[r.type].replicas)
+    gone = {
+        pod.replica: pod
+        for pod in departed
+        if pod.replica not in current and pod.attempt == status.attempts.label(pod.replica)
+    }
+    return PodClassification(current, tuple(stale), _count(job, current, kept | succeeded), kept | succeeded, gone)
+
+
+def _succeeded(pod: PodView, spec: ReplicaSpec) -> bool:
+    """Whether the replica has done its work. One that was told to stop and then exits with 0 has only been polite."""
+    if pod.deleting:
+        return False
+    if pod.phase is PodPhase.SUCCEEDED:
+        return True
+    return spec.last_exit_counts and pod.last_exit is not None and pod.last_exit.code == 0
+
+
+def _count(job: Job, current: Mapping[ReplicaId, PodView], succeeded: frozenset[ReplicaId]) -> dict[str, Counts]:
+    tallies: dict[str, list[int]] = {spec.type: [0, 0, 0, 0, 0, 0] for spec in job.replica_specs}
+    for replica, pod in current.items():
+        tally = tallies[replica.type]
+        if replica in succeeded:
+            continue
+        # A pod that was told to stop ends with a signal: that is no failure of the replica.
+        if pod.deleting:
+            tally[5] += 1
+        elif pod.phase is PodPhase.FAILED:
+            tally[4] += 1
+        elif pod.phase is PodPhase.RUNNING:
+            tally[1] += 1
+            tally[2] += pod.ready
+        else:
+            tally[0] += 1
+    for replica in succeeded:
+        tallies[replica.type][3] += 1
+    return {
+        type_: Counts(pending=t[0], running=t[1], ready=t[2], succeeded=t[3], failed=t[4], terminating=t[5])
+        for type_, t in tallies.items()
+    }
+
+
+def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
+    """Everything that has happened to the present attempt and has not been answered yet, in document order.
+
+    An answer changes the attempt (or ends the job), so an event is gone once it has been answered.
+    """
+    for spec in job.replica_specs:
+        for index in range(spec.replicas):
+            replica = ReplicaId(spec.type, index)
+            if replica not in facts.succeeded:
+                yield from _of_replica(spec, replica, facts, seen=replica in status.seen)
+        yield from _of_task(spec, facts)
+    yield from _of_gang(job, facts)
+
+
+def _of_replica(spec: ReplicaSpec, replica: ReplicaId, facts: PodClassification, *, seen: bool) -> Iterator[PodEvent]:
+    pod = facts.current.get(replica)
+    if pod is None:
+        if seen:
+            last = facts.gone.get(replica)
+            taken = last.disruption if last is not None else None
+            taken = taken or Disruption(POD_DELETED, node=last.node if last is not None else "")
+            yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=taken)
+    elif pod.phase is PodPhase.FAILED and not (pod.deleting and pod.disruption is not None):
+        event = Event.POD_EVICTED if pod.evicted else Event.POD_FAILED
+        since = pod.exit.finished_at if pod.exit else None
+        taken = pod.disruption if pod.evicted else None
+        yield PodEvent(event=event, spec=spec, replica=replica, exit=pod.exit, since=since, disruption=taken)
+    elif pod.node_lost:
+        yield PodEvent(event=Event.NODE_LOST, spec=spec, replica=replica, disruption=pod.disruption)
+    elif pod.deleting:
+        # However it ends in its grace period: it was told to. One that was on its way out when it came in sight (scaled
+        # away, and wanted again) is no disruption.
+        if seen:
+            yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=pod.disruption)
+    elif pod.phase is PodPhase.PENDING:
+        yield PodEvent(event=Event.POD_PENDING, spec=spec, replica=replica, since=pod.created_at)
+    elif spec.last_exit_counts and pod.last_exit is not None:
+        yield PodEvent(event=Event.POD_FAILED, spec=spec, replica=replica, exit=pod.last_exit, handled=True)
+
+
+def _of_task(spec: ReplicaSpec, facts: PodClassification) -> Iterator[PodEvent]:
+    if spec.replicas and facts.count(spec.type).succeeded == spec.replicas:
+        yield PodEvent(event=Event.TASK_COMPLETED, spec=spec)
+    if spec.container_restarts is not None:
+        restarts = sum(pod.restarts for pod in facts.current.values() if pod.replica.type == spec.type)
+        if restarts and restarts >= spec.container_restarts:
+            yield PodEvent(event=Event.TASK_FAILED, spec=spec)
+
+
+def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
+    """Volcano's Unknown: part of the gang runs while another part cannot be placed."""
+    stuck = next((pod for pod in facts.current.values() if pod.unschedulable), None)
+    if stuck is not None and any(counts.running for counts in facts.counts.values()):
+        spec = job.spec(stuck.replica.type)
+        if spec is not None:
+            yield PodEvent(event=Event.UNKNOWN, spec=spec, replica=stuck.replica, since=stuck.created_at)
+
+
+def training_specs(job: Job) -> tuple[ReplicaSpec, ...]:
+    """The replica specs whose end ends the job: all but parameter servers, which serve until they are stopped."""
+    return tuple(spec for spec in job.replica_specs if spec.role is not Role.PS) or job.replica_specs
+
+
+_SIGNAL_BASE: Final = 128
+
+
+def signal_name(code: int | None) -> str:
+    """The signal that an exit code of 128+n (or -n) stands for, "" for none."""
+    number = 0 if code is None else code - _SIGNAL_BASE if code > _SIGNAL_BASE else -code
+    return signal.Signals(number).name if number in {*signal.Signals} else ""
+
+
+def exit_text(exit_: Exit | None) -> str:
+    """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have words of their own."""
+    if exit_ is None or (exit_.code is None and not exit_.reason):
+        return "failed without an exit code"
+    if exit_.out_of_memory:
+        return f"was killed for its memory (OOMKilled, code {exit_.code})"
+    if exit_.code is None:
+        return f"failed: {exit_.reason}"
+    name = signal_name(exit_.code)
+    special = exit_.reason if exit_.reason not in ("", "Error", "Completed") else ""
+    detail = ", ".join(part for part in (name, special) if part)
+    return f"exited with code {exit_.code}" + (f" ({detail})" if detail else "")
+
+
+def join_names(things: Sequence[object], most: int = 3) -> str:
+    """The first few things by name, and how many more there are."""
+    more = len(things) - most
+    return ", ".join(map(str, things[:most])) + (f" and {more} more" if more > 0 else "")
+
+
+def describe_event(job: Job, occurrence: PodEvent) -> str:
+    """One sentence about an occurrence, without a full stop."""
+    who = str(occurrence.replica) if occurrence.replica else occurrence.spec.name
+    match occurrence.event:
+        case Event.POD_FAILED:
+            return f"{who} {exit_text(occurrence.exit)}"
+        case Event.POD_EVICTED:
+            if occurrence.disruption is not None:
+                return f"{who} {occurrence.disruption}"
+            said = ": ".join(filter(None, (exit_.reason, exit_.message))) if (exit_ := occurrence.exit) else ""
+            return f"{who} was evicted" + (f" ({said})" if said else "")
+        case Event.NODE_LOST:
+            return f"{who} {occurrence.disruption or 'is lost with its node'}"
+        case Event.POD_PENDING:
+            return f"{who} has been pending for longer than its policy allows"
+        case Event.TASK_COMPLETED:
+            return f"all {occurrence.spec.replicas} {who} replicas succeeded"
+        case Event.TASK_FAILED:
+            return f"the containers of {who} were restarted too often (maxRetry={occurrence.spec.container_restarts})"
+        case Event.UNKNOWN:
+            return f"{who} cannot be scheduled while other replicas of {job.key.name} run"
+
+
+def describe_events(job: Job, occurrences: Iterable[PodEvent], most: int = 3) -> str:
+    """The first few of several occurrences, and how many more there are."""
+    sentences = [describe_event(job, occurrence) for occurrence in occurrences]
+    more = len(sentences) - most
+    return "; ".join(sentences[:most]) + (f"; and {more} more" if more > 0 else "")

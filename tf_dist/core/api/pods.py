@@ -1,0 +1,333 @@
+"""Pods and nodes reduced to what decisions need, and what disrupted a pod.
+
+They spend nothing of ``backoffLimit`` or ``maxRetry``, are counted apart and by cause, and have a bound of their own
+(annotation ``tf-dist.dev/max-disruptions``), so that a controller that deletes every new pod does not do so for ever.
+Reasons are those of the pod condition ``DisruptionTarget`` and of pods that a kubelet has ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import mapping, mappings, number, text, texts
+from tf_dist.core.api.job import Job, ReplicaId
+from tf_dist.core.api.timestamps import parse_time
+
+DISRUPTIONS_EXCEEDED: Final = "MaxDisruptionsExceeded"
+POD_DELETED: Final = "Deleted"
+NODE_LOST: Final = "NodeLost"
+# A controller sets the condition with a reason of its own.
+OTHER_DISRUPTION: Final = "DisruptionTarget"
+
+# Where a job does not say how many it takes: a drain may take every pod of it, and long jobs see many drains.
+_PER_REPLICA: Final = 10
+_AT_LEAST: Final = 100
+
+CONDITION_REASONS: Final[Mapping[str, str]] = {
+    "EvictionByEvictionAPI": "was evicted{node} through the Eviction API",
+    "PreemptionByScheduler": "was preempted{node} by the cluster's scheduler",
+    "DeletionByTaintManager": "was evicted{node}, whose taints it does not tolerate (any more)",
+    "DeletionByPodGC": "was removed{node} by the garbage collector of pods: the node is gone, or out of service",
+    "TerminationByKubelet": "was ended{node} by the kubelet",
+}
+_TEXTS: Final[Mapping[str, str]] = {
+    **CONDITION_REASONS,
+    POD_DELETED: "was deleted{node}, not by tf-dist",
+    NODE_LOST: "is lost{node}",
+    OTHER_DISRUPTION: "was disrupted{node}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Disruption:
+    """What took a pod away: the reason in a word, what was said about it, and the node it was on ("": unknown)."""
+
+    reason: str
+    message: str = ""
+    node: str = ""
+
+    def __str__(self) -> str:
+        """``was evicted from node n1 through the Eviction API``."""
+        where = f" with node {self.node}" if self.reason == NODE_LOST else f" from node {self.node}"
+        where = where if self.node else ""
+        known = _TEXTS.get(self.reason)
+        # Any other reason is the words of a kubelet, or of who else writes statuses of pods.
+        text = known.format(node=where) if known else f"was evicted{where} ({self.reason})"
+        said = " ".join(self.message.split())
+        return f"{text} ({said})" if said else text
+
+
+def disruption_limit(job: Job) -> int:
+    """How many disruptions the job may go through."""
+    said = job.run_policy.max_disruptions
+    return max(_AT_LEAST, _PER_REPLICA * len(job.replicas)) if said is None else said
+
+
+def disruption_counts(disruptions: Mapping[str, int]) -> str:
+    """``2 × EvictionByEvictionAPI, 1 × Deleted``, the most frequent first."""
+    ranked = sorted(disruptions.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} × {reason}" for reason, count in ranked)
+
+
+class PodPhase(StrEnum):
+    """The phase of a pod as Kubernetes has it."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+_PHASES: Final = {phase.value: phase for phase in PodPhase}
+
+FINISHED: Final = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
+
+# Reasons with which a kubelet or a controller ends a pod that did nothing wrong; those of a kubelet that has found out
+# that the pod should not have come to its node (OutOfcpu and its like besides).
+EVICTION_REASONS: Final = frozenset(
+    {
+        "Evicted",
+        "Preempting",
+        "Preempted",
+        "NodeShutdown",
+        "Shutdown",
+        "Terminated",
+        "DeletionByTaintManager",
+        "NodeAffinity",
+        "NodePorts",
+    }
+)
+_OUT_OF: Final = "OutOf"
+# A kubelet calls that an eviction as well; no condition says that the pod was disrupted.
+_OWN_LIMIT: Final = re.compile(
+    r"Pod ephemeral local storage usage exceeds|Container \S+ exceeded its local ephemeral|Usage of EmptyDir volume "
+)
+_SIGNALLED: Final = frozenset({None, 137, 143, -9, -15})
+# Seconds by which the clocks of a kubelet and of the API server may differ.
+_SKEW: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a container ended: its code (signals as 128+n; None: nobody knows), and what was said about it."""
+
+    code: int | None
+    reason: str = ""
+    message: str = ""
+    finished_at: float | None = None
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed it for its memory."""
+        return self.reason == "OOMKilled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """One pod of a job, reduced to what decisions need. ``attempt`` is its label: which attempt made it.
+
+    ``evicted``: it has failed and calls that an eviction. ``disruption``: what took it away, or is about to, if that
+    was no failure of its own. ``stops_at``: when the grace period of one that is being deleted is over.
+    """
+
+    name: str
+    uid: str
+    replica: ReplicaId
+    attempt: str
+    phase: PodPhase
+    deleting: bool = False
+    stops_at: float | None = None
+    ready: bool = False
+    evicted: bool = False
+    node_lost: bool = False
+    disruption: Disruption | None = None
+    exit: Exit | None = None
+    last_exit: Exit | None = None
+    restarts: int = 0
+    created_at: float | None = None
+    started_at: float | None = None
+    node: str = ""
+    unschedulable: str = ""
+    waiting: tuple[str, str] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the pod has ended for good."""
+        return self.phase in FINISHED
+
+    @property
+    def has_node(self) -> bool:
+        """Whether the pod has been scheduled."""
+        return bool(self.node) or self.phase is not PodPhase.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadyNode:
+    """A node that is not ready, since then (epoch seconds; None: not known), or that is ``gone``."""
+
+    since: float | None = None
+    gone: bool = False
+
+
+def unready_node(node: Mapping[str, Any] | None) -> UnreadyNode | None:
+    """What there is to say about a raw node (None: it is not there) that is not ready; None if it is."""
+    if node is None:
+        return UnreadyNode(gone=True)
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready: Mapping[str, Any] = next((one for one in conditions if one.get("type") == "Ready"), {})
+    return None if ready.get("status", "True") == "True" else UnreadyNode(parse_time(ready.get("lastTransitionTime")))
+
+
+def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
+    """The view of a raw pod; None if its labels name no replica.
+
+    ``container`` is the one whose exit counts; where the pod has none of that name the first one does.
+    """
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    index = labels.get(names.REPLICA_INDEX, "")
+    if names.REPLICA_TYPE not in labels or not index.isdecimal():
+        return None
+    status = _sound(mapping(pod.get("status")))
+    conditions = {c.get("type"): c for c in status["conditions"]}
+    container_status = _container_status(status.get("containerStatuses") or (), container)
+    state = container_status.get("state") or {}
+    phase = _phase(status.get("phase"))
+    exit_ = _exit(state.get("terminated")) or _pod_exit(status, phase)
+    deleting = bool(metadata.get("deletionTimestamp"))
+    node = text(mapping(pod.get("spec")).get("nodeName"))
+    disruption = _disruption(status, conditions, deleting=deleting, node=node)
+    own = exit_ is not None and phase is PodPhase.FAILED and _own_end(exit_, conditions, deleting=deleting)
+    return PodView(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        replica=ReplicaId(labels[names.REPLICA_TYPE], int(index)),
+        attempt=labels.get(names.ATTEMPT, ""),
+        phase=phase,
+        deleting=deleting,
+        stops_at=parse_time(metadata.get("deletionTimestamp")),
+        ready=_is(conditions, "Ready", "True"),
+        evicted=not own and (_ended_by_node(status) or _is(conditions, OTHER_DISRUPTION, "True")),
+        node_lost=_node_lost(status),
+        disruption=None if own else disruption,
+        exit=exit_,
+        last_exit=_exit((container_status.get("lastState") or {}).get("terminated")),
+        restarts=_restarts(status),
+        created_at=parse_time(metadata.get("creationTimestamp")),
+        started_at=parse_time(status.get("startTime")),
+        node=node,
+        unschedulable=_unschedulable(conditions),
+        waiting=_waiting(state.get("waiting")),
+    )
+
+
+def _sound(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What is read of a pod's status, each part of the type that it should have, or absent."""
+    return {
+        **texts({key: status.get(key) for key in ("phase", "reason", "message", "startTime")}),
+        "conditions": [texts(one) for one in mappings(status.get("conditions"))],
+        "containerStatuses": [_sound_container(one) for one in mappings(status.get("containerStatuses"))],
+        "initContainerStatuses": [_sound_container(one) for one in mappings(status.get("initContainerStatuses"))],
+    }
+
+
+def _sound_container(status: Mapping[str, Any]) -> dict[str, Any]:
+    states = {key: mapping(status.get(key)) for key in ("state", "lastState")}
+    return {
+        "name": text(status.get("name")),
+        "restartCount": number(status.get("restartCount")),
+        **{key: {word: _sound_state(one) for word, one in state.items()} for key, state in states.items()},
+    }
+
+
+def _sound_state(state: object) -> dict[str, Any]:
+    return {**texts(state), "exitCode": number(mapping(state).get("exitCode"))} if mapping(state) else {}
+
+
+def _disruption(
+    status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]], *, deleting: bool, node: str
+) -> Disruption | None:
+    """What took the pod away, or is about to, independent of how its containers ended."""
+    reason, message = status.get("reason") or "", status.get("message") or ""
+    if _node_lost(status):
+        return Disruption(NODE_LOST, message, node)
+    if _is(conditions, OTHER_DISRUPTION, "True"):
+        named = str(conditions[OTHER_DISRUPTION].get("reason"))
+        # The words of the API server say less than the reason does.
+        said = "" if named == "EvictionByEvictionAPI" else message or conditions[OTHER_DISRUPTION].get("message") or ""
+        return Disruption(named if named in CONDITION_REASONS else OTHER_DISRUPTION, said, node)
+    if _ended_by_node(status):
+        return None if reason == "Evicted" and _OWN_LIMIT.match(message) else Disruption(reason, message, node)
+    return Disruption(POD_DELETED, node=node) if deleting else None
+
+
+def _node_lost(status: Mapping[str, Any]) -> bool:
+    return status.get("phase") == PodPhase.UNKNOWN or status.get("reason") == NODE_LOST
+
+
+def _ended_by_node(status: Mapping[str, Any]) -> bool:
+    reason = status.get("reason") or ""
+    return reason in EVICTION_REASONS or (reason.startswith(_OUT_OF) and reason != _OUT_OF)
+
+
+def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], *, deleting: bool) -> bool:
+    """Whether the program ended by itself, though the pod was disrupted: before that, or for its memory."""
+    if exit_.out_of_memory:
+        return not deleting
+    disrupted = parse_time(conditions.get(OTHER_DISRUPTION, {}).get("lastTransitionTime"))
+    if exit_.code in _SIGNALLED or exit_.finished_at is None or disrupted is None:
+        return False
+    return exit_.finished_at < disrupted - _SKEW
+
+
+def _phase(written: str | None) -> PodPhase:
+    return _PHASES.get(written or "", PodPhase.PENDING)
+
+
+def _container_status(statuses: Any, name: str) -> Mapping[str, Any]:
+    for status in statuses:
+        if status.get("name") == name:
+            return status  # type: ignore[no-any-return]
+    return statuses[0] if statuses else {}
+
+
+def _exit(terminated: Mapping[str, Any] | None) -> Exit | None:
+    if not terminated:
+        return None
+    return Exit(
+        code=terminated.get("exitCode"),
+        reason=terminated.get("reason") or "",
+        message=terminated.get("message") or "",
+        finished_at=parse_time(terminated.get("finishedAt")),
+    )
+
+
+def _pod_exit(status: Mapping[str, Any], phase: PodPhase) -> Exit | None:
+    """A pod may fail with no container having said a word (eviction, a node gone): its own reason is all there is."""
+    if phase is not PodPhase.FAILED:
+        return None
+    return Exit(code=None, reason=status.get("reason") or "", message=status.get("message") or "")
+
+
+def _restarts(status: Mapping[str, Any]) -> int:
+    every = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    return sum(container.get("restartCount") or 0 for container in every)
+
+
+def _is(conditions: Mapping[Any, Mapping[str, Any]], type_: str, status: str) -> bool:
+    return conditions.get(type_, {}).get("status") == status
+
+
+def _unschedulable(conditions: Mapping[Any, Mapping[str, Any]]) -> str:
+    scheduled = conditions.get("PodScheduled", {})
+    return scheduled.get("message") or "" if scheduled.get("status") == "False" else ""
+
+
+def _waiting(waiting: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    return (waiting.get("reason") or "", waiting.get("message") or "") if waiting else None

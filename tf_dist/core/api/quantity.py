@@ -1,0 +1,66 @@
+"""Kubernetes quantities: ``500m`` CPUs, ``64Gi`` bytes, ``4`` GPUs.
+
+The grammar is the API's own (resource.Quantity): a signed decimal number and one suffix. Nothing else is taken, not
+even what Python's Decimal would read (``NaN``, ``1_000``, Arabic digits), because the API server would refuse it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_DOWN, Decimal, localcontext
+from typing import Final
+
+_GRAMMAR: Final = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
+    r"(?P<suffix>n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,3})?"
+)
+_SUFFIX: Final[Mapping[str, Decimal]] = {
+    "": Decimal(1),
+    **{suffix: Decimal(10) ** power for suffix, power in zip("num", (-9, -6, -3), strict=True)},
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+}
+
+# No quantity is larger: the API's own are 64-bit numbers, and it takes what is more for as much.
+MAX_QUANTITY: Final = Decimal(2**63)
+_LONGEST: Final = 64
+_DIGITS: Final = 40
+
+
+def parse_quantity(text: object) -> Decimal:
+    """The exact value in base units (CPUs, bytes, pieces); ValueError says what is not a quantity, or too large."""
+    if isinstance(text, bool) or not isinstance(text, (str, int, float)):
+        raise ValueError(f"a {type(text).__name__} is not a quantity")
+    if isinstance(text, int) and abs(text) > MAX_QUANTITY:
+        raise ValueError("is more than there can be of anything")
+    written = str(text)
+    match = _GRAMMAR.fullmatch(written) if len(written) <= _LONGEST else None
+    if match is None:
+        raise ValueError(
+            f"{written[:_LONGEST]!r} is not a quantity: write a number and a suffix, as in 500m, 2 or 64Gi"
+        )
+    suffix = match["suffix"] or ""
+    factor = _SUFFIX[suffix] if suffix in _SUFFIX else Decimal(f"1{suffix}")
+    value = Decimal(match["number"]) * factor
+    if abs(value) > MAX_QUANTITY:
+        raise ValueError(f"{written!r} is more than there can be of anything")
+    return value
+
+
+def format_quantity(value: Decimal, resource: str = "") -> str:
+    """A short text of a value for people, ``500m`` CPUs, ``23.5Gi`` of memory: not to be parsed, it may be rounded."""
+    with localcontext(prec=_DIGITS):
+        return _formatted(value, resource)
+
+
+def _formatted(value: Decimal, resource: str) -> str:
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        for power, suffix in reversed(list(enumerate(("Ki", "Mi", "Gi", "Ti"), start=1))):
+            scaled = value / Decimal(1024) ** power
+            if scaled >= 1:
+                shown = scaled.quantize(Decimal("0.1"), rounding=ROUND_DOWN).normalize()
+                return f"{shown:f}{suffix}"
+    if value != value.to_integral_value():
+        return f"{(value * 1000).to_integral_value(rounding=ROUND_CEILING):f}m"
+    return f"{value.to_integral_value():f}"

@@ -1,0 +1,304 @@
+"""The status of a job: everything that cannot be derived again from what is observed.
+
+It is written before any action that depends on it, so a driver that dies at any point leaves enough for the next one.
+The phases are Volcano's ten, a superset of what the TFJob dialects can say; which may follow which is a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, Self
+
+from tf_dist.core.api.job import ReplicaId
+
+
+class Phase(StrEnum):
+    """Where a job is in its life."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    ABORTING = "Aborting"
+    ABORTED = "Aborted"
+    COMPLETING = "Completing"
+    COMPLETED = "Completed"
+    TERMINATING = "Terminating"
+    TERMINATED = "Terminated"
+    FAILED = "Failed"
+
+
+_LIVE: Final = frozenset({Phase.PENDING, Phase.RUNNING, Phase.RESTARTING})
+_ENDS: Final = frozenset({Phase.ABORTING, Phase.COMPLETING, Phase.TERMINATING, Phase.FAILED})
+
+ALLOWED_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.PENDING: _LIVE | _ENDS,
+    Phase.RUNNING: _LIVE | _ENDS,
+    Phase.RESTARTING: _LIVE | _ENDS,
+    Phase.ABORTING: frozenset({Phase.ABORTED, Phase.PENDING}),  # pods are stopping; a resume may come meanwhile
+    Phase.ABORTED: frozenset({Phase.PENDING}),
+    Phase.COMPLETING: frozenset({Phase.COMPLETED}),
+    Phase.TERMINATING: frozenset({Phase.TERMINATED}),
+    Phase.COMPLETED: frozenset(),
+    Phase.TERMINATED: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+
+TERMINAL: Final = frozenset(phase for phase, following in ALLOWED_TRANSITIONS.items() if not following)
+LIVE: Final = _LIVE
+SUCCESSFUL: Final = frozenset({Phase.COMPLETING, Phase.COMPLETED})
+STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
+
+# The reason of a job whose present spec is not accepted.
+INVALID_SPEC: Final = "InvalidSpec"
+# The reason of a job that cannot go on.
+STALLED: Final = "ReconcileFailed"
+# Its message says how many replicas run, and follows them.
+RUNNING: Final = "JobRunning"
+# Causes of restarts that cost no budget: admission took the job's place, gave it another size, or nodes were lost.
+PREEMPTED: Final = "Preempted"
+RESIZED: Final = "Resized"
+RECOVERY_TIMEOUT: Final = "RecoveryTimeout"
+UNCHARGED_REASONS: Final = frozenset({PREEMPTED, RESIZED, RECOVERY_TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Which attempt of the job, of each task and of each replica is the present one.
+
+    A pod belongs to the present if its label says exactly ``label(replica)``; every other pod of the job is stale.
+    Counting one up is how a restart is decided: once written, the rest follows from what is there.
+    """
+
+    job: int = 1
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    pods: Mapping[ReplicaId, int] = field(default_factory=dict)
+
+    def label(self, replica: ReplicaId) -> str:
+        """The value of the attempt label: job.task.pod."""
+        return f"{self.job}.{self.tasks.get(replica.type, 0)}.{self.pods.get(replica, 0)}"
+
+    def next_job(self) -> Attempts:
+        """All pods anew."""
+        return Attempts(self.job + 1)
+
+    def next_task(self, type_: str) -> Attempts:
+        """All pods of a type anew."""
+        pods = {replica: count for replica, count in self.pods.items() if replica.type != type_}
+        return Attempts(self.job, {**self.tasks, type_: self.tasks.get(type_, 0) + 1}, pods)
+
+    def next_pod(self, replica: ReplicaId) -> Attempts:
+        """One pod anew."""
+        return Attempts(self.job, self.tasks, {**self.pods, replica: self.pods.get(replica, 0) + 1})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Pods of one replica type by what they are doing; a pod being deleted is ``terminating`` and nothing else."""
+
+    pending: int = 0
+    running: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    terminating: int = 0
+
+
+NO_PODS: Final = Counts()
+
+
+@dataclass(frozen=True, slots=True)
+class RestartBackoff:
+    """A wait before the next restart: the how-manieth in a row, and until when (epoch seconds)."""
+
+    count: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The gang's place: since when, on which nodes where admission chose them, and how many pods per type it may have.
+
+    ``sizes``: empty: as many as the job says. ``resized``: when they changed last; ``complete``: since when every pod
+    has had its node (None: they never all had one); ``incomplete``: since when they do not all have one (None: nothing
+    is missing that should be there). Epoch seconds. ``by``: the gang scheduler that gave it ("": tf-dist
+    itself); whoever gave it speaks for the job as long as it stands.
+    """
+
+    at: float
+    placement: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    resized: float | None = None
+    complete: float | None = None
+    incomplete: float | None = None
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The last thing that went wrong: where, how, and what was said about it. ``node``: a pod was taken from there."""
+
+    event: str
+    replica: str = ""
+    code: int | None = None
+    reason: str = ""
+    message: str = ""
+    at: float | None = None
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedSpec:
+    """The last spec that became a job: its generation, what it said (``digest``), and itself (``data``: compressed).
+
+    ``data`` is empty where it is too large to be kept. Two are the same if they say the same, however compressed.
+    """
+
+    generation: int
+    digest: str
+    data: str = field(default="", compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedSpec:
+    """The present spec, which cannot become a job, and why; drivers of two releases may word that differently."""
+
+    generation: int
+    digest: str
+    message: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The memory of a job. ``seen``: replicas whose present pod has been there, so that a missing one was taken away.
+
+    ``succeeded``: replicas that are done for good, even when their pods are gone. ``restarts``: restarts spent, by
+    cause; ``disruptions``: pods that were taken away, by reason (``core.disruptions``); ``container_restarts``:
+    restarts by the kubelet in pods that are gone. ``backoffs``: keyed by replica, task or ""
+    (the job). ``last_sizes``: those of its last place, once it is over or stopped. ``requeues``: how often in a row its
+    pods found no nodes in time; ``not_before``: until then it does not try again. ``refused_nodes``: those that the
+    scheduler refused its pods, and until when admission leaves them out. ``gang``: the gang scheduler that its driver
+    has for jobs which name none ("": tf-dist itself). ``driver``: who drives the job (see ``core.claims``).
+    ``last_error``: what its driver tries again and again in vain ("": nothing). ``accepted``: the spec in force;
+    ``refused``: the present one, if that is another and cannot be read (see ``core.accepted_spec``). ``unconfirmed``:
+    pods of earlier attempts that may still run and keep it from asking for a place. ``reported``: when the status was
+    written last. Times are epoch seconds.
+    """
+
+    phase: Phase = Phase.PENDING
+    reason: str = ""
+    message: str = ""
+    since: float | None = None
+    created: float | None = None
+    start_time: float | None = None
+    completion_time: float | None = None
+    attempts: Attempts = field(default_factory=Attempts)
+    seen: frozenset[ReplicaId] = frozenset()
+    succeeded: frozenset[ReplicaId] = frozenset()
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    disruptions: Mapping[str, int] = field(default_factory=dict)
+    container_restarts: int = 0
+    backoffs: Mapping[str, RestartBackoff] = field(default_factory=dict)
+    admission: Admission | None = None
+    last_sizes: Mapping[str, int] = field(default_factory=dict)
+    requeues: int = 0
+    not_before: float = 0.0
+    refused_nodes: Mapping[str, float] = field(default_factory=dict)
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    failure: Failure | None = None
+    gang: str = ""
+    driver: str = ""
+    last_error: str = ""
+    accepted: AcceptedSpec | None = None
+    refused: RefusedSpec | None = None
+    unconfirmed: str = ""
+    reported: float | None = None
+
+    def to(self, phase: Phase, now: float, reason: str, message: str) -> Self:
+        """This status in another phase; ValueError if the table of transitions does not allow it."""
+        if phase is self.phase:
+            return replace(self, reason=reason, message=message)
+        if phase not in ALLOWED_TRANSITIONS[self.phase]:
+            raise ValueError(f"a job never goes from {self.phase} to {phase}")
+        ends = phase in _ENDS and phase is not Phase.ABORTING
+        # A job that is over, or stopped by its user, has given its place back.
+        gives_back = phase in TERMINAL or phase is Phase.ABORTED
+        return replace(
+            self,
+            phase=phase,
+            since=now,
+            reason=reason,
+            message=message,
+            completion_time=now if ends else self.completion_time,
+            admission=None if gives_back else self.admission,
+            last_sizes=self.admission.sizes if gives_back and self.admission is not None else self.last_sizes,
+        )
+
+    @property
+    def told(self) -> str:
+        """What people are told of its state: what keeps it from going on, if anything does."""
+        if self.stalled:
+            return f"cannot go on: {self.last_error}"
+        return self.refusal or self.message
+
+    @property
+    def why(self) -> str:
+        """The reason of its state in a word, as a list of jobs shows it."""
+        if self.stalled:
+            return STALLED
+        return INVALID_SPEC if self.refusal else self.reason
+
+    @property
+    def stalled(self) -> bool:
+        """Whether something keeps it from going on; of a job that is over it keeps things to clear away at most."""
+        return bool(self.last_error) and not self.finished
+
+    @property
+    def refusal(self) -> str:
+        """Why its present spec is not accepted, and what that means for it ("": it is, or the job is over)."""
+        if self.refused is None or self.finished:
+            return ""
+        if self.never_accepted:
+            follows = "the job starts once this is mended"
+        elif self.accepted is not None and self.accepted.data:
+            follows = f"generation {self.accepted.generation} stays in force"
+        else:
+            follows = "its pods are left as they are, and nothing is restarted until this is mended"
+        return f"the spec is not accepted: {self.refused.message}; {follows}"
+
+    @property
+    def never_accepted(self) -> bool:
+        """Whether no spec of it ever became a job, so that there never was anything to run."""
+        return self.refused is not None and self.accepted is None and self.created is None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job is over and stays so."""
+        return self.phase in TERMINAL
+
+    @property
+    def charged_restarts(self) -> int:
+        """Restarts that the job's budget pays, those by the kubelet not included."""
+        return sum(count for cause, count in self.restarts.items() if cause not in UNCHARGED_REASONS)
+
+    @property
+    def total_disruptions(self) -> int:
+        """How often pods were taken away."""
+        return sum(self.disruptions.values())
+
+    @property
+    def total_restarts(self) -> int:
+        """Restarts so far, those in living pods not included; disruptions are counted apart."""
+        return sum(self.restarts.values()) + self.container_restarts
+
+
+def display_phase(status: Status) -> str:
+    """The state in one word, as a list of jobs shows it."""
+    if status.phase in STOPPED and status.reason == "Suspended":
+        return "Suspended" if status.phase is Phase.ABORTED else "Suspending"
+    if status.phase is Phase.COMPLETED:
+        return "Succeeded"
+    if status.phase is Phase.PENDING and status.admission is None and status.reason:
+        return "Waiting"
+    return status.phase.value

@@ -1,0 +1,466 @@
+"""Serialization of a job's status: ``status.tfDist``, its versions, and where it is kept if a definition prunes
+it.
+
+Every client with that right may write a status, as large as an object can be: nothing here raises anything else, and
+no value costs more time than its length.
+
+Definitions that others installed keep only the fields of their own operators. There the memory goes, as JSON text, into
+one of those: a condition of a TFJob, an entry of ``controlledResources`` of a Volcano Job. It never goes into metadata:
+it says what a job was admitted to, and the right to write a job does not include its status subresource.
+
+Reading back what was written gives the same status, so that "nothing changed" can be seen and nothing is written then.
+The form has a version. A driver reads its own and the one before; what a newer one wrote it leaves alone.
+Replica sets are stored as ranges (``worker: "0-2,5"``), which keeps the status of a gang of thousands small.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
+from typing import Any, Final, TypeVar
+
+from tf_dist.core.api.fieldpath import list_items, mapping, mappings
+from tf_dist.core.api.job import MAX_REPLICAS, Document, ReplicaId
+from tf_dist.core.api.status import (
+    AcceptedSpec,
+    Admission,
+    Attempts,
+    Counts,
+    Failure,
+    Phase,
+    RefusedSpec,
+    RestartBackoff,
+    Status,
+)
+from tf_dist.core.api.timestamps import format_micro_time, parse_time
+from tf_dist.errors import TFDistError
+
+_MOST: Final = 2**31 - 1
+_DIGITS: Final = len(str(MAX_REPLICAS))
+
+
+class InvalidStatus(TFDistError):
+    """A stored status holds something that no release of tf-dist wrote."""
+
+    def __init__(self, path: str, wanted: str) -> None:
+        hint = "unless it was written by hand, this is a defect; the job is left as it is until its status is mended"
+        super().__init__(f"status.tfDist.{path} is no {wanted}", hint=hint)
+
+
+def stored_mapping(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The mapping under a key, an empty one if there is none; its keys are texts."""
+    found = raw.get(key)
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise InvalidStatus(key, "mapping of texts")
+    return found
+
+
+def stored_text(raw: Mapping[str, Any], key: str) -> str:
+    """The text under a key, "" if there is none."""
+    found = raw.get(key)
+    if found is None:
+        return ""
+    if not isinstance(found, str):
+        raise InvalidStatus(key, "text")
+    return found
+
+
+def stored_number(raw: Mapping[str, Any], key: str, default: int = 0, most: int = _MOST) -> int:
+    """The whole number under a key, ``default`` if there is none; never negative."""
+    found = raw.get(key)
+    if found is None:
+        return default
+    if type(found) is not int or not 0 <= found <= most:
+        raise InvalidStatus(key, f"number from 0 to {most}")
+    return found
+
+
+def stored_numbers(raw: Mapping[str, Any], key: str, most: int = _MOST) -> dict[str, int]:
+    """The numbers under a key, by name."""
+    found = stored_mapping(raw, key)
+    return {name: stored_number(found, name, most=most) for name in found}
+
+
+def stored_index(written: str) -> int:
+    """The number of a replica; ValueError."""
+    if not (written.isascii() and written.isdecimal() and len(written) <= _DIGITS) or int(written) >= MAX_REPLICAS:
+        raise ValueError(f"{written[:_DIGITS]!r} is no index of a replica")
+    return int(written)
+
+
+def parse_ranges(written: str) -> Iterator[int]:
+    """The numbers of ``0-2,5``, which only rise, each below the most that a job may have; ValueError."""
+    least = 0
+    for part in written.split(","):
+        low, dash, high = part.partition("-")
+        first, last = stored_index(low), stored_index(high if dash else low)
+        if not least <= first <= last:
+            raise ValueError(f"{part!r} does not come after what is before it")
+        yield from range(first, last + 1)
+        least = last + 1
+
+
+FIELD: Final = "tfDist"
+MEMORY_CONDITION: Final = "tf-dist.dev/Memory"
+MEMORY_RESOURCE: Final = "tf-dist.dev/memory"
+
+
+def with_embedded_memory(status: Document, kind: str) -> Document:
+    """The status with its memory also in a field that another definition of ``kind`` keeps.
+
+    A condition comes first, so that no printer column takes it for the state of the job.
+    """
+    text = json.dumps(status[FIELD], separators=(",", ":"))
+    if kind == "Job":
+        return {**status, "controlledResources": {**mapping(status.get("controlledResources")), MEMORY_RESOURCE: text}}
+    condition = {"type": MEMORY_CONDITION, "status": "Unknown", "reason": "Stored", "message": text}
+    return {**status, "conditions": [condition, *list_items(status.get("conditions"))]}
+
+
+def has_embedded_memory(status: object) -> bool:
+    """Whether a stored status has its memory in such a field only."""
+    raw = mapping(status)
+    return FIELD not in raw and _text(raw) is not None
+
+
+def with_restored_memory(status: object) -> Document:
+    """A stored status with its memory in ``tfDist``, wherever it was; without it if there is none. Never raises."""
+    raw = mapping(status)
+    text = _text(raw)
+    if text is None:
+        return raw
+    shown = _displayed(raw)
+    if FIELD in raw:
+        return shown
+    try:
+        return {**shown, FIELD: json.loads(text)}
+    except (ValueError, RecursionError):
+        return shown
+
+
+def _text(status: Mapping[str, Any]) -> str | None:
+    found = mapping(status.get("controlledResources")).get(MEMORY_RESOURCE)
+    for condition in list_items(status.get("conditions")):
+        if mapping(condition).get("type") == MEMORY_CONDITION:
+            found = condition.get("message")
+    return found if isinstance(found, str) else None
+
+
+def _displayed(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What the status shows to people."""
+    shown = dict(status)
+    if "conditions" in status:
+        shown["conditions"] = [
+            c for c in list_items(status["conditions"]) if mapping(c).get("type") != MEMORY_CONDITION
+        ]
+    resources = mapping(status.get("controlledResources"))
+    if MEMORY_RESOURCE in resources:
+        shown["controlledResources"] = {key: value for key, value in resources.items() if key != MEMORY_RESOURCE}
+    return shown
+
+
+_Part = TypeVar("_Part", AcceptedSpec, RefusedSpec)
+
+_FAILURE: Final = tuple(part.name for part in fields(Failure) if part.name not in ("code", "at"))
+_COUNTS: Final = tuple(part.name for part in fields(Counts))
+
+VERSION: Final = 1
+"""The version of the form that is written; 0 had none."""
+
+_SHOWN: Final = 40
+
+NEWER_FORMAT: Final = "NewerStatusFormat"
+
+# The reason of a job that another operator had ended (or stopped) before tf-dist came: its words are left alone.
+ADOPTED: Final = "Adopted"
+_PHASES_OF_OTHER_CONTROLLERS: Final = (
+    ("Succeeded", Phase.COMPLETED),
+    ("Completed", Phase.COMPLETED),
+    ("Failed", Phase.FAILED),
+    ("Terminated", Phase.TERMINATED),
+    ("Aborted", Phase.ABORTED),
+)
+
+
+def stored_status(job: Document) -> Document:
+    """A job's raw status with its memory, wherever its definition keeps that."""
+    return with_restored_memory(job.get("status"))
+
+
+class NewerStatusFormat(TFDistError):
+    """A newer release of tf-dist wrote this status, in a form that may mean things that this one does not know."""
+
+
+def check_version(stored: Document) -> None:
+    """NewerFormat if a raw status is of a later form than this release knows."""
+    raw = stored.get(FIELD)
+    version = raw.get("version", 0) if isinstance(raw, Mapping) else 0
+    if type(version) is not int or version > VERSION:
+        raise NewerStatusFormat(
+            f"its status has format {version!r} of a newer tf-dist, and this one knows formats up to {VERSION}",
+            hint="upgrade this tf-dist; it leaves the job alone until then",
+        )
+
+
+def is_newer(job: Document) -> bool:
+    """Whether a job's status is of a later form than this release knows."""
+    try:
+        check_version(stored_status(job))
+    except NewerStatusFormat:
+        return True
+    return False
+
+
+def partial_status(stored: Document) -> Status:
+    """As much of a raw status of a newer form as people are shown."""
+    raw = stored.get(FIELD)
+    known: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+    texts = {key: known[key] for key in ("reason", "message", "driver") if isinstance(known.get(key), str)}
+    phase = next((one for one in Phase if one == known.get("phase")), Phase.PENDING)
+    return Status(phase=phase, **texts)
+
+
+def load_status(stored: Document) -> Status:
+    """The memory in a job's raw status, of a form that is known (see ``check_version``); InvalidStatus if it is none.
+
+    A job that another operator finished before tf-dist came has no memory, but is finished all the same.
+    """
+    raw = stored.get(FIELD)
+    if not isinstance(raw, Mapping):
+        return _status_of_other_controller(stored)
+    return Status(
+        phase=_load_phase(raw),
+        reason=stored_text(raw, "reason"),
+        message=stored_text(raw, "message"),
+        since=parse_time(raw.get("since")),
+        created=parse_time(raw.get("created")),
+        start_time=parse_time(raw.get("startTime")),
+        completion_time=parse_time(raw.get("completionTime")),
+        attempts=_load_attempts(stored_mapping(raw, "attempts")),
+        seen=_load_replicas(raw, "seen"),
+        succeeded=_load_replicas(raw, "succeeded"),
+        restarts=stored_numbers(raw, "restarts"),
+        disruptions=stored_numbers(raw, "disruptions"),
+        container_restarts=stored_number(raw, "containerRestarts"),
+        backoffs=_load_pauses(stored_mapping(raw, "pauses")),
+        admission=_load_admission(raw),
+        last_sizes=stored_numbers(raw, "lastSizes", MAX_REPLICAS),
+        requeues=stored_number(raw, "requeues"),
+        not_before=parse_time(raw.get("notBefore")) or 0.0,
+        refused_nodes={node: parse_time(at) or 0.0 for node, at in stored_mapping(raw, "refusedNodes").items()},
+        counts=_load_counts(stored_mapping(raw, "replicas")),
+        failure=_load_failure(raw),
+        gang=stored_text(raw, "gang"),
+        driver=stored_text(raw, "driver"),
+        last_error=stored_text(raw, "obstacle"),
+        accepted=_load_part(AcceptedSpec, raw.get("acceptedSpec")),
+        refused=_load_part(RefusedSpec, raw.get("refusedSpec")),
+        unconfirmed=stored_text(raw, "unconfirmed"),
+        reported=parse_time(raw.get("reported")),
+    )
+
+
+def displayed_status(job: Document) -> Status:
+    """The memory of a stored job, or, where it cannot be read here, as much of it as people are shown."""
+    raw = stored_status(job)
+    try:
+        check_version(raw)
+        return load_status(raw)
+    except (NewerStatusFormat, InvalidStatus):
+        return partial_status(raw)
+
+
+def dump_status(status: Status) -> dict[str, Any]:
+    """The stored form; empty parts are left out."""
+    full = {
+        "version": VERSION,
+        "phase": status.phase.value,
+        "reason": status.reason,
+        "message": status.message,
+        "since": _time(status.since),
+        "created": _time(status.created),
+        "startTime": _time(status.start_time),
+        "completionTime": _time(status.completion_time),
+        "attempts": _dump_attempts(status.attempts),
+        "seen": _dump_replicas(status.seen),
+        "succeeded": _dump_replicas(status.succeeded),
+        "restarts": dict(status.restarts),
+        "disruptions": dict(status.disruptions),
+        "containerRestarts": status.container_restarts,
+        "pauses": {k: {"count": p.count, "until": format_micro_time(p.until)} for k, p in status.backoffs.items()},
+        "admission": _dump_admission(status.admission),
+        "lastSizes": dict(status.last_sizes),
+        "requeues": status.requeues,
+        "notBefore": _time(status.not_before or None),
+        "refusedNodes": {node: _time(until) for node, until in status.refused_nodes.items()},
+        "replicas": {type_: _nonzero(asdict(counts)) for type_, counts in status.counts.items()},
+        "failure": _dump_failure(status.failure),
+        "gang": status.gang,
+        "driver": status.driver,
+        "obstacle": status.last_error,
+        "acceptedSpec": _dump_part(status.accepted),
+        "refusedSpec": _dump_part(status.refused),
+        "unconfirmed": status.unconfirmed,
+        "reported": _time(status.reported),
+    }
+    return _nonzero(full)
+
+
+def _nonzero(shown: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in shown.items() if value not in (None, "", 0, {})}
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else format_micro_time(seconds)
+
+
+def _status_of_other_controller(stored: Document) -> Status:
+    state = stored.get("state")
+    true = [c.get("type") for c in mappings(stored.get("conditions")) if c.get("status") == "True"]
+    if isinstance(state, Mapping):
+        true.append(state.get("phase"))
+    for name, phase in _PHASES_OF_OTHER_CONTROLLERS:
+        if name in true or state == name:
+            ended = parse_time(stored.get("completionTime"))
+            return Status(phase=phase, reason=ADOPTED, created=ended, completion_time=ended)
+    return Status()
+
+
+def _dump_attempts(attempts: Attempts) -> dict[str, Any]:
+    pods = {str(replica): count for replica, count in attempts.pods.items()}
+    return _nonzero({"job": attempts.job, "tasks": dict(attempts.tasks), "pods": pods})
+
+
+def _load_attempts(raw: Mapping[str, Any]) -> Attempts:
+    pods = {_replica(name): count for name, count in stored_numbers(raw, "pods").items()}
+    return Attempts(stored_number(raw, "job", 1), stored_numbers(raw, "tasks"), pods)
+
+
+def _replica(name: str) -> ReplicaId:
+    type_, _, written = name.rpartition("-")
+    try:
+        return ReplicaId(type_, stored_index(written))
+    except ValueError as error:
+        raise InvalidStatus("attempts.pods", "mapping of replicas") from error
+
+
+def _load_phase(raw: Mapping[str, Any]) -> Phase:
+    written = stored_text(raw, "phase") or Phase.PENDING.value
+    try:
+        return Phase(written)
+    except ValueError as error:
+        raise InvalidStatus("phase", f"phase of a job: {written[:_SHOWN]!r}") from error
+
+
+def _load_pauses(raw: Mapping[str, Any]) -> dict[str, RestartBackoff]:
+    backoffs = {key: stored_mapping(raw, key) for key in raw}
+    return {
+        key: RestartBackoff(stored_number(p, "count"), parse_time(p.get("until")) or 0.0) for key, p in backoffs.items()
+    }
+
+
+def _load_counts(raw: Mapping[str, Any]) -> dict[str, Counts]:
+    return {type_: Counts(**{key: stored_number(one, key) for key in _COUNTS}) for type_, one in _parts(raw)}
+
+
+def _parts(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    return ((key, stored_mapping(raw, key)) for key in raw)
+
+
+def _dump_replicas(replicas: Iterable[ReplicaId]) -> dict[str, str]:
+    by_type: dict[str, list[int]] = {}
+    for replica in sorted(replicas):
+        by_type.setdefault(replica.type, []).append(replica.index)
+    return {type_: format_ranges(indexes) for type_, indexes in by_type.items()}
+
+
+def _load_replicas(raw: Mapping[str, Any], key: str) -> frozenset[ReplicaId]:
+    found: set[ReplicaId] = set()
+    listed = stored_mapping(raw, key)
+    try:
+        for type_ in listed:
+            found.update(ReplicaId(type_, index) for index in parse_ranges(stored_text(listed, type_)))
+            if len(found) > MAX_REPLICAS:
+                raise InvalidStatus(key, f"list of at most {MAX_REPLICAS} replicas")
+    except ValueError as error:
+        raise InvalidStatus(key, "mapping of ranges of replicas") from error
+    return frozenset(found)
+
+
+def format_ranges(indexes: Iterable[int]) -> str:
+    """Sorted numbers as ``0-2,5``."""
+    runs: list[list[int]] = []
+    for index in indexes:
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in runs)
+
+
+def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:
+    if admission is None:
+        return None
+    placement = {type_: dict(nodes) for type_, nodes in admission.placement.items()}
+    shown = {
+        "at": format_micro_time(admission.at),
+        "placement": placement,
+        # Zero is an answer here: a type of which there are no pods.
+        "sizes": dict(admission.sizes),
+        "resized": _time(admission.resized),
+        "complete": _time(admission.complete),
+        "incomplete": _time(admission.incomplete),
+        "by": admission.by,
+    }
+    return _nonzero(shown)
+
+
+def _load_admission(memory: Mapping[str, Any]) -> Admission | None:
+    if memory.get("admission") is None:
+        return None
+    raw = stored_mapping(memory, "admission")
+    placed = stored_mapping(raw, "placement")
+    placement = {type_: stored_numbers(placed, type_, MAX_REPLICAS) for type_ in placed}
+    if sum(sum(nodes.values()) for nodes in placement.values()) > MAX_REPLICAS:
+        raise InvalidStatus("admission.placement", f"place of at most {MAX_REPLICAS} pods")
+    return Admission(
+        at=parse_time(raw.get("at")) or 0.0,
+        placement=placement,
+        sizes=stored_numbers(raw, "sizes", MAX_REPLICAS),
+        resized=parse_time(raw.get("resized")),
+        complete=parse_time(raw.get("complete")),
+        incomplete=parse_time(raw.get("incomplete")),
+        by=stored_text(raw, "by"),
+    )
+
+
+def _dump_failure(failure: Failure | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    shown = {**asdict(failure), "at": _time(failure.at)}
+    return {key: value for key, value in shown.items() if value not in (None, "")}
+
+
+def _load_failure(memory: Mapping[str, Any]) -> Failure | None:
+    if memory.get("failure") is None:
+        return None
+    raw = stored_mapping(memory, "failure")
+    code = raw.get("code")
+    texts = {key: stored_text(raw, key) for key in _FAILURE}
+    return Failure(**texts, code=code if type(code) is int else None, at=parse_time(raw.get("at")))
+
+
+def _dump_part(part: AcceptedSpec | RefusedSpec | None) -> dict[str, Any] | None:
+    return None if part is None else _nonzero(asdict(part))
+
+
+def _load_part(kind: type[_Part], raw: object) -> _Part | None:
+    if not isinstance(raw, Mapping):
+        return None
+    generation = raw.get("generation")
+    texts: dict[str, Any] = {key: value for key, value in raw.items() if isinstance(value, str)}
+    known = {key: value for key, value in texts.items() if key in kind.__slots__}
+    return kind(**{"digest": "", **known, "generation": generation if type(generation) is int else 0})

@@ -1,0 +1,389 @@
+"""Why a job waits, and why it failed, in sentences that say what to do.
+
+Categories are a contract: tools may rely on them, so they are added to and never renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tf_dist.core.api.assignment import NAMESPACE_MISMATCH, NODES_REFUSED, PREEMPTING, RESOURCE_QUOTA, granted_job
+from tf_dist.core.api.job import Document, Job
+from tf_dist.core.api.names import MAX_DISRUPTIONS
+from tf_dist.core.api.pod_events import PodClassification, classify_pods, exit_text, signal_name
+from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts
+from tf_dist.core.api.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, Phase, Status
+from tf_dist.core.api.status_codec import NewerStatusFormat, check_version
+from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.integrations.interface import QUEUE_REFUSED, SCHEDULER_MISSING, WORKLOAD_DEACTIVATED
+from tf_dist.core.reconciler.node_loss import OUT_OF_SERVICE, WAITS_FOR_NODE, overdue_pods
+from tf_dist.core.reconciler.requeue import PODS_REJECTED, SCHEDULE_TIMEOUT
+from tf_dist.core.reconciler.sync import backoff_until, creatable_replicas
+from tf_dist.errors import InvalidJob
+
+__all__ = ["Category", "Diagnosis", "Level", "diagnose", "diagnose_newer_format", "diagnose_unreadable"]
+
+
+class Level(StrEnum):
+    """How grave it is."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Category(StrEnum):
+    """What kind of thing it is."""
+
+    ADMISSION = "waits-for-admission"
+    NEVER_FITS = "never-fits"
+    QUOTA = "quota-exceeded"
+    QUEUE = "queue-not-found"
+    SCHEDULER_MISSING = "gang-scheduler-missing"
+    RESERVED = "room-is-reserved"
+    PREEMPTED = "preempted"
+    SCHEDULE_TIMEOUT = "not-scheduled-in-time"
+    UNSCHEDULABLE = "unschedulable"
+    REFUSED = "refused"
+    IMAGE = "image"
+    CONFIGURATION = "configuration"
+    BACKOFF = "waits-to-restart"
+    STOPPING = "waits-for-old-pods"
+    DEPENDENCY = "waits-for-dependency"
+    STARTING = "starting"
+    FAILURE = "failure"
+    COMMAND = "command"
+    MEMORY = "out-of-memory"
+    EVICTION = "eviction"
+    NODE_LOST = "node-lost"
+    DEADLINE = "deadline"
+    BUDGET = "restart-budget"
+    INVALID = "invalid-spec"
+    NEWER_FORMAT = "newer-status-format"
+    SUSPENDED = "suspended"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One finding: ``summary`` for a line, ``detail`` as evidence (log lines, messages), ``resolution`` what to do."""
+
+    level: Level
+    category: Category
+    summary: str
+    detail: str = ""
+    resolution: str = ""
+
+
+# Why a gang waits -> how grave that is, what it is, and what helps.
+_PENDING_REASONS: Final[Mapping[str, tuple[Level, Category, str]]] = {
+    "Unreadable": (
+        Level.ERROR,
+        Category.INVALID,
+        "write nodeSelector, affinity and tolerations as Kubernetes has them (kubectl explain pod.spec.affinity)",
+    ),
+    "NeverFits": (
+        Level.ERROR,
+        Category.NEVER_FITS,
+        "ask for less in resources.requests, for fewer replicas, or add nodes (locally: tf-dist run --node cpu=8); a "
+        "ResourceQuota that it names has to be raised",
+    ),
+    "QuotaExceeded": (
+        Level.INFO,
+        Category.QUOTA,
+        "it starts when jobs of its queue end; tf-dist queues shows who uses what, and its owner may raise the quota",
+    ),
+    RESOURCE_QUOTA: (
+        Level.INFO,
+        Category.QUOTA,
+        "it starts when pods of its namespace end or the quota is raised (kubectl describe resourcequota)",
+    ),
+    "QueueNotFound": (
+        Level.ERROR,
+        Category.QUEUE,
+        "name a queue that tf-dist queues lists, or have this one made; the job starts as soon as it is there",
+    ),
+    NAMESPACE_MISMATCH: (
+        Level.ERROR,
+        Category.QUEUE,
+        "name a queue that is open to this namespace (tf-dist queues -o wide), or ask the cluster's administrator to "
+        "label the namespace or to change the queue; the job starts as soon as they match",
+    ),
+    SCHEDULER_MISSING: (
+        Level.ERROR,
+        Category.SCHEDULER_MISSING,
+        "install it, and grant tf-dist its objects (tf-dist install --gang-scheduler NAME); or name another one",
+    ),
+    QUEUE_REFUSED: (
+        Level.ERROR,
+        Category.QUEUE,
+        "name a queue that the gang scheduler serves, or have this one made; the job starts as soon as it is there",
+    ),
+    WORKLOAD_DEACTIVATED: (
+        Level.WARNING,
+        Category.ADMISSION,
+        "whoever switched it off can switch it on again; until then it waits outside its queue",
+    ),
+    NODES_REFUSED: (
+        Level.WARNING,
+        Category.UNSCHEDULABLE,
+        "see why the cluster's scheduler refuses these nodes (anti-affinity, ports, volumes, taints); it tries again",
+    ),
+    "Reserved": (
+        Level.INFO,
+        Category.RESERVED,
+        "the room is kept for a gang that has waited longer; a shorter job may pass if it says how long it runs",
+    ),
+    PREEMPTING: (Level.INFO, Category.ADMISSION, "it starts when the pods that make room for it are gone"),
+    "Backoff": (
+        Level.WARNING,
+        Category.SCHEDULE_TIMEOUT,
+        "it gave its place back the last time: see why, and what the cluster's scheduler said (kubectl get events)",
+    ),
+    SCHEDULE_TIMEOUT: (
+        Level.WARNING,
+        Category.SCHEDULE_TIMEOUT,
+        "see what the cluster's scheduler said; a longer scheduleTimeoutSeconds waits for nodes that come late",
+    ),
+    PODS_REJECTED: (
+        Level.ERROR,
+        Category.REFUSED,
+        "mend the job, which then starts without a pause, or have the cluster allow it: it is tried again by itself",
+    ),
+    RECOVERY_TIMEOUT: (
+        Level.WARNING,
+        Category.NODE_LOST,
+        "it starts again, with the age it has, when there is room for all of it; fewer workers may do with "
+        "tf-dist.dev/min-workers, and tf-dist.dev/recovery-timeout says how long it waits for lost nodes",
+    ),
+    WAITS_FOR_NODE: (
+        Level.ERROR,
+        Category.NODE_LOST,
+        f"kubectl delete node NODE, or kubectl taint nodes NODE {OUT_OF_SERVICE}, once it is surely down; the job "
+        "starts elsewhere as soon as the pod is gone",
+    ),
+    PREEMPTED: (
+        Level.WARNING,
+        Category.PREEMPTED,
+        "it starts again when there is room; a higher priority class protects it, checkpoints save its work",
+    ),
+}
+_PATIENCE: Final = (Level.INFO, Category.ADMISSION, "it starts as soon as there is room for all of it")
+
+
+def pending_reasons(status: Status) -> Iterator[Diagnosis]:
+    """Why a job that waits has no place; first what holds now."""
+    level, category, advice = _PENDING_REASONS.get(status.reason, _PATIENCE)
+    yield Diagnosis(level, category, status.message or "waits for admission", resolution=advice)
+    # Why it has no place any more is soon overwritten in the status by what it waits for now.
+    failure = status.failure
+    lost = (PREEMPTED, SCHEDULE_TIMEOUT, PODS_REJECTED, RECOVERY_TIMEOUT)
+    if failure is not None and failure.event in lost and status.reason != failure.event:
+        level, category, advice = _PENDING_REASONS[failure.event]
+        said = f"it {failure.message}" if failure.event == PREEMPTED else failure.message
+        yield Diagnosis(level, category, said, resolution=advice)
+
+
+_MEND: Final = "mend it (kubectl edit, or apply a file that tf-dist validate accepts): that takes effect at once"
+
+
+def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> tuple[Diagnosis, ...]:
+    """What there is to say about a job at this moment, most important first; never empty."""
+    job = granted_job(job, status)
+    facts = classify_pods(job, status, pods)
+    of_phase = _of_end(status) if status.phase not in LIVE else _of_life(job, status, facts, now)
+    found = [*_of_last_error(status), *_of_refusal(status), *of_phase]
+    return (*(found or [_all_well(job, status, facts)]), *_of_disruptions(status))
+
+
+def diagnose_unreadable(problem: InvalidJob) -> Diagnosis:
+    """What there is to say about a job that has no spec to go by."""
+    return Diagnosis(Level.ERROR, Category.INVALID, "the job's spec is invalid", str(problem), _MEND)
+
+
+def diagnose_newer_format(stored: Document) -> tuple[Diagnosis, ...]:
+    """What there is to say about a raw status that a newer release wrote; nothing if none did."""
+    try:
+        check_version(stored)
+    except NewerStatusFormat as problem:
+        return (Diagnosis(Level.ERROR, Category.NEWER_FORMAT, str(problem), resolution=problem.hint),)
+    return ()
+
+
+def _all_well(job: Job, status: Status, facts: PodClassification) -> Diagnosis:
+    total = facts.total()
+    if status.phase is Phase.RUNNING:
+        return Diagnosis(Level.INFO, Category.RUNNING, f"{total.running} of {len(job.replicas)} replicas are running")
+    return Diagnosis(Level.INFO, Category.STARTING, status.message or "the job has just been accepted")
+
+
+def _of_disruptions(status: Status) -> Iterator[Diagnosis]:
+    if status.phase in LIVE and status.disruptions:
+        often = "once" if status.total_disruptions == 1 else f"{status.total_disruptions} times"
+        text = f"its pods were taken away {often} ({disruption_counts(status.disruptions)})"
+        yield Diagnosis(Level.INFO, Category.EVICTION, text, resolution="that costs none of its restarts")
+
+
+def _of_last_error(status: Status) -> Iterator[Diagnosis]:
+    if status.last_error:
+        advice = "mend what is refused; it is tried again at least every 30 s, and goes on as soon as that works"
+        text = status.told if status.stalled else f"what is left cannot be cleared away: {status.last_error}"
+        yield Diagnosis(Level.ERROR, Category.REFUSED, text, resolution=advice)
+
+
+def _of_refusal(status: Status) -> Iterator[Diagnosis]:
+    if status.refusal:
+        level = Level.ERROR if status.never_accepted else Level.WARNING
+        yield Diagnosis(level, Category.INVALID, status.refusal, resolution=_MEND)
+
+
+def _of_end(status: Status) -> Iterator[Diagnosis]:
+    if status.phase in (Phase.COMPLETING, Phase.COMPLETED):
+        yield Diagnosis(Level.INFO, Category.SUCCEEDED, status.message)
+    elif status.reason == "Suspended":
+        yield Diagnosis(Level.INFO, Category.SUSPENDED, status.message, resolution="tf-dist resume starts it again")
+    else:
+        yield _end(status)
+
+
+_ENDS: Final[Mapping[str, tuple[Category, str]]] = {
+    "DeadlineExceeded": (Category.DEADLINE, "raise activeDeadlineSeconds, or find out what takes so long"),
+    DISRUPTIONS_EXCEEDED: (
+        Category.EVICTION,
+        f"see who drains, preempts or deletes its pods; {MAX_DISRUPTIONS} allows more, a higher priority protects it",
+    ),
+    "BackoffLimitExceeded": (Category.BUDGET, "look at the log of the replica that kept failing, or raise the limit"),
+    "InvalidTFJobSpec": (Category.INVALID, "tf-dist validate FILE shows every problem with its place"),
+    "PodEvicted": (Category.EVICTION, "give the job a higher priority, or a policy that restarts it"),
+    "NodeLost": (Category.EVICTION, "look at the node; a policy for PodEvicted would restart the job"),
+    PREEMPTED: (
+        Category.EVICTION,
+        "its policy for PodEvicted ended it: RestartJob would have it wait for another place",
+    ),
+}
+
+
+def _end(status: Status) -> Diagnosis:
+    failure = status.failure
+    exit_ = Exit(failure.code, failure.reason, failure.message) if failure else None
+    category, advice = _ENDS.get(status.reason) or _of_exit(exit_)
+    return Diagnosis(Level.ERROR, category, status.message, exit_.message if exit_ else "", advice)
+
+
+_START_FAILED: Final = frozenset({126, 127})
+_SEGMENTATION: Final = 139
+_KILLED: Final = 137
+_TERMINATED: Final = 143
+
+
+def _of_exit(exit_: Exit | None) -> tuple[Category, str]:
+    if exit_ is None:
+        return Category.FAILURE, "tf-dist logs shows what its replicas wrote"
+    if "ModuleNotFoundError" in exit_.message:
+        return (
+            Category.COMMAND,
+            "install it where the container runs (on this machine: with the Python of tf-dist)",
+        )
+    if exit_.out_of_memory:
+        return Category.MEMORY, "raise resources.limits.memory of the container, or use a smaller batch"
+    if exit_.reason in ("StartError", "ContainerCannotRun") or exit_.code in _START_FAILED:
+        return Category.COMMAND, "check command and args of the container, and that the image has the program"
+    if exit_.code == _KILLED:
+        return Category.FAILURE, "something killed it with SIGKILL: often the kernel, for its memory"
+    if exit_.code == _TERMINATED:
+        return Category.EVICTION, "something asked it to stop: see who deleted the pod or drained the node"
+    if exit_.code == _SEGMENTATION:
+        return Category.FAILURE, "it crashed in native code: try another TensorFlow build, or look for a core dump"
+    name = signal_name(exit_.code)
+    return Category.FAILURE, f"it died of {name}" if name else "the end of its log says why"
+
+
+def _of_life(job: Job, status: Status, facts: PodClassification, now: float) -> Iterator[Diagnosis]:
+    if status.admission is None:
+        yield from pending_reasons(status)
+    for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
+        # Another gang scheduler may have the gang wait as pods without nodes: that has been said.
+        if status.admission is not None or pod.has_node:
+            yield from _of_pod(pod)
+    if facts.stale:
+        names = ", ".join(sorted(pod.name for pod in facts.stale)[:5])
+        yield Diagnosis(
+            Level.INFO,
+            Category.STOPPING,
+            f"waits until the pods of the attempt before are gone: {names}",
+            resolution="they get their grace period",
+        )
+    if status.admission is not None:
+        yield from _of_overdue(facts, now)
+    yield from _of_missing(job, status, facts, now)
+
+
+def _of_overdue(facts: PodClassification, now: float) -> Iterator[Diagnosis]:
+    for pod in overdue_pods(facts, now):
+        stopped = f" since {format_time(pod.stops_at)}" if pod.stops_at is not None else ""
+        text = f"waits for pod {pod.name} on node {pod.node}, which should have stopped{stopped} and may still run"
+        advice = f"see whether the node is up; if it is surely down, delete it, or taint it {OUT_OF_SERVICE}"
+        yield Diagnosis(Level.WARNING, Category.NODE_LOST, text, resolution=advice)
+
+
+def _of_pod(pod: PodView) -> Iterator[Diagnosis]:
+    who = str(pod.replica)
+    if pod.phase is PodPhase.FAILED:
+        category, advice = _of_exit(pod.exit)
+        text = f"{who} {exit_text(pod.exit)}"
+        yield Diagnosis(Level.ERROR, category, text, pod.exit.message if pod.exit else "", advice)
+    elif pod.unschedulable:
+        advice = "the cluster's scheduler finds no node: see resources, node selector, affinity, taints"
+        yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, f"{who} cannot be scheduled", pod.unschedulable, advice)
+    elif pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
+        yield _waiting(pod, *pod.waiting)
+    elif pod.phase is PodPhase.PENDING:
+        yield Diagnosis(Level.INFO, Category.STARTING, f"{who} is starting{f' on {pod.node}' if pod.node else ''}")
+
+
+# What a kubelet calls it -> what it is, and what helps.
+_WAITING: Final[tuple[tuple[Callable[[str], bool], Category, str], ...]] = (
+    (
+        lambda r: "Entrypoint" in r,
+        Category.IMAGE,
+        "set command in the container, or tf-dist run --entrypoint IMAGE='…'",
+    ),
+    (lambda r: "Image" in r, Category.IMAGE, "check the image's name and tag, and the pull secret"),
+    (lambda r: r.startswith("CreateContainer"), Category.CONFIGURATION, "check volumes, config maps and secrets"),
+    (
+        lambda r: r == "CrashLoopBackOff",
+        Category.FAILURE,
+        "the log of the run before says why",
+    ),
+)
+
+
+def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
+    category, advice = next(
+        ((category, advice) for matches, category, advice in _WAITING if matches(reason)),
+        (Category.STARTING, ""),
+    )
+    evidence = message
+    if reason == "CrashLoopBackOff" and pod.last_exit is not None:
+        evidence = f"it {exit_text(pod.last_exit)}; {message}\n{pod.last_exit.message}".strip()
+    return Diagnosis(Level.WARNING, category, f"{pod.replica} waits: {reason}", evidence, advice)
+
+
+def _of_missing(job: Job, status: Status, facts: PodClassification, now: float) -> Iterator[Diagnosis]:
+    if status.admission is None:
+        return
+    due = creatable_replicas(job, status, facts, now)
+    for replica in job.replicas:
+        if replica in facts.current or replica in facts.succeeded or replica in due:
+            continue
+        wait = backoff_until(status, replica) - now
+        spec = job.spec(replica.type)
+        if wait > 0:
+            yield Diagnosis(Level.INFO, Category.BACKOFF, f"{replica} is restarted in {wait:.0f} s", status.message)
+        elif spec is not None and spec.depends is not None and not facts.stale:
+            others = (" or " if spec.depends.any else " and ").join(spec.depends.on)
+            yield Diagnosis(Level.INFO, Category.DEPENDENCY, f"{replica} waits until {others} is up (dependsOn)")

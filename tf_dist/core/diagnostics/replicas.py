@@ -1,0 +1,92 @@
+"""State of each replica of a job, one line each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tf_dist.core.api.assignment import granted_job
+from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.api.pod_events import classify_pods, exit_text, signal_name
+from tf_dist.core.api.pods import Exit, PodPhase, PodView
+from tf_dist.core.api.status import LIVE, Phase, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """One replica: its state in a word or two, where it runs, how often it was started again, why it is as it is."""
+
+    replica: ReplicaId
+    state: str
+    node: str = ""
+    restarts: int = 0
+    pod: str = ""
+    detail: str = ""
+
+
+def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple[ReplicaState, ...]:
+    """Every replica of the job in document order, those without a pod too."""
+    job = granted_job(job, status)
+    facts = classify_pods(job, status, pods)
+    stopping = {pod.replica for pod in facts.stale}
+    states = []
+    for replica in job.replicas:
+        pod = facts.current.get(replica)
+        restarts = _restarts(status, replica, pod)
+        if pod is None:
+            state = _absent(status, done=replica in facts.succeeded, stopping=replica in stopping)
+            states.append(ReplicaState(replica=replica, state=state, restarts=restarts))
+        else:
+            state, detail = _present(pod, done=replica in facts.succeeded)
+            row = ReplicaState(
+                replica=replica, state=state, node=pod.node, restarts=restarts, pod=pod.name, detail=detail
+            )
+            states.append(row)
+    return tuple(states)
+
+
+def _restarts(status: Status, replica: ReplicaId, pod: PodView | None) -> int:
+    attempts = status.attempts
+    again = attempts.job - 1 + attempts.tasks.get(replica.type, 0) + attempts.pods.get(replica, 0)
+    return again + (pod.restarts if pod else 0)
+
+
+def _absent(status: Status, *, done: bool, stopping: bool) -> str:
+    if done:
+        return "Succeeded"
+    if stopping:
+        return "Stopping"
+    if status.phase not in LIVE:
+        return "Gone" if status.phase not in (Phase.ABORTING, Phase.ABORTED) else "Stopped"
+    return "Waiting" if status.admission is None else "Pending"
+
+
+def _present(pod: PodView, *, done: bool) -> tuple[str, str]:
+    if done:
+        return "Succeeded", ""
+    if pod.phase is PodPhase.FAILED:
+        return ("Stopped", "") if pod.deleting and _was_told_to_end(pod.exit) else ("Failed", exit_text(pod.exit))
+    if pod.deleting:
+        return "Stopping", ""
+    if pod.unschedulable:
+        return "Unschedulable", pod.unschedulable
+    if pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
+        return pod.waiting[0], pod.waiting[1]
+    if pod.phase is PodPhase.PENDING:
+        return "Starting", ""
+    return ("Running", "") if pod.ready or pod.phase is not PodPhase.RUNNING else ("Running", "not ready")
+
+
+def _was_told_to_end(exit_: Exit | None) -> bool:
+    """A pod that is deleted gets these signals, and what ends of them is called failed."""
+    return exit_ is not None and not exit_.out_of_memory and signal_name(exit_.code) in ("SIGTERM", "SIGKILL")
+
+
+def leaders_first(job: Job) -> tuple[ReplicaId, ...]:
+    """The replicas in the order of whose word counts about the job as a whole: chief, workers, evaluators, servers."""
+
+    def rank(spec: ReplicaSpec) -> int:
+        order = (Role.WORKER, Role.EVALUATOR, Role.OTHER, Role.PS)
+        return 0 if spec.role.leads else 1 + order.index(spec.role)
+
+    specs = sorted(job.replica_specs, key=rank)
+    return tuple(ReplicaId(spec.type, index) for spec in specs for index in range(spec.replicas))

@@ -1,0 +1,169 @@
+"""Labels and annotations that mean the same in every format: worker bounds, limits, gang scheduler, queue.
+
+``tf-dist.dev/min-workers`` and ``tf-dist.dev/max-workers``. v1alpha1 says it with min-instance and max-instance, and a
+Volcano task has a minAvailable of its own.
+
+``schedulerName`` says nothing about it: it is who binds the pods, and many Volcano Jobs name volcano there only because
+every example does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from tf_dist.core.api.fieldpath import value_at
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job
+from tf_dist.core.api.names import GANG_SCHEDULER, MAX_DISRUPTIONS, MAX_WORKERS, MIN_WORKERS, QUEUE, RECOVERY_TIMEOUT
+from tf_dist.core.api.overrides import Override
+from tf_dist.core.api.timestamps import parse_expected_duration
+from tf_dist.core.dialects.common_schema import INT32_MAX, written_number
+from tf_dist.core.dialects.field_errors import FieldErrors, FieldLocation, describe_value, suggestion
+
+_SHOWN: Final = 40
+
+
+def worker_bound(annotations: Mapping[str, str] | None, key: str) -> int | None:
+    """The number an annotation says; None where it says none, or nonsense (which ``check_worker_bounds`` tells)."""
+    return written_number((annotations or {}).get(key, ""), 1, MAX_REPLICAS)
+
+
+def annotation_path(key: str) -> FieldLocation:
+    """Where an annotation stands."""
+    return ("metadata", "annotations", key)
+
+
+def check_worker_bounds(
+    annotations: Mapping[str, str] | None, workers: int | None, where: str, out: FieldErrors
+) -> None:
+    """Errors for annotations that say no number, or bounds that ``workers`` is not within (None: the job has none)."""
+    written = [key for key in (MIN_WORKERS, MAX_WORKERS) if key in (annotations or {})]
+    for key in written:
+        if worker_bound(annotations, key) is None:
+            found = (annotations or {})[key][:_SHOWN]
+            out.error(
+                annotation_path(key),
+                f"{found!r} is no number of workers",
+                f'write one from 1 up to {MAX_REPLICAS}: "2"',
+            )
+    if out.partial or not written:
+        return
+    least, most = worker_bound(annotations, MIN_WORKERS), worker_bound(annotations, MAX_WORKERS)
+    if workers is None:
+        out.warn(annotation_path(written[0]), "bounds the workers, but there are none")
+    elif least is not None and most is not None and least > most:
+        out.error(annotation_path(MIN_WORKERS), f"is {least}, more than {MAX_WORKERS} {most}", "exchange the two")
+    elif least is not None and workers < least:
+        out.error(
+            annotation_path(MIN_WORKERS),
+            f"is {least}, but {where} is {workers}",
+            f"write {workers} or less, or more replicas",
+        )
+    elif most is not None and workers > most:
+        out.error(
+            annotation_path(MAX_WORKERS),
+            f"is {most}, but {where} is {workers}",
+            f"write {workers} or more, or less replicas",
+        )
+
+
+def warn_unused_annotation(annotations: Mapping[str, str] | None, key: str, instead: str, out: FieldErrors) -> None:
+    """A warning that this format has a field for what an annotation says, and reads only that."""
+    if key in (annotations or {}):
+        out.warn(annotation_path(key), "is not used in this format", f"write {instead}")
+
+
+DURATION: Final = r"^([0-9]+|([0-9]+(\.[0-9]+)?(h|ms|m|s))+)$"
+LONGEST_DURATION: Final = 64
+
+
+def check_limits(document: Document, out: FieldErrors) -> None:
+    """Errors for what is no limit."""
+    for key, reads, what, hint in (
+        (MAX_DISRUPTIONS, _count, "number of disruptions", 'write one from 0 up: "20"'),
+        (RECOVERY_TIMEOUT, parse_duration, "duration", "such as 90s, 10m or 1h30m"),
+    ):
+        place: FieldLocation = ("metadata", "annotations", key)
+        said = value_at(document, *map(str, place))
+        if isinstance(said, str) and reads(said) is None:
+            out.error(place, f"{describe_value(said)} is no {what}", hint)
+
+
+def with_limits(job: Job) -> Job:
+    """The job with the limits that its annotations say; the same if they say none."""
+    most = _count(job.annotations.get(MAX_DISRUPTIONS, ""))
+    if most is not None:
+        job = replace(job, run_policy=replace(job.run_policy, max_disruptions=most))
+    recovery = parse_duration(job.annotations.get(RECOVERY_TIMEOUT, ""))
+    if recovery is not None:
+        job = replace(job, scheduling=replace(job.scheduling, recovery_timeout=recovery))
+    return job
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of ``90``, ``10m`` or ``1h30m``, 0 for nothing but noughts; None if it is none of these."""
+    if len(text) > LONGEST_DURATION or not re.fullmatch(DURATION, text):
+        return None
+    return min(parse_expected_duration(text) or 0.0, float(INT32_MAX))
+
+
+def _count(text: str) -> int | None:
+    return written_number(text, 0, INT32_MAX)
+
+
+_GANG_SCHEDULER_PATH: Final[FieldLocation] = ("metadata", "annotations", GANG_SCHEDULER)
+_GANG_SCHEDULERS: Final[Mapping[str, GangScheduler]] = {one.value: one for one in GangScheduler}
+
+
+def check_gang_scheduler(document: Document, out: FieldErrors) -> None:
+    """An error for a name that nobody has."""
+    named = value_at(document, *map(str, _GANG_SCHEDULER_PATH))
+    if isinstance(named, str) and named not in _GANG_SCHEDULERS:
+        out.error(
+            _GANG_SCHEDULER_PATH,
+            f"{named!r} is no gang scheduler that tf-dist knows",
+            suggestion(named, _GANG_SCHEDULERS),
+        )
+
+
+def with_gang_scheduler(job: Job) -> Job:
+    """The job with the gang scheduler that it names; the same if it names none."""
+    named = _GANG_SCHEDULERS.get(job.annotations.get(GANG_SCHEDULER, ""))
+    return job if named is None else replace(job, scheduling=replace(job.scheduling, gang=named))
+
+
+_QUEUE_PATH: Final[FieldLocation] = ("metadata", "labels", QUEUE)
+_QUEUE_FIELDS: Final[Mapping[Dialect, FieldLocation]] = {
+    Dialect.TFJOB_V1: ("spec", "runPolicy", "schedulingPolicy", "queue"),
+    Dialect.VOLCANO: ("spec", "queue"),
+}
+
+
+def check_queue(document: Document, out: FieldErrors) -> None:
+    """An error where label and field name different queues. ``default`` may have come from a server's defaults."""
+    named = value_at(document, *map(str, _QUEUE_PATH))
+    for field in _QUEUE_FIELDS.values():
+        other = value_at(document, *map(str, field))
+        if named and other not in (None, "", "default", named):
+            out.error(
+                _QUEUE_PATH, f"names the queue {named}, and {'.'.join(map(str, field))} names {other}", "keep one"
+            )
+
+
+def with_queue(job: Job) -> Job:
+    """The job in the queue that its label names; the same if it has none."""
+    named = job.labels.get(QUEUE)
+    return replace(job, scheduling=replace(job.scheduling, queue=named)) if named else job
+
+
+def queue_overrides(document: Any, dialect: Dialect, queue: str) -> tuple[Override, ...]:
+    """What puts a job into a queue: the format's field for it, and the label where it names one or is all there is."""
+    field = _QUEUE_FIELDS.get(dialect)
+    labelled = field is None or value_at(document, *map(str, _QUEUE_PATH)) is not None
+    return (
+        *((Override(field, queue),) if field is not None else ()),
+        *((Override(_QUEUE_PATH, queue),) if labelled else ()),
+    )

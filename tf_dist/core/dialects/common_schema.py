@@ -1,0 +1,210 @@
+"""Schema that all formats share: metadata, number types, and the names that Kubernetes accepts.
+
+A job whose name is too long is accepted by the API server, and then none of its pods can be made: better said before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import list_items, value_at
+from tf_dist.core.api.job import MAX_REPLICAS, JobKey
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, FieldLocation
+
+SUSPEND_ANNOTATION: Final = names.SUSPEND
+SERVICES_ANNOTATION: Final = "tf-dist.dev/services"
+TF_CONTAINER: Final = "tensorflow"
+TF_PORT_NAME: Final = "tfjob-port"
+TF_PORT: Final = 2222
+INT32_MAX: Final = 2**31 - 1
+_MOST_DIGITS: Final = len(str(INT32_MAX))
+
+Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
+"""A number of things; the API's int32, never negative."""
+
+Positive = Annotated[int, Field(ge=1, le=INT32_MAX)]
+MAX_CONTAINERS: Final = 64
+"""So many containers a pod may have here: a rule about them costs an API server as much as there may be."""
+
+ReplicaCount = Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
+Seconds = Annotated[int, Field(ge=0, le=INT32_MAX)]
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+LongSeconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Template = dict[str, Any]
+"""A pod template stays what it is: its checks are in ``pod_template``."""
+
+
+class SchemaModel(BaseModel):
+    """A mapping whose keys are ours: unknown ones are mistakes, and ``"2"`` is no number, as for the API server."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True, alias_generator=to_camel)
+
+
+class Metadata(SchemaModel):
+    """Kubernetes' ObjectMeta: ours is the first part, the rest is the API server's and passes."""
+
+    name: str | None = None
+    generate_name: str | None = None
+    namespace: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    uid: str | None = None
+    generation: int | None = None
+    creation_timestamp: Any = None
+    deletion_grace_period_seconds: Any = None
+    deletion_timestamp: Any = None
+    finalizers: Any = None
+    managed_fields: Any = None
+    owner_references: Any = None
+    resource_version: Any = None
+    self_link: Any = None
+
+    @property
+    def job_name(self) -> str:
+        """The name, or an example of the one that the API server will make of generateName (five characters more)."""
+        return self.name or (f"{self.generate_name}xxxxx" if self.generate_name else "")
+
+    @property
+    def key(self) -> JobKey:
+        """Where the job is or will be."""
+        return JobKey(self.namespace or "default", self.job_name)
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the annotation suspends the job."""
+        return (self.annotations or {}).get(SUSPEND_ANNOTATION) == "true"
+
+
+class Envelope(SchemaModel):
+    """What every document has around its spec."""
+
+    api_version: str
+    kind: str
+    metadata: Metadata
+    status: Any = None
+
+
+class RawTemplate(NamedTuple):
+    """A pod template as written, with where it is and how many pods are made of it.
+
+    ``server``: tf-dist adds a container to it, so that it needs none of its own (v1alpha1's default parameter server).
+    """
+
+    loc: FieldLocation
+    template: object
+    replicas: int
+    server: bool = False
+
+
+def written_number(text: str, least: int, most: int) -> int | None:
+    """The whole number that a text says, as annotations do; None if it says none, or one beyond these bounds."""
+    text = text.strip()
+    if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
+        return None
+    return int(text) if least <= int(text) <= most else None
+
+
+def template_containers(
+    template: object, field: str = "containers"
+) -> Iterator[tuple[FieldLocation, Mapping[str, Any]]]:
+    """The containers of a raw template that are mappings, with where they are."""
+    for index, container in enumerate(list_items(value_at(template, "spec", field))):
+        if type(container) is dict or isinstance(container, Mapping):
+            yield ("spec", field, index), container
+
+
+def container_names(template: object) -> list[Any]:
+    """The names of a raw template's containers."""
+    return [container.get("name") for _, container in template_containers(template)]
+
+
+def named_port(template: object, container: str, default: int) -> int:
+    """The port TensorFlow listens on: the one named ``tfjob-port`` of that container, else the default."""
+    for _, found in template_containers(template):
+        if found.get("name") != container:
+            continue
+        for port in list_items(found.get("ports")):
+            number = value_at(port, "containerPort")
+            if value_at(port, "name") == TF_PORT_NAME and type(number) is int:
+                return number
+    return default
+
+
+def without_none(**values: object) -> dict[str, Any]:
+    """A mapping of those keys that have a value."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+"""A DNS-1123 label: names of namespaces, containers, volumes, Volcano tasks."""
+
+DNS_SERVICE: Final = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
+"""A DNS-1035 label: names of services, and so of everything that gets one."""
+
+MAX_NAME: Final = 63
+
+
+def is_label(name: str) -> bool:
+    """Whether a text is a DNS-1123 label."""
+    return len(name) <= MAX_NAME and DNS_LABEL.fullmatch(name) is not None
+
+
+def nearest_label(name: str) -> str:
+    """The nearest name that Kubernetes takes, "" if nothing is left of it."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:MAX_NAME].rstrip("-")
+
+
+def check_label(name: str, loc: FieldLocation, out: FieldErrors, *, letter_first: bool = False) -> bool:
+    """Note an error if the name is no label; ``letter_first``: DNS-1035, as for services."""
+    if len(name) > MAX_NAME:
+        out.error(loc, f"is {len(name)} characters long; a name may have {MAX_NAME}")
+        return False
+    if (DNS_SERVICE if letter_first else DNS_LABEL).fullmatch(name):
+        return True
+    rule = "start with a letter" if letter_first else "start with a letter or digit"
+    better = nearest_label(name)
+    if letter_first:
+        better = better.lstrip("-0123456789")
+    out.error(
+        loc,
+        f"{name!r} is not a name Kubernetes takes: lower-case letters, digits and '-' only, and it must {rule}",
+        f'write "{better}"' if better else "",
+    )
+    return False
+
+
+def check_metadata(metadata: Metadata, out: FieldErrors, *, letter_first: bool) -> bool:
+    """The job's own name and namespace; whether the name is good, so that names made from it can be judged."""
+    if metadata.namespace is not None:
+        check_label(metadata.namespace, ("metadata", "namespace"), out)
+    if metadata.name:
+        return check_label(metadata.name, ("metadata", "name"), out, letter_first=letter_first)
+    if metadata.generate_name:
+        return check_label(metadata.job_name, ("metadata", "generateName"), out, letter_first=letter_first)
+    out.error(("metadata", "name"), MISSING, "give the job a name")
+    return False
+
+
+def check_pod_names(metadata: Metadata, groups: Iterable[tuple[str, int]], out: FieldErrors) -> None:
+    """``{job}-{type}-{index}`` names a pod and its service, and a service name has at most 63 characters."""
+    endings = [f"-{type_}-{replicas - 1}" for type_, replicas in groups if replicas > 0]
+    longest = max(endings, key=len, default="")
+    name = metadata.job_name
+    if len(name) + len(longest) <= MAX_NAME:
+        return
+    room = MAX_NAME - len(longest) - (0 if metadata.name else 5)
+    field = "name" if metadata.name else "generateName"
+    out.error(
+        ("metadata", field),
+        f"the replica {name + longest!r} would have a name of {len(name) + len(longest)} characters; {MAX_NAME} are allowed",
+        f"with these replicas the {field} may have {room} characters"
+        if room > 0
+        else "shorten the replica type's name",
+    )

@@ -1,0 +1,259 @@
+"""Conversion of a document to another format, with a report of what could not be carried over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tf_dist.core.api.fieldpath import list_items, value_at
+from tf_dist.core.api.job import Action, Dialect, Document, Job, ReplicaSpec
+from tf_dist.core.dialects import emit
+from tf_dist.core.dialects.common_schema import TF_CONTAINER
+from tf_dist.core.dialects.emit import EXIT_SAMPLES, Key, has_role, job_semantics, role_of
+from tf_dist.core.dialects.field_errors import FieldLocation, format_location
+from tf_dist.core.dialects.parsing import Parsed, parse
+from tf_dist.errors import InvalidJob, Problem
+
+
+def replica_path(job: Job, role: str) -> FieldLocation:
+    """Where a document of this job speaks of a role."""
+    for index, spec in enumerate(job.replica_specs):
+        if role_of(spec) == role:
+            match job.dialect:
+                case Dialect.TFJOB_V1:
+                    return ("spec", "tfReplicaSpecs", spec.name)
+                case Dialect.TFJOB_V1ALPHA1:
+                    return ("spec", "replicaSpecs", index)
+                case Dialect.VOLCANO:
+                    return ("spec", "tasks", index)
+    return ("spec",)
+
+
+CONSEQUENCES: Final[Mapping[str, str]] = {
+    "success": "the job would succeed at another moment",
+    "minSuccess": "so many successes no longer end the job",
+    "cleanPods": "other pods would be left when the job has ended",
+    "maxRestarts": "restarts would be limited differently",
+    "countInPlace": "restarts by the kubelet would be counted differently",
+    "deadline": "the job would have another deadline",
+    "ttl": "the finished job would be kept for another time",
+    "suspend": "the job would not be suspended as it is",
+    "minAvailable": "another number of replicas would have to be there at once",
+    "queue": "the job would wait in another queue",
+    "priority": "the job would have another priority",
+    "scheduler": "another scheduler would place the pods",
+    "timeout": "the gang would wait another time for its pods to be scheduled",
+    "managedElsewhere": "the job would be run here, not by MultiKueue",
+    "tfConfig": "the replicas would get another TF_CONFIG",
+    "indexVariables": "VK_TASK_INDEX and VC_TASK_INDEX would not be set",
+    "hostFiles": "the host files in /etc/volcano would not be there",
+    "services": "the replicas would get services, or none",
+    "replicas": "there would be another number of replicas",
+    "maxReplicas": "the job would grow to another number of these replicas",
+    "minReplicas": "another number of these replicas would have to be there at once",
+    "port": "the replicas would listen on another port",
+    "server": "the standard parameter server would be another",
+    "template": "the pods would differ",
+    "depends": "the replicas would not wait for the tasks they depend on",
+    "restartsWhenDone": "a container that is done would be treated differently",
+    "failed": "failed replicas would be treated differently",
+    "evicted": "evicted replicas would be treated differently",
+    "taskFailed": "many restarts in place would be treated differently",
+    "unknown": "an unknown state of the gang would be treated differently",
+    "late": "policies with a timeout cannot be said",
+    "byIndex": "what holds for one replica of several cannot be said",
+}
+
+_PATHS: Final[Mapping[Dialect, Mapping[str, FieldLocation]]] = {
+    Dialect.TFJOB_V1: {
+        "success": ("spec", "successPolicy"),
+        "cleanPods": ("spec", "runPolicy", "cleanPodPolicy"),
+        "maxRestarts": ("spec", "runPolicy", "backoffLimit"),
+        "countInPlace": ("spec", "runPolicy", "backoffLimit"),
+        "deadline": ("spec", "runPolicy", "activeDeadlineSeconds"),
+        "ttl": ("spec", "runPolicy", "ttlSecondsAfterFinished"),
+        "suspend": ("spec", "runPolicy", "suspend"),
+        "minAvailable": ("spec", "runPolicy", "schedulingPolicy", "minAvailable"),
+        "queue": ("spec", "runPolicy", "schedulingPolicy", "queue"),
+        "priority": ("spec", "runPolicy", "schedulingPolicy", "priorityClass"),
+        "timeout": ("spec", "runPolicy", "schedulingPolicy", "scheduleTimeoutSeconds"),
+        "managedElsewhere": ("spec", "runPolicy", "managedBy"),
+        "tfConfig": ("spec", "enableDynamicWorker"),
+        "failed": ("restartPolicy",),
+        "restartsWhenDone": ("restartPolicy",),
+    },
+    Dialect.TFJOB_V1ALPHA1: {
+        "success": ("spec", "terminationPolicy", "chief"),
+        "cleanPods": ("spec", "cleanupPodPolicy"),
+        "minAvailable": ("spec", "min-instance"),
+        "scheduler": ("spec", "schedulerName"),
+        "port": ("tfPort",),
+    },
+    Dialect.VOLCANO: {
+        "success": ("spec", "policies"),
+        "minSuccess": ("spec", "minSuccess"),
+        "maxRestarts": ("spec", "maxRetry"),
+        "countInPlace": ("spec", "maxRetry"),
+        "ttl": ("spec", "ttlSecondsAfterFinished"),
+        "minAvailable": ("spec", "minAvailable"),
+        "queue": ("spec", "queue"),
+        "priority": ("spec", "priorityClassName"),
+        "scheduler": ("spec", "schedulerName"),
+        "indexVariables": ("spec", "plugins", "env"),
+        "hostFiles": ("spec", "plugins", "svc"),
+        "services": ("spec", "plugins"),
+        "tfConfig": ("spec", "plugins"),
+        "minReplicas": ("minAvailable",),
+        "depends": ("dependsOn",),
+        "failed": ("policies",),
+        "evicted": ("policies",),
+        "late": ("policies",),
+        "taskFailed": ("policies",),
+        "unknown": ("policies",),
+    },
+}
+
+
+def conversion_losses(source: Parsed, result: Job) -> Iterator[Problem]:
+    """Everything that the job which came out does not have of the one that went in."""
+    before, after = job_semantics(source.job), _renamed(job_semantics(result), source.job, result)
+    gone = {role_of(spec) for spec in source.job.replica_specs} - {role for _, role in after}
+    for role in sorted(gone):
+        path = format_location(replica_path(source.job, role))
+        yield Problem(path, f"{result.dialect} has no {role} replicas: they are left out", "keep the job as it is")
+    for key, value in before.items():
+        if key[1] not in gone and after.get(key) != value:
+            yield Problem(_path(source.job, key), CONSEQUENCES[key[0]], _difference(key[0], value, after.get(key)))
+    yield from _renames(source.job, result)
+    yield from _unread(source)
+
+
+def _renamed(found: Mapping[Key, Any], source: Job, result: Job) -> dict[Key, Any]:
+    """The meaning with the leader under the name it had: v1alpha1 calls every leader MASTER, which is told once."""
+    old, new = (_leader(job) for job in (source, result))
+    if old is None or new is None or old.role is new.role:
+        return dict(found)
+    renamed = {
+        (aspect, old.role.value if role == new.role.value else role): value for (aspect, role), value in found.items()
+    }
+    renamed["success", ""] = frozenset(
+        (old.role.value if role == new.role.value else role, index) for role, index in found["success", ""]
+    )
+    return renamed
+
+
+def _leader(job: Job) -> ReplicaSpec | None:
+    return next((spec for spec in job.replica_specs if spec.role.leads), None)
+
+
+def _renames(source: Job, result: Job) -> Iterator[Problem]:
+    old, new = _leader(source), _leader(result)
+    if old and new and old.role is not new.role:
+        message = f"its type in TF_CONFIG would be {new.role.value!r}, not {old.role.value!r}"
+        yield Problem(
+            format_location(replica_path(source, old.role.value)),
+            message,
+            "TensorFlow 2 knows chief, TensorFlow 1 master",
+        )
+    for spec in source.replica_specs:
+        if has_role(spec) and spec.container != TF_CONTAINER:
+            path = format_location((*replica_path(source, role_of(spec)), "template", "spec", "containers"))
+            yield Problem(path, f"the container {spec.container!r} is now named {TF_CONTAINER!r}")
+
+
+def _path(job: Job, key: Key) -> str:
+    aspect, role = key
+    where = _PATHS[job.dialect].get(aspect, ())
+    if not role:
+        return format_location(where or ("spec",))
+    return format_location((*replica_path(job, role), *where))
+
+
+def _difference(aspect: str, before: Any, after: Any) -> str:
+    """The two values where they are short enough to be read."""
+    if aspect == "failed":
+        return _exits(before, after)
+    if isinstance(before, bool):
+        return ""
+    if isinstance(before, (int, float, str)) and isinstance(after, (int, float, str, type(None))):
+        return f"it is {before}, and would be {'not set' if after in (None, '') else after}"
+    return ""
+
+
+def _exits(before: Sequence[Action], after: Sequence[Action]) -> str:
+    """For which exit codes the answer differs, of those that stand for their classes."""
+    groups: dict[tuple[Action, Action], list[str]] = {}
+    for (code, memory), old, new in zip(EXIT_SAMPLES, before, after, strict=True):
+        name = "out of memory" if memory else "unknown" if code is None else str(code)
+        groups.setdefault((old, new), []).append(name)
+    said = []
+    for (old, new), names in groups.items():
+        which = "any exit" if len(names) == len(EXIT_SAMPLES) else f"exit {', '.join(names)}"
+        if old is not new:
+            said.append(f"{old} -> {new} for {which}")
+    return "; ".join(said)
+
+
+_NOT_IN_THE_JOB: Final[Mapping[Dialect, tuple[str, ...]]] = {
+    Dialect.TFJOB_V1: (),
+    Dialect.TFJOB_V1ALPHA1: ("batch-size", "modelName", "total-number", "tensorboard"),
+    Dialect.VOLCANO: ("networkTopology", "runningEstimate"),
+}
+
+
+def _unread(source: Parsed) -> Iterator[Problem]:
+    """What the document says and tf-dist does not use, so that the job does not have it."""
+    spec = source.document["spec"]
+    for key in _NOT_IN_THE_JOB[source.job.dialect]:
+        if spec.get(key):
+            yield Problem(format_location(("spec", key)), "is left out: the other format has no place for it")
+    if value_at(spec, "runPolicy", "schedulingPolicy", "minResources"):
+        yield Problem("spec.runPolicy.schedulingPolicy.minResources", "is left out: tf-dist adds up requests")
+    for index, task in enumerate(list_items(spec.get("tasks"))):
+        if value_at(task, "topologyPolicy") not in (None, "none"):
+            yield Problem(f"spec.tasks[{index}].topologyPolicy", "is left out: the other format has no place for it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """A document in another format; ``lost``: what it does not say any more, by its place in the original."""
+
+    document: dict[str, Any]
+    lost: tuple[Problem, ...] = ()
+
+
+_WRITERS: Final[Mapping[Dialect, Callable[[Job, Document], dict[str, Any]]]] = {
+    Dialect.TFJOB_V1: emit.emit_kubeflow_v1,
+    Dialect.TFJOB_V1ALPHA1: emit.emit_kubeflow_v1alpha1,
+    Dialect.VOLCANO: emit.emit_volcano,
+}
+
+
+def convert(document: Any, to: Dialect) -> Conversion:
+    """The document in another format; InvalidJob if it is none, or if it has no form there (roles, names).
+
+    The result is one that ``parse`` accepts. Where it would run differently from the original, ``lost`` says how.
+    """
+    source = parse(document)
+    if source.job.dialect is to:
+        return Conversion(document=source.document)
+    _refuse(source.job, to)
+    written = _WRITERS[to](source.job, source.document)
+    result = parse(written)
+    return Conversion(document=written, lost=tuple(conversion_losses(source, result.job)))
+
+
+def _refuse(job: Job, to: Dialect) -> None:
+    """Raise where nothing sensible would be left: none of the replicas has a form there, or they run our server."""
+    problems = []
+    if to is not Dialect.VOLCANO and not any(map(has_role, job.replica_specs)):
+        hint = "name the tasks ps, worker, chief or evaluator"
+        problems.append(Problem("spec.tasks", f"no task is a TensorFlow role, and {to} has nothing else", hint))
+    for spec in job.replica_specs:
+        if spec.server_image:
+            path = format_location((*replica_path(job, role_of(spec)), "template"))
+            hint = f"write a container named {TF_CONTAINER!r} that starts a tf.distribute.Server"
+            problems.append(Problem(path, f"{to} has no standard parameter server", hint))
+    if problems:
+        raise InvalidJob(problems)

@@ -1,0 +1,334 @@
+"""Field errors: everything wrong with a document, each with its path and a hint; checks of single values.
+
+Checks write into one :class:`FieldErrors`, so a document is read to its end however early it went wrong. What pydantic
+finds is put into the same words: its own messages speak of Python types, which mean nothing to somebody who wrote YAML.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from tf_dist.errors import InvalidJob, Problem
+
+FieldLocation = tuple[str | int, ...]
+
+MISSING: Final = "is required and missing"
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_/-]+")
+
+
+def format_location(loc: FieldLocation) -> str:
+    """A location as people write it: ``spec.replicaSpecs[0].template``; keys with dots of their own are quoted."""
+    text = ""
+    for part in loc:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif _PLAIN.fullmatch(part):
+            text += f".{part}" if text else part
+        else:
+            text += f'["{part}"]'
+    return text
+
+
+def nearest_word(word: str, known: Iterable[str]) -> str:
+    """The known word most like this one, "" if none is: case does not count, ``Comand`` is near ``command``."""
+    by_folded = {name.casefold(): name for name in known}
+    found = difflib.get_close_matches(word.casefold(), by_folded, cutoff=0.7)
+    return by_folded[found[0]] if found else ""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """The hint for a word that is not known: the one that was meant if that can be told, else all of them."""
+    names = list(known)
+    near = nearest_word(word, names)
+    return f"did you mean {near}?" if near else f"known: {', '.join(names)}"
+
+
+def describe_value(value: object) -> str:
+    """What was found, in words of YAML: ``the text '2'``, ``a list``, ``nothing``."""
+    match value:
+        case None:
+            return "nothing (null)"
+        case bool():
+            return f"the boolean {str(value).lower()}"
+        case int() | float():
+            return f"the number {_short(value)}"
+        case str():
+            return f"the text {_short(value)}"
+        case Mapping():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def quote_hint(value: object) -> str:
+    """The hint for a scalar that YAML read as something else than text."""
+    if isinstance(value, bool):
+        return f'write it in quotes: "{str(value).lower()}"'
+    if isinstance(value, (int, float)):
+        return f'write it in quotes: "{_short(value)}"'
+    return "" if value is None or isinstance(value, (list, Mapping)) else "write it in quotes"
+
+
+def _short(value: object) -> str:
+    """A scalar's text, cut off: a problem is one line. (An int of thousands of digits has no text in Python.)"""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return "too large to print"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@dataclass(slots=True)
+class FieldErrors:
+    """The problems of one document, in the order they are found: errors stop it, warnings are told.
+
+    ``partial``: some keys could not be read, so that what they would have said is unknown; checks that relate several
+    keys keep silent then, instead of reporting the same mistake a second time in a misleading place.
+    ``advice``: whether anybody will read warnings; checks that only give some may be left out if not.
+    """
+
+    partial: bool = False
+    advice: bool = True
+    _errors: dict[Problem, None] = field(default_factory=dict)
+    _warnings: dict[Problem, None] = field(default_factory=dict)
+    _wrong: set[str] = field(default_factory=set)
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """Why the document cannot become a job."""
+        return tuple(self._errors)
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """What works, but most likely not as meant."""
+        return tuple(self._warnings)
+
+    def error(self, loc: FieldLocation, message: str, hint: str = "") -> None:
+        """Note a reason why the document cannot become a job. (What is there and wrong is not missing as well.)"""
+        path = format_location(loc)
+        if message != MISSING or path not in self._wrong:
+            self._errors[Problem(path, message, hint)] = None
+            self._wrong.add(path)
+
+    def warn(self, loc: FieldLocation, message: str, hint: str = "") -> None:
+        """Note something that works, but most likely not as meant."""
+        if self.advice:
+            self._warnings[Problem(format_location(loc), message, hint)] = None
+
+    def raise_errors(self) -> None:
+        """Raise InvalidJob with all errors, if there are any."""
+        if self._errors:
+            raise InvalidJob(self._errors)
+
+
+def report_schema_errors(error: ValidationError, model: type[BaseModel], out: FieldErrors) -> list[FieldLocation]:
+    """Put pydantic's findings into words; returns where the values are that could not be read."""
+    out.partial = True
+    places: list[FieldLocation] = []
+    for detail in error.errors(include_url=False):
+        loc: FieldLocation = tuple(detail["loc"])
+        if loc and loc[-1] == "[key]":
+            loc = loc[:-1]
+            detail["type"] = "invalid_key"
+        out.error(loc, *_translated(detail["type"], detail["input"], detail.get("ctx", {}), loc, model))
+        places.append(loc)
+    return places
+
+
+_WANTED: Final = {
+    "string_type": "text",
+    "bool_type": "true or false",
+    "dict_type": "a mapping (key: value)",
+    "model_type": "a mapping (key: value)",
+    "list_type": "a list (- item)",
+    "int_type": "a whole number",
+}
+
+
+def _translated(
+    kind: str, found: object, context: Mapping[str, Any], loc: FieldLocation, model: type[BaseModel]
+) -> tuple[str, str]:
+    """Message and hint for one of pydantic's error types."""
+    match kind:
+        case "missing":
+            return MISSING, ""
+        case "extra_forbidden":
+            return "unknown key", suggestion(str(loc[-1]), keys_at(model, loc[:-1]))
+        case "invalid_key":
+            return f"a key must be text, not {describe_value(loc[-1])}", quote_hint(loc[-1])
+        case "literal_error":
+            known = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+            return f"unknown value {describe_value(found)}", _value_hint(found, known)
+        case "greater_than_equal":
+            least = context["ge"]
+            message = "must not be negative" if least == 0 else f"must be at least {least}"
+            return f"{message}, not {_short(found)}", ""
+        case "less_than_equal":
+            return f"must be at most {context['le']}, not {_short(found)}", ""
+        case _ if kind in _WANTED:
+            return f"must be {_WANTED[kind]}, not {describe_value(found)}", _type_hint(kind, found)
+        case _:
+            return f"cannot be read: {describe_value(found)}", ""
+
+
+def _type_hint(kind: str, found: object) -> str:
+    if kind == "string_type":
+        return quote_hint(found)
+    if kind == "int_type" and isinstance(found, str):
+        return f"write {found} without quotes" if re.fullmatch(r"-?[0-9]{1,20}", found) else "write a number"
+    if kind == "bool_type" and isinstance(found, str):
+        return f"write {found.lower()} without quotes" if found.lower() in ("true", "false") else "write true or false"
+    return ""
+
+
+def _value_hint(found: object, known: Sequence[str]) -> str:
+    words = [word for word in known if word]
+    return suggestion(found, words) if isinstance(found, str) else f"known: {', '.join(words)}"
+
+
+def keys_at(model: type[BaseModel], loc: FieldLocation) -> list[str]:
+    """The keys a mapping at this place of the document may have, as they are written there."""
+    here: Any = model
+    for part in loc:
+        here = _inside(here, part)
+    here = _bare(here)
+    return [info.alias or name for name, info in here.model_fields.items()] if _is_model(here) else []
+
+
+def _inside(kind: Any, part: str | int) -> Any:
+    """The type of what is at a key (or index) of a value of this type."""
+    kind = _bare(kind)
+    if _is_model(kind):
+        return next((info.annotation for info in kind.model_fields.values() if info.alias == part), None)
+    return get_args(kind)[-1] if get_origin(kind) in (dict, list) else None
+
+
+def _bare(kind: Any) -> Any:
+    """A type without its ``| None``."""
+    if get_origin(kind) in (dict, list):
+        return kind
+    return next((one for one in get_args(kind) if one is not type(None)), kind)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def check_keys(found: Mapping[Any, Any], known: Collection[str], loc: FieldLocation, out: FieldErrors) -> None:
+    """A key near a known one is a typing mistake; another unknown key may be newer than we are, and is only told."""
+    for key in found:
+        if key in known:
+            continue
+        if not isinstance(key, str):
+            out.error(loc, f"a key must be text, not {describe_value(key)}", quote_hint(key))
+        elif near := nearest_word(key, known):
+            out.error((*loc, key), "unknown key", f"did you mean {near}?")
+        else:
+            out.warn((*loc, key), "unknown key: the API server will drop it")
+
+
+def mapping_at(value: object, loc: FieldLocation, out: FieldErrors) -> Mapping[str, Any] | None:
+    """The value if it is a mapping; else an error is noted and None given."""
+    if isinstance(value, Mapping):
+        return value
+    out.error(loc, f"must be a mapping (key: value), not {describe_value(value)}")
+    return None
+
+
+def list_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> list[Any]:
+    """The list under a key, empty if there is none; an error is noted if it is something else."""
+    value = found.get(key)
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return value
+    out.error((*loc, key), f"must be a list (- item), not {describe_value(value)}")
+    return []
+
+
+def mappings_at(
+    found: Mapping[str, Any], key: str, loc: FieldLocation, known: Collection[str], out: FieldErrors
+) -> Iterator[tuple[FieldLocation, Mapping[str, Any]]]:
+    """The mappings in the list under a key, with their places; whatever else is there is an error."""
+    for index, item in enumerate(list_at(found, key, loc, out)):
+        place = (*loc, key, index)
+        if (entry := mapping_at(item, place, out)) is not None:
+            check_keys(entry, known, place, out)
+            yield place, entry
+
+
+def text_at(
+    found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors, *, required: bool = True
+) -> str | None:
+    """The text under a key; a number, boolean or (if required) nothing there is an error."""
+    value = found.get(key)
+    if isinstance(value, str) and (value or not required):
+        return value
+    if value is None or value == "":
+        if required:
+            out.error((*loc, key), MISSING)
+    else:
+        out.error((*loc, key), f"must be text, not {describe_value(value)}", quote_hint(value))
+    return None
+
+
+def texts_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> None:
+    """A list of texts: ``- 5`` is a number to YAML, and the API server refuses it."""
+    value = found.get(key)
+    if isinstance(value, str):
+        out.error((*loc, key), "must be a list of texts, not one text", "put each word on a line of its own: - word")
+        return
+    for index, item in enumerate(list_at(found, key, loc, out)):
+        if not isinstance(item, str):
+            out.error((*loc, key, index), f"must be text, not {describe_value(item)}", quote_hint(item))
+
+
+def text_map_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> None:
+    """A mapping of texts, as labels, annotations and node selectors are."""
+    value = found.get(key)
+    entries = mapping_at(value, (*loc, key), out) if value is not None else None
+    pairs: Mapping[Any, Any] = entries or {}
+    for name, text in pairs.items():
+        if not isinstance(name, str):
+            out.error((*loc, key), f"a key must be text, not {describe_value(name)}", quote_hint(name))
+        elif not isinstance(text, str):
+            out.error((*loc, key, name), f"must be text, not {describe_value(text)}", quote_hint(text))
+
+
+def choice_at(found: Mapping[str, Any], key: str, known: Collection[str], loc: FieldLocation, out: FieldErrors) -> None:
+    """One of a few words, if it is there."""
+    value = text_at(found, key, loc, out, required=False)
+    if value is not None and value not in known:
+        out.error((*loc, key), f"unknown value {value!r}", suggestion(value, known))
+
+
+def flag_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> bool:
+    """A true or false, false if it is not there."""
+    value = found.get(key)
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    out.error((*loc, key), f"must be true or false, not {describe_value(value)}")
+    return False
+
+
+def port_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> int | None:
+    """A port number 1 to 65535, None if it is not there or wrong."""
+    value = found.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        hint = f"write {value} without quotes" if isinstance(value, str) and value.isdecimal() else ""
+        out.error((*loc, key), f"must be a whole number, not {describe_value(value)}", hint)
+        return None
+    if not 1 <= value <= 65535:
+        out.error((*loc, key), f"is no port: {describe_value(value)}; ports go from 1 to 65535")
+        return None
+    return value

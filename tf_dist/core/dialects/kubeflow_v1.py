@@ -1,0 +1,448 @@
+"""``kubeflow.org/v1`` TFJob (training-operator 1.9): schema, defaults, validation, and the job it means.
+
+The rules are those of Kubeflow's validating webhook, and some for what it lets pass and then cannot run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import list_items, mapping, value_at
+from tf_dist.core.api.job import (
+    Action,
+    CleanPodPolicy,
+    Dialect,
+    Document,
+    Event,
+    ExitCodes,
+    Job,
+    ReplicaSpec,
+    Role,
+    Rule,
+    RunPolicy,
+    Scheduling,
+    ServiceStyle,
+    SuccessRule,
+    TFConfigStyle,
+)
+from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, TRAINING_OPERATOR
+from tf_dist.core.dialects import common_annotations
+from tf_dist.core.dialects.common_schema import (
+    INT32_MAX,
+    SERVICES_ANNOTATION,
+    TF_CONTAINER,
+    TF_PORT,
+    TF_PORT_NAME,
+    Count,
+    Envelope,
+    LongSeconds,
+    Positive,
+    RawTemplate,
+    ReplicaCount,
+    SchemaModel,
+    Seconds,
+    Template,
+    check_metadata,
+    check_pod_names,
+    container_names,
+    named_port,
+)
+from tf_dist.core.dialects.field_errors import FieldErrors, FieldLocation, describe_value, suggestion
+from tf_dist.core.dialects.pod_template import read_quantities, require_container
+
+TYPES: Final = ("Chief", "Master", "PS", "Worker", "Evaluator")
+RETIRED_KEYS: Final = ("cleanPodPolicy", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished")
+"""Keys that v1.0 had directly under ``spec``; later versions drop them there without a word (kubeflow/trainer#1241)."""
+
+CleanPods = Literal["All", "Running", "None"]
+RestartPolicy = Literal["Always", "OnFailure", "Never", "ExitCode"]
+
+
+class SchedulingPolicy(SchemaModel):
+    """What gang admission needs to know."""
+
+    min_available: Positive | None = None
+    queue: str | None = None
+    min_resources: dict[str, Any] | None = None
+    priority_class: str | None = None
+    schedule_timeout_seconds: Seconds | None = None
+
+
+class RunPolicyShape(SchemaModel):
+    """Limits and housekeeping."""
+
+    clean_pod_policy: CleanPods | None = None
+    ttl_seconds_after_finished: Seconds | None = None
+    active_deadline_seconds: LongSeconds | None = None
+    backoff_limit: Count | None = None
+    suspend: bool | None = None
+    managed_by: str | None = None
+    scheduling_policy: SchedulingPolicy | None = None
+
+
+class Replicas(SchemaModel):
+    """One entry of ``tfReplicaSpecs``."""
+
+    replicas: ReplicaCount | None = None
+    template: Template
+    restart_policy: RestartPolicy | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are; one where the document does not say."""
+        return 1 if self.replicas is None else self.replicas
+
+
+class Spec(SchemaModel):
+    """The job, with the retired keys in the place where v1.0 had them."""
+
+    run_policy: RunPolicyShape | None = None
+    success_policy: Literal["", "AllWorkers"] | None = None
+    tf_replica_specs: dict[str, Replicas]
+    enable_dynamic_worker: bool | None = None
+    clean_pod_policy: CleanPods | None = None
+    backoff_limit: Count | None = None
+    active_deadline_seconds: LongSeconds | None = None
+    ttl_seconds_after_finished: Seconds | None = None
+
+
+class TFJob(Envelope):
+    """A document of this dialect."""
+
+    spec: Spec
+
+
+RETRYABLE: Final = ExitCodes(ranges=((-INT32_MAX - 1, -1), (128, 255)), unknown=True)
+"""Killed by a signal, or nobody knows: worth another try. 1 to 127 are the program's own word that it is not."""
+
+_LOST: Final = frozenset({Event.POD_EVICTED, Event.NODE_LOST})
+_FAILED: Final = frozenset({Event.POD_FAILED})
+_REPLACE_LOST: Final = Rule(events=_LOST, action=Action.RESTART_POD)
+RESTART_POLICIES: Final[Mapping[str, tuple[Rule, ...]]] = {
+    "Never": (Rule(events=_FAILED, action=Action.FAIL_JOB), _REPLACE_LOST),
+    "OnFailure": (Rule(events=_FAILED | _LOST, action=Action.RESTART_POD),),
+    "Always": (Rule(events=_FAILED | _LOST, action=Action.RESTART_POD),),
+    "ExitCode": (
+        Rule(events=_FAILED, action=Action.RESTART_POD, codes=RETRYABLE),
+        Rule(events=_FAILED, action=Action.FAIL_JOB),
+        _REPLACE_LOST,
+    ),
+}
+"""What each restart policy answers."""
+TOLERANT: Final = (Rule(events=_FAILED, action=Action.IGNORE), _REPLACE_LOST)
+"""Of dynamic workers that are not to be restarted: the others go on without one that has failed."""
+
+
+def templates(document: Document) -> Iterator[RawTemplate]:
+    """The raw templates of a document, whatever else is wrong with it."""
+    for key, replicas in mapping(value_at(document, "spec", "tfReplicaSpecs")).items():
+        if isinstance(key, str) and value_at(replicas, "template") is not None:
+            count = value_at(replicas, "replicas")
+            number = count if type(count) is int else 1
+            place = ("spec", "tfReplicaSpecs", key, "template")
+            yield RawTemplate(place, replicas["template"], number)
+
+
+def defaulted(document: Document) -> dict[str, Any]:
+    """The document as training-operator's defaulting makes it; unchanged parts are shared with the original.
+
+    Keys where v1.0 had them move to where they are read now.
+    """
+    result = dict(document)
+    spec = result.get("spec")
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("runPolicy"), Mapping | None):
+        return result
+    retired = {key: spec[key] for key in RETIRED_KEYS if spec.get(key) is not None}
+    given = {key: value for key, value in mapping(spec.get("runPolicy")).items() if value is not None}
+    filled = {key: value for key, value in spec.items() if key not in RETIRED_KEYS}
+    filled["runPolicy"] = {"cleanPodPolicy": "None", **retired, **given}
+    if filled.get("successPolicy") is None:
+        filled["successPolicy"] = ""
+    if isinstance(specs := spec.get("tfReplicaSpecs"), Mapping):
+        specs = {key: value for key, value in specs.items() if value is not None}  # as API servers drop them
+        names = [normalized_type(key) if isinstance(key, str) else key for key in specs]
+        # Two spellings of one type are an error to report: one must not hide the other.
+        keys = names if len(set(names)) == len(names) else list(specs)
+        filled["tfReplicaSpecs"] = dict(zip(keys, map(_defaulted_replicas, specs.values()), strict=True))
+    result["spec"] = filled
+    return result
+
+
+def _defaulted_replicas(replicas: object) -> object:
+    if not isinstance(replicas, Mapping):
+        return replicas
+    filled = dict(replicas)
+    for key, value in (("replicas", 1), ("restartPolicy", "Never")):
+        if filled.get(key) is None:
+            filled[key] = value
+    filled["template"] = _with_port(filled.get("template"))
+    return filled
+
+
+def _with_port(template: object) -> object:
+    """The template with ``tfjob-port`` on the container that trains (the first, if none is named so)."""
+    listed = value_at(template, "spec", "containers")
+    if not isinstance(template, Mapping) or not isinstance(listed, list) or not listed:
+        return template
+    names = [value_at(container, "name") for container in listed]
+    index = names.index(TF_CONTAINER) if TF_CONTAINER in names else 0
+    container = listed[index]
+    if not isinstance(container, Mapping) or not isinstance(container.get("ports"), list | None):
+        return template
+    ports = list(list_items(container.get("ports")))
+    if any(value_at(port, "name") == TF_PORT_NAME for port in ports):
+        return template
+    changed = {**container, "ports": [*ports, {"name": TF_PORT_NAME, "containerPort": TF_PORT}]}
+    return {
+        **template,
+        "spec": {**template["spec"], "containers": [*listed[:index], changed, *listed[index + 1 :]]},
+    }
+
+
+def build(job: TFJob) -> Job:
+    """The job that a defaulted and checked document means."""
+    policy = job.spec.run_policy or RunPolicyShape()
+    dynamic = bool(job.spec.enable_dynamic_worker)
+    annotations = job.metadata.annotations or {}
+    groups = job.spec.tf_replica_specs.items()
+    specs = tuple(_replica_spec(key, replicas, annotations, dynamic=dynamic) for key, replicas in groups)
+    per_job = annotations.get(SERVICES_ANNOTATION) == ServiceStyle.PER_JOB
+    success = _success(job.spec, specs)
+    return Job(
+        dialect=Dialect.TFJOB_V1,
+        key=job.metadata.key,
+        uid=job.metadata.uid or "",
+        labels=job.metadata.labels or {},
+        annotations=annotations,
+        replica_specs=specs,
+        success=success,
+        running_types=tuple(dict.fromkeys(rule.type for rule in success)),
+        run_policy=_run_policy(policy, suspended=job.metadata.suspended),
+        scheduling=_scheduling(policy.scheduling_policy or SchedulingPolicy(), specs),
+        tf_config=_tf_config(dynamic, specs),
+        services=ServiceStyle.PER_JOB if per_job else ServiceStyle.PER_REPLICA,
+        managed_elsewhere=policy.managed_by not in (None, TRAINING_OPERATOR),
+    )
+
+
+def _replica_spec(key: str, replicas: Replicas, annotations: Mapping[str, str], *, dynamic: bool) -> ReplicaSpec:
+    policy = replicas.restart_policy or "Never"
+    role = Role(key.lower())
+    bounds = annotations if role is Role.WORKER else {}
+    tolerant = dynamic and policy == "Never" and role is Role.WORKER
+    return ReplicaSpec(
+        name=key,
+        type=key.lower(),
+        role=role,
+        replicas=replicas.count,
+        min_replicas=min(replicas.count, common_annotations.worker_bound(bounds, names.MIN_WORKERS) or replicas.count),
+        max_replicas=common_annotations.worker_bound(bounds, names.MAX_WORKERS),
+        template=replicas.template,
+        container=TF_CONTAINER if TF_CONTAINER in container_names(replicas.template) else "",
+        port=named_port(replicas.template, TF_CONTAINER, TF_PORT),
+        pod_restart_policy="Never" if policy == "ExitCode" else policy,
+        rules=TOLERANT if tolerant else RESTART_POLICIES[policy],
+    )
+
+
+def _success(spec: Spec, specs: tuple[ReplicaSpec, ...]) -> tuple[SuccessRule, ...]:
+    """A chief alone decides; without one worker 0 does, or all workers together (they need not wait for each other)."""
+    leader = next((one.type for one in specs if one.role.leads), None)
+    if leader is not None:
+        return (SuccessRule(type=leader),)
+    if not any(one.role is Role.WORKER for one in specs):
+        return ()
+    everyone = SuccessRule(type=Role.WORKER)
+    return (everyone,) if spec.success_policy == "AllWorkers" else (SuccessRule(type=Role.WORKER, index=0), everyone)
+
+
+def _run_policy(policy: RunPolicyShape, *, suspended: bool) -> RunPolicy:
+    return RunPolicy(
+        clean_pods=CleanPodPolicy(policy.clean_pod_policy or "None"),
+        max_restarts=policy.backoff_limit,
+        active_deadline=policy.active_deadline_seconds,
+        ttl=policy.ttl_seconds_after_finished,
+        suspend=bool(policy.suspend) or suspended,
+    )
+
+
+def _scheduling(policy: SchedulingPolicy, specs: tuple[ReplicaSpec, ...]) -> Scheduling:
+    schedulers = (value_at(spec.template, "spec", "schedulerName") for spec in specs)
+    return Scheduling(
+        min_available=policy.min_available or sum(spec.min_replicas for spec in specs),
+        queue=policy.queue or "",
+        priority_class=policy.priority_class or "",
+        scheduler_name=next((name for name in schedulers if isinstance(name, str) and name), ""),
+        timeout=policy.schedule_timeout_seconds,
+    )
+
+
+def _tf_config(dynamic: bool, specs: tuple[ReplicaSpec, ...]) -> TFConfigStyle:
+    if dynamic:
+        return TFConfigStyle.SPARSE
+    return TFConfigStyle.NONE if sum(spec.most for spec in specs) == 1 else TFConfigStyle.V1
+
+
+_SPECS: FieldLocation = ("spec", "tfReplicaSpecs")
+_RETIRED = {key: name for key in RETIRED_KEYS for name, info in Spec.model_fields.items() if info.alias == key}
+MANAGERS = (TRAINING_OPERATOR, "kueue.x-k8s.io/multikueue")
+_BY_FOLDED = {name.casefold(): name for name in TYPES}
+
+
+def normalized_type(key: str) -> str:
+    """The replica type as Kubeflow writes it, whatever its case: ``WORKER`` is Worker; others stay as they are."""
+    return _BY_FOLDED.get(key.casefold(), key) if key.isascii() else key
+
+
+def validate(job: TFJob, out: FieldErrors) -> None:
+    """All rules about our own keys."""
+    spec = job.spec
+    most = common_annotations.worker_bound(job.metadata.annotations, MAX_WORKERS) or 0
+    groups = [
+        (key.casefold(), max(replicas.count, most) if normalized_type(key) == "Worker" else replicas.count)
+        for key, replicas in spec.tf_replica_specs.items()
+    ]
+    if check_metadata(job.metadata, out, letter_first=True):
+        check_pod_names(job.metadata, groups, out)
+    _check_types(spec.tf_replica_specs, out)
+    _check_counts(spec.tf_replica_specs, out)
+    for key, replicas in spec.tf_replica_specs.items():
+        require_container(replicas.template, (*_SPECS, key, "template"), out, named=TF_CONTAINER)
+    _check_retired(spec, out)
+    _check_gang(spec, out)
+    _check_elastic(job, out)
+    if out.advice:
+        _check_manager(spec, out)
+        _advise_restart(spec.tf_replica_specs, out)
+        _advise_leftovers(spec, out)
+
+
+def _check_manager(spec: Spec, out: FieldErrors) -> None:
+    """Of a file only: a job in a cluster may name any controller, and is that one's."""
+    manager = spec.run_policy.managed_by if spec.run_policy else None
+    if manager is not None and manager not in MANAGERS:
+        place: FieldLocation = ("spec", "runPolicy", "managedBy")
+        out.error(place, f"unknown value {describe_value(manager)}", suggestion(manager, MANAGERS))
+
+
+def _check_types(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
+    for key in specs:
+        if normalized_type(key) not in TYPES:
+            out.error((*_SPECS, key), "unknown replica type", suggestion(key, TYPES))
+    for name, times in Counter(map(normalized_type, specs)).items():
+        if times > 1:
+            written = [key for key in specs if normalized_type(key) == name]
+            out.error((*_SPECS, written[-1]), f"{' and '.join(written)} are the same replica type", "keep one of them")
+
+
+def _check_counts(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
+    leaders = [key for key in specs if normalized_type(key) in ("Chief", "Master")]
+    if len(leaders) > 1:
+        out.error((*_SPECS, leaders[-1]), f"two chiefs: {' and '.join(leaders)}", "a job has one Chief or one Master")
+    for key in leaders:
+        if specs[key].count != 1:
+            what = "two chiefs or more" if specs[key].count else "no chief to finish, so the job could never succeed"
+            out.error((*_SPECS, key, "replicas"), f"{specs[key].count} replicas: {what}", "write 1, or leave it out")
+    if out.partial:
+        return
+    worker = next((key for key in specs if normalized_type(key) == "Worker"), None)
+    if not specs:
+        out.error(_SPECS, "at least one replica type is required", f"known: {', '.join(TYPES)}")
+    elif not any(replicas.count for replicas in specs.values()):
+        out.error(_SPECS, "there are no replicas at all: nothing would run")
+    elif not leaders and worker and specs[worker].count == 0:
+        out.error(
+            (*_SPECS, worker, "replicas"),
+            "0 workers and no chief: nothing decides when the job has succeeded",
+            "give it a worker or a Chief",
+        )
+
+
+def _check_retired(spec: Spec, out: FieldErrors) -> None:
+    now = spec.run_policy or RunPolicyShape()
+    for key, field in _RETIRED.items():
+        old, new = getattr(spec, field), getattr(now, field)
+        if old is None:
+            continue
+        if new is not None and new != old:
+            out.error(("spec", key), f"is {old} here and {new} in spec.runPolicy", "keep the one in spec.runPolicy")
+        else:
+            out.warn(("spec", key), "this is where v1.0 had it; it is honoured", f"move it to spec.runPolicy.{key}")
+
+
+def _check_gang(spec: Spec, out: FieldErrors) -> None:
+    policy = spec.run_policy.scheduling_policy if spec.run_policy else None
+    if policy is None:
+        return
+    place: FieldLocation = ("spec", "runPolicy", "schedulingPolicy")
+    total = sum(replicas.count for replicas in spec.tf_replica_specs.values())
+    if policy.min_available is not None and policy.min_available > total and not out.partial:
+        out.error(
+            (*place, "minAvailable"),
+            f"{policy.min_available} replicas must be there at once, but the job has {total}: it could never start",
+            f"write {total} or less, or leave it out",
+        )
+    if policy.min_resources is not None:
+        read_quantities({"minResources": policy.min_resources}, "minResources", place, out)
+        out.warn((*place, "minResources"), "is not used: tf-dist adds up what the gang's pods request")
+
+
+def _check_elastic(job: TFJob, out: FieldErrors) -> None:
+    """The annotations for fewer and more workers, and what a job that cannot take it live has to expect."""
+    annotations, spec = job.metadata.annotations, job.spec
+    counts = {normalized_type(key): replicas.count for key, replicas in spec.tf_replica_specs.items()}
+    workers = counts.get("Worker")
+    common_annotations.check_worker_bounds(annotations, workers, "spec.tfReplicaSpecs.Worker.replicas", out)
+    least, most = (common_annotations.worker_bound(annotations, key) for key in (MIN_WORKERS, MAX_WORKERS))
+    if workers is None or out.partial:
+        return
+    gang = (
+        spec.run_policy.scheduling_policy.min_available
+        if spec.run_policy and spec.run_policy.scheduling_policy
+        else None
+    )
+    needed = sum(counts.values()) - workers + (least or workers)
+    if least is not None and gang is not None and gang != needed:
+        out.error(
+            common_annotations.annotation_path(MIN_WORKERS),
+            f"is {least}, which makes a gang of {needed} with the other replicas, but minAvailable is {gang}",
+            "leave minAvailable out",
+        )
+    changes = (least is not None and least < workers) or (most is not None and most > workers)
+    if changes and not spec.enable_dynamic_worker:
+        out.warn(
+            ("spec", "enableDynamicWorker"),
+            "is not set, so TF_CONFIG names every worker: when the job grows, all its replicas start again",
+            "write true if the program copes with workers that come and go, and save checkpoints",
+        )
+
+
+def _advise_restart(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
+    for key, replicas in specs.items():
+        written = value_at(replicas.template, "spec", "restartPolicy")
+        policy = replicas.restart_policy or "Never"
+        used = "Never" if policy == "ExitCode" else policy
+        if isinstance(written, str) and written != used:
+            said = f"{key}'s {'' if replicas.restart_policy else 'default '}restartPolicy {policy}"
+            out.warn(
+                (*_SPECS, key, "template", "spec", "restartPolicy"),
+                f"{written} is overridden by {said}",
+                f"write it in spec.tfReplicaSpecs.{key}.restartPolicy",
+            )
+
+
+def _advise_leftovers(spec: Spec, out: FieldErrors) -> None:
+    """What will keep running, or never end."""
+    types = {normalized_type(key) for key, replicas in spec.tf_replica_specs.items() if replicas.count}
+    policy = (spec.run_policy and spec.run_policy.clean_pod_policy) or spec.clean_pod_policy
+    if "PS" in types and policy is None:
+        out.warn(
+            ("spec", "runPolicy", "cleanPodPolicy"),
+            "is not set, so parameter servers keep running when the job has succeeded",
+            "write Running (stop what still runs) or All (remove every pod)",
+        )
+    if types and not out.partial and not types & {"Chief", "Master", "Worker"}:
+        out.warn(_SPECS, f"with only {' and '.join(sorted(types))} the job never succeeds", "add a Chief or a Worker")

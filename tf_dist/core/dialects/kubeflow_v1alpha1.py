@@ -1,0 +1,333 @@
+"""``kubeflow.org/v1alpha1`` TFJob with the keys of the DRAGON fork: schema, defaults, validation, and the job it
+means.
+
+The first rules are those of the original's ``ValidateTFJobSpec``; the others are for what it let pass and then could
+not run: a chief that does not exist, two entries of one type, bounds that contradict each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from tf_dist.core.api.fieldpath import list_items, value_at
+from tf_dist.core.api.job import (
+    Action,
+    CleanPodPolicy,
+    Dialect,
+    Document,
+    Event,
+    ExitCodes,
+    Job,
+    ReplicaSpec,
+    Role,
+    Rule,
+    RunPolicy,
+    Scheduling,
+    SuccessRule,
+    TFConfigStyle,
+)
+from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, short_hash
+from tf_dist.core.dialects import common_annotations
+from tf_dist.core.dialects.common_schema import (
+    TF_CONTAINER,
+    TF_PORT,
+    Count,
+    Envelope,
+    Int64,
+    Metadata,
+    Port,
+    RawTemplate,
+    ReplicaCount,
+    SchemaModel,
+    Template,
+    check_label,
+    check_metadata,
+    container_names,
+)
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, FieldLocation
+from tf_dist.core.dialects.kubeflow_v1 import RETRYABLE
+from tf_dist.core.dialects.pod_template import require_container
+
+TYPES: Final = ("MASTER", "PS", "WORKER")
+DEFAULT_IMAGE: Final = "tensorflow/tensorflow:1.3.0"
+
+ReplicaType = Literal["MASTER", "PS", "WORKER"]
+
+
+class Replicas(SchemaModel):
+    """One entry of ``replicaSpecs``."""
+
+    replicas: ReplicaCount | None = None
+    template: Template | None = None
+    tf_port: Port | None = None
+    tf_replica_type: ReplicaType | None = None
+
+    @property
+    def kind(self) -> str:
+        """The replica type; MASTER where the document does not say."""
+        return self.tf_replica_type or "MASTER"
+
+    @property
+    def count(self) -> int:
+        """How many there are; one where the document does not say."""
+        return 1 if self.replicas is None else self.replicas
+
+    @property
+    def default_server(self) -> bool:
+        """Whether these are parameter servers that run the standard server: no program of the user's is named."""
+        return self.kind == "PS" and TF_CONTAINER not in container_names(self.template)
+
+
+class Chief(SchemaModel):
+    """The replica whose end is the job's."""
+
+    replica_name: ReplicaType
+    replica_index: Count = 0
+
+
+class TerminationPolicy(SchemaModel):
+    """When the job has ended; a chief is the only way there is."""
+
+    chief: Chief
+
+
+class Spec(SchemaModel):
+    """The job. ``RuntimeId`` has no tag in the original's Go code, hence its capital letter."""
+
+    runtime_id: str | None = Field(None, alias="RuntimeId")
+    replica_specs: list[Replicas]
+    tf_image: str | None = None
+    termination_policy: TerminationPolicy | None = None
+    scheduler_name: str | None = None
+    cleanup_pod_policy: Literal["All", "Running", "None"] | None = None
+    min_instance: ReplicaCount | None = Field(None, alias="min-instance")
+    max_instance: ReplicaCount | None = Field(None, alias="max-instance")
+    batch_size: Int64 | None = Field(None, alias="batch-size")
+    model_name: str | None = None
+    total_number: Int64 | None = Field(None, alias="total-number")
+    tensorboard: Any = None
+
+    @property
+    def chief(self) -> Chief:
+        """The chief, MASTER 0 where the document does not say."""
+        return (
+            self.termination_policy.chief
+            if self.termination_policy
+            else Chief.model_validate({"replicaName": "MASTER"})
+        )
+
+    @property
+    def elastic(self) -> tuple[int, int]:
+        """Least and most workers; 0 where the document sets no bound."""
+        return self.min_instance or 0, self.max_instance or 0
+
+
+class TFJob(Envelope):
+    """A document of this dialect."""
+
+    spec: Spec
+
+
+_FAILED: Final = frozenset({Event.POD_FAILED})
+REPLACE_POD: Final = Rule(
+    events=frozenset({Event.POD_FAILED, Event.POD_EVICTED, Event.NODE_LOST}), action=Action.RESTART_POD
+)
+"""The answer for replicas that do not lead."""
+_SURVIVABLE: Final = ExitCodes(ranges=RETRYABLE.ranges, unknown=RETRYABLE.unknown, oom=False)
+"""Retryable, unless it was killed for memory: it would be killed again."""
+
+
+def templates(document: Document) -> Iterator[RawTemplate]:
+    """The raw templates of a document, whatever else is wrong with it."""
+    for index, replicas in enumerate(list_items(value_at(document, "spec", "replicaSpecs"))):
+        if value_at(replicas, "template") is not None:
+            count = value_at(replicas, "replicas")
+            number = count if type(count) is int else 1
+            place = ("spec", "replicaSpecs", index, "template")
+            yield RawTemplate(place, replicas["template"], number, value_at(replicas, "tfReplicaType") == "PS")
+
+
+def defaulted(document: Document) -> dict[str, Any]:
+    """The document as the original's ``SetDefaults_TFJob`` makes it; unchanged parts are shared with the original.
+
+    ``RuntimeId`` stays out: the original draws it when the job starts, and from a file every run would get the same.
+    """
+    result = dict(document)
+    spec = result.get("spec")
+    if not isinstance(spec, Mapping):
+        return result
+    filled = dict(spec)
+    chief = {"chief": {"replicaName": "MASTER", "replicaIndex": 0}}
+    for key, value in (("tfImage", DEFAULT_IMAGE), ("terminationPolicy", chief)):
+        if filled.get(key) is None:
+            filled[key] = value
+    if isinstance(specs := filled.get("replicaSpecs"), list):
+        filled["replicaSpecs"] = [_defaulted_replicas(replicas) for replicas in specs]
+    result["spec"] = filled
+    return result
+
+
+def _defaulted_replicas(replicas: object) -> object:
+    if not isinstance(replicas, Mapping):
+        return replicas
+    filled = dict(replicas)
+    for key, value in (("replicas", 1), ("tfPort", TF_PORT), ("tfReplicaType", "MASTER")):
+        if filled.get(key) is None:
+            filled[key] = value
+    return filled
+
+
+def build(job: TFJob) -> Job:
+    """The job that a defaulted and checked document means."""
+    spec = job.spec
+    chief = spec.chief
+    specs = tuple(_replica_spec(replicas, spec, chief) for replicas in spec.replica_specs)
+    leader = chief.replica_name.lower()
+    return Job(
+        dialect=Dialect.TFJOB_V1ALPHA1,
+        key=job.metadata.key,
+        uid=job.metadata.uid or "",
+        labels=job.metadata.labels or {},
+        annotations=job.metadata.annotations or {},
+        replica_specs=specs,
+        success=(SuccessRule(type=leader, index=chief.replica_index),),
+        running_types=(leader,),
+        run_policy=RunPolicy(
+            # The original leaves parameter servers running for ever; its last release removed what still ran.
+            clean_pods=CleanPodPolicy(spec.cleanup_pod_policy or "Running"),
+            suspend=job.metadata.suspended,
+        ),
+        scheduling=Scheduling(
+            min_available=sum(one.min_replicas for one in specs), scheduler_name=spec.scheduler_name or ""
+        ),
+        tf_config=TFConfigStyle.V1ALPHA1,
+        runtime_id=spec.runtime_id or runtime_id(job.metadata),
+    )
+
+
+def runtime_id(metadata: Metadata) -> str:
+    """Four characters that tell two runs of one name apart, the same every time they are asked for."""
+    return short_hash(metadata.uid or metadata.key, length=4)
+
+
+def _replica_spec(replicas: Replicas, spec: Spec, chief: Chief) -> ReplicaSpec:
+    kind = replicas.kind
+    least = spec.min_instance or replicas.count
+    policy = value_at(replicas.template, "spec", "restartPolicy")
+    return ReplicaSpec(
+        name=kind,
+        type=kind.lower(),
+        role=Role(kind.lower()),
+        replicas=replicas.count,
+        min_replicas=max(1, least) if kind == "WORKER" and replicas.count else replicas.count,
+        max_replicas=spec.max_instance or None if kind == "WORKER" and replicas.count else None,
+        template=replicas.template or {},
+        container=TF_CONTAINER,
+        port=replicas.tf_port or TF_PORT,
+        pod_restart_policy=policy if isinstance(policy, str) else "Always",
+        rules=chief_rules(chief.replica_index) if kind == chief.replica_name else (REPLACE_POD,),
+        server_image=(spec.tf_image or DEFAULT_IMAGE) if replicas.default_server else "",
+        last_exit_counts=True,
+    )
+
+
+def chief_rules(index: int) -> tuple[Rule, ...]:
+    """The chief's own failures decide; those of its siblings do not."""
+    return (
+        Rule(events=_FAILED, action=Action.RESTART_POD, codes=_SURVIVABLE, index=index),
+        Rule(events=_FAILED, action=Action.FAIL_JOB, index=index),
+        REPLACE_POD,
+    )
+
+
+_SPECS: FieldLocation = ("spec", "replicaSpecs")
+_RUNTIME_ID: Final = re.compile(r"[a-z0-9]{1,8}")
+
+
+def validate(job: TFJob, out: FieldErrors) -> None:
+    """All rules about our own keys."""
+    spec = job.spec
+    check_metadata(job.metadata, out, letter_first=True)
+    if spec.runtime_id and not _RUNTIME_ID.fullmatch(spec.runtime_id):
+        out.error(("spec", "RuntimeId"), f"{spec.runtime_id!r} becomes part of names", "one to eight of a-z and 0-9")
+    if spec.scheduler_name:
+        check_label(spec.scheduler_name, ("spec", "schedulerName"), out)
+    if spec.tensorboard is not None:
+        out.warn(("spec", "tensorboard"), "tf-dist does not start TensorBoard", "run it beside the job on its logs")
+    common_annotations.warn_unused_annotation(job.metadata.annotations, MIN_WORKERS, "spec.min-instance", out)
+    common_annotations.warn_unused_annotation(job.metadata.annotations, MAX_WORKERS, "spec.max-instance", out)
+    for index, replicas in enumerate(spec.replica_specs):
+        _check_replicas(replicas, (*_SPECS, index), out)
+    _check_types(spec, out)
+    if not out.partial:
+        _check_chief(spec, out)
+        _check_elastic(spec, out)
+
+
+def _check_replicas(replicas: Replicas, loc: FieldLocation, out: FieldErrors) -> None:
+    if replicas.kind == "MASTER" and replicas.count > 1:
+        out.error((*loc, "replicas"), f"{replicas.count} masters: there can be one", "write 1, or leave it out")
+    if replicas.default_server:
+        return
+    if replicas.template is None:
+        out.error((*loc, "template"), MISSING, "only PS may leave it out: it gets a standard server")
+        return
+    require_container(replicas.template, (*loc, "template"), out, named=TF_CONTAINER)
+
+
+def _check_types(spec: Spec, out: FieldErrors) -> None:
+    if not spec.replica_specs:
+        out.error(_SPECS, "at least one entry is required")
+    first: Counter[str] = Counter()
+    for index, replicas in enumerate(spec.replica_specs):
+        first[replicas.kind] += 1
+        if first[replicas.kind] > 1 and not out.partial:
+            implied = "" if replicas.tf_replica_type else " (which it is when it does not say)"
+            out.error(
+                (*_SPECS, index, "tfReplicaType"),
+                f"a second entry of type {replicas.kind}{implied}",
+                "put their replicas into one entry",
+            )
+
+
+def _check_chief(spec: Spec, out: FieldErrors) -> None:
+    place: FieldLocation = ("spec", "terminationPolicy", "chief")
+    chief = spec.chief
+    group = next((one for one in spec.replica_specs if one.kind == chief.replica_name), None)
+    implied = "" if spec.termination_policy else " (the default, as there is no terminationPolicy)"
+    if group is None:
+        have = ", ".join(dict.fromkeys(one.kind for one in spec.replica_specs)) or "none"
+        out.error(
+            (*place, "replicaName"),
+            f"the chief is a {chief.replica_name}{implied}, but no entry has that type",
+            f"name one of the job's types ({have}), or add a {chief.replica_name} to replicaSpecs",
+        )
+    elif chief.replica_index >= group.count:
+        out.error(
+            (*place, "replicaIndex"),
+            f"the chief is {chief.replica_name} {chief.replica_index}{implied}, but there are {group.count} of it",
+            f"the last index is {group.count - 1}" if group.count else "with 0 replicas the job could never end",
+        )
+
+
+def _check_elastic(spec: Spec, out: FieldErrors) -> None:
+    least, most = spec.elastic
+    workers = next(((at, one) for at, one in enumerate(spec.replica_specs) if one.kind == "WORKER"), None)
+    if not least and not most:
+        return
+    if least and most and least > most:
+        out.error(("spec", "min-instance"), f"is {least}, more than max-instance {most}", "exchange the two")
+    if workers is None:
+        out.warn(("spec", "min-instance" if least else "max-instance"), "bounds the workers, but there are none")
+        return
+    index, group = workers
+    place = (*_SPECS, index, "replicas")
+    if group.count < least:
+        out.error(place, f"{group.count} workers are fewer than min-instance {least}", f"write {least} or more")
+    if most and group.count > most:
+        out.error(place, f"{group.count} workers are more than max-instance {most}", f"write {most} or fewer")

@@ -1,0 +1,193 @@
+"""The formats by apiVersion and kind, and which of them a document is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError, create_model
+
+from tf_dist.core.api.fieldpath import mapping, value_at
+from tf_dist.core.api.job import Dialect, Document, Job
+from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano, volcano_schema
+from tf_dist.core.dialects.common_schema import RawTemplate, SchemaModel
+from tf_dist.core.dialects.field_errors import (
+    MISSING,
+    FieldErrors,
+    describe_value,
+    nearest_word,
+    quote_hint,
+    report_schema_errors,
+)
+from tf_dist.errors import InvalidJob, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """What is known of one format: its shape, its defaults, its rules, its meaning, and where its pod templates are."""
+
+    model: type[BaseModel]
+    defaulted: Callable[[Document], dict[str, Any]]
+    check: Callable[[Any, FieldErrors], None]
+    build: Callable[[Any], Job]
+    templates: Callable[[Document], Iterable[RawTemplate]]
+
+
+FORMATS: Final[Mapping[Dialect, Format]] = {
+    Dialect.TFJOB_V1: Format(
+        model=kubeflow_v1.TFJob,
+        defaulted=kubeflow_v1.defaulted,
+        check=kubeflow_v1.validate,
+        build=kubeflow_v1.build,
+        templates=kubeflow_v1.templates,
+    ),
+    Dialect.TFJOB_V1ALPHA1: Format(
+        model=kubeflow_v1alpha1.TFJob,
+        defaulted=kubeflow_v1alpha1.defaulted,
+        check=kubeflow_v1alpha1.validate,
+        build=kubeflow_v1alpha1.build,
+        templates=kubeflow_v1alpha1.templates,
+    ),
+    Dialect.VOLCANO: Format(
+        model=volcano_schema.VolcanoJob,
+        defaulted=volcano.defaulted,
+        check=volcano.validate,
+        build=volcano.build,
+        templates=volcano.templates,
+    ),
+}
+
+
+def template_path(job: Job, position: int) -> str:
+    """Where the document has the pod template of ``job.replica_specs[position]``."""
+    places = {
+        Dialect.TFJOB_V1: f"spec.tfReplicaSpecs.{job.replica_specs[position].name}.template",
+        Dialect.TFJOB_V1ALPHA1: f"spec.replicaSpecs[{position}].template",
+        Dialect.VOLCANO: f"spec.tasks[{position}].template",
+    }
+    return places[job.dialect]
+
+
+_KNOWN: Final = ", ".join(f"{dialect} {dialect.kind}" for dialect in Dialect)
+_RETIRED_KINDS: Final = ("PyTorchJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
+
+
+def dialect_of(document: object) -> Dialect:
+    """The dialect that apiVersion and kind name; InvalidJob, with the nearest known one as hint, if they name none."""
+    if not isinstance(document, Mapping):
+        raise InvalidJob([_not_a_document(document)])
+    version, kind = document.get("apiVersion"), document.get("kind")
+    for dialect in Dialect:
+        if dialect == version and dialect.kind == kind:
+            return dialect
+    out = FieldErrors()
+    _unknown(document, version, kind, out)
+    raise InvalidJob(out.errors)
+
+
+def _not_a_document(found: object) -> Problem:
+    hint = f"known: {_KNOWN}"
+    if isinstance(found, list):
+        hint = "give its items one by one, or write them as documents separated by ---"
+    elif found is None:
+        hint = "the file is empty, or starts with ---"
+    message = f"a job is a mapping with apiVersion, kind, metadata and spec, not {describe_value(found)}"
+    return Problem("", message, hint)
+
+
+def _unknown(document: Document, version: object, kind: object, out: FieldErrors) -> None:
+    """Say which of the two is wrong: each is judged by the other, where that one is known."""
+    kinds = sorted({one.kind for one in Dialect})
+    versions = [one.value for one in Dialect if one.kind == kind] or [one.value for one in Dialect]
+    if kind == Dialect.TFJOB_V1.kind and (actual := spec_layout(document)):
+        versions = [actual]
+    good = version in versions
+    if not good:
+        _unknown_word("apiVersion", version, versions, out)
+    fitting = [one.kind for one in Dialect if one == version] or kinds
+    if kind not in fitting and (good or kind not in kinds):
+        _unknown_word("kind", kind, fitting, out)
+
+
+def _unknown_word(key: str, found: object, known: list[str], out: FieldErrors) -> None:
+    listed = f"known: {', '.join(known)}" if len(known) > 1 else f"write {key}: {known[0]}"
+    if found is None:
+        out.error((key,), MISSING, listed)
+    elif not isinstance(found, str):
+        out.error((key,), f"must be text, not {describe_value(found)}", quote_hint(found))
+    elif found in _RETIRED_KINDS:
+        out.error((key,), f"{found} is another framework's; tf-dist runs TensorFlow jobs", listed)
+    else:
+        near = nearest_word(found, known)
+        what = "version" if key == "apiVersion" else key
+        out.error((key,), f"unknown {what} {found!r}", f"did you mean {near}?" if near else listed)
+
+
+def spec_dialect(document: Document, dialect: Dialect) -> Dialect:
+    """The dialect a TFJob's spec is written in, whatever its apiVersion says.
+
+    A CRD that serves v1 and v1alpha1 without conversion only exchanges the apiVersion, so an object may come back under
+    the other one.
+    """
+    return dialect if dialect is Dialect.VOLCANO else spec_layout(document) or dialect
+
+
+def spec_layout(document: Document) -> Dialect | None:
+    """The TFJob version whose layout the spec has, None if that cannot be told."""
+    spec = mapping(value_at(document, "spec"))
+    maps, lists = (spec.get(key) is not None for key in ("tfReplicaSpecs", "replicaSpecs"))
+    if maps == lists:
+        return None
+    return Dialect.TFJOB_V1 if maps else Dialect.TFJOB_V1ALPHA1
+
+
+def check_other_layout(document: Document, dialect: Dialect, out: FieldErrors) -> None:
+    """Errors for keys of the other layout, which the definition of TFJobs knows as well: its replicas, and types."""
+    if dialect is Dialect.VOLCANO:
+        return
+    spec = mapping(value_at(document, "spec"))
+    if spec.get("tfReplicaSpecs") is not None and spec.get("replicaSpecs") is not None:
+        out.error(("spec",), "has both tfReplicaSpecs (v1) and replicaSpecs (v1alpha1)", "keep one of them")
+    known, model = _FOREIGN_KEYS[dialect]
+    if found := {key: spec[key] for key in known & spec.keys()}:
+        try:
+            model.model_validate({"spec": found}, extra="ignore")
+        except ValidationError as error:
+            report_schema_errors(error, model, out)
+
+
+def _foreign_keys(
+    own: type[BaseModel], other: type[BaseModel], moved: Collection[str] = ()
+) -> tuple[frozenset[str], type[BaseModel]]:
+    """The keys of the other layout's spec that the own one does not have, and their shapes; replicas are left out.
+
+    ``moved``: keys of the own one that the defaults put elsewhere, where another may stand in their place.
+    """
+    mine = {info.alias for info in own.model_fields.values()}.difference(moved)
+    every = {**other.model_fields, **own.model_fields}
+    rest = {name: info for name, info in every.items() if info.alias not in mine and not info.is_required()}
+    fields: dict[str, Any] = {name: (info.annotation, info) for name, info in rest.items()}
+    spec = create_model("Spec", __base__=SchemaModel, **fields)
+    return frozenset(str(info.alias) for info in rest.values()), create_model(
+        "Beside", __base__=SchemaModel, spec=(spec, ...)
+    )
+
+
+_FOREIGN_KEYS: Final = {
+    Dialect.TFJOB_V1: _foreign_keys(kubeflow_v1.Spec, kubeflow_v1alpha1.Spec, kubeflow_v1.RETIRED_KEYS),
+    Dialect.TFJOB_V1ALPHA1: _foreign_keys(kubeflow_v1alpha1.Spec, kubeflow_v1.Spec),
+}
+
+
+def check_layout(document: Document, dialect: Dialect, out: FieldErrors) -> Dialect:
+    """The dialect to read the document in; an error is noted if its apiVersion is another's."""
+    actual = spec_dialect(document, dialect)
+    if actual is not dialect:
+        key = "tfReplicaSpecs" if actual is Dialect.TFJOB_V1 else "replicaSpecs"
+        message = f"is the layout of {actual}, but apiVersion is {dialect}"
+        out.error(("spec", key), message, f"write apiVersion: {actual}")
+    elif dialect is not Dialect.VOLCANO and value_at(document, "spec", "tasks") is not None:
+        message = f"is the layout of a Volcano Job, but this is a {dialect} TFJob"
+        out.error(("spec", "tasks"), message, f"write apiVersion: {Dialect.VOLCANO} and kind: Job")
+    return actual

@@ -1,0 +1,178 @@
+"""Changes of a document for one step of a pipeline, and of its number of workers.
+
+Where each of them stands differs between the formats; what a format has no word for is a problem, not a silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tf_dist.core.api.fieldpath import list_items, mapping, value_at
+from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role
+from tf_dist.core.api.overrides import Override, apply_overrides
+from tf_dist.core.dialects.common_annotations import queue_overrides
+from tf_dist.core.dialects.field_errors import FieldLocation, format_location
+from tf_dist.core.dialects.parsing import read
+from tf_dist.core.dialects.registry import dialect_of, spec_dialect
+from tf_dist.errors import InvalidJob, Problem
+
+_SPECS: Final[Mapping[Dialect, tuple[str, str]]] = {
+    Dialect.TFJOB_V1: ("spec", "tfReplicaSpecs"),
+    Dialect.TFJOB_V1ALPHA1: ("spec", "replicaSpecs"),
+    Dialect.VOLCANO: ("spec", "tasks"),
+}
+
+
+def scale_patch(document: Document, workers: int) -> dict[str, Any]:
+    """The JSON merge patch that gives a job so many workers.
+
+    InvalidJob where it has none, or would not be a valid job with so many. Two formats keep their replicas in a list,
+    which a patch replaces as a whole; so it holds for the version of the object that was seen (Conflict, else).
+    """
+    dialect = spec_dialect(document, dialect_of(document))
+    place = _workers(document, dialect)
+    top, field = _SPECS[dialect]
+    before = document[top][field]
+    if isinstance(before, Mapping):
+        change: Any = {place[-1]: {"replicas": workers}}
+        after: Any = {**before, place[-1]: {**before[place[-1]], "replicas": workers}}
+    else:
+        change = after = [
+            {**entry, "replicas": workers} if index == place[-1] else entry for index, entry in enumerate(before)
+        ]
+    try:
+        read({**document, top: {**document[top], field: after}})
+    except InvalidJob as error:
+        raise InvalidJob([*_scaled_error(error, format_location(place), workers)]) from error
+    version = value_at(document, "metadata", "resourceVersion")
+    fence = {"metadata": {"resourceVersion": version}} if version and not isinstance(before, Mapping) else {}
+    return {**fence, top: {field: change}}
+
+
+def _workers(document: Document, dialect: Dialect) -> FieldLocation:
+    """Where the document speaks of its workers."""
+    job = read(document)
+    for spec, place in zip(job.replica_specs, replica_paths(document, dialect, job), strict=True):
+        if spec.role is Role.WORKER:
+            return place
+    have = ", ".join(spec.name for spec in job.replica_specs)
+    raise InvalidJob([Problem(format_location(_SPECS[dialect]), f"the job has no workers to scale: {have}")])
+
+
+def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[FieldLocation, ...]:
+    """Where the document speaks of each of the job's replica specs."""
+    top, field = _SPECS[dialect]
+    if dialect is not Dialect.TFJOB_V1:
+        return tuple((top, field, index) for index in range(len(job.replica_specs)))
+    # Whatever its case: `worker` is Worker.
+    keys = {str(key).casefold(): key for key in mapping(document[top][field])}
+    return tuple((top, field, keys[spec.type]) for spec in job.replica_specs)
+
+
+def _scaled_error(error: InvalidJob, place: str, workers: int) -> Iterator[Problem]:
+    """What is wrong with the job as it would be; nobody has written such a file, so its beginning says why."""
+    for problem in error.problems:
+        asked = "1 worker" if workers == 1 else f"{workers} workers"
+        yield Problem(problem.path or place, f"with {asked}: {problem.message}", problem.hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOverrides:
+    """What is changed; "", None and empty: as the document says.
+
+    ``workers``, ``ps``: numbers of replicas. ``image``: of the containers that train. ``env``: variables for every
+    container, before its own, which stay as they are where they have the same name. ``labels``: on every pod.
+    ``tidy``: where the document does not say which pods go at the end, those go that still run then.
+    """
+
+    workers: int | None = None
+    ps: int | None = None
+    queue: str = ""
+    priority_class: str = ""
+    image: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tidy: bool = False
+
+
+_SCHEDULING: Final = ("spec", "runPolicy", "schedulingPolicy")
+_PRIORITY: Final[Mapping[Dialect, FieldLocation]] = {
+    Dialect.TFJOB_V1: (*_SCHEDULING, "priorityClass"),
+    Dialect.VOLCANO: ("spec", "priorityClassName"),
+}
+_CLEAN_PODS: Final = ("spec", "runPolicy", "cleanPodPolicy")
+
+
+def apply_step_overrides(document: Document, tailoring: StepOverrides) -> dict[str, Any]:
+    """A copy with the changes in it; InvalidJob with everything that this document has no place for."""
+    dialect = spec_dialect(document, dialect_of(document))
+    job = read(document)
+    problems: list[Problem] = []
+    changes = [
+        *_counts(document, dialect, job, tailoring, problems),
+        *(queue_overrides(document, dialect, tailoring.queue) if tailoring.queue else ()),
+        *_named(dialect, "priority class", tailoring.priority_class, _PRIORITY, problems),
+        *_templates(document, dialect, job, tailoring),
+    ]
+    if tailoring.tidy and dialect is Dialect.TFJOB_V1 and not _has_clean_pod_policy(document):
+        changes.append(Override(_CLEAN_PODS, "Running"))
+    if problems:
+        raise InvalidJob(problems)
+    return dict(apply_overrides(document, changes))
+
+
+def _has_clean_pod_policy(document: Document) -> bool:
+    """In its place, or in the one that the first version of the format had for it."""
+    return value_at(document, *_CLEAN_PODS) is not None or value_at(document, "spec", "cleanPodPolicy") is not None
+
+
+def _counts(
+    document: Document, dialect: Dialect, job: Job, tailoring: StepOverrides, problems: list[Problem]
+) -> Iterator[Override]:
+    for role, count in ((Role.WORKER, tailoring.workers), (Role.PS, tailoring.ps)):
+        if count is None:
+            continue
+        found = [place for spec, place in _each(document, dialect, job) if spec.role is role]
+        if not found:
+            have = ", ".join(spec.name for spec in job.replica_specs)
+            problems.append(Problem("spec", f"{count} {role} replicas are asked for, and the job has none: {have}"))
+        yield from (Override((*place, "replicas"), count) for place in found[:1])
+
+
+def _named(
+    dialect: Dialect, what: str, value: str, where: Mapping[Dialect, FieldLocation], problems: list[Problem]
+) -> Iterator[Override]:
+    if not value:
+        return
+    if dialect in where:
+        yield Override(where[dialect], value)
+    else:
+        hint = "tf-dist convert FILE --to kubeflow.org/v1 makes a format of it that has"
+        problems.append(Problem("spec", f"{dialect} has no word for the {what} {value}", hint))
+
+
+def _templates(document: Document, dialect: Dialect, job: Job, tailoring: StepOverrides) -> Iterator[Override]:
+    for spec, place in _each(document, dialect, job):
+        template = (*place, "template")
+        if spec.template and tailoring.labels:
+            labels = {**(value_at(spec.template, "metadata", "labels") or {}), **tailoring.labels}
+            yield Override((*template, "metadata", "labels"), labels)
+        for index, container in enumerate(list_items(value_at(spec.template, "spec", "containers"))):
+            here = (*template, "spec", "containers", index)
+            if tailoring.image and spec.container in ("", container.get("name")):
+                yield Override((*here, "image"), tailoring.image)
+            if tailoring.env:
+                yield Override((*here, "env"), _env(container, tailoring.env))
+
+
+def _env(container: Mapping[str, Any], more: Mapping[str, str]) -> list[Any]:
+    """First, because a variable may only refer to those before it."""
+    own = list(list_items(container.get("env")))
+    taken = {value_at(variable, "name") for variable in own}
+    return [*({"name": name, "value": value} for name, value in more.items() if name not in taken), *own]
+
+
+def _each(document: Document, dialect: Dialect, job: Job) -> Iterator[tuple[ReplicaSpec, FieldLocation]]:
+    return zip(job.replica_specs, replica_paths(document, dialect, job), strict=True)

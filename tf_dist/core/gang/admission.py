@@ -1,0 +1,243 @@
+"""Gang admission: which gangs start, with how many pods and where, who is preempted, and why the others wait.
+
+``Admitter`` is kept up to date piece by piece and decides when asked; ``admit`` decides about a whole snapshot at once,
+and comes to the same. Nothing here knows a clock: time is an argument, and must not go backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import inf
+
+from tf_dist.core.api.assignment import Admit, Verdict, Wait
+from tf_dist.core.gang.backfill import ReservationCache
+from tf_dist.core.gang.cache import SchedulerCache
+from tf_dist.core.gang.cycle import SchedulingCycle
+from tf_dist.core.gang.messages import explain_wait, unsatisfiable
+from tf_dist.core.gang.queue import PendingQueues
+from tf_dist.core.gang.quota import QueueUsage, queue_usage
+from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
+from tf_dist.core.gang.snapshot import SnapshotChanges
+from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, Node, Queue, Snapshot
+
+
+class Admitter:
+    """Admission, incremental: it is told what changes, and ``decide`` works on what has changed.
+
+    What ``decide`` says is taken for granted from then on: the room of who was admitted is taken, and nobody is told
+    twice to give way. It stands until ``put_gang`` or ``remove_gang`` of that gang says what has become of it: with a
+    place if it has been written down (as decided, or otherwise), without if not. The room of a gang that is to give way
+    is free only then, and when its pods are gone; the gang it gives way to comes first from then on. (That gang is told
+    to wait with the reason ``PREEMPTING``, and is to be put as ``promised``, so that this outlives the admitter.)
+
+    ``sees_nodes`` False: nodes may not be seen, and quotas alone decide. Not thread-safe.
+    """
+
+    def __init__(self, policy: AdmissionPolicy | None = None, *, sees_nodes: bool = True) -> None:
+        self._policy = policy or AdmissionPolicy()
+        self._books = SchedulerCache()
+        self._pending = PendingQueues(self._policy)
+        self._known = ReservationCache()
+        # Those who have their place in writing. Nobody is told to give up what it may never have heard of.
+        self._confirmed: set[str] = set()
+        self._awaits_hearing = False
+        self._now = 0.0
+        self._seen = -1
+        self._due = inf
+        self._new: set[str] = set()
+        self._limits: tuple[int, int] | None = None
+        if sees_nodes:
+            self._books.track_nodes()
+
+    def put_node(self, node: Node) -> None:
+        """A node that is new or has changed; ``free`` is what the pods that are on it leave, gangs' own included."""
+        self._books.put_node(node)
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone, or takes no more pods. One that is not known is no error."""
+        self._books.remove_node(name)
+
+    def put_queues(self, queues: Iterable[Queue]) -> None:
+        """All queues there are. ValueError: two of one name."""
+        self._books.put_queues(tuple(queues))
+
+    def put_resource_quotas(self, quotas: ResourceQuotas) -> None:
+        """All ResourceQuotas there are, by namespace."""
+        self._books.put_resource_quotas(quotas)
+
+    def put_gang(self, gang: Gang) -> None:
+        """A gang that is new, or has changed, or has done or not done what it was told."""
+        before = self._books.entries.get(gang.uid)
+        promised = gang.place is None and (gang.promised or (before is not None and before.gang.promised))
+        if promised != gang.promised:
+            gang = replace(gang, promised=promised)
+        known = before and gang.place is None and (_queue_facts_key(before.gang), before.ask, before.problem)
+        entry = self._books.put(gang)
+        self._confirm(gang)
+        if entry.runs:
+            self._pending.remove(gang.uid)
+            self._new.discard(gang.uid)
+        elif known != (_queue_facts_key(gang), entry.ask, entry.problem):
+            self._pending.put(entry)
+            self._new.add(gang.uid)
+
+    def _confirm(self, gang: Gang) -> None:
+        if gang.place is None:
+            self._confirmed.discard(gang.uid)
+        elif gang.uid not in self._confirmed:
+            self._confirmed.add(gang.uid)
+            if self._awaits_hearing:
+                self._books.changes += 1
+                self._books.state += 1
+
+    def remove_gang(self, uid: str) -> None:
+        """A gang is over or gone. One that is not known is no error."""
+        self._pending.remove(uid)
+        self._books.remove(uid)
+        self._confirmed.discard(uid)
+        self._new.discard(uid)
+
+    def decide(self, now: float, *, reasons: bool = True) -> dict[str, Verdict]:
+        """What is new at ``now`` (epoch seconds), by uid: who starts, grows or gives way, and (``reasons``), of the
+        gangs that came or changed since the last time, or of which it is new that they can (not) start however many
+        others end, who waits, and why. Undecidable: one gang could not be decided about; nothing that this admitter
+        says counts any more.
+
+        Why the others wait changes all the time and for everybody: ask ``explain_wait`` when it is wanted.
+        """
+        self._now = now
+        self._books.ends.advance(now)
+        woken = self._pending.wake(now, self._books.entries)
+        changed = self._seen != self._books.changes
+        if not changed and not woken and now < self._due:
+            return {}
+        if self._books.grants is not None:
+            self._books.grants.settle()
+        self._seen = self._books.changes
+        self._due = self._pending.alarm()
+        verdicts = self._decide(now) if self._pending.lines or self._books.elastic else {}
+        self._note_hindered()
+        for uid in sorted(self._new - verdicts.keys()) if reasons else ():
+            verdicts[uid] = self.explain(uid)
+        self._new.clear()
+        return verdicts
+
+    def _decide(self, now: float) -> dict[str, Verdict]:
+        round_ = SchedulingCycle(self._books, self._pending, self._policy, now, self._known, self._confirmed)
+        round_.run()
+        self._due = round_.due()
+        self._awaits_hearing = round_.awaits_hearing
+        if round_.is_settled:
+            self._seen = self._books.changes
+        for uid in round_.promised:
+            self.put_gang(replace(self._books.entries[uid].gang, promised=True))
+            self._new.add(uid)
+        return round_.verdicts
+
+    def _note_hindered(self) -> None:
+        """Clients give up waiting for a gang that waits in vain: that it does, or no longer does, is said at once."""
+        moved, self._limits = self._limits != self._books.limits, self._books.limits
+        for line in self._pending.lines.values():
+            for group in line.groups.values():
+                if moved or group.hindered is None:
+                    found = unsatisfiable(self._books, self._books.entries[group.ranks[0].uid], group.ask)
+                    before, group.hindered = group.hindered, found.reason if found is not None else ""
+                    if before not in (None, group.hindered):
+                        self._new.update(rank.uid for rank in group.ranks)
+
+    def wake_at(self, now: float) -> float:
+        """When to decide next: ``now`` if something has changed, else when time alone may (inf: never)."""
+        return now if self._seen != self._books.changes else self._due
+
+    def explain(self, uid: str) -> Verdict:
+        """How a gang stands as of the last decision: why it waits, and its place in line; or what it has been given.
+
+        KeyError: no such gang.
+        """
+        entry = self._books.entries[uid]
+        if entry.gang.place is not None:
+            return Admit(placement=entry.gang.place.placement, sizes=entry.gang.place.sizes)
+        try:
+            return explain_wait(self._books, self._pending, self._policy, entry, self._now, self._known)
+        except Exception as error:
+            # That it waits has been decided; a text that fails must neither undo that nor keep it from the others.
+            return Wait(reason="WaitingInQueue", message=f"waits; why cannot be said ({type(error).__name__}: {error})")
+
+    def queue_usages(self) -> dict[str, QueueUsage]:
+        """How each queue stands that has a document."""
+        books = self._books
+        return {
+            name: queue_usage(books.quotas, name, pending=books.pending[name], admitted=books.admitted[name])
+            for name in books.queues
+            if name in books.quotas
+        }
+
+    @property
+    def waiting(self) -> list[str]:
+        """The uids of all gangs without a place, in no order that means anything."""
+        return [uid for uid, entry in self._books.entries.items() if not entry.runs]
+
+
+def admit(snapshot: Snapshot) -> dict[str, Verdict]:
+    """The verdict on every gang, by its uid."""
+    admitter = Admitter(snapshot.policy, sees_nodes=snapshot.nodes is not None)
+    admitter.put_queues(snapshot.queues)
+    admitter.put_resource_quotas(snapshot.bounds)
+    for node in snapshot.nodes or ():
+        admitter.put_node(node)
+    for gang in snapshot.gangs:
+        admitter.put_gang(gang)
+    verdicts = admitter.decide(snapshot.now)
+    return {gang.uid: verdicts.get(gang.uid) or admitter.explain(gang.uid) for gang in snapshot.gangs}
+
+
+def _queue_facts_key(gang: Gang) -> tuple[object, ...]:
+    """What its place in the line depends on, besides what it asks for."""
+    line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.promised, gang.estimate
+    return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.place is None
+
+
+class CacheSync:
+    """What an admitter has been told so far. The first changes that it takes have to be all there is."""
+
+    def __init__(self, admitter: Admitter) -> None:
+        self._admitter = admitter
+        self._gangs: dict[str, Gang] = {}
+        self._again: dict[str, None] = {}
+        self._queues: tuple[Queue, ...] | None = None
+        self._bounds: ResourceQuotas = {}
+
+    def take(self, seen: SnapshotChanges) -> None:
+        """Tell it what is new, what has changed and what is gone."""
+        if seen.queues != self._queues:
+            self._queues = seen.queues
+            self._admitter.put_queues(seen.queues)
+        if seen.bounds != self._bounds:
+            self._bounds = seen.bounds
+            self._admitter.put_resource_quotas(seen.bounds)
+        for name, node in seen.nodes.items():
+            if node is not None:
+                self._admitter.put_node(node)
+            else:
+                self._admitter.remove_node(name)
+        for uid, gang in seen.gangs.items():
+            if gang is not None:
+                self._gangs[uid] = gang
+                self._again[uid] = None
+            elif self._gangs.pop(uid, None) is not None:
+                self._admitter.remove_gang(uid)
+        again, self._again = self._again, {}
+        for uid in again:
+            if uid in self._gangs:
+                self._admitter.put_gang(self._gangs[uid])
+
+    def assume(self, uid: str, place: Assignment) -> None:
+        """This gang was given a place before, by another admitter, and it has not been written down yet."""
+        gang = self._gangs.get(uid)
+        if gang is not None and gang.place is None:
+            self._admitter.put_gang(replace(gang, place=place))
+
+    def again(self, uid: str) -> None:
+        """What it has decided about this gang has not come to pass: tell it afresh how the gang stands."""
+        self._again[uid] = None

@@ -1,0 +1,294 @@
+"""Reservations and backfilling (EASY): when and where a waiting gang will start, and what others must leave to it.
+
+As in EASY backfilling: running gangs are taken to end when their estimates say, one after the other, until the gang
+fits. Those behind it may have what they do not take away from it: they end before it can start, or go where it will not
+be. It is exact to the node: of its place only the part is held back that nobody who ends before will vacate.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import chain
+
+from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
+from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
+from tf_dist.core.gang.placement.pod_classes import PodClass
+from tf_dist.core.gang.placement.pod_sets import Counts, PodsOnNode
+from tf_dist.core.gang.resources.pod_requests import add_resources, subtract_resources
+from tf_dist.core.gang.types import Resources
+from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reservation:
+    """``entry`` starts with ``counts`` pods at ``start`` (inf: nobody knows when) at ``places``, once ``after`` has
+    ended (None: once those that are leaving have left). ``hold``: what of the free room is kept for it;
+    ``reserved_quota``: and of the quota that is left.
+    """
+
+    entry: WorkloadInfo
+    counts: Counts
+    places: NodeAssignments
+    start: float
+    after: WorkloadInfo | None
+    hold: list[PodsOnNode] = field(default_factory=list)
+    reserved_quota: Resources = field(default_factory=dict)
+
+    @property
+    def need(self) -> Resources:
+        """What it asks for, of its quota."""
+        return self.entry.ask.need(self.counts) if self.entry.ask else {}
+
+    @property
+    def pods(self) -> list[PodsOnNode]:
+        """Where its pods will be."""
+        return placed_pods(self.entry, self.places)
+
+
+def releases_underway(books: SchedulerCache) -> list[Release]:
+    """What those give back that have been told to, or whose pods are on their way out already."""
+    return [
+        Release(entry, entry.going + entry.held.leaving, add_resources((entry.goes, entry.held.terminating_quota)))
+        for _, entry in sorted(books.departing.items())
+    ]
+
+
+def make_reservation(
+    books: SchedulerCache,
+    entry: WorkloadInfo,
+    counts: Counts,
+    now: float,
+    earlier: Sequence[Reservation] = (),
+    *,
+    ended: bool = True,
+) -> Reservation | None:
+    """A reservation for a gang, beside the ``earlier`` ones; None: it would not fit if all gangs that run had ended.
+
+    Not ``ended``: none of those has; only those leave that are leaving already.
+    """
+    going = releases_underway(books)
+    running = (books.running[uid] for uid in books.ends) if ended else ()
+    coming = (Release(one, one.held.staying, one.held.remaining_quota) for one in running if not one.told)
+    with with_reserved_taken(books, earlier), WhatIf(books, chain(going, coming)) as supposing:
+        supposing.to(len(going))
+        places = fewest_releases(books, supposing, entry, counts)
+        if places is None:
+            return None
+        steps = supposing.steps
+    after = steps[-1].entry if len(steps) > len(going) else None
+    return Reservation(
+        entry=entry,
+        counts=counts,
+        places=places,
+        start=books.ends.time(after.uid) if after else now,
+        after=after,
+        hold=_hold(entry, places, _vacated(steps, places, earlier)),
+        reserved_quota=_hold_quota(entry, counts, steps, earlier),
+    )
+
+
+@contextmanager
+def with_reserved_taken(books: SchedulerCache, reserved: Sequence[Reservation]) -> Iterator[None]:
+    """Room and quota as they are once those who have reserved have what they reserved."""
+    mark = books.grants.room.mark() if books.grants else 0
+    for one in reserved:
+        books.quotas.take(one.entry.queue, one.need)
+        if books.grants:
+            for shape, node, count in one.pods:
+                books.grants.room.take(shape, node, count)
+    try:
+        yield
+    finally:
+        if books.grants:
+            books.grants.room.rollback(mark)
+        for one in reserved:
+            books.quotas.give(one.entry.queue, one.need)
+
+
+@contextmanager
+def with_reserved_kept(books: SchedulerCache, reserved: Sequence[Reservation]) -> Iterator[None]:
+    """Room and quota less what is kept for those who have reserved."""
+    mark = books.grants.room.mark() if books.grants else 0
+    for one in reserved:
+        books.quotas.take(one.entry.queue, one.reserved_quota)
+        if books.grants:
+            for shape, node, count in one.hold:
+                books.grants.room.take(shape, node, count)
+    try:
+        yield
+    finally:
+        if books.grants:
+            books.grants.room.rollback(mark)
+        for one in reserved:
+            books.quotas.give(one.entry.queue, one.reserved_quota)
+
+
+def _hold_quota(
+    entry: WorkloadInfo, counts: Counts, steps: Sequence[Release], earlier: Sequence[Reservation]
+) -> Resources:
+    """What it needs of its quota beyond what becomes free in its queue."""
+    free = add_resources(step.quota for step in steps if step.entry.queue == entry.queue)
+    for one in earlier:
+        if one.entry.queue == entry.queue:
+            free = subtract_resources(free, subtract_resources(one.need, one.reserved_quota))
+    need = entry.ask.need(counts) if entry.ask else {}
+    left = {resource: value - max(Decimal(0), free.get(resource, Decimal(0))) for resource, value in need.items()}
+    return {resource: value for resource, value in left.items() if value > 0}
+
+
+Amounts = dict[str, dict[int, int]]
+
+
+def _vacated(steps: Sequence[Release], places: NodeAssignments, earlier: Sequence[Reservation]) -> Amounts:
+    """What becomes free on the nodes of a place, less that on which earlier reservations count already."""
+    free: Amounts = {node: {} for placed in places for node in placed}
+    for step in steps:
+        for pods in step.pods:
+            _add(free, pods, 1)
+    for one in earlier:
+        kept = Counter({(pods.shape, pods.node): pods.number for pods in one.hold})
+        for shape, node, count in one.pods:
+            _add(free, PodsOnNode(shape, node, count - kept[shape, node]), -1)
+    return free
+
+
+def _add(free: Amounts, pods: PodsOnNode, sign: int) -> None:
+    there = free.get(pods.node)
+    if there is not None:
+        for column, value in pods.shape.requests:
+            there[column] = there.get(column, 0) + sign * value * pods.number
+
+
+def _hold(entry: WorkloadInfo, places: NodeAssignments, free: Amounts) -> list[PodsOnNode]:
+    """The pods for which what becomes free does not suffice."""
+    hold = []
+    for shape, node, count in placed_pods(entry, places):
+        there = free[node]
+        covered = min((max(0, there.get(column, 0)) // value for column, value in shape.requests), default=count)
+        covered = min(covered, count)
+        _add(free, PodsOnNode(shape, node, covered), -1)
+        if count > covered:
+            hold.append(PodsOnNode(shape, node, count - covered))
+    return hold
+
+
+def placed_pods(entry: WorkloadInfo, places: NodeAssignments) -> list[PodsOnNode]:
+    """The pods of a place, one shape on one node at a time."""
+    wants = entry.ask.wants if entry.ask else ()
+    together: Counter[tuple[PodClass, str]] = Counter()
+    for want, placed in zip(wants, places, strict=True):
+        for node, count in placed.items():
+            if want.shape is not None:
+                together[want.shape, node] += count
+    return [PodsOnNode(shape, node, count) for (shape, node), count in together.items()]
+
+
+class ReservationCache:
+    """What was found out about reservations while nobody gets or gives up anything, and no estimate is overrun.
+
+    ``made``: by the gang, its pods and those who reserved before it; ``kept_out``: who finds nothing beside whom.
+    """
+
+    def __init__(self) -> None:
+        self.made: dict[object, Reservation | None] = {}
+        self.kept_out: set[object] = set()
+        self._state: object = None
+
+    def at(self, books: SchedulerCache) -> ReservationCache:
+        """What of it is true now."""
+        state = books.state, books.ends.version
+        if state != self._state:
+            self.made, self.kept_out, self._state = {}, set(), state
+        return self
+
+    def reserve(
+        self,
+        books: SchedulerCache,
+        entry: WorkloadInfo,
+        counts: Counts,
+        now: float,
+        before: Sequence[Reservation] = (),
+        *,
+        ended: bool,
+    ) -> Reservation | None:
+        """As ``make_reservation``, but what is known already is not found out again."""
+        known = self.at(books)
+        key = entry, entry.ask, entry.queue, counts, ended, *before
+        if key not in known.made:
+            known.made[key] = make_reservation(books, entry, counts, now, before, ended=ended)
+        return known.made[key]
+
+
+class Reservations:
+    """Who comes later in the round gets what those who have reserved do not need."""
+
+    def __init__(self, books: SchedulerCache, now: float, known: ReservationCache) -> None:
+        self.made: list[Reservation] = []
+        self._wanted: list[tuple[WorkloadInfo, Counts]] = []
+        self._books = books
+        self._now = now
+        self._known = known
+
+    def __bool__(self) -> bool:
+        """Whether any has been made."""
+        return bool(self.made)
+
+    def want(self, entry: WorkloadInfo, counts: Counts) -> None:
+        """Reserve room for a gang, beside those that came before it, should that ever matter."""
+        self._wanted.append((entry, counts))
+
+    def when_left(self, entry: WorkloadInfo, counts: Counts) -> bool:
+        """Whether a gang can start once those that are leaving have left; if so, the room is reserved for it."""
+        self._make()
+        return self._reserve(entry, counts, ended=False)
+
+    def find(self, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
+        """Where a gang can have so many pods, delaying nobody who has reserved; None: nowhere. Nothing is taken."""
+        ask, books = entry.ask, self._books
+        if ask is None or not books.quotas.fits(entry.queue, ask.need(counts)):
+            return None
+        found: NodeAssignments | None = None
+        if not self.made or self._ends_before(entry):
+            found = books.grants.look(ask, counts) if books.grants else [{} for _ in counts]
+            if found is None:
+                return None
+            self._make()
+        if not self.made or self._ends_before(entry):
+            return found
+        self._make()
+        known = self._known.at(books)
+        key = ask, entry.queue, counts, *self.made
+        if key in known.kept_out or (books.grants is not None and books.grants.surely_lacks(ask, counts)):
+            return None
+        with with_reserved_kept(books, self.made):
+            found = find_now(books, entry, counts)
+        if found is None:
+            known.kept_out.add(key)
+        return found
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Room and quota as they are once all who have reserved have what they reserved."""
+        self._make()
+        with with_reserved_taken(self._books, self.made):
+            yield
+
+    def _make(self) -> None:
+        for entry, counts in self._wanted:
+            self._reserve(entry, counts, ended=True)
+        self._wanted.clear()
+
+    def _reserve(self, entry: WorkloadInfo, counts: Counts, *, ended: bool) -> bool:
+        reservation = self._known.reserve(self._books, entry, counts, self._now, self.made, ended=ended)
+        if reservation is not None:
+            self.made.append(reservation)
+        return reservation is not None
+
+    def _ends_before(self, entry: WorkloadInfo) -> bool:
+        """Whether a gang that starts now has ended before anybody who has reserved can start."""
+        estimate = entry.gang.estimate
+        return estimate is not None and all(self._now + estimate <= one.start for one in self.made)

@@ -1,0 +1,361 @@
+"""The scheduler cache: every gang, what it uses of nodes and quotas, and when it is expected to end."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from tf_dist.core.gang import usage
+from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
+from tf_dist.core.gang.placement import predicates
+from tf_dist.core.gang.placement.assumed_pods import AssumedPods
+from tf_dist.core.gang.placement.pod_sets import GangRequest, GangRequests, PodsOnNode
+from tf_dist.core.gang.quota import Quotas
+from tf_dist.core.gang.resources.resource_quota import ResourceQuotas as ByNamespace
+from tf_dist.core.gang.resources.resource_quota import ResourceQuotaUsage
+from tf_dist.core.gang.types import Gang, Node, Queue, Resources
+from tf_dist.core.gang.usage import Usage
+
+_Key = tuple[float, int, float, str]
+
+
+def expected_end(gang: Gang, now: float) -> float:
+    """When a gang is expected to end; inf: nobody knows.
+
+    One that is over its time is taken to need as long again as it has needed: the estimate doubles.
+    """
+    if gang.place is None or gang.estimate is None:
+        return inf
+    estimate = max(1.0, gang.estimate)
+    while gang.place.at + estimate <= now:
+        estimate *= 2
+    return gang.place.at + estimate
+
+
+class ExpectedCompletions:
+    """Gangs with a place, those first that end first; those of whom nobody knows last, of these the small ones first.
+
+    (To wait for a small gang is to reserve a node of which little is missing.) ``version`` grows when time alone has
+    changed it.
+    """
+
+    def __init__(self) -> None:
+        self._order: list[_Key] = []
+        self._gangs: dict[str, tuple[Gang, _Key]] = {}
+        self._now = 0.0
+        self.version = 0
+
+    def put(self, gang: Gang, pods: int) -> None:
+        """A gang that has a place, and so many pods."""
+        self.remove(gang.uid)
+        time = expected_end(gang, self._now)
+        key = (time, pods if time == inf else 0, gang.place.at if gang.place else 0.0, gang.uid)
+        self._gangs[gang.uid] = gang, key
+        insort(self._order, key)
+
+    def remove(self, uid: str) -> None:
+        """A gang that has none any more; one that is not known is no error."""
+        known = self._gangs.pop(uid, None)
+        if known is not None:
+            del self._order[bisect_left(self._order, known[1])]
+
+    def advance(self, now: float) -> None:
+        """It is ``now``: those who should have ended are expected later."""
+        self._now = now
+        while self._order and self._order[0][0] <= now:
+            gang, (_, pods, _, uid) = self._gangs[self._order[0][3]][0], self._order[0]
+            self.remove(uid)
+            self.put(gang, pods)
+            self.version += 1
+
+    def __iter__(self) -> Iterator[str]:
+        """The uids, in order."""
+        return (key[3] for key in self._order)
+
+    def time(self, uid: str) -> float:
+        """When a gang is expected to end."""
+        return self._gangs[uid][1][0]
+
+    @property
+    def first(self) -> float:
+        """When the first of them is expected to end; inf: nobody knows of any."""
+        return self._order[0][0] if self._order else inf
+
+
+@dataclass(slots=True, eq=False)
+class WorkloadInfo:
+    """A gang in the books. ``ask`` None: it cannot be read, ``problem`` says why.
+
+    ``going``: the pods it will have given up once it has done what it was told, and ``goes``: what they ask for.
+    ``seats``: what ``seating`` has found out about the gang as it is.
+    """
+
+    gang: Gang
+    ask: GangRequest | None
+    problem: str = ""
+    uid: str = field(init=False)
+    held: Usage = field(default_factory=lambda: usage.NO_USAGE)
+    going: list[PodsOnNode] = field(default_factory=list)
+    goes: Resources = field(default_factory=dict)
+    seats: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.uid = self.gang.uid
+
+    @property
+    def queue(self) -> str:
+        """The queue it is in."""
+        return self.gang.queue or DEFAULT_QUEUE
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has a place."""
+        return self.gang.place is not None
+
+    @property
+    def told(self) -> bool:
+        """Whether it has been told to give something up and has not confirmed it."""
+        return bool(self.going or self.goes)
+
+    @property
+    def since(self) -> float:
+        """Since when it may start: epoch seconds."""
+        return max(self.gang.created_at, self.gang.not_before)
+
+    @property
+    def moved(self) -> float:
+        """When it got or gave up room last: epoch seconds; -inf: it has none."""
+        at = self.gang.place
+        return -inf if at is None else at.at if at.resized is None else at.resized
+
+    def become(self, gang: Gang, ask: GangRequest | None, problem: str) -> None:
+        """The gang has changed."""
+        self.gang, self.ask, self.problem = gang, ask, problem
+        self.seats = {}
+
+    def seating(self, type_: str) -> list[str]:
+        """The nodes of the pods it has been given, as ``usage.nodes_by_index`` has it. Not to be changed."""
+        found = self.seats.get(type_)
+        if found is None:
+            found = self.seats[type_] = usage.nodes_by_index(self.gang, type_)
+        return found
+
+
+Turn = tuple[int, float, float, str]
+"""The order in which gangs give way: the lowest priority first, then the youngest or the largest; and the uid."""
+
+
+class SchedulerCache:
+    """All gangs, with the room (None: nodes may not be seen) and the quotas of which they hold a part.
+
+    ``running``: those with a place; ``departing``: those with pods on their way out; ``elastic``: those with a place
+    that could be smaller or larger; ``changes`` grows with every change, ``state`` with those of what anybody holds or
+    may hold. ``youngest`` and ``largest``: per queue those with a place, the one first that is to give way first;
+    ``ends``: the one first that ends first; ``moves``: when each of them got or gave up room last, in order.
+    ``pending`` and ``admitted``: how many gangs of each queue have no place, and have one.
+    """
+
+    def __init__(self) -> None:
+        self.grants: AssumedPods | None = None
+        self.quotas = Quotas(())
+        self.bounds = ResourceQuotaUsage()
+        self.queues: Mapping[str, Queue] = {DEFAULT_QUEUE: Queue(name=DEFAULT_QUEUE)}
+        self.entries: dict[str, WorkloadInfo] = {}
+        self.running: dict[str, WorkloadInfo] = {}
+        self.departing: dict[str, WorkloadInfo] = {}
+        self.elastic: dict[str, WorkloadInfo] = {}
+        self.youngest: dict[str, list[Turn]] = {}
+        self.largest: dict[str, list[Turn]] = {}
+        self.ends = ExpectedCompletions()
+        self.moves: list[tuple[float, str]] = []
+        self.pending: Counter[str] = Counter()
+        self.admitted: Counter[str] = Counter()
+        self.changes = 0
+        self.state = 0
+        self._asks = GangRequests()
+        self._rules = 0
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Another value whenever what a gang could have with all others gone may be something else."""
+        return self._rules, self.grants.layout if self.grants is not None else -1
+
+    def put_node(self, node: Node) -> None:
+        """A node that is new or has changed."""
+        grants = self.track_nodes()
+        layout = grants.layout
+        grants.put_node(node)
+        if grants.layout != layout:
+            self.quotas.put_capacity(grants.capacity)
+        self._changed()
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone or takes no more pods. One that is not known is no error."""
+        if self.grants is not None:
+            self.grants.remove_node(name)
+            self.quotas.put_capacity(self.grants.capacity)
+            self._changed()
+
+    def track_nodes(self) -> AssumedPods:
+        """Nodes may be seen, even if there is none."""
+        if self.grants is None:
+            self.grants = AssumedPods()
+            self._read_again()
+        return self.grants
+
+    def put_queues(self, queues: Iterable[Queue]) -> None:
+        """All queues there are. ValueError: two of one name."""
+        listed = {queue.name: queue for queue in queues}
+        self.quotas = Quotas(queues, self.grants.capacity if self.grants else {})
+        self.queues = {DEFAULT_QUEUE: Queue(name=DEFAULT_QUEUE)} | listed
+        for entry in self.entries.values():
+            if entry.held.quota:
+                self.quotas.take(entry.queue, entry.held.quota)
+        self._rules += 1
+        self._changed()
+
+    def put_resource_quotas(self, quotas: ByNamespace) -> None:
+        """All ResourceQuotas there are."""
+        self.bounds.put(quotas)
+        self._rules += 1
+        self._changed()
+
+    def put(self, gang: Gang) -> WorkloadInfo:
+        """A gang that is new or has changed. What it was told and has not done is forgotten."""
+        entry = self.entries.get(gang.uid)
+        if entry is not None and entry.gang == gang and not entry.told:
+            return entry
+        self.changes += 1
+        self.bounds.hold(gang)
+        if entry is None:
+            ask, problem, held = self._counted(gang)
+            entry = self.entries[gang.uid] = WorkloadInfo(gang, ask, problem)
+            self._tally(entry, 1)
+            self._enter(entry, held)
+            return entry
+        before = entry.gang
+        self._tally(entry, -1)
+        same = (gang.members, gang.locality, gang.problem) == (before.members, before.locality, before.problem)
+        ask, problem, held = self._counted(gang, entry if same else None)
+        if held != entry.held or _ordering_key(gang) != _ordering_key(before) or ask is not entry.ask or entry.told:
+            self._leave(entry)
+            entry.become(gang, ask, problem)
+            self._enter(entry, held)
+        else:
+            entry.become(gang, ask, problem)
+        self._tally(entry, 1)
+        return entry
+
+    def _tally(self, entry: WorkloadInfo, step: int) -> None:
+        counts = self.admitted if entry.runs else self.pending
+        counts[entry.queue] += step
+        if not counts[entry.queue]:
+            del counts[entry.queue]
+
+    def remove(self, uid: str) -> None:
+        """A gang is gone, with all it held. One that is not known is no error."""
+        entry = self.entries.pop(uid, None)
+        if entry is not None:
+            self._tally(entry, -1)
+            self._leave(entry)
+            self.bounds.drop(entry.gang)
+            self.changes += 1
+        if len(self._asks) > 2 * len(self.entries) + 64:
+            self._asks.forget([entry.ask for entry in self.entries.values() if entry.ask])
+
+    def tell(self, entry: WorkloadInfo, going: list[PodsOnNode], goes: Resources) -> None:
+        """It has been told to give up these pods; their room is free when it has."""
+        self.state += 1
+        entry.going, entry.goes = going, goes
+        self.departing[entry.uid] = entry
+
+    def _read_again(self) -> None:
+        """Asks are of the room they are made for."""
+        self._asks = GangRequests()
+        for entry in self.entries.values():
+            ask, problem, held = self._counted(entry.gang)
+            entry.become(entry.gang, ask, problem)
+            self._unlist(entry)
+            self.quotas.give(entry.queue, entry.held.quota)
+            self._enter(entry, held)
+        self._changed()
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self.state += 1
+
+    def _counted(self, gang: Gang, known: WorkloadInfo | None = None) -> tuple[GangRequest | None, str, Usage]:
+        """What it asks for, or why that cannot be told, and what it holds. ``known``: it asks for what this one did.
+
+        Nothing is written into the books before this is known, so that a gang that cannot be counted leaves no trace.
+        """
+        try:
+            ask, problem = (known.ask, known.problem) if known is not None else self._ask(gang)
+            return ask, problem, usage.usage_of(gang, ask)
+        except Exception as error:
+            return None, f"it cannot be counted: {type(error).__name__}: {error}", usage.NO_USAGE
+
+    def _ask(self, gang: Gang) -> tuple[GangRequest | None, str]:
+        if gang.problem:
+            return None, gang.problem
+        try:
+            return self._asks.of(gang, self.grants.room if self.grants else None), ""
+        except predicates.InvalidConstraints as error:
+            return None, str(error)
+
+    def _enter(self, entry: WorkloadInfo, held: Usage) -> None:
+        entry.held = held
+        gang = entry.gang
+        if held is not usage.NO_USAGE:
+            self.state += bool(held.quota or entry.runs)
+            self.quotas.take(entry.queue, held.quota)
+            if self.grants is not None:
+                self.grants.grant(held.coming, held.unassigned)
+            if held.leaving:
+                self.departing[entry.uid] = entry
+        if entry.runs:
+            self.running[entry.uid] = entry
+            for order, turn in self._turns(entry):
+                insort(order.setdefault(entry.queue, []), turn)
+            self.ends.put(gang, held.pods)
+            insort(self.moves, (entry.moved, entry.uid))
+            if usage.can_shrink(gang, entry.ask) or usage.can_grow(gang, entry.ask):
+                self.elastic[entry.uid] = entry
+
+    def _leave(self, entry: WorkloadInfo) -> None:
+        if entry.held is not usage.NO_USAGE:
+            self.state += bool(entry.held.quota or entry.runs)
+            self.quotas.give(entry.queue, entry.held.quota)
+            if self.grants is not None:
+                self.grants.withdraw(entry.held.coming, entry.held.unassigned)
+        self._unlist(entry)
+
+    def _unlist(self, entry: WorkloadInfo) -> None:
+        if entry.runs:
+            del self.running[entry.uid]
+            self.ends.remove(entry.uid)
+            del self.moves[bisect_left(self.moves, (entry.moved, entry.uid))]
+            for order, turn in self._turns(entry):
+                stack = order[entry.queue]
+                del stack[bisect_left(stack, turn)]
+                if not stack:
+                    del order[entry.queue]
+        self.departing.pop(entry.uid, None)
+        self.elastic.pop(entry.uid, None)
+        if entry.told:
+            entry.going, entry.goes = [], {}
+
+    def _turns(self, entry: WorkloadInfo) -> tuple[tuple[dict[str, list[Turn]], Turn], ...]:
+        """A gang's places in the orders in which gangs give way."""
+        at = entry.gang.place.at if entry.gang.place else 0.0
+        priority, size = entry.gang.priority, -entry.held.pods
+        return (self.youngest, (priority, -at, size, entry.uid)), (self.largest, (priority, size, -at, entry.uid))
+
+
+def _ordering_key(gang: Gang) -> tuple[object, ...]:
+    """What the books are ordered by, besides what the gang holds."""
+    at = gang.place
+    return gang.queue, gang.priority, gang.estimate, at and (at.at, at.sizes, at.resized)

@@ -1,0 +1,380 @@
+"""One scheduling cycle: queues by fair share, gangs in queue order; who starts, who is preempted, who grows.
+
+Queues are served in turn, the one with the smallest share first, and in each the gangs in the order of its line. A gang
+starts if quota and room are there. If not, others may have to give way to it; or, once it has waited long enough, room
+is reserved for it, and those after it get only what they do not take away from it. A gang that is blocked blocks those
+behind it only in a strict queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import replace
+from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
+from typing import Any
+
+from tf_dist.core.api.assignment import Admit, Resize, Verdict
+from tf_dist.core.gang import elastic, messages, preemption, usage
+from tf_dist.core.gang.backfill import ReservationCache, Reservations
+from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
+from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
+from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
+from tf_dist.core.gang.preemption import issue_preemptions
+from tf_dist.core.gang.queue import EquivalentGangs, PendingQueue, PendingQueues, Rank
+from tf_dist.core.gang.quota import Quotas, Share
+from tf_dist.core.gang.types import AdmissionPolicy, Assignment, GangDecisionError, QueueingStrategy
+
+
+class FairSharingIterator:
+    """The queues that have something to be served, the one with the smallest share first.
+
+    ``ties``: by queue, what decides between equal shares (anything comparable, such as the priority and age of its
+    first gang); after that, the name. What is taken from ``Quotas`` meanwhile only makes shares larger, so a queue is
+    measured again when it comes to the top; what is given makes them smaller, and then all are.
+    """
+
+    def __init__(self, quotas: Quotas, ties: Mapping[str, Any]) -> None:
+        self._quotas = quotas
+        self._heap = [(quotas.share(queue), tie, queue) for queue, tie in ties.items()]
+        heapify(self._heap)
+        self._gives = quotas.gives
+
+    def __bool__(self) -> bool:
+        """Whether a queue is left."""
+        return bool(self._heap)
+
+    def next(self) -> str:
+        """Take out the queue whose turn it is. IndexError: none is left."""
+        if self._gives != self._quotas.gives:
+            self._gives = self._quotas.gives
+            self._heap = [(self._quotas.share(queue), tie, queue) for _, tie, queue in self._heap]
+            heapify(self._heap)
+        while True:
+            share, tie, queue = self._heap[0]
+            now = self._quotas.share(queue)
+            if now == share:
+                return heappop(self._heap)[2]
+            heapreplace(self._heap, (now, tie, queue))
+
+    def back(self, queue: str, tie: Any) -> None:
+        """It has more to be served: put it back in line."""
+        share: Share = self._quotas.share(queue)
+        heappush(self._heap, (share, tie, queue))
+
+
+class QueueIterator:
+    """The groups of a line, the one with the first gang first. ``owns``: somebody on it has a reservation already.
+
+    ``asleep``: says of a group that nothing can have changed for its first gang; it is left out, but for the first of
+    those that are ``due`` for a reservation. In a ``strict`` line nobody is left out, and who is blocked ends it.
+    """
+
+    def __init__(
+        self,
+        line: PendingQueue,
+        *,
+        strict: bool,
+        asleep: Callable[[EquivalentGangs], bool],
+        due: Callable[[EquivalentGangs], bool],
+    ) -> None:
+        self.strict = strict
+        self.owns = False
+        groups: Iterable[EquivalentGangs] = line.groups.values()
+        if not strict:
+            awake, reserving = [], []
+            for group in groups:
+                if not asleep(group):
+                    awake.append(group)
+                elif due(group) or group.ranks[0].promised:
+                    reserving.append(group)
+            groups = awake + sorted(reserving, key=lambda group: group.ranks[0])[:1]
+        self._heap = [(group.ranks[0], group) for group in groups]
+        heapify(self._heap)
+
+    def __bool__(self) -> bool:
+        """Whether there is somebody left to look at."""
+        return bool(self._heap)
+
+    @property
+    def next(self) -> Rank:
+        """The gang that is next."""
+        return self._heap[0][0]
+
+    def pop(self) -> tuple[Rank, EquivalentGangs]:
+        """Take it out."""
+        return heappop(self._heap)
+
+    def again(self, group: EquivalentGangs) -> None:
+        """Its first gang has started: the next of the group is to be looked at."""
+        if group.ranks:
+            heappush(self._heap, (group.ranks[0], group))
+
+    def stop(self) -> None:
+        """Nobody behind is looked at."""
+        self._heap.clear()
+
+
+class SchedulingCycle:
+    """What is decided at ``now``. ``verdicts``: on those who start, give way or grow, by uid.
+
+    ``promised``: to whom somebody was told to give way. ``confirmed``: who is known to have heard of the place it has;
+    ``awaits_hearing``: there may be more to say once others have.
+    """
+
+    def __init__(
+        self,
+        books: SchedulerCache,
+        pending: PendingQueues,
+        policy: AdmissionPolicy,
+        now: float,
+        known: ReservationCache,
+        confirmed: Set[str],
+    ) -> None:
+        self.now = now
+        self.verdicts: dict[str, Verdict] = {}
+        self.promised: list[str] = []
+        self.reservations = Reservations(books, now, known)
+        self._idle = self._relief = self.awaits_hearing = False
+        self._books = books
+        self._pending = pending
+        self._policy = policy
+        self._confirmed = confirmed
+        self._puzzles = self._count_puzzles()
+
+    def run(self) -> None:
+        """Decide."""
+        self._serve()
+        self._idle = bool(self._books.elastic) and not self._anybody_waits()
+        if self._idle and elastic.growth_allowed_at(self._books, self._policy) <= self.now:
+            self._grow()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether another round would surely say nothing more, should nothing change."""
+        if self.reservations or len(self._pending.lines) > 1 or self._puzzles != self._count_puzzles():
+            return False
+        return all(isinstance(verdict, Admit) for verdict in self.verdicts.values()) and not self._relief
+
+    def _count_puzzles(self) -> int:
+        return self._books.grants.puzzles if self._books.grants else 0
+
+    # -- who is next --
+
+    def _serve(self) -> None:
+        walks = {queue: self._walk(queue) for queue in self._pending.lines if queue in self._books.quotas}
+        while promised := [walk for walk in walks.values() if walk and walk.next.promised]:
+            self._step(min(promised, key=lambda walk: walk.next))
+        if len(walks) == 1:
+            (alone,) = walks.values()
+            while alone:
+                self._step(alone)
+            return
+        turns = FairSharingIterator(self._books.quotas, {queue: walk.next for queue, walk in walks.items() if walk})
+        while turns:
+            queue = turns.next()
+            walk = walks[queue]
+            self._step(walk)
+            while walk and not turns:
+                self._step(walk)
+            if walk:
+                turns.back(queue, walk.next)
+
+    def _walk(self, queue: str) -> QueueIterator:
+        strict = self._books.queues[queue].order is QueueingStrategy.STRICT_FIFO
+        return QueueIterator(
+            self._pending.lines[queue], strict=strict, asleep=self._asleep, due=self._due_for_reservation
+        )
+
+    def _step(self, walk: QueueIterator) -> None:
+        rank, group = walk.pop()
+        try:
+            self._serve_one(walk, self._books.entries[rank.uid], group)
+        except Exception as error:
+            raise GangDecisionError(rank.uid, error) from error
+
+    def _serve_one(self, walk: QueueIterator, entry: WorkloadInfo, group: EquivalentGangs) -> None:
+        for counts in self._choices(entry):
+            if self._start(entry, counts):
+                walk.again(group)
+                return
+        if self._never(entry):
+            return
+        if not self._make_way(entry, group) and not walk.owns and self._waited(entry) >= self._policy.patience:
+            walk.owns = True
+            self.reservations.want(entry, self._at_least(entry))
+        if walk.strict:
+            walk.stop()
+
+    def _waited(self, entry: WorkloadInfo) -> float:
+        return self.now - entry.since
+
+    def _first(self, group: EquivalentGangs) -> WorkloadInfo:
+        return self._books.entries[group.ranks[0].uid]
+
+    def _asleep(self, group: EquivalentGangs) -> bool:
+        """Whether its first gang could not start before, and nothing has changed since."""
+        entry = self._first(group)
+        if not all(self._known_to_lack(entry, counts) for counts in self._choices(entry)):
+            return False
+        return not self._books.departing and (
+            not preemption.may_preempt(self._books, entry) or group.no_preemption_at == self._state(entry)
+        )
+
+    def _due_for_reservation(self, group: EquivalentGangs) -> bool:
+        entry = self._first(group)
+        return self._waited(entry) >= self._policy.patience and not self._never(entry)
+
+    def _never(self, entry: WorkloadInfo) -> bool:
+        """Whether it could not even start as the only gang, or with all the room there is.
+
+        A ResourceQuota is no matter of queues: a gang that waits for one blocks no other.
+        """
+        ask = _ask(entry)
+        if self._books.bounds.beyond(entry.gang, ask.least) is not None:
+            return True
+        if not self._books.quotas.could_fit(entry.queue, ask.need(ask.least)):
+            return True
+        return self._books.grants is not None and self._books.grants.never(ask) is not None
+
+    # -- starting --
+
+    def _choices(self, entry: WorkloadInfo) -> Iterator[Counts]:
+        """With how many pods it may start: with all it wants, or, when it has waited for a while, with the least."""
+        ask = _ask(entry)
+        yield ask.full
+        if ask.elastic and self._waited(entry) >= self._policy.shrink_after:
+            yield ask.least
+
+    def _at_least(self, entry: WorkloadInfo) -> Counts:
+        """The least with which it may start now."""
+        return list(self._choices(entry))[-1]
+
+    def _known_to_lack(self, entry: WorkloadInfo, counts: Counts) -> bool:
+        return self._books.grants is not None and self._books.grants.lacks(_ask(entry), counts)
+
+    def _start(self, entry: WorkloadInfo, counts: Counts) -> bool:
+        if self._known_to_lack(entry, counts):
+            return False
+        places = self._find(entry, counts)
+        if places is None:
+            return False
+        ask = _ask(entry)
+        if counts != ask.full:
+            counts, places = self._largest(entry, counts, places)
+        types = [want.type for want in ask.wants]
+        sizes = dict(zip(types, counts, strict=True))
+        named = zip(types, places, strict=True) if entry.gang.pinned else ()
+        placement = {type_: dict(sorted(nodes.items())) for type_, nodes in named if nodes}
+        self._pending.remove(entry.uid)
+        place = Assignment(at=self.now, sizes=sizes, placement=placement)
+        self._books.put(replace(entry.gang, place=place, promised=False))
+        self.verdicts[entry.uid] = Admit(placement=placement, sizes=sizes)
+        return True
+
+    def _find(self, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
+        if self._books.bounds.beyond(entry.gang, counts) is not None:
+            return None
+        return self.reservations.find(entry, counts)
+
+    def _largest(self, entry: WorkloadInfo, counts: Counts, places: NodeAssignments) -> tuple[Counts, NodeAssignments]:
+        """As many pods as have room, between the least and what it wants; member by member."""
+        full = _ask(entry).full
+        for at, most in enumerate(full):
+            low, high = counts[at], most
+            while low < high:
+                middle = (low + high + 1) // 2
+                tried = (*counts[:at], middle, *counts[at + 1 :])
+                found = self._find(entry, tried)
+                if found is None:
+                    high = middle - 1
+                else:
+                    low, counts, places = middle, tried, found
+        return counts, places
+
+    # -- others give way --
+
+    def _make_way(self, entry: WorkloadInfo, group: EquivalentGangs) -> bool:
+        """Whether room is becoming free for the gang, if need be because others are told to give way. It is kept."""
+        counts = self._at_least(entry)
+        if self._books.departing and self.reservations.when_left(entry, counts):
+            return True
+        state = self._state(entry)
+        if not preemption.may_preempt(self._books, entry) or group.no_preemption_at == state:
+            return False
+        self._relief = True
+        with self.reservations.taken():
+            unheard = self._unheard()
+            plan = preemption.plan_preemption(
+                self._books, entry, counts, self.now, self._policy, self.verdicts.keys() | unheard
+            )
+        if plan is None:
+            self.awaits_hearing = self.awaits_hearing or bool(unheard)
+            group.no_preemption_at = None if self.reservations or self.verdicts else state
+            return False
+        self.promised.append(entry.uid)
+        self.verdicts |= issue_preemptions(self._books, plan, entry)
+        return self.reservations.when_left(entry, counts)
+
+    def _unheard(self) -> Set[str]:
+        """Who runs and may not have heard of it: nobody, if all who have run."""
+        running = self._books.running
+        return running.keys() - self._confirmed if len(running) != len(self._confirmed) else frozenset()
+
+    def _state(self, entry: WorkloadInfo) -> object:
+        """Equal as long as nobody could be made to give way who could not before."""
+        waited = self._waited(entry)
+        stage = (waited >= self._policy.shrink_after) + (waited >= self._policy.shrink_below_spec_after)
+        return self._books.state, entry.uid, stage
+
+    # -- growing --
+
+    def _anybody_waits(self) -> bool:
+        """Whether somebody waits for room. Who waits for quota would not be helped by it."""
+        for queue, line in self._pending.lines.items():
+            for group in line.groups.values() if queue in self._books.quotas else ():
+                entry = self._first(group)
+                need = group.ask.need(group.ask.least)
+                if self._books.quotas.fits(queue, need) and not self._never(entry):
+                    return True
+        return False
+
+    def _grow(self) -> None:
+        for gang in elastic.grow_gangs(self._books, self.now, self._policy):
+            if gang.uid not in self._confirmed:
+                continue
+            before = usage.granted_counts(self._books.entries[gang.uid].gang)
+            self._books.put(gang)
+            if gang.place is not None:
+                message = messages.grow_text(before, gang.place.sizes)
+                self.verdicts[gang.uid] = Resize(
+                    sizes=gang.place.sizes, placement=gang.place.placement, message=message
+                )
+
+    # -- when to decide again --
+
+    def due(self) -> float:
+        """When time alone may lead to another decision: epoch seconds; inf: never."""
+        return min((time for time in self._times() if time > self.now), default=inf)
+
+    def _times(self) -> Iterator[float]:
+        policy = self._policy
+        yield self._pending.alarm()
+        for line in self._pending.lines.values():
+            for group in line.groups.values():
+                since = self._first(group).since
+                yield since + policy.patience
+                if group.ask.elastic or self._books.elastic:
+                    yield since + policy.shrink_after
+                    yield since + policy.shrink_below_spec_after
+        if self.reservations:
+            yield self._books.ends.first
+        if self._idle:
+            yield elastic.growth_allowed_at(self._books, policy)
+            yield from (elastic.resize_cooldown_until(entry, policy) for entry in self._books.elastic.values())
+
+
+def _ask(entry: WorkloadInfo) -> GangRequest:
+    """What a gang in a line asks for: those that cannot be read are in none."""
+    assert entry.ask is not None
+    return entry.ask

@@ -1,0 +1,268 @@
+"""Messages of admission: why a gang waits, what it waits for, and who is preempted for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from itertools import islice
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tf_dist.core.api import timestamps
+from tf_dist.core.api.assignment import (
+    NAMESPACE_MISMATCH,
+    NODES_REFUSED,
+    PREEMPTING,
+    RESOURCE_QUOTA,
+    UNREADABLE,
+    Sizes,
+    Wait,
+)
+from tf_dist.core.api.job import JobKey
+from tf_dist.core.api.quantity import format_quantity
+from tf_dist.core.gang.backfill import ReservationCache
+from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
+from tf_dist.core.gang.placement.assumed_pods import AssumedPods
+from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
+from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodSetRequest
+from tf_dist.core.gang.placement.predicates import REFUSED_NODES
+from tf_dist.core.gang.queue import EquivalentGangs, PendingQueues
+from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy, Resources
+
+MAX_LISTED = 3
+
+
+def list_keys(keys: Iterable[object], count: int) -> str:
+    """The first of ``count`` things by name, and how many more there are."""
+    named = ", ".join(map(str, islice(keys, MAX_LISTED)))
+    return named + (f" and {count - MAX_LISTED} more" if count > MAX_LISTED else "")
+
+
+def time_of_day(time: float, now: float) -> str:
+    """A time of day; with its date if that is not today's."""
+    then, today = timestamps.utc_datetime(time), timestamps.utc_datetime(now)
+    return f"{then:%H:%M} UTC" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M} UTC"
+
+
+def pods_text(want: PodSetRequest, count: int) -> str:
+    """``4 × (nvidia.com/gpu 1) for worker``."""
+    return f"{count} × ({_text(want.member.requests)}) for {want.type}"
+
+
+def _text(requests: Resources) -> str:
+    shown = {r: v for r, v in requests.items() if r != "pods"} or requests
+    return ", ".join(f"{resource} {format_quantity(value, resource)}" for resource, value in sorted(shown.items()))
+
+
+# -- no room --
+
+
+def never_fits_text(room: NodeSnapshot, ask: GangRequest, lacking: int) -> str:
+    """Why even empty nodes could not hold a gang. ``lacking``: the member for which there is no room."""
+    return _never_fits_text(room, ask, lacking) + _left_out(ask)
+
+
+def _never_fits_text(room: NodeSnapshot, ask: GangRequest, lacking: int) -> str:
+    if not room.nodes:
+        return "the cluster has no node"
+    want, count = ask.wants[lacking], ask.least[lacking]
+    if not _open(room, want).any():
+        return f"needs {pods_text(want, count)}, but no node matches its node selector, affinity and tolerations"
+    if want.shape is not None and room.most_ever(want.shape) >= count:
+        return f"needs {_all(ask, ask.least)}, and even the empty cluster has no room for all of them{_where(ask)}"
+    return f"needs {pods_text(want, count)}, and even the empty cluster has only {_there(room, want, whole=True)}"
+
+
+def shortage_text(room: NodeSnapshot, ask: GangRequest, counts: Counts, short: int | None) -> str:
+    """What is missing now. ``short``: the member that alone lacks room; None: only all of them together do."""
+    if short is None:
+        return f"needs {_all(ask, counts)}, and there is no room for all of them{_where(ask)}{_left_out(ask)}"
+    want, count = ask.wants[short], counts[short]
+    more = count - (room.most(want.shape) if want.shape else 0)
+    free = _there(room, want, whole=False)
+    return f"needs {pods_text(want, count)}, {more} more than have room; free: {free}{_left_out(ask)}"
+
+
+def refused_nodes_text(ask: GangRequest) -> list[str]:
+    """The nodes that are left out because the cluster's scheduler refused them."""
+    return sorted({node for want in ask.wants for node in want.member.constraints.get(REFUSED_NODES, ())})
+
+
+def _left_out(ask: GangRequest) -> str:
+    nodes = refused_nodes_text(ask)
+    return f"; left out for now, refused by the cluster's scheduler: {list_keys(nodes, len(nodes))}" if nodes else ""
+
+
+def _all(ask: GangRequest, counts: Counts) -> str:
+    return " and ".join(pods_text(want, count) for want, count in zip(ask.wants, counts, strict=True) if count)
+
+
+def _where(ask: GangRequest) -> str:
+    required = ask.locality is not None and ask.locality.required
+    return f" within one {ask.locality.label}" if ask.locality and required else " at once"
+
+
+def _open(room: NodeSnapshot, want: PodSetRequest) -> NDArray[np.bool_]:
+    """The nodes its pods may go to."""
+    rows = room.mask(want.shape).rows if want.shape else None
+    return np.ones(len(room.nodes), np.bool_) if rows is None else rows
+
+
+def _there(room: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
+    """What the nodes that its pods may go to have of what they ask for, and how many nodes that are."""
+    open_ = _open(room, want)
+    amounts_of = room.table.whole if whole else room.table.free
+    shown = [r for r in sorted(want.member.requests) if r != "pods"] or ["pods"]
+    totals = {r: int(amounts_of[room.catalogue.column(r), open_].clip(0).sum()) for r in shown}
+    count = int(open_.sum())
+    amounts = {r: Decimal(total) / (1000 if r == "cpu" else 1) for r, total in totals.items()}
+    found = f"{_text(amounts)} on {count} node" + ("s" if count != 1 else "")
+    for one in want.member.exclusives:
+        left = int((amounts_of[room.catalogue.column(one.name), open_] >= one.amount).sum())
+        found += f", {left} of them with its {one.text} free"
+    return found
+
+
+# -- in line --
+
+
+def queue_position_text(number: int, ahead: Iterable[JobKey], queue: str) -> str:
+    """Where a gang stands in its line, ``number`` others being before it."""
+    whose = f" in queue {queue}" if queue else ""
+    return f"; position {number + 1}{whose}" + (f", behind {list_keys(ahead, number)}" if number else "")
+
+
+def reserved_start_text(after: JobKey | None, start: float, now: float, leaving: Iterable[JobKey]) -> str:
+    """When a gang that has a reservation starts."""
+    gone = sorted(leaving)
+    if after is None:
+        have = "have" if len(gone) > 1 else "has"
+        return f"; starts when {list_keys(gone, len(gone))} {have} given up the room" if gone else ""
+    when = f" (about {time_of_day(start, now)})" if start < inf else ""
+    return f"; starts when {after} ends{when} or is stopped"
+
+
+# -- who gives way, who grows --
+
+
+def shrink_text(before: Sizes, sizes: Sizes, other: JobKey) -> str:
+    """A gang becomes smaller for another one."""
+    return f"goes from {_change(before, sizes)}: {other} waits for the room"
+
+
+def grow_text(before: Sizes, sizes: Sizes) -> str:
+    """A gang becomes larger."""
+    return f"goes from {_change(before, sizes)}: nobody waits for the room"
+
+
+def _change(before: Sizes, sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{before[t]} to {sizes[t]} {t}" for t in sizes if sizes[t] != before.get(t))
+
+
+def preempted_text(victim: Gang, gang: Gang) -> str:
+    """A gang gives up its place to another one."""
+    if gang.priority > victim.priority and (gang.queue or "") == (victim.queue or ""):
+        return f"gives up its place to {gang.key}, whose priority is higher ({gang.priority} > {victim.priority})"
+    return f"gives up its place to {gang.key}: its queue takes back what is its own"
+
+
+def explain_wait(
+    books: SchedulerCache,
+    pending: PendingQueues,
+    policy: AdmissionPolicy,
+    entry: WorkloadInfo,
+    now: float,
+    known: ReservationCache,
+) -> Wait:
+    """The verdict on a gang that has not been admitted."""
+    gang, ask = entry.gang, entry.ask
+    if ask is None:
+        return Wait(reason=UNREADABLE, message=entry.problem, never=True)
+    if gang.inadmissible:
+        return Wait(reason=NAMESPACE_MISMATCH, message=gang.inadmissible)
+    if pending.asleep(entry.uid):
+        return Wait(reason="Backoff", message=f"tries again at {time_of_day(gang.not_before, now)}")
+    waited = now - entry.since
+    counts = ask.least if waited >= policy.shrink_after else ask.full
+    hindered = unsatisfiable(books, entry, ask)
+    if hindered is not None:
+        return hindered
+    beyond = books.bounds.beyond(gang, counts)
+    if beyond is not None:
+        return Wait(reason=RESOURCE_QUOTA, message=str(beyond))
+    lack = books.quotas.lack(entry.queue, ask.need(counts))
+    reason, message = _blocked(books, entry, ask, counts) if lack is None else (lack.reason, str(lack))
+    reason = PREEMPTING if gang.promised else reason
+    number, ahead = pending.ahead(entry.uid, lambda group: _counts(books, group))
+    first: list[JobKey] = []
+    foremost = waited >= policy.patience or gang.promised
+    for rank in ahead:
+        first.append(rank.key)
+        foremost = foremost and now - rank.created_at < policy.patience
+        if len(first) >= MAX_LISTED and not foremost:
+            break
+    message += queue_position_text(number, first, gang.queue)
+    if foremost:  # then it has a reservation
+        message += _starts(books, entry, counts, now, known)
+    return Wait(reason=reason, message=message, position=number + 1)
+
+
+def unsatisfiable(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest) -> Wait | None:
+    """Why a gang cannot start however many others end, not even at its least; None: it can.
+
+    It depends on nothing but the gang, the nodes, the queues and the ResourceQuotas themselves
+    (``SchedulerCache.limits``).
+    """
+    lack = books.quotas.lack(entry.queue, {})
+    if lack is not None:
+        return Wait(reason=lack.reason, message=str(lack))
+    beyond = books.bounds.never(entry.gang, ask.least)
+    if beyond is not None:
+        return Wait(reason="NeverFits", message=str(beyond), never=True)
+    hopeless = _never_fits(books, entry, ask)
+    if hopeless is None:
+        return None
+    if refused_nodes_text(ask):
+        return Wait(reason=NODES_REFUSED, message=hopeless)
+    return Wait(reason="NeverFits", message=hopeless, never=True)
+
+
+def _never_fits(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest) -> str | None:
+    lack = books.quotas.lack(entry.queue, ask.need(ask.least))
+    if lack is not None and lack.never:
+        return str(lack)
+    lacking = books.grants.never(ask) if books.grants else None
+    return never_fits_text(books.grants.room, ask, lacking) if books.grants and lacking is not None else None
+
+
+def _blocked(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest, counts: Counts) -> tuple[str, str]:
+    grants: AssumedPods | None = books.grants
+    if grants is not None:
+        version, said = ask.said.get(counts, (-1, ""))
+        if version == grants.version:
+            return "WaitingForCapacity", said
+        if grants.look(ask, counts) is None:
+            said = shortage_text(grants.room, ask, counts, grants.short(ask, counts))
+            ask.said[counts] = grants.version, said
+            return "WaitingForCapacity", said
+    if books.queues[entry.queue].order is QueueingStrategy.STRICT_FIFO:
+        return "WaitingInQueue", "there is room for it, but its queue is served strictly in order"
+    return "Reserved", "there is room for it, but that is reserved for those who have waited longer"
+
+
+def _counts(books: SchedulerCache, group: EquivalentGangs) -> bool:
+    """Whether gangs of a group are in the way of others: not those that can never start."""
+    return books.grants is None or books.grants.never(group.ask) is None
+
+
+def _starts(books: SchedulerCache, entry: WorkloadInfo, counts: Counts, now: float, known: ReservationCache) -> str:
+    # Who need only wait for those that are leaving has been told to in the same round: then that is known.
+    reservation = known.reserve(books, entry, counts, now, ended=False) if books.departing else None
+    reservation = reservation or known.reserve(books, entry, counts, now, ended=True)
+    if reservation is None:
+        return ""
+    leaving = {one.gang.key for one in books.departing.values()}
+    after = reservation.after.gang.key if reservation.after else None
+    return reserved_start_text(after, reservation.start, now, leaving)

@@ -1,0 +1,314 @@
+"""Preemption: which gangs shrink or are requeued for one that waits, with as little lost as possible.
+
+Surplus goes first: what gangs have beyond what they wanted, then what they have beyond the least they may have. Whole
+gangs follow, those of the lowest priority first, of these the youngest. As few as let the gang start are taken, and of
+these nobody whose going turns out not to be needed. Nobody gives way if that would not make the gang fit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import merge
+from typing import Final
+
+from tf_dist.core.api.assignment import Preempt, Resize, Verdict
+from tf_dist.core.gang import messages, usage
+from tf_dist.core.gang.backfill import placed_pods, releases_underway
+from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
+from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
+from tf_dist.core.gang.placement.pod_sets import Counts, PodSetRequest, PodsOnNode, total_resources
+from tf_dist.core.gang.resources.pod_requests import add_resources, subtract_resources
+from tf_dist.core.gang.types import AdmissionPolicy, PreemptionPolicy, Resources
+from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now, retake
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreemptionPlan:
+    """``fewer``: by uid, how many pods of which type each gives up; ``whole``: those who give up their place."""
+
+    fewer: dict[str, dict[str, int]]
+    whole: list[WorkloadInfo]
+
+    @property
+    def cost(self) -> tuple[object, ...]:
+        """How bad it is; the smaller the better."""
+        pods = sum(entry.held.pods for entry in self.whole)
+        lost = sum(sum(types.values()) for types in self.fewer.values())
+        return max((entry.gang.priority for entry in self.whole), default=-(2**63)), len(self.whole), pods, lost
+
+
+def may_preempt(books: SchedulerCache, entry: WorkloadInfo) -> bool:
+    """Whether there may be anybody to give way: cheap, and never wrongly False."""
+    return bool(books.elastic) or _may_evict(books, entry)
+
+
+def plan_preemption(
+    books: SchedulerCache,
+    entry: WorkloadInfo,
+    counts: Counts,
+    now: float,
+    policy: AdmissionPolicy,
+    spared: Container[str] = (),
+) -> PreemptionPlan | None:
+    """Who is to give way so that the gang can start with so many pods; None: nobody can, or it would not help.
+
+    ``spared``: uids of those who need not.
+    """
+    waited = now - entry.since
+    found = _plan_within(books, entry, counts, waited, policy, spared, largest=False)
+    if found is None or not 1 < len(found.whole) <= _FEW:
+        return found
+    other = _plan_within(books, entry, counts, waited, policy, spared, largest=True)
+    return found if other is None else min(found, other, key=lambda plan: plan.cost)
+
+
+def _plan_within(
+    books: SchedulerCache,
+    entry: WorkloadInfo,
+    counts: Counts,
+    waited: float,
+    policy: AdmissionPolicy,
+    spared: Container[str],
+    *,
+    largest: bool,
+) -> PreemptionPlan | None:
+    going = releases_underway(books)
+    with WhatIf(books, iter(going)) as gone:
+        gone.to(len(going))
+        with WhatIf(books, _steps(books, entry, counts, waited, policy, spared, largest=largest)) as supposing:
+            places = fewest_releases(books, supposing, entry, counts)
+            if places is None:
+                return None
+            steps = _needed(books, entry, counts, supposing.steps, places)
+        steps = _each_needed(books, entry, counts, steps)
+    fewer: dict[str, dict[str, int]] = {}
+    whole = {step.entry.uid: step.entry for step in steps if not step.type}
+    for step in steps:
+        if step.type and step.entry.uid not in whole:
+            types = fewer.setdefault(step.entry.uid, {})
+            types[step.type] = types.get(step.type, 0) + 1
+    return PreemptionPlan(fewer, list(whole.values()))
+
+
+def _steps(
+    books: SchedulerCache,
+    entry: WorkloadInfo,
+    counts: Counts,
+    waited: float,
+    policy: AdmissionPolicy,
+    spared: Container[str],
+    *,
+    largest: bool,
+) -> Iterator[Release]:
+    # Where the quota lets the gang in as it is, it need not be counted who gives up how much of it.
+    counted = len(books.youngest) > 1 or not books.quotas.fits(entry.queue, _need(entry, counts))
+    dropped: dict[str, list[Release]] = {}
+    for step in _shrinking(books, entry, waited, policy, spared):
+        dropped.setdefault(step.entry.uid, []).append(step)
+        yield step
+    if _may_evict(books, entry):
+        for step in _evicting(books, entry, counts, dropped, spared, largest=largest):
+            yield step if counted else step._replace(quota={})
+
+
+def _need(entry: WorkloadInfo, counts: Counts) -> Resources:
+    return entry.ask.need(counts) if entry.ask else {}
+
+
+# -- fewer pods --
+
+
+def _shrinking(
+    books: SchedulerCache, entry: WorkloadInfo, waited: float, policy: AdmissionPolicy, spared: Container[str]
+) -> Iterator[Release]:
+    """Surplus pods, one by one, of those who have most of it first.
+
+    What somebody has beyond what it wanted, anybody may have back who waits; what it has beyond its least, somebody of
+    its priority who has waited long; and either at once somebody of a higher priority.
+    """
+    others = [one for _, one in sorted(books.elastic.items()) if not one.told and one.uid not in spared]
+    higher = [one for one in others if entry.gang.preempts and one.gang.priority < entry.gang.priority]
+    overgrown = others if waited >= policy.shrink_after else higher
+    squeezed = [one for one in others if one.gang.priority <= entry.gang.priority]
+    seats: dict[tuple[str, str], list[str]] = {}
+    yield from _surplus(overgrown, lambda want: want.count, seats)
+    yield from _surplus(
+        squeezed if waited >= policy.shrink_below_spec_after else higher, lambda want: want.least, seats
+    )
+
+
+def _surplus(
+    entries: list[WorkloadInfo], floor: Callable[[PodSetRequest], int], seats: dict[tuple[str, str], list[str]]
+) -> Iterator[Release]:
+    order = []
+    for entry in entries:
+        for want in entry.ask.wants if entry.ask else ():
+            left = seats.get((entry.uid, want.type)) or list(entry.seating(want.type))
+            if len(left) > floor(want):
+                seats[entry.uid, want.type] = left
+                at = entry.gang.place.at if entry.gang.place else 0.0
+                turn = entry.gang.priority, floor(want) - len(left), -at, entry.uid, want.type
+                order.append((turn, entry, want, left))
+    for _, entry, want, left in sorted(order, key=lambda one: one[0]):
+        while len(left) > floor(want):
+            node = left.pop()
+            pods = [PodsOnNode(want.shape, node, 1)] if node and want.shape is not None else []
+            yield Release(entry, pods, want.member.requests, want.type)
+
+
+# -- whole gangs --
+
+
+def _may_evict(books: SchedulerCache, entry: WorkloadInfo) -> bool:
+    allowed = _allowed(books, entry)
+    if not entry.gang.preempts or allowed is PreemptionPolicy.NEVER:
+        return False
+    stack = books.youngest.get(entry.queue)
+    others = len(books.youngest) - (stack is not None)
+    return bool(stack and stack[0][0] < entry.gang.priority) or (allowed is PreemptionPolicy.RECLAIM and others > 0)
+
+
+def _allowed(books: SchedulerCache, entry: WorkloadInfo) -> PreemptionPolicy:
+    queue = books.queues.get(entry.queue)
+    return queue.preemption if queue else PreemptionPolicy.NEVER
+
+
+def _evicting(
+    books: SchedulerCache,
+    entry: WorkloadInfo,
+    counts: Counts,
+    dropped: dict[str, list[Release]],
+    spared: Container[str],
+    *,
+    largest: bool,
+) -> Iterator[Release]:
+    """Whole gangs: of the queue those of lower priority, of others those that have what is this queue's."""
+    need = _need(entry, counts)
+    order = books.largest if largest else books.youngest
+    stacks = [order.get(entry.queue, [])]
+    if _allowed(books, entry) is PreemptionPolicy.RECLAIM:
+        stacks += [stack for queue, stack in sorted(order.items()) if queue != entry.queue]
+    for priority, _, _, uid in merge(*stacks):
+        victim = books.running[uid]
+        if victim.told or uid in spared:
+            continue
+        if victim.queue == entry.queue:
+            if priority >= entry.gang.priority:
+                if len(stacks) == 1:
+                    return
+                continue
+        elif not books.quotas.reclaims(entry.queue, need, victim.queue):
+            continue
+        yield _whole(victim, dropped.get(uid, []))
+
+
+def _whole(victim: WorkloadInfo, dropped: list[Release]) -> Release:
+    """What is left of a gang that has given up some pods already."""
+    pods, quota = victim.held.staying, victim.held.remaining_quota
+    if dropped:
+        pods = usage.subtract_pods(pods, [pods for step in dropped for pods in step.pods])
+        quota = subtract_resources(quota, add_resources(step.quota for step in dropped))
+    return Release(victim, pods, quota)
+
+
+# -- nobody without need --
+
+# So many steps are tried one by one whether it would do without them.
+_FEW: Final = 16
+
+
+def _needed(
+    books: SchedulerCache, entry: WorkloadInfo, counts: Counts, steps: list[Release], places: NodeAssignments
+) -> list[Release]:
+    """The steps without those that turn out not to be needed at this place: those who matter most are spared first."""
+    need = _need(entry, counts)
+    pods = placed_pods(entry, places)
+    nodes = {one.node for one in pods}
+    mark = 0
+    if books.grants is not None:
+        mark = books.grants.room.mark()
+        for shape, node, count in pods:
+            books.grants.room.take(shape, node, count)
+    spared: set[int] = set()
+    evicted: set[str] = set()
+    reclaimed = Counter(step.entry.queue for step in steps if _reclaims(entry, step))
+    for at in range(len(steps) - 1, -1, -1):
+        step = steps[at]
+        if step.entry.uid in evicted:
+            continue  # it goes as a whole, and so do these pods
+        books.quotas.take(step.entry.queue, step.quota)
+        others = reclaimed - Counter([step.entry.queue]) if _reclaims(entry, step) else reclaimed
+        if (
+            books.quotas.fits(entry.queue, need)
+            and _may_reclaim(books, entry, need, others)
+            and retake(books, step, nodes)
+        ):
+            spared.add(at)
+            reclaimed = others
+            continue
+        books.quotas.give(step.entry.queue, step.quota)
+        if not step.type:
+            evicted.add(step.entry.uid)
+    if books.grants is not None:
+        books.grants.room.rollback(mark)
+    for at in spared:
+        books.quotas.give(steps[at].entry.queue, steps[at].quota)
+    return [step for at, step in enumerate(steps) if at not in spared]
+
+
+def _reclaims(entry: WorkloadInfo, step: Release) -> bool:
+    """Whether a gang of another queue is stopped."""
+    return not step.type and step.entry.queue != entry.queue
+
+
+def _may_reclaim(books: SchedulerCache, entry: WorkloadInfo, need: Resources, queues: Iterable[str]) -> bool:
+    """Whether the gang may have gangs of these other queues stopped, as things are.
+
+    Who stops its own to stay within what is its queue's own must not be let off for having stopped others: with more
+    than its own it would be the next to be stopped, by those others.
+    """
+    return all(books.quotas.entitled(entry.queue, need, queue) for queue in queues)
+
+
+def _each_needed(books: SchedulerCache, entry: WorkloadInfo, counts: Counts, steps: list[Release]) -> list[Release]:
+    """The same, wherever else the gang might then be: for that it must be looked for anew, so only of a few steps."""
+    for step in reversed(steps) if len(steps) <= _FEW else ():
+        rest = [other for other in steps if other is not step]
+        with WhatIf(books, iter(rest)) as fewer:
+            fewer.to(len(rest))
+            others = {step.entry.queue for step in rest if _reclaims(entry, step)}
+            if _may_reclaim(books, entry, _need(entry, counts), others) and find_now(books, entry, counts) is not None:
+                steps = rest
+    return steps
+
+
+def issue_preemptions(books: SchedulerCache, plan: PreemptionPlan, entry: WorkloadInfo) -> dict[str, Verdict]:
+    """Carry out a plan made for a gang: what is said to whom, by uid."""
+    verdicts: dict[str, Verdict] = {}
+    for uid, fewer in plan.fewer.items():
+        victim = books.entries[uid]
+        before = usage.granted_counts(victim.gang)
+        sizes = {type_: size - fewer.get(type_, 0) for type_, size in before.items()}
+        verdicts[uid] = Resize(
+            sizes=sizes,
+            placement=usage.granted_placement(victim.gang, sizes),
+            message=messages.shrink_text(before, sizes, entry.gang.key),
+        )
+        goes = total_resources((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)
+        books.tell(victim, _released_pods(victim, fewer), goes)
+    for victim in plan.whole:
+        verdicts[victim.uid] = Preempt(by=entry.gang.key, message=messages.preempted_text(victim.gang, entry.gang))
+        books.tell(victim, victim.held.staying, victim.held.remaining_quota)
+    return verdicts
+
+
+def _released_pods(victim: WorkloadInfo, fewer: Mapping[str, int]) -> list[PodsOnNode]:
+    """Where the last pods of each type are."""
+    pods = []
+    for want in victim.ask.wants if victim.ask else ():
+        seats = usage.last_nodes(victim.seating(want.type), fewer.get(want.type, 0))
+        if want.shape is not None:
+            pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(seats.items()) if node]
+    return pods

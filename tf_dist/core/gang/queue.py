@@ -1,0 +1,203 @@
+"""Queues of pending gangs, and their order.
+
+In a line those come first to whom others have been told to give way, then the higher priority; of equals who is
+starving, then who came first: but a gang that says how long it will run lets those go first that come a little later,
+the longer it will run the more (``AdmissionPolicy.stretch``). Its turn is a fixed moment, so two gangs never change
+places, but by starving.
+
+Gangs of one line that ask for the same, with the same priority and about the same estimate, form a group: if its first
+gang cannot start, none can. So a round looks at groups, however long the line is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import frexp, inf
+from typing import NamedTuple
+
+from tf_dist.core.api.job import JobKey
+from tf_dist.core.gang.cache import WorkloadInfo
+from tf_dist.core.gang.placement.pod_sets import GangRequest
+from tf_dist.core.gang.types import AdmissionPolicy, Gang
+
+
+class Rank(NamedTuple):
+    """A gang's place in its line; the smallest is first."""
+
+    promised: int
+    urgency: int
+    patient: int
+    turn: float
+    created_at: float
+    key: JobKey
+    uid: str
+
+
+@dataclass(slots=True, eq=False)
+class EquivalentGangs:
+    """Gangs of a line that can only start one after the other, in order. ``ranks`` is never empty.
+
+    ``no_preemption_at``: the state of everything in which nobody could be made to give way to its first gang.
+    ``hindered``: the reason why none of them could start however many others end, as it was said last ("": they
+    could; None: not looked at yet).
+    """
+
+    ask: GangRequest
+    ranks: list[Rank]
+    no_preemption_at: object = None
+    hindered: str | None = None
+
+
+EquivalenceKey = tuple[object, ...]
+
+
+@dataclass(slots=True, eq=False)
+class PendingQueue:
+    """The gangs that wait in one queue, in order."""
+
+    order: list[Rank] = field(default_factory=list)
+    groups: dict[EquivalenceKey, EquivalentGangs] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    queue: str
+    rank: Rank
+    kind: EquivalenceKey
+
+
+class PendingQueues:
+    """All lines. Gangs whose time has not come (``not_before``) are in none; nor are those that cannot be read,
+    or whose queue is not open to them."""
+
+    def __init__(self, policy: AdmissionPolicy) -> None:
+        self.policy = policy
+        self._now = 0.0
+        self.lines: dict[str, PendingQueue] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._asleep: dict[str, WorkloadInfo] = {}
+        self._alarms: list[tuple[float, str]] = []
+        self._starving: list[tuple[float, str]] = []
+
+    def put(self, entry: WorkloadInfo) -> None:
+        """A gang that waits."""
+        self.remove(entry.uid)
+        if entry.gang.not_before > self._now:
+            self._asleep[entry.uid] = entry
+            heappush(self._alarms, (entry.gang.not_before, entry.uid))
+        else:
+            self._line_up(entry, starving=False)
+
+    def remove(self, uid: str) -> None:
+        """A gang that waits no more; one that is not known is no error."""
+        self._asleep.pop(uid, None)
+        waiting = self._waiting.pop(uid, None)
+        if waiting is None:
+            return
+        line = self.lines[waiting.queue]
+        _discard(line.order, waiting.rank)
+        group = line.groups[waiting.kind]
+        _discard(group.ranks, waiting.rank)
+        if not group.ranks:
+            del line.groups[waiting.kind]
+        if not line.order:
+            del self.lines[waiting.queue]
+
+    def wake(self, now: float, entries: dict[str, WorkloadInfo]) -> bool:
+        """Those whose time has come line up; those that have become starving go ahead. Whether there were any."""
+        self._now = now
+        moved = False
+        while self._alarms and self._alarms[0][0] <= now:
+            at, uid = heappop(self._alarms)
+            entry = self._asleep.get(uid)
+            if entry is not None and entry.gang.not_before == at:
+                del self._asleep[uid]
+                self._line_up(entry, starving=False)
+                moved = True
+        while self._starving and self._starving[0][0] <= now:
+            at, uid = heappop(self._starving)
+            waiting = self._waiting.get(uid)
+            if waiting is not None and waiting.rank.patient and entries[uid].since + self.policy.starving == at:
+                self.remove(uid)
+                self._line_up(entries[uid], starving=True)
+                moved = True
+        return moved
+
+    def alarm(self) -> float:
+        """When ``wake`` will have something to do: epoch seconds, inf for never."""
+        asleep = self._alarms[0][0] if self._alarms else inf
+        starving = self._starving[0][0] if self._starving else inf
+        return min(asleep, starving)
+
+    def asleep(self, uid: str) -> bool:
+        """Whether the gang's time has not come."""
+        return uid in self._asleep
+
+    def ahead(self, uid: str, counts: Callable[[EquivalentGangs], bool]) -> tuple[int, Iterator[Rank]]:
+        """How many are before a gang in its line, and who, the first one first; of the groups that count."""
+        waiting = self._waiting[uid]
+        line = self.lines[waiting.queue]
+        out = [group for group in line.groups.values() if not counts(group)]
+        number = bisect_left(line.order, waiting.rank)
+        before = number - sum(bisect_left(group.ranks, waiting.rank) for group in out)
+        absent = {id(group) for group in out}
+        ranks = (line.order[at] for at in range(number))
+        return before, (rank for rank in ranks if not absent or id(self.group(rank.uid)) not in absent)
+
+    def group(self, uid: str) -> EquivalentGangs:
+        """The group of a gang that is in a line."""
+        waiting = self._waiting[uid]
+        return self.lines[waiting.queue].groups[waiting.kind]
+
+    def _line_up(self, entry: WorkloadInfo, *, starving: bool) -> None:
+        gang = entry.gang
+        if entry.ask is None or gang.inadmissible:
+            return
+        rank = self._rank(entry, starving=starving)
+        bounded = gang.charges and (gang.key.namespace, gang.charges)
+        kind: EquivalenceKey = (
+            id(entry.ask),
+            bounded,
+            gang.promised,
+            gang.priority,
+            gang.preempts,
+            _magnitude(gang.estimate),
+        )
+        line = self.lines.setdefault(entry.queue, PendingQueue())
+        insort(line.order, rank)
+        group = line.groups.get(kind)
+        if group is None:
+            line.groups[kind] = EquivalentGangs(entry.ask, [rank])
+        else:
+            insort(group.ranks, rank)
+        self._waiting[entry.uid] = _Waiting(entry.queue, rank, kind)
+        if not starving:
+            heappush(self._starving, (entry.since + self.policy.starving, entry.uid))
+
+    def _rank(self, entry: WorkloadInfo, *, starving: bool) -> Rank:
+        gang = entry.gang
+        turn = entry.since + (0.0 if starving else shortest_job_delay(gang, self.policy))
+        return Rank(-gang.promised, -gang.priority, not starving, turn, gang.created_at, gang.key, gang.uid)
+
+
+def shortest_job_delay(gang: Gang, policy: AdmissionPolicy) -> float:
+    """So many seconds later others may come and still go before the gang."""
+    magnitude = _magnitude(gang.estimate if gang.estimate is not None else policy.assumed)
+    return min(policy.starving, policy.stretch * 2.0 ** (magnitude or 0))
+
+
+def _magnitude(estimate: float | None) -> int | None:
+    """The power of two that is not less than an estimate: nobody knows it better."""
+    if estimate is None:
+        return None
+    mantissa, exponent = frexp(max(1.0, min(estimate, 1e12)))
+    return exponent - 1 if mantissa == 0.5 else exponent
+
+
+def _discard(ranks: list[Rank], rank: Rank) -> None:
+    at = bisect_left(ranks, rank)
+    if at < len(ranks) and ranks[at] == rank:
+        del ranks[at]

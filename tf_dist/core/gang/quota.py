@@ -1,0 +1,412 @@
+"""Quotas of queues: what each may still use, borrowing within a cohort, its fair share, and its status.
+
+Each queue has a nominal quota of its own; what it does not use, the other queues of its tree may borrow, within the
+borrowing limit of the one and the lending limit of the other. Limits hold level by level: what a department borrows
+is limited by the department, whoever of its teams asks.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, Final
+
+from tf_dist.core.api.quantity import format_quantity
+from tf_dist.core.gang.cohorts import (
+    DEFAULT_QUEUE,
+    CohortNode,
+    ResourceAccount,
+    build_cohorts,
+    from_billionths,
+    resources_in_billionths,
+)
+from tf_dist.core.gang.types import Queue, Resources
+
+__all__ = ["QuotaShortage", "Quotas", "Share"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaShortage:
+    """Why a gang does not fit into its queue.
+
+    Of ``resource`` it needs ``needed``; the queue may still have ``free``, and with every other gang gone ``limit``.
+    ``at``: the queue or ancestor whose quota or borrowing limit says so. No ``resource``: there is no such queue;
+    ``nearest`` is the one most like it, "" if none is.
+    """
+
+    queue: str
+    at: str
+    resource: str = ""
+    needed: Decimal = Decimal(0)
+    free: Decimal = Decimal(0)
+    limit: Decimal = Decimal(0)
+    nearest: str = ""
+
+    @property
+    def missing(self) -> Decimal:
+        """How much more the queue would have to have left."""
+        return self.needed - self.free
+
+    @property
+    def never(self) -> bool:
+        """Whether it does not fit even when the queue has everything it can borrow. (A queue may yet be made.)"""
+        return bool(self.resource) and self.needed > self.limit
+
+    @property
+    def reason(self) -> str:
+        """The reason of the wait, in CamelCase as in a condition."""
+        return "QuotaExceeded" if self.resource else "QueueNotFound"
+
+    def __str__(self) -> str:
+        """For people: what is short, and where."""
+        if not self.resource:
+            meant = f"did you mean {self.nearest}?" if self.nearest else "tf-dist queues lists those there are"
+            return f"there is no queue {self.queue}; {meant}"
+        needed = f"needs {self._text(self.needed)} {self.resource}"
+        if self.never:
+            return f"{needed}, and queue {self.queue} can never have more than {self._text(self.limit)}"
+        whose = "" if self.at == self.queue else f": {self.at}, which it borrows from, allows no more"
+        return f"{needed}, {self._text(self.missing)} more than the quota of queue {self.queue} leaves{whose}"
+
+    def _text(self, value: Decimal) -> str:
+        return format_quantity(value, self.resource)
+
+
+Share = tuple[float, ...]
+"""How much a queue has, for comparing: per level from the root, what is borrowed and then what is held."""
+
+_NOTHING: Final[Resources] = MappingProxyType({})
+_NOTHING_MORE: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+class Quotas:
+    """What all queues hold and may have. A step costs O(depth of the tree × resources), however many queues there are.
+
+    What is held depends only on what was taken and given, not on the order. A queue "" is the queue ``default``.
+    ``problems``: by name, what is wrong with a queue; none of it stops the others. ValueError: two of one name.
+    ``capacity``: what the cluster has; by it the shares of queues without quotas are measured.
+    """
+
+    def __init__(self, queues: Iterable[Queue], capacity: Resources = _NOTHING) -> None:
+        self._branches, problems = build_cohorts(queues)
+        self.problems: Mapping[str, str] = problems
+        self._capacity: dict[str, int] = {}
+        self._gives = 0
+        self.put_capacity(capacity)
+
+    def put_capacity(self, capacity: Resources) -> None:
+        """What the cluster has, where that has changed."""
+        whole = resources_in_billionths(capacity)
+        if whole == self._capacity:
+            return
+        self._capacity = whole
+        self._gives += 1
+        for branch in self._branches.values():
+            branch.share = None
+
+    def __contains__(self, queue: str) -> bool:
+        """Whether jobs may name this queue."""
+        branch = self._branches.get(queue or DEFAULT_QUEUE)
+        return branch is not None and branch.defined
+
+    @property
+    def gives(self) -> int:
+        """A number that grows whenever the share of some queue may have become smaller."""
+        return self._gives
+
+    @property
+    def names(self) -> list[str]:
+        """All queues that jobs may name."""
+        return sorted(name for name, branch in self._branches.items() if branch.defined)
+
+    def lack(self, queue: str, need: Resources) -> QuotaShortage | None:
+        """Why a gang that needs so much in all does not fit into its queue now; None if it does.
+
+        Of several resources it names one that will never fit, if there is one, else the first by name.
+        """
+        name = queue or DEFAULT_QUEUE
+        if name not in self:
+            near = difflib.get_close_matches(name, self.names)
+            return QuotaShortage(queue=name, at=name, nearest=near[0] if near else "")
+        limits = self._branches[name].limits
+        if not limits:
+            return None
+        worst: tuple[bool, str, int] | None = None
+        for resource, value in resources_in_billionths(need).items():
+            account = limits.get(resource)
+            if account is not None and value > account.left()[0]:
+                found = (value <= account.possible, resource, value)
+                worst = found if worst is None else min(worst, found)
+        return None if worst is None else _quota_shortage(name, worst[1], worst[2], limits[worst[1]])
+
+    def fits(self, queue: str, need: Resources) -> bool:
+        """Whether such a gang fits into its queue now: whether there is no ``lack``."""
+        branch = self._branches.get(queue or DEFAULT_QUEUE)
+        if branch is None or not branch.defined:
+            return False
+        if branch.limits:
+            for resource, value in resources_in_billionths(need).items():
+                account = branch.limits.get(resource)
+                if account is not None and value > account.left()[0]:
+                    return False
+        return True
+
+    def could_fit(self, queue: str, need: Resources) -> bool:
+        """Whether it would with every other gang gone. (Into a queue that does not exist: it may yet be made.)"""
+        branch = self._branches.get(queue or DEFAULT_QUEUE)
+        if branch is None or not branch.limits:
+            return True
+        limits = branch.limits
+        return all(r not in limits or value <= limits[r].possible for r, value in resources_in_billionths(need).items())
+
+    def most(self, queue: str, need: Resources, limit: int) -> int:
+        """How many times ``need`` fits into the queue, up to ``limit``; none into a queue that does not exist."""
+        if queue not in self:
+            return 0
+        limits = self._branches[queue or DEFAULT_QUEUE].limits
+        for resource, value in resources_in_billionths(need).items():
+            if resource in limits:
+                limit = min(limit, max(0, limits[resource].left()[0]) // value)
+        return limit
+
+    def take(self, queue: str, need: Resources) -> None:
+        """A gang of the queue has so much from now on, whether it fits or not: what runs, runs."""
+        self._move(self._branch(queue), need, 1)
+
+    def give(self, queue: str, need: Resources) -> None:
+        """It has so much no more."""
+        branch = self._branch(queue)
+        self._move(branch, need, -1)
+        branch.root.freed += 1
+        self._gives += 1
+
+    def epoch(self, queue: str) -> int:
+        """A number that grows whenever a gang that did not fit into the queue's quota might fit now."""
+        return self._branch(queue).root.freed
+
+    def used(self, queue: str) -> dict[str, Decimal]:
+        """What the gangs of this queue and of those below it hold."""
+        return {
+            resource: from_billionths(value)
+            for resource, value in sorted(self._branch(queue).holding().items())
+            if value
+        }
+
+    def borrowed(self, queue: str) -> dict[str, Decimal]:
+        """What of that is more than its own, and hence another queue's."""
+        accounts = sorted(self._branch(queue).accounts.items())
+        return {resource: from_billionths(a.used - a.quota) for resource, a in accounts if a.used > a.quota}
+
+    def nominal(self, queue: str) -> dict[str, Decimal]:
+        """What is its own, with that of the queues below it."""
+        return {resource: from_billionths(value) for resource, value in sorted(self._branch(queue).nominal.items())}
+
+    def share(self, queue: str, need: Resources = _NOTHING) -> Share:
+        """How much the queue has, with ``need`` added: of two queues the one with less is to be served first.
+
+        It compares first the trees, then, within one, branch with branch and so on down. A branch's share is the
+        largest, over the resources, of what it borrows in proportion to what there is to borrow, and if that is alike
+        of what it holds in proportion to what is its own (where it has no quota: to the cluster); by its weight.
+        """
+        branch = self._branch(queue)
+        if not need:
+            return tuple(part for one in branch.path for part in one.share or self._measure(one))
+        extra = resources_in_billionths(need)
+        rest = {resource: value for resource, value in extra.items() if resource in branch.limits}
+        levels = []
+        for one in reversed(branch.path):
+            levels.append(self._proportions(one, rest, extra))
+            rest = {r: one.accounts[r].beyond(value) - one.accounts[r].beyond(0) for r, value in rest.items()}
+        return tuple(part for level in reversed(levels) for part in level)
+
+    def fill(self, queue: str) -> float:
+        """How much of what is its own the queue holds, of the resource where that is most; 1: all, more: it borrows.
+
+        A queue without quotas: of the cluster; 0 if that is not known.
+        """
+        return self._holding(self._branch(queue), _NOTHING_MORE)
+
+    def reclaims(self, queue: str, need: Resources, victim: str) -> bool:
+        """Whether ``queue`` may take back from ``victim`` what it needs.
+
+        It may if it is ``entitled``, and the victim's branch has more than its own of something that is needed.
+        """
+        if not self.entitled(queue, need, victim):
+            return False
+        ours, theirs = self._branch(queue), self._branch(victim)
+        parting = _common_depth(ours, theirs)
+        return any(
+            _over(theirs, parting, resource) > 0
+            for resource in resources_in_billionths(need)
+            if resource in ours.limits
+        )
+
+    def entitled(self, queue: str, need: Resources, victim: str) -> bool:
+        """Whether, seen from where the two branches part, that of ``queue`` stays within what is its own."""
+        ours, theirs = self._branch(queue), self._branch(victim)
+        if ours is theirs or ours.root is not theirs.root:
+            return False
+        parting = _common_depth(ours, theirs)
+        wanted = {
+            resource: value for resource, value in resources_in_billionths(need).items() if resource in ours.limits
+        }
+        return all(_over(ours, parting, resource) + value <= 0 for resource, value in wanted.items())
+
+    def _branch(self, queue: str) -> CohortNode:
+        """A queue's branch; one that is not there (any more) holds what its gangs hold, and counts nowhere else."""
+        name = queue or DEFAULT_QUEUE
+        branch = self._branches.get(name)
+        if branch is None:
+            branch = self._branches[name] = CohortNode(name, defined=False)
+            branch.path = (branch,)
+        return branch
+
+    def _move(self, branch: CohortNode, need: Resources, sign: int) -> None:
+        for one in branch.path:
+            one.share = None
+        for resource, value in resources_in_billionths(need).items():
+            if resource in branch.limits:
+                branch.limits[resource].add(sign * value)
+                continue
+            for one in branch.path:
+                one.unlimited[resource] = one.unlimited.get(resource, 0) + sign * value
+
+    def _measure(self, branch: CohortNode) -> tuple[float, float]:
+        branch.share = self._proportions(branch, _NOTHING_MORE, _NOTHING_MORE)
+        return branch.share
+
+    def _proportions(
+        self, branch: CohortNode, borrowed: Mapping[str, int], held: Mapping[str, int]
+    ) -> tuple[float, float]:
+        """Its borrowing and its holding, each with so much more, by its weight."""
+        return _borrowing(branch, borrowed) / branch.weight, self._holding(branch, held) / branch.weight
+
+    def _holding(self, branch: CohortNode, extra: Mapping[str, int]) -> float:
+        most = 0.0
+        holding = branch.holding()
+        for resource in {**holding, **extra}:
+            whole = branch.nominal.get(resource, 0)
+            if not whole and resource not in branch.limits:
+                whole = self._capacity.get(resource, 0)
+            if whole > 0:
+                most = max(most, (holding.get(resource, 0) + extra.get(resource, 0)) / whole)
+        return most
+
+
+def _quota_shortage(queue: str, resource: str, value: int, account: ResourceAccount) -> QuotaShortage:
+    left, narrowest = account.left()
+    return QuotaShortage(
+        queue=queue,
+        at=narrowest.at,
+        resource=resource,
+        needed=from_billionths(value),
+        free=from_billionths(max(0, left)),
+        limit=from_billionths(account.possible),
+    )
+
+
+def _borrowing(branch: CohortNode, extra: Mapping[str, int]) -> float:
+    most = 0.0
+    for resource, account in branch.accounts.items():
+        over = account.used + extra.get(resource, 0) - account.quota
+        parent = account.parent
+        if over > 0 and parent:
+            most = max(most, over / parent.possible if parent.possible > 0 else float("inf"))
+    return most
+
+
+def _over(branch: CohortNode, parting: int, resource: str) -> int:
+    """By how much the branch below the parting has more than its own; below zero: so much it has left.
+
+    A queue that is itself the parting has its own gangs and its own nominal, without those of the queues below it.
+    """
+    if parting < len(branch.path):
+        account = branch.path[parting].accounts.get(resource)
+        return account.used - account.quota if account else 0
+    held = branch.accounts[resource].held if resource in branch.accounts else 0
+    below = sum(one.accounts[resource].held for one in branch.below if resource in one.accounts)
+    return held - below - branch.own.get(resource, 0)
+
+
+def _common_depth(one: CohortNode, other: CohortNode) -> int:
+    """How many levels from the root two branches have in common."""
+    return sum(1 for mine, theirs in zip(one.path, other.path, strict=False) if mine is theirs)
+
+
+_BINARY: Final = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueUsage:
+    """A queue at one moment.
+
+    ``pending``, ``admitted``: its own gangs. ``used``, ``borrowed`` and ``nominal`` count the queues below it, too.
+    ``share``: how much of what is its own it holds, of the resource where that is most (1: all). ``problem``: what is
+    wrong with its document, "" if nothing is.
+    """
+
+    pending: int
+    admitted: int
+    used: Resources
+    borrowed: Resources
+    nominal: Resources
+    share: float
+    problem: str = ""
+
+
+def queue_usage(quotas: Quotas, queue: str, *, pending: int, admitted: int) -> QueueUsage:
+    """What there is to say of a queue."""
+    return QueueUsage(
+        pending=pending,
+        admitted=admitted,
+        used=quotas.used(queue),
+        borrowed=quotas.borrowed(queue),
+        nominal=quotas.nominal(queue),
+        share=quotas.fill(queue),
+        problem=quotas.problems.get(queue, ""),
+    )
+
+
+def queue_status(found: QueueUsage) -> dict[str, Any]:
+    """The status of its object; equal for equal facts, so that nothing is written when nothing changed."""
+    status: dict[str, Any] = {
+        "pending": found.pending,
+        "admitted": found.admitted,
+        "used": _quantities(found.used),
+        "borrowed": _quantities(found.borrowed),
+        "usage": _usage(found.used, found.nominal),
+        "share": f"{found.share:.0%}",
+    }
+    return {**status, "message": found.problem} if found.problem else status
+
+
+def _quantities(resources: Resources) -> dict[str, str]:
+    return {resource: exact_quantity(value, resource) for resource, value in sorted(resources.items()) if value}
+
+
+def exact_quantity(value: Decimal, resource: str) -> str:
+    """An amount as a quantity that says exactly this, and is easy to read: ``64Gi``, ``1500m``, ``4``."""
+    if value == value.to_integral_value():
+        if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+            for power, suffix in zip(range(6, 0, -1), _BINARY, strict=True):
+                count, rest = divmod(int(value), 1024**power)
+                if count and not rest:
+                    return f"{count}{suffix}"
+        return f"{int(value)}"
+    thousandths = value * 1000
+    return f"{int(thousandths)}m" if thousandths == thousandths.to_integral_value() else f"{value.normalize():f}"
+
+
+def _usage(used: Resources, nominal: Mapping[str, Decimal]) -> str:
+    """``nvidia.com/gpu 6/8, cpu 12``: what is used of what is its own, the scarce first."""
+    shown = [resource for resource in {**nominal, **used} if resource in nominal or resource != "pods"]
+    ordered = sorted(shown, key=lambda resource: ("/" not in resource, resource))
+    return ", ".join(f"{resource} {_part(resource, used, nominal)}" for resource in ordered)
+
+
+def _part(resource: str, used: Resources, nominal: Mapping[str, Decimal]) -> str:
+    held = format_quantity(used.get(resource, Decimal(0)), resource)
+    return f"{held}/{format_quantity(nominal[resource], resource)}" if resource in nominal else held

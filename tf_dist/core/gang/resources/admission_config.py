@@ -1,0 +1,70 @@
+"""Configuration of admission as stored in the cluster: queues, ResourceQuotas, priority and runtime classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tf_dist.core.api.fieldpath import number
+from tf_dist.core.api.job import Document
+from tf_dist.core.gang.resources.queue_resource import read_queue
+from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, quotas_by_namespace, read_resource_quota
+from tf_dist.core.gang.types import AdmissionConfig, PriorityClass, Queue
+from tf_dist.errors import InvalidQueue
+
+
+def admission_config(
+    queues: Iterable[Document], priorities: Iterable[Document], runtime_classes: Iterable[Document] = ()
+) -> AdmissionConfig:
+    """What they say together. A document that cannot be read says nothing: its jobs wait, as for a queue not there."""
+    stored, classes = list(queues), list(priorities)
+    listed = tuple(sorted(_queues(stored), key=lambda queue: queue.name)) if stored else None
+    return AdmissionConfig(
+        queues=listed,
+        priorities=dict(_priorities(classes)),
+        default_class=_default_class(classes),
+        overheads=dict(_overheads(runtime_classes)),
+    )
+
+
+def resource_quotas(quotas: Iterable[Document]) -> ResourceQuotas:
+    """The stored ResourceQuotas, by namespace."""
+    return quotas_by_namespace(
+        (str(document["metadata"].get("namespace") or ""), read_resource_quota(document)) for document in quotas
+    )
+
+
+def _default_class(stored: Iterable[Document]) -> str:
+    """The class that the API server gives pods which name none; of several such the lowest."""
+    defaults = [one for one in stored if one.get("globalDefault")]
+    lowest = min(defaults, key=lambda one: number(one.get("value")) or 0, default=None)
+    return str(lowest["metadata"]["name"]) if lowest is not None else ""
+
+
+def _overheads(stored: Iterable[Document]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for document in stored:
+        overhead = document.get("overhead")
+        fixed = overhead.get("podFixed") if isinstance(overhead, Mapping) else None
+        if isinstance(fixed, Mapping) and fixed:
+            yield str(document["metadata"]["name"]), fixed
+
+
+def _queues(stored: Iterable[Document]) -> Iterator[Queue]:
+    for document in stored:
+        try:
+            yield read_queue(document)
+        except InvalidQueue:
+            continue
+
+
+def _priorities(stored: Iterable[Document]) -> Iterator[tuple[str, PriorityClass]]:
+    """By name, and the one for jobs that name none under ""; of several such the lowest, as the API server takes it."""
+    defaults: list[PriorityClass] = []
+    for document in stored:
+        value = document.get("value")
+        found = PriorityClass(value if isinstance(value, int) else 0, document.get("preemptionPolicy") != "Never")
+        yield str(document["metadata"]["name"]), found
+        if document.get("globalDefault"):
+            defaults.append(found)
+    if defaults:
+        yield "", min(defaults, key=lambda priority: priority.value)

@@ -1,0 +1,259 @@
+"""Pod index: nodes' free resources and jobs' bound pods, kept up to date pod by pod.
+
+``PodIndex`` is told of every pod that changes, and gives nodes and gangs as values: the very same ones as long as
+nothing about them has changed, so that whoever compares them is done at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final, TypeVar
+
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
+from tf_dist.core.gang.placement.anti_affinity import Key, PodKind, exclusive_cost, kind_of, pods_exclude_each_other
+from tf_dist.core.gang.resources.pod_requests import parse_resources, pod_requests, subtract_resources
+from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, Resources
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_NONE: Final = Decimal(0)
+# A pod that has one of these requests more than its containers together.
+_MORE: Final = frozenset({"initContainers", "overhead", "resources"})
+_PLENTY: Final = Decimal(EXCLUSIVE_CAPACITY**2)
+_MOST_SHAPES: Final = 10_000
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class BoundPods:
+    """The pods of one job that are on nodes: how many, per type and node, and per type, index and node."""
+
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    seats: dict[str, dict[int, dict[str, int]]] = field(default_factory=dict)
+
+    def placement(self) -> dict[str, dict[str, int]]:
+        """How many pods, per type and node."""
+        return {type_: dict(nodes) for type_, nodes in self.counts.items() if nodes}
+
+    def nodes(self, type_: str) -> dict[int, str]:
+        """The node of each replica; of two, while one replaces another, the first by name."""
+        return {index: min(nodes) for index, nodes in self.seats.get(type_, {}).items() if nodes}
+
+
+class _PodKinds:
+    """How many pods of which kind are on which node; what makes a kind is kept once, while there are such pods."""
+
+    def __init__(self) -> None:
+        self._on: dict[str, dict[PodKind, int]] = {}
+        self._known: dict[PodKind, tuple[PodKind, int]] = {}
+
+    def count(self, node: str, kind: PodKind, sign: int) -> None:
+        kind, pods = self._known.get(kind, (kind, 0))
+        self._known[kind] = kind, pods + sign
+        if not pods + sign:
+            del self._known[kind]
+        _count(there := self._on.setdefault(node, {}), kind, sign)
+        if not there:
+            del self._on[node]
+
+    def taken(self, node: str, key: Key) -> int:
+        """What the pods on a node take of a key."""
+        return sum(pods * exclusive_cost(key, kind) for kind, pods in self._on.get(node, {}).items())
+
+    def concerned(self, keys: Iterable[Key]) -> Iterator[str]:
+        """The nodes with pods that take of any of these keys."""
+        for key in keys:
+            takers = {kind for kind in self._known if exclusive_cost(key, kind)}
+            if takers:
+                yield from (node for node, there in self._on.items() if not takers.isdisjoint(there))
+
+
+class PodIndex:
+    """The room that pods take on nodes, and where the pods of jobs are."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, dict[str, Decimal]] = {}
+        self._kinds = _PodKinds()
+        self._keys: Mapping[str, Key] = {}
+        self._bound: dict[str, BoundPods] = {}
+        self._touched: set[str] = set()  # nodes that may be others since they were read
+        self._moved: set[str] = set()
+        self._created: dict[str, dict[str, int]] = {}
+        self._came: set[str] = set()
+        self._raw: dict[str, Mapping[str, Any]] = {}
+        self._nodes: dict[str, Node] = {}
+        # What pods of one list of containers request; the list is kept, so that its id stays its own.
+        self._shapes: dict[int, tuple[object, Resources]] = {}
+
+    # What it is told
+
+    def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
+        """A pod has come (``old`` None), has changed, or is gone (``new`` None); changes may come in any order."""
+        before, after = node_of_pod(old) if old else "", node_of_pod(new) if new else ""
+        there, stays = old is not None and _lives(old), new is not None and _lives(new)
+        if old and new and (before, there) == (after, stays) and _says_the_same(old, new):
+            return
+        if old and there:
+            self._create(old, -1)
+        if new and stays:
+            self._create(new, 1)
+        if old and before:
+            self._take(old, before, -1)
+        if new and after:
+            self._take(new, after, 1)
+
+    def put_node(self, name: str, raw: Mapping[str, Any] | None) -> None:
+        """A node has come or changed, or is gone (``raw`` None)."""
+        if raw is not None:
+            self._raw[name] = raw
+        else:
+            self._raw.pop(name, None)
+        self._touched.add(name)
+
+    def _create(self, pod: Mapping[str, Any], sign: int) -> None:
+        if key := names.owner_key(pod):
+            types = self._created.setdefault(key, {})
+            _count(types, pod["metadata"]["labels"].get(names.REPLICA_TYPE, ""), sign)
+            if not types:
+                del self._created[key]
+            self._came.add(key)
+
+    def _take(self, pod: Mapping[str, Any], node: str, sign: int) -> None:
+        used = self._used.setdefault(node, {})
+        for resource, value in self._requests(mapping(pod.get("spec"))).items():
+            used[resource] = used.get(resource, _NONE) + sign * value
+            if not used[resource]:
+                del used[resource]
+        if not used:
+            del self._used[node]
+        self._touched.add(node)
+        kind = kind_of(pod)
+        if kind is not None:
+            self._kinds.count(node, kind, sign)
+        if job := names.owner_key(pod):
+            self._seat(job, pod["metadata"]["labels"], node, sign)
+
+    def _requests(self, spec: Mapping[str, Any]) -> Resources:
+        if not _MORE.isdisjoint(spec) or "containers" not in spec:
+            return pod_requests(spec)
+        containers = spec["containers"]
+        known = self._shapes.get(id(containers))
+        if known is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            known = self._shapes[id(containers)] = (containers, pod_requests(spec))
+        return known[1]
+
+    def _seat(self, key: str, labels: Mapping[str, str], node: str, sign: int) -> None:
+        type_, index = labels.get(names.REPLICA_TYPE, ""), labels.get(names.REPLICA_INDEX, "")
+        job = self._bound.setdefault(key, BoundPods())
+        _count(job.counts.setdefault(type_, {}), node, sign)
+        if index.isdecimal():
+            _count(job.seats.setdefault(type_, {}).setdefault(int(index), {}), node, sign)
+        if not any(job.counts.values()):
+            del self._bound[key]
+        self._moved.add(key)
+
+    # What it gives
+
+    def bound(self, key: str) -> BoundPods:
+        """Where the pods of a job are, by its ``names.owned_by_key``."""
+        return self._bound.get(key, BoundPods())
+
+    def created(self, key: str) -> dict[str, int]:
+        """How many pods of a job there are that have not ended, by type, whether they have a node or not."""
+        return {type_: count for type_, count in self._created.get(key, {}).items() if count > 0}
+
+    def came(self) -> frozenset[str]:
+        """The jobs for which that has changed since this was asked last."""
+        came, self._came = self._came, set()
+        return frozenset(came)
+
+    def moved(self) -> frozenset[str]:
+        """The jobs (``names.owned_by_key``) whose pods have come to nodes, or left them, since this was asked last."""
+        moved, self._moved = self._moved, set()
+        return frozenset(moved)
+
+    def nodes(self, keys: Mapping[str, Key], *, whole: bool = False) -> dict[str, Node | None]:
+        """The nodes that have changed since this was asked last, by name; None: it takes no pods (any more).
+
+        ``keys``: what else they say is free, by name. ``whole``: all of them that take pods.
+        """
+        self._read(keys)
+        touched, self._touched = self._touched, set()
+        found: dict[str, Node | None] = {}
+        for name in sorted(touched):
+            raw, before = self._raw.get(name), self._nodes.get(name)
+            node = self._node(raw) if raw is not None and is_schedulable(raw) else None
+            if node == before:
+                continue
+            found[name] = node
+            if node is not None:
+                self._nodes[name] = node
+            else:
+                del self._nodes[name]
+        return {name: self._nodes[name] for name in sorted(self._nodes)} if whole else found
+
+    def _read(self, keys: Mapping[str, Key]) -> None:
+        if keys == self._keys:
+            return
+        changed = {name for name in {*keys, *self._keys} if keys.get(name) != self._keys.get(name)}
+        meant = {one[name] for one in (keys, self._keys) for name in changed if name in one}
+        self._touched.update(self._kinds.concerned(meant))
+        emulated = (
+            name for name, raw in self._raw.items() if not pods_exclude_each_other(texts(raw["metadata"].get("labels")))
+        )
+        self._touched.update(emulated)
+        self._keys = dict(keys)
+
+    def _node(self, raw: Mapping[str, Any]) -> Node:
+        status, metadata = mapping(raw.get("status")), raw["metadata"]
+        allocatable = parse_resources(status.get("allocatable") or status.get("capacity"))
+        left = subtract_resources(allocatable, self._used.get(metadata["name"], {}))
+        free = {resource: value for resource, value in left.items() if resource in allocatable}
+        labels = texts(metadata.get("labels"))
+        for name, key in self._keys.items():
+            if not pods_exclude_each_other(labels):
+                allocatable[name] = free[name] = _PLENTY
+            elif taken := self._kinds.taken(metadata["name"], key):
+                free[name] = Decimal(EXCLUSIVE_CAPACITY - taken)
+        return Node(
+            name=metadata["name"],
+            allocatable=allocatable,
+            free=free,
+            labels=labels,
+            taints=tuple(mappings(mapping(raw.get("spec")).get("taints"))),
+        )
+
+
+def _says_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether they are told apart by their status only, as two versions of a pod mostly are."""
+    return old.get("spec") == new.get("spec") and _marks(old) == _marks(new)
+
+
+def _marks(pod: Mapping[str, Any]) -> tuple[object, object]:
+    return pod["metadata"].get("labels"), pod["metadata"].get("ownerReferences")
+
+
+def _count(counts: dict[T, int], key: T, sign: int) -> None:
+    counts[key] = counts.get(key, 0) + sign
+    if not counts[key]:
+        del counts[key]
+
+
+def _lives(pod: Mapping[str, Any]) -> bool:
+    return text(mapping(pod.get("status")).get("phase")) not in _ENDED
+
+
+def node_of_pod(pod: Mapping[str, Any]) -> str:
+    """The node on which a pod takes room; "": it takes none."""
+    return text(mapping(pod.get("spec")).get("nodeName")) if _lives(pod) else ""
+
+
+def is_schedulable(node: Mapping[str, Any]) -> bool:
+    """Whether a node is ready and not cordoned."""
+    conditions = mappings(mapping(node.get("status")).get("conditions"))
+    ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), "True")
+    return ready == "True" and not mapping(node.get("spec")).get("unschedulable")

@@ -1,0 +1,148 @@
+"""Resource requests of pods, added up as kube-scheduler does, and the pod sets of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from decimal import Decimal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import replica_bounds
+from tf_dist.core.api.fieldpath import mapping, mappings
+from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec
+from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.gang.placement.anti_affinity import Exclusions, exclusions
+from tf_dist.core.gang.types import PodSet, Resources
+
+if TYPE_CHECKING:
+    from tf_dist.core.gang.types import Overheads
+
+_ONE_POD: Final = {"pods": Decimal(1)}
+_NONE: Final = Decimal(0)
+_NO_OVERHEADS: Final[Overheads] = MappingProxyType({})
+_CONSTRAINTS: Final = ("nodeSelector", "affinity", "tolerations")
+
+
+def pod_requests(pod_spec: Document) -> dict[str, Decimal]:
+    """What a pod requests: its containers together, or the most that starting it takes; its overhead; and one pod.
+
+    What the pod requests as a whole (``spec.resources``) is in place of what its containers do. A limit of the pod
+    counts where nothing is requested.
+    """
+    found = _together(pod_spec, _requested)
+    whole = mapping(pod_spec.get("resources"))
+    found |= {r: v for r, v in _of_pod(whole.get("limits")).items() if r not in found}
+    found |= _of_pod(whole.get("requests"))
+    return {**add_resources((found, parse_resources(pod_spec.get("overhead")))), **_ONE_POD}
+
+
+def pod_limits(pod_spec: Document) -> dict[str, Decimal]:
+    """What a pod is limited to: added up in the same way; the overhead comes on top where there is a limit."""
+    found = _together(pod_spec, _limited) | _of_pod(mapping(pod_spec.get("resources")).get("limits"))
+    overhead = parse_resources(pod_spec.get("overhead"))
+    return {resource: value + overhead.get(resource, _NONE) for resource, value in found.items()}
+
+
+def _together(pod_spec: Document, amounts: Callable[[Mapping[str, Any]], dict[str, Decimal]]) -> dict[str, Decimal]:
+    """The amounts of all containers. One that starts runs beside the sidecars (those that go on) before it."""
+    sidecars: dict[str, Decimal] = {}
+    starting: dict[str, Decimal] = {}
+    for container in mappings(pod_spec.get("initContainers")):
+        beside = add_resources((sidecars, amounts(container)))
+        if container.get("restartPolicy") == "Always":
+            sidecars = beside
+        starting = _most(starting, beside)
+    running = add_resources((sidecars, *map(amounts, mappings(pod_spec.get("containers")))))
+    return _most(running, starting)
+
+
+def _of_pod(stated: object) -> dict[str, Decimal]:
+    """Of these resources a pod may have amounts as a whole."""
+    return {r: v for r, v in parse_resources(stated).items() if r in ("cpu", "memory") or r.startswith("hugepages-")}
+
+
+def _most(one: Resources, other: Resources) -> dict[str, Decimal]:
+    return {resource: max(one.get(resource, _NONE), other.get(resource, _NONE)) for resource in {**one, **other}}
+
+
+def _requested(container: Mapping[str, Any]) -> dict[str, Decimal]:
+    resources = mapping(container.get("resources"))
+    # The API server fills in a missing request from the limit.
+    return parse_resources({**mapping(resources.get("limits")), **mapping(resources.get("requests"))})
+
+
+def _limited(container: Mapping[str, Any]) -> dict[str, Decimal]:
+    return parse_resources(mapping(container.get("resources")).get("limits"))
+
+
+def parse_resources(stated: object) -> dict[str, Decimal]:
+    """Quantities as numbers; one that cannot be read counts as nothing: what others wrote must not stop admission."""
+    found: dict[str, Decimal] = {}
+    for resource, value in mapping(stated).items():
+        with suppress(ValueError):
+            found[str(resource)] = parse_quantity(value)
+    return found
+
+
+def add_resources(parts: Iterable[Resources]) -> dict[str, Decimal]:
+    """The sum of resource lists."""
+    total: dict[str, Decimal] = {}
+    for part in parts:
+        for resource, value in part.items():
+            total[resource] = total.get(resource, _NONE) + value
+    return total
+
+
+def subtract_resources(whole: Resources, part: Resources) -> dict[str, Decimal]:
+    """``whole`` less ``part``; may go below zero."""
+    return {resource: whole.get(resource, _NONE) - part.get(resource, _NONE) for resource in {*whole, *part}}
+
+
+def pod_set(body: Document, spec: ReplicaSpec, least: int | None = None, most: int | None = None) -> PodSet:
+    """The replicas of a spec, as admission sees them; ``body``: their pod spec."""
+    return PodSet(
+        type=spec.type,
+        count=spec.replicas,
+        requests=pod_requests(body),
+        constraints={key: body[key] for key in _CONSTRAINTS if key in body},
+        least=least,
+        most=most,
+    )
+
+
+def pod_sets(job: Job, overheads: Overheads = _NO_OVERHEADS) -> tuple[PodSet, ...]:
+    """The pods a job wants, by type, and with how many it may do. ``overheads``: of runtime classes, by name."""
+    return tuple(pod_set(pod_spec(spec, overheads), spec, *sizes) for spec, sizes in admitted_specs(job))
+
+
+def admitted_specs(job: Job) -> list[tuple[ReplicaSpec, tuple[int, int]]]:
+    """The replica specs of ``pod_sets``, those that may have pods, with the fewest and the most of them."""
+    sizes = replica_bounds(job)
+    return [(spec, sizes[spec.type]) for spec in job.replica_specs if sizes[spec.type][1] > 0]
+
+
+def pod_spec(spec: ReplicaSpec, overheads: Overheads) -> Document:
+    """The pod spec of a template, with the overhead that the API server adds for its runtime class."""
+    body: Document = spec.template.get("spec") or {}
+    overhead = overheads.get(str(body.get("runtimeClassName") or ""))
+    return {**body, "overhead": overhead} if overhead and not body.get("overhead") else body
+
+
+def gang_exclusions(job: Job) -> Exclusions:
+    """By what the pods of ``pod_sets`` exclude others from their nodes."""
+    stated = [(_with_port(job, spec), _labels(job, spec), most) for spec, (_, most) in admitted_specs(job)]
+    return exclusions(stated, job.key.namespace)
+
+
+def _with_port(job: Job, spec: ReplicaSpec) -> Document:
+    """The pod spec with the port that ``render`` adds; on the host's network that is a port of the node."""
+    body: Document = spec.template.get("spec") or {}
+    if not body.get("hostNetwork") or job.dialect is not Dialect.TFJOB_V1:
+        return body
+    return {**body, "containers": [*(body.get("containers") or ()), {"ports": [{"containerPort": spec.port}]}]}
+
+
+def _labels(job: Job, spec: ReplicaSpec) -> dict[str, str]:
+    return {**((spec.template.get("metadata") or {}).get("labels") or {}), **names.replica_labels(job, spec, 0)}

@@ -1,0 +1,283 @@
+"""The Queue resource (``tf-dist.dev/v1alpha1``): schema, validation, and the queue it means.
+
+``parse_queue`` is for files: strict, every problem at once, warnings for what most likely was not meant.
+``read_queue`` is for objects of a cluster, which may have keys that we do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+
+from tf_dist.core.api.fieldpath import list_items, mapping, value_at
+from tf_dist.core.api.job import Document
+from tf_dist.core.api.names import is_label_key, is_label_value, requirements
+from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.dialects.common_annotations import parse_duration
+from tf_dist.core.dialects.common_schema import INT32_MAX, Envelope, Positive, SchemaModel, check_label
+from tf_dist.core.dialects.field_errors import (
+    MISSING,
+    FieldErrors,
+    FieldLocation,
+    describe_value,
+    nearest_word,
+    report_schema_errors,
+    suggestion,
+)
+from tf_dist.core.gang.cohorts import circular_parents
+from tf_dist.core.gang.types import PreemptionPolicy, Queue, QueueingStrategy, Quota
+from tf_dist.errors import InvalidQueue, Problem
+
+MAX_SELECTOR_RULES: Final = 64
+"""So many expressions a selector may have here: a rule about them costs an API server as much as there may be."""
+
+
+class RuleShape(SchemaModel):
+    """One entry of ``matchExpressions``."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[str] | None = None
+
+
+class SelectorShape(SchemaModel):
+    """A metav1.LabelSelector."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[RuleShape] | None = None
+
+
+def check_selector(stated: object, loc: FieldLocation, out: FieldErrors) -> None:
+    """Note what is wrong with a selector besides its shape: what no label can be, and values too many or too few."""
+    for key, value in mapping(mapping(stated).get("matchLabels")).items():
+        _check_key(key, (*loc, "matchLabels", key), out)
+        _check_value(value, (*loc, "matchLabels", key), out)
+    rules = list_items(mapping(stated).get("matchExpressions"))
+    if len(rules) > MAX_SELECTOR_RULES:
+        out.error((*loc, "matchExpressions"), f"has {len(rules)} entries; {MAX_SELECTOR_RULES} are allowed")
+    for at, rule in enumerate(rules):
+        _check_rule(mapping(rule), (*loc, "matchExpressions", at), out)
+
+
+def _check_rule(rule: Any, loc: FieldLocation, out: FieldErrors) -> None:
+    operator, values = rule.get("operator"), list_items(rule.get("values"))
+    if "key" in rule:
+        _check_key(rule["key"], (*loc, "key"), out)
+    if operator in ("In", "NotIn") and not values:
+        out.error(
+            (*loc, "values"), MISSING, f"{operator} compares with one value or more; Exists asks for the key alone"
+        )
+    if operator in ("Exists", "DoesNotExist") and values:
+        out.error((*loc, "values"), f"must be left out: {operator} asks for the key alone", "or write In or NotIn")
+    for at, value in enumerate(values):
+        _check_value(value, (*loc, "values", at), out)
+
+
+def _check_key(key: object, loc: FieldLocation, out: FieldErrors) -> None:
+    if isinstance(key, str) and not is_label_key(key):
+        hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with or without a DNS name and / before it"
+        out.error(loc, f"{key!r} is no key that a label can have", hint)
+
+
+def _check_value(value: object, loc: FieldLocation, out: FieldErrors) -> None:
+    if isinstance(value, str) and not is_label_value(value):
+        hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with a letter or digit at both ends"
+        out.error(loc, f"{value!r} is no value that a label can have", hint)
+
+
+API_VERSION: Final = "tf-dist.dev/v1alpha1"
+KIND: Final = "Queue"
+
+_BARE: Final = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {}}
+_NATIVE: Final = ("cpu", "memory", "ephemeral-storage", "pods")
+_DEVICES: Final = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "tpu": "google.com/tpu"}
+
+
+class QuotaShape(SchemaModel):
+    """One entry of ``quotas``; the amounts are read by ``_amount``."""
+
+    nominal: Any = None
+    borrowing_limit: Any = None
+    lending_limit: Any = None
+
+
+class SpecShape(SchemaModel):
+    """The rules of a queue."""
+
+    parent: str | None = None
+    weight: Positive | None = None
+    quotas: dict[str, QuotaShape] | None = None
+    order: Literal["StrictFIFO", "BestEffortFIFO"] | None = None
+    preemption: Literal["Never", "LowerPriority", "Reclaim"] | None = None
+    default_priority: int | None = None
+    recovery_timeout: str | None = None
+    namespace_selector: SelectorShape | None = None
+
+
+class QueueShape(Envelope):
+    """A document of a queue."""
+
+    spec: SpecShape
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedQueue:
+    """A document that was read: the queue, and what to tell whoever wrote it."""
+
+    queue: Queue
+    warnings: tuple[Problem, ...] = ()
+
+
+def is_queue(document: object) -> bool:
+    """Whether a document is meant as one of our queues: by its kind, unless it is another system's."""
+    version = str(mapping(document).get("apiVersion") or "")
+    return mapping(document).get("kind") == KIND and not version.startswith("scheduling.")
+
+
+def parse_queue(document: Document) -> ParsedQueue:
+    """Read a user's document; InvalidQueue holds everything that is wrong with it."""
+    return _read(document, FieldErrors(), strict=True)
+
+
+def read_queue(stored: Document) -> Queue:
+    """The queue that an object of a cluster means; InvalidQueue if it means none. Unknown keys are passed over."""
+    return _read(stored, FieldErrors(advice=False), strict=False).queue
+
+
+def check_together(queues: Sequence[Queue]) -> Iterator[tuple[int, Problem, bool]]:
+    """What is wrong with queues as a whole: with which of them, the problem, and whether it is only a warning."""
+    parents = {queue.name: queue.parent for queue in queues}
+    around = set(circular_parents(parents))
+    for position, queue in enumerate(queues):
+        if queue.name in around:
+            message = f"the parents of {queue.name} lead back to itself"
+            yield position, Problem("spec.parent", message, "one of them must have no parent"), False
+        elif queue.parent and queue.parent not in parents:
+            message = f"{queue.parent} is not in these files; if the cluster has none either, it has no quotas"
+            near = nearest_word(queue.parent, parents)
+            hint = f"did you mean {near}?" if near else f"define it: kind: Queue, metadata.name: {queue.parent}"
+            yield position, Problem("spec.parent", message, hint), True
+
+
+def _read(document: Document, out: FieldErrors, *, strict: bool) -> ParsedQueue:
+    _check_kind(document, out)
+    shape = _shaped(document, out, strict=strict)
+    selector = value_at(document, "spec", "namespaceSelector")
+    if selector is not None and not strict:  # a key of it that we do not know would let in who is kept out
+        _shaped({**_BARE, "spec": {"namespaceSelector": selector}}, out, strict=True)
+    check_selector(selector, ("spec", "namespaceSelector"), out)
+    quotas = dict(_quotas(value_at(document, "spec", "quotas"), out, strict=strict))
+    if shape is not None:
+        _check(shape, quotas, out, strict=strict)
+    if shape is None or out.errors:
+        raise InvalidQueue(out.errors)
+    return ParsedQueue(_built(shape, quotas, selector), out.warnings)
+
+
+def _shaped(document: Document, out: FieldErrors, *, strict: bool) -> QueueShape | None:
+    try:
+        return QueueShape.model_validate(dict(document), extra="forbid" if strict else "ignore")
+    except ValidationError as error:
+        report_schema_errors(error, QueueShape, out)
+        return None
+
+
+def _check_kind(document: Document, out: FieldErrors) -> None:
+    version = document.get("apiVersion")
+    if version is not None and version != API_VERSION:
+        out.error(("apiVersion",), f"a queue is of apiVersion {API_VERSION}, not {version!r}")
+    if document.get("kind") not in (None, KIND):
+        out.error(("kind",), f"a queue is of kind {KIND}, not {document['kind']!r}")
+
+
+def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, strict: bool) -> None:
+    name, spec = shape.metadata.name, shape.spec
+    if not name:
+        out.error(("metadata", "name"), MISSING, "jobs name their queue by it")
+    elif strict:  # the server took the other ones, and takes some that we would not advise
+        check_label(name, ("metadata", "name"), out)
+    if shape.metadata.namespace:
+        out.warn(("metadata", "namespace"), "queues belong to no namespace: it is passed over", "leave it out")
+    if spec.parent and spec.parent == name:
+        out.error(("spec", "parent"), "a queue cannot be its own parent", "name the queue above it, or leave it out")
+    elif spec.parent and strict:
+        check_label(spec.parent, ("spec", "parent"), out)
+    if spec.default_priority is not None and abs(spec.default_priority) > INT32_MAX:
+        out.error(("spec", "defaultPriority"), f"must be between -{INT32_MAX} and {INT32_MAX}")
+    if spec.recovery_timeout is not None and parse_duration(spec.recovery_timeout) is None:
+        message = f"{describe_value(spec.recovery_timeout)} is no duration"
+        out.error(("spec", "recoveryTimeout"), message, "such as 90s, 10m or 1h30m")
+    for resource, quota in quotas.items():
+        _advise(resource, quota, bool(spec.parent), out)
+
+
+def _advise(resource: str, quota: Quota, shared: bool, out: FieldErrors) -> None:
+    """Limits that change nothing."""
+    loc = ("spec", "quotas", resource)
+    if quota.lending_limit is not None and quota.lending_limit > quota.nominal:
+        out.warn((*loc, "lendingLimit"), "is more than nominal, so that all of it is lent", "leave it out")
+    for key, limit in (("borrowingLimit", quota.borrowing_limit), ("lendingLimit", quota.lending_limit)):
+        if limit is not None and not shared:
+            message = "has no effect: a queue without a parent borrows from nobody and lends only to those below it"
+            out.warn((*loc, key), message, "name a parent, or leave it out")
+
+
+def _quotas(found: object, out: FieldErrors, *, strict: bool) -> Iterator[tuple[str, Quota]]:
+    """The quotas that can be read; what cannot is noted. (What is no mapping the shape has noted.)"""
+    for resource, entry in mapping(found).items():
+        loc: FieldLocation = ("spec", "quotas", resource)
+        if not isinstance(resource, str) or not isinstance(entry, Mapping):
+            continue
+        if strict:
+            _check_resource(resource, out)
+        if entry.get("nominal") is None:
+            out.error((*loc, "nominal"), MISSING, "0: it has none of its own and may only borrow")
+        nominal = _amount(entry, "nominal", loc, out)
+        borrowing, lending = (_amount(entry, key, loc, out) for key in ("borrowingLimit", "lendingLimit"))
+        if nominal is not None:
+            yield resource, Quota(nominal=nominal, borrowing_limit=borrowing, lending_limit=lending)
+
+
+def _amount(entry: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> Decimal | None:
+    found = entry.get(key)
+    if found is None:
+        return None
+    try:
+        amount = parse_quantity(found)
+    except ValueError:
+        out.error((*loc, key), f"is no amount: {describe_value(found)}", "write a number and a suffix: 4, 500m, 64Gi")
+        return None
+    if amount < 0:
+        out.error((*loc, key), f"must not be negative: {found}")
+        return None
+    return amount
+
+
+def _check_resource(resource: str, out: FieldErrors) -> None:
+    """A resource no pod can request limits nothing, which nobody wants who wrote it."""
+    short = resource.removeprefix("requests.").removeprefix("limits.")  # as a ResourceQuota has them
+    if short == resource and ("/" in resource or resource in _NATIVE or resource.startswith("hugepages-")):
+        return
+    meant = _DEVICES.get(short.casefold(), short if short != resource else "")
+    hint = f"did you mean {meant}?" if meant else suggestion(resource, (*_NATIVE, "nvidia.com/gpu"))
+    message = "is no resource that a pod can request: devices have a domain, as in nvidia.com/gpu"
+    out.error(("spec", "quotas", resource), message, hint)
+
+
+def _built(shape: QueueShape, quotas: Mapping[str, Quota], selector: object) -> Queue:
+    spec = shape.spec
+    return Queue(
+        name=shape.metadata.name or "",
+        parent=spec.parent or "",
+        weight=spec.weight or 1,
+        quotas=quotas,
+        order=QueueingStrategy(spec.order or QueueingStrategy.BEST_EFFORT_FIFO),
+        preemption=PreemptionPolicy(spec.preemption or PreemptionPolicy.RECLAIM),
+        default_priority=spec.default_priority or 0,
+        recovery_timeout=parse_duration(spec.recovery_timeout or ""),
+        namespace_selector=requirements(selector) if selector is not None else None,
+    )

@@ -1,0 +1,208 @@
+"""ResourceQuotas of namespaces: what pods count as, and what admitted gangs may still use.
+
+The API server refuses a pod that would go beyond one. So a gang starts only when all of it is within every quota of its
+namespace: what is used, and what gangs that were admitted have still to create, leave room for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Final
+
+from tf_dist.core.api.assignment import Sizes
+from tf_dist.core.api.fieldpath import list_items, mapping, mappings
+from tf_dist.core.api.job import Document, Job, ServiceStyle
+from tf_dist.core.api.quantity import format_quantity
+from tf_dist.core.gang.resources.pod_requests import admitted_specs, parse_resources, pod_limits, pod_requests, pod_spec
+from tf_dist.core.gang.types import Gang, GangQuotaUsage, Overheads, PodQuotaUsage, ResourceQuota, Resources, Scope
+
+_ONE: Final = Decimal(1)
+# Of these a limit counts, too; and a request under its plain name.
+_COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
+
+
+def pod_quota_usage(spec: Document) -> PodQuotaUsage:
+    """What a pod counts as."""
+    asked = {resource: value for resource, value in pod_requests(spec).items() if resource != "pods" and value}
+    limited = {resource: value for resource, value in pod_limits(spec).items() if resource in _COMPUTE and value}
+    amounts = {"pods": _ONE, "count/pods": _ONE}
+    amounts |= {f"requests.{resource}": value for resource, value in asked.items()}
+    amounts |= {resource: value for resource, value in asked.items() if resource in _COMPUTE}
+    amounts |= {f"limits.{resource}": value for resource, value in limited.items()}
+    return PodQuotaUsage(
+        amounts=tuple(sorted(amounts.items())),
+        terminating=spec.get("activeDeadlineSeconds") is not None,
+        best_effort=not any(resource in part for part in (asked, limited) for resource in ("cpu", "memory")),
+        priority_class=str(spec.get("priorityClassName") or ""),
+    )
+
+
+def gang_quota_usage(job: Job, overheads: Overheads, default_class: str = "") -> GangQuotaUsage:
+    """What a gang counts as. ``default_class``: the priority class of pods that name none."""
+    services = {"services": _ONE, "count/services": _ONE}
+    each = services if job.services is ServiceStyle.PER_REPLICA else {}
+    once = services if job.services is ServiceStyle.PER_JOB else {}
+    pods = (pod_quota_usage(pod_spec(spec, overheads)) for spec, _ in admitted_specs(job))
+    members = tuple(
+        replace(
+            pod,
+            amounts=tuple(sorted({**dict(pod.amounts), **each}.items())),
+            priority_class=pod.priority_class or default_class,
+        )
+        for pod in pods
+    )
+    return GangQuotaUsage(members, tuple(once.items()))
+
+
+def read_resource_quota(document: Document) -> ResourceQuota:
+    """A stored ResourceQuota. As long as it has not been counted, the API server lets nothing in."""
+    spec, status = mapping(document.get("spec")), mapping(document.get("status"))
+    hard = parse_resources(mapping(status.get("hard") or spec.get("hard")))
+    used = parse_resources(mapping(status.get("used"))) if status.get("hard") else hard
+    scopes = [Scope(str(name)) for name in list_items(spec.get("scopes"))]
+    for rule in mappings(mapping(spec.get("scopeSelector")).get("matchExpressions")):
+        values = frozenset(map(str, list_items(rule.get("values"))))
+        scopes.append(Scope(str(rule.get("scopeName")), str(rule.get("operator")), values))
+    name = str(mapping(document.get("metadata")).get("name") or "")
+    return ResourceQuota(name=name, hard=hard, used=used, scopes=tuple(scopes))
+
+
+_NONE: Final = Decimal(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceQuotaShortage:
+    """Why a gang is not within a quota: of ``resource`` it needs ``needed``, of ``hard`` so much is ``used``."""
+
+    quota: str
+    resource: str
+    needed: Decimal
+    used: Decimal
+    hard: Decimal
+
+    @property
+    def never(self) -> bool:
+        """Whether it would not be even in an empty namespace."""
+        return self.needed > self.hard
+
+    def __str__(self) -> str:
+        """For people."""
+        needed, hard = self._text(self.needed), self._text(self.hard)
+        if self.never:
+            return f"needs {self.resource} {needed}, and ResourceQuota {self.quota} allows no more than {hard}"
+        used = self._text(self.used)
+        return f"waits for ResourceQuota {self.quota}: {self.resource} {used} of {hard} used, needs {needed}"
+
+    def _text(self, value: Decimal) -> str:
+        return format_quantity(value, self.resource.rpartition(".")[2] if "/" not in self.resource else self.resource)
+
+
+ResourceQuotas = Mapping[str, tuple[ResourceQuota, ...]]
+"""The quotas by namespace."""
+
+
+class ResourceQuotaUsage:
+    """What gangs hold, and may still have, of the quotas of their namespaces."""
+
+    def __init__(self) -> None:
+        self._quotas: ResourceQuotas = {}
+        self._held: dict[str, dict[str, Gang]] = {}
+        self._supposed: list[tuple[str, GangQuotaUsage, tuple[int, ...]]] = []
+
+    def put(self, quotas: ResourceQuotas) -> None:
+        """All quotas there are."""
+        self._quotas = quotas
+
+    def hold(self, gang: Gang) -> None:
+        """A gang is as it is now."""
+        if gang.charges is not None and gang.place is not None:
+            self._held.setdefault(gang.key.namespace, {})[gang.uid] = gang
+        elif self._held:
+            self.drop(gang)
+
+    def drop(self, gang: Gang) -> None:
+        """A gang is gone; one that is not known is no error."""
+        held = self._held.get(gang.key.namespace)
+        if held is not None:
+            held.pop(gang.uid, None)
+            if not held:
+                del self._held[gang.key.namespace]
+
+    def beyond(self, gang: Gang, counts: Sequence[int], *, more: bool = False) -> ResourceQuotaShortage | None:
+        """Why there may not be so many pods of each member of a gang (``more``: besides those it has); None: they may.
+
+        If it can never be, that is what it says.
+        """
+        if gang.charges is None:
+            return None
+        found = self._beyond(gang, gang.charges, counts, more=more)
+        return min(found, key=lambda one: (not one.never, one.quota, one.resource), default=None)
+
+    def never(self, gang: Gang, counts: Sequence[int]) -> ResourceQuotaShortage | None:
+        """Why there may not be so many pods of each member of a gang even in an empty namespace; None: there may."""
+        if gang.charges is None:
+            return None
+        found = self._beyond(gang, gang.charges, counts, more=False, empty=True)
+        return min(found, key=lambda one: (one.quota, one.resource), default=None)
+
+    def _beyond(
+        self, gang: Gang, charges: GangQuotaUsage, counts: Sequence[int], *, more: bool, empty: bool = False
+    ) -> Iterator[ResourceQuotaShortage]:
+        for quota in self._quotas.get(gang.key.namespace, ()):
+            need = quota.need(charges, counts, once=not more)
+            used = self._usage(gang, quota) if need and not empty else {}
+            for resource, needed in need.items():
+                if needed > quota.hard[resource] - used.get(resource, _NONE):
+                    yield ResourceQuotaShortage(
+                        quota=quota.name,
+                        resource=resource,
+                        needed=needed,
+                        used=used.get(resource, _NONE),
+                        hard=quota.hard[resource],
+                    )
+
+    def _usage(self, gang: Gang, quota: ResourceQuota) -> dict[str, Decimal]:
+        """What is used and promised. What the API server has counted may not have been heard of yet: then our own."""
+        counted, ours = dict(quota.used), dict[str, Decimal]()
+        for other in self._held.get(gang.key.namespace, {}).values():
+            charges, wanted = other.charges, _wanted(other)
+            if charges is None:
+                continue
+            created = [other.created.get(member.type, 0) for member in other.members]
+            missing = [max(0, many - there) for many, there in zip(wanted, created, strict=True)]
+            _add(counted, quota.need(charges, missing, once=not any(created)))
+            _add(ours, quota.need(charges, wanted))
+        for namespace, charges, counts in self._supposed:
+            if namespace == gang.key.namespace:
+                _add(counted, quota.need(charges, counts, once=False))
+                _add(ours, quota.need(charges, counts, once=False))
+        return {r: max(counted.get(r, _NONE), ours.get(r, _NONE)) for r in {*counted, *ours}}
+
+    def suppose(self, gang: Gang, counts: tuple[int, ...]) -> None:
+        """So many pods more of a gang, until ``forget``."""
+        if gang.charges is not None:
+            self._supposed.append((gang.key.namespace, gang.charges, counts))
+
+    def forget(self) -> None:
+        """Nothing is supposed any more."""
+        self._supposed.clear()
+
+
+def _wanted(gang: Gang) -> list[int]:
+    sizes: Sizes = gang.place.sizes if gang.place else {}
+    return [max(0, sizes.get(one.type, one.count) - gang.done.get(one.type, 0)) for one in gang.members]
+
+
+def _add(total: dict[str, Decimal], part: Resources) -> None:
+    for resource, value in part.items():
+        total[resource] = total.get(resource, _NONE) + value
+
+
+def quotas_by_namespace(quotas: Iterable[tuple[str, ResourceQuota]]) -> ResourceQuotas:
+    """The quotas of each namespace, by name."""
+    found: dict[str, list[ResourceQuota]] = {}
+    for namespace, quota in quotas:
+        found.setdefault(namespace, []).append(quota)
+    return {name: tuple(sorted(listed, key=lambda quota: quota.name)) for name, listed in found.items()}

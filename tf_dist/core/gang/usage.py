@@ -1,0 +1,168 @@
+"""Usage of a gang: assumed, unassigned and terminating pods, and its quota."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tf_dist.core.api.assignment import Placement, Sizes
+from tf_dist.core.gang.placement.pod_classes import PodClass
+from tf_dist.core.gang.placement.pod_sets import GangRequest, PodSetRequest, PodsOnNode, total_resources
+from tf_dist.core.gang.resources.pod_requests import add_resources
+from tf_dist.core.gang.types import Gang, PodSet, Resources
+
+
+@dataclass(slots=True)
+class Usage:
+    """``coming``: granted pods that no node counts yet, where they are to be; ``unassigned``: those that may be
+    anywhere.
+    ``leaving``: pods that nodes count and that go; ``staying``: those to come and those there that do not go.
+    ``quota``: what all of them ask for, ``terminating_quota`` and ``remaining_quota`` what those do."""
+
+    coming: list[PodsOnNode] = field(default_factory=list)
+    unassigned: list[tuple[PodClass, int]] = field(default_factory=list)
+    leaving: list[PodsOnNode] = field(default_factory=list)
+    staying: list[PodsOnNode] = field(default_factory=list)
+    quota: Resources = field(default_factory=dict)
+    terminating_quota: Resources = field(default_factory=dict)
+    remaining_quota: Resources = field(default_factory=dict)
+
+    @property
+    def pods(self) -> int:
+        """How many stay."""
+        return sum(pods.number for pods in self.staying)
+
+
+NO_USAGE: Final = Usage()
+
+
+def usage_of(gang: Gang, ask: GangRequest | None) -> Usage:
+    """What a gang holds. Without an ask (it cannot be read): its quota alone."""
+    if gang.place is None and not gang.bound:
+        return NO_USAGE
+    wanted = tuple(_wanted(gang, member) for member in gang.members)
+    staying = (
+        ask.need(wanted)
+        if ask
+        else total_resources(zip((member.requests for member in gang.members), wanted, strict=True))
+    )
+    if gang.bound:
+        leaving = total_resources((member.requests, _excess(gang, member)) for member in gang.members)
+        held = Usage(quota=add_resources((staying, leaving)), terminating_quota=leaving, remaining_quota=staying)
+    else:
+        held = Usage(quota=staying, remaining_quota=staying)
+    for want in ask.wants if ask else ():
+        if want.shape is not None:
+            _add(held, gang, want, want.shape)
+    return held
+
+
+def granted_count(gang: Gang, member: PodSet) -> int:
+    """How many pods of a member the gang has been given; 0 while it waits."""
+    return gang.place.sizes.get(member.type, member.count) if gang.place else 0
+
+
+def _wanted(gang: Gang, member: PodSet) -> int:
+    return max(0, granted_count(gang, member) - gang.done.get(member.type, 0)) if gang.place else 0
+
+
+def _excess(gang: Gang, member: PodSet) -> int:
+    return max(0, sum(gang.bound.get(member.type, {}).values()) - _wanted(gang, member))
+
+
+def _add(held: Usage, gang: Gang, want: PodSetRequest, shape: PodClass) -> None:
+    bound = gang.bound.get(want.type) or {}
+    wanted, there = _wanted(gang, want.member), sum(bound.values())
+    to_come, known = max(0, wanted - there), len(held.coming)
+    placed: Mapping[str, int] = gang.place.placement.get(want.type, {}) if gang.place else {}
+    vacated = gang.vacated.get(want.type) or {}
+    for node in sorted(placed):
+        spare = min(to_come, placed[node] - vacated.get(node, 0) - bound.get(node, 0))
+        if spare > 0:
+            held.coming.append(PodsOnNode(shape, node, spare))
+            to_come -= spare
+    if to_come:
+        held.unassigned.append((shape, to_come))
+    if not bound:
+        held.staying += held.coming[known:]
+        return
+    excess = there - wanted
+    leaving = last_nodes(_nodes_by_index(gang, want.type, bound), excess) if excess > 0 else Counter()
+    held.leaving += [PodsOnNode(shape, node, leaving[node]) for node in sorted(leaving) if node]
+    staying = Counter(bound)
+    staying.subtract(leaving)
+    for pods in held.coming[known:]:
+        staying[pods.node] += pods.number
+    held.staying += [PodsOnNode(shape, node, staying[node]) for node in sorted(staying) if staying[node] > 0]
+
+
+def _nodes_by_index(gang: Gang, type_: str, there: Mapping[str, int]) -> list[str]:
+    """The nodes of a type's pods by replica index. Where that is not known, those of other types (its
+    parameter servers) first, then the node with the most of them."""
+    seats = list(gang.seats.get(type_, ()))
+    left = Counter(there)
+    left.subtract(seat for seat in seats if seat)
+    others = {
+        node
+        for other, nodes in (gang.place.placement if gang.place else {}).items()
+        if other != type_
+        for node in nodes
+    }
+    order = sorted(left, key=lambda node: (node not in others, -left[node], node))
+    spare = [node for node in order for _ in range(left[node])]
+    spare.reverse()
+    filled = [seat or (spare.pop() if spare else "") for seat in seats]
+    return filled + spare[::-1]
+
+
+def last_nodes(seating: list[str], count: int) -> Counter[str]:
+    """On which nodes the last pods sit."""
+    return Counter(seating[len(seating) - count :] if count else ())
+
+
+def nodes_by_index(gang: Gang, type_: str) -> list[str]:
+    """The nodes of the pods a gang has been given, by replica index; "" where nobody knows.
+
+    Pods go from the end: a gang made smaller gives up those of the highest indexes.
+    """
+    given = gang.place.placement.get(type_, {}) if gang.place else {}
+    bound = gang.bound.get(type_) or {}
+    where = {node: max(given.get(node, 0), bound.get(node, 0)) for node in {**given, **bound}}
+    member = next(member for member in gang.members if member.type == type_)
+    seats = _nodes_by_index(gang, type_, where)
+    granted = granted_count(gang, member)
+    return (seats + [""] * (granted - len(seats)))[:granted]
+
+
+def subtract_pods(pods: list[PodsOnNode], others: list[PodsOnNode]) -> list[PodsOnNode]:
+    """``pods`` without ``others``."""
+    left: Counter[tuple[PodClass, str]] = Counter()
+    for sign, listed in ((1, pods), (-1, others)):
+        for shape, node, count in listed:
+            left[shape, node] += sign * count
+    return [PodsOnNode(shape, node, count) for (shape, node), count in left.items() if count > 0]
+
+
+def can_shrink(gang: Gang, ask: GangRequest | None) -> bool:
+    """Whether it has more than the least it may start with."""
+    return ask is not None and any(granted_count(gang, want.member) > want.least for want in ask.wants)
+
+
+def can_grow(gang: Gang, ask: GangRequest | None) -> bool:
+    """Whether it may have more than it has."""
+    return ask is not None and any(granted_count(gang, want.member) < want.most for want in ask.wants)
+
+
+def granted_counts(gang: Gang) -> dict[str, int]:
+    """How many pods per type it has been given."""
+    return {member.type: granted_count(gang, member) for member in gang.members}
+
+
+def granted_placement(gang: Gang, sizes: Sizes) -> Placement:
+    """Where its pods are to be when it has no more than ``granted_counts``: those of the highest indexes go."""
+    kept = {type_: Counter(nodes_by_index(gang, type_)[:count]) for type_, count in sizes.items()}
+    return {
+        type_: {node: counts[node] for node in sorted(counts) if node} for type_, counts in kept.items() if any(counts)
+    }

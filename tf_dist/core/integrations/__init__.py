@@ -1,0 +1,1 @@
+"""Gang schedulers other than tf-dist: which objects to make for them, and how to read their answers."""

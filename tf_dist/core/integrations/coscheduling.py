@@ -1,0 +1,66 @@
+"""Coscheduling: a PodGroup of ``scheduling.x-k8s.io``, and pods that a kube-scheduler with that plugin binds together.
+
+The plugin looks at pods only, and counts them by their label; nothing lets a gang in before. So its pods are created as
+soon as its PodGroup is there, and wait without nodes. Types: kubernetes-sigs/scheduler-plugins,
+``apis/scheduling/v1alpha1``; what the plugin does with them: ``pkg/coscheduling``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tf_dist.core.api.assignment import Verdict
+from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.job import Document, ReplicaId
+from tf_dist.core.integrations import interface
+from tf_dist.core.integrations.interface import Body, Integration
+
+POD_GROUP: Final = ApiResource(group="scheduling.x-k8s.io", kind="PodGroup", plural="podgroups", versions=("v1alpha1",))
+
+_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+# What the project's own chart calls it; a job that names another one in its pod templates has that.
+_SCHEDULER: Final = "scheduler-plugins-scheduler"
+
+
+def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
+    spec: Body = {"minMember": interface.min_member(s.job), "minResources": interface.min_resources(s.job)}
+    if s.job.scheduling.timeout:
+        spec["scheduleTimeoutSeconds"] = int(s.job.scheduling.timeout)
+    yield interface.integration_object(s.job, served, POD_GROUP, interface.object_name(s.job), spec)
+
+
+def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:
+    yield from interface.spec_update(POD_GROUP, there, wanted)
+
+
+def _there(s: ReconcileContext) -> bool:
+    return interface.find_object(s, POD_GROUP, interface.object_name(s.job)) is not None
+
+
+def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
+    if s.status.admission is not None:
+        return interface.resize_verdict(s)
+    return (
+        None
+        if not _there(s)
+        else interface.bound_verdict(s) or interface.wait_verdict(s, "the queue of coscheduling", "")
+    )
+
+
+def _decorate(s: ReconcileContext, served: ServedApis, replica: ReplicaId, pod: Body) -> None:
+    pod["metadata"]["labels"][_LABEL] = interface.object_name(s.job)
+    pod["spec"].setdefault("schedulerName", _SCHEDULER)
+
+
+COSCHEDULING: Final = Integration(
+    name=GangScheduler.COSCHEDULING,
+    apis=((POD_GROUP,),),
+    pods_first=True,
+    wanted=_wanted,
+    updates=_updates,
+    verdict=_verdict,
+    takes_pods=lambda s, _: _there(s),
+    decorate=_decorate,
+)

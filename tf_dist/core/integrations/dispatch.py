@@ -1,0 +1,153 @@
+"""The integrations by name, and one reconcile pass with one of them: its verdict, its objects, its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from tf_dist.core.api.assignment import Verdict, Wait, granted_job
+from tf_dist.core.api.context import Action, ApiResource, Create, Delete, Observed, ReconcileContext, ServedApis
+from tf_dist.core.api.job import Document, Job, ReplicaId
+from tf_dist.core.api.pod_events import PodClassification, classify_pods
+from tf_dist.core.api.pods import PodView
+from tf_dist.core.api.status import LIVE, Status
+from tf_dist.core.api.timestamps import round_time
+from tf_dist.core.integrations.coscheduling import COSCHEDULING
+from tf_dist.core.integrations.interface import QUEUE_REFUSED, SCHEDULER_MISSING, Body, Integration
+from tf_dist.core.integrations.kueue import KUEUE
+from tf_dist.core.integrations.volcano_pod_group import VOLCANO
+from tf_dist.core.integrations.workload_api import WORKLOAD_API
+
+INTEGRATIONS: Final[Mapping[str, Integration]] = {one.name: one for one in (VOLCANO, COSCHEDULING, KUEUE, WORKLOAD_API)}
+
+# Every kind of theirs, by its name with the group.
+APIS: Final[Mapping[str, ApiResource]] = {
+    api.key: api for one in INTEGRATIONS.values() for alternative in one.apis for api in alternative
+}
+
+
+def integration_of(job: Job, status: Status) -> Integration | None:
+    """Who speaks for a job, if that is not tf-dist itself: who gave it its place, else the one it asks for."""
+    asked = job.scheduling.gang or status.gang
+    return INTEGRATIONS.get(asked if status.admission is None else status.admission.by)
+
+
+def with_default_scheduler(job: Job, status: Status, gang: str | None) -> Status:
+    """The memory of a job in the hands of a driver with the default ``gang`` (None: it is in somebody else's).
+
+    It is written down, so that everybody who decides about places knows which jobs are not theirs to decide about.
+    """
+    settled = status.finished or status.admission is not None or job.scheduling.gang is not None
+    if gang is None or settled or status.gang == gang:
+        return status
+    return replace(status, gang=gang)
+
+
+def kind_key(body: Document) -> str:
+    """The kind of an object, with its group where it is a gang scheduler's: several have a PodGroup."""
+    group, _, _ = body["apiVersion"].rpartition("/")
+    key = f"{body['kind']}.{group}"
+    return key if key in APIS else str(body["kind"])
+
+
+# Seconds until it is asked again whether the scheduler, or what it lacks there, has come; nobody rings when it does.
+_RETRY_INTERVAL: Final = 30.0
+_SHORT_RETRY_INTERVAL: Final = 1.0
+
+
+def with_verdict(job: Job, status: Status, observed: Observed) -> Observed:
+    """What is seen, with the verdict of the job's gang scheduler; the same where that is tf-dist itself."""
+    scheduler = integration_of(job, status)
+    return observed if scheduler is None else replace(observed, verdict=_verdict(scheduler, job, status, observed))
+
+
+def _verdict(scheduler: Integration, job: Job, status: Status, observed: Observed) -> Verdict | None:
+    served = observed.served
+    if status.phase not in LIVE or served is None:
+        return None
+    if served.missing:
+        waits = Wait(reason=SCHEDULER_MISSING, message=served.missing)
+        return waits if status.admission is None else None
+    sized = granted_job(job, status)
+    return scheduler.verdict(
+        ReconcileContext(sized, status, classify_pods(sized, status, observed.pods), observed, job), served
+    )
+
+
+class IntegrationPass:
+    """What follows for a job from who speaks for it; for a job of tf-dist's own nothing but that a place is enough."""
+
+    def __init__(self, job: Job, status: Status, facts: PodClassification, observed: Observed) -> None:
+        self._scheduler = integration_of(job, status)
+        self._s = ReconcileContext(job, status, facts, observed, job)
+        self._served = observed.served if observed.served is not None and not observed.served.missing else None
+
+    def takes_pods(self) -> bool:
+        """Whether pods may be created now."""
+        if self._scheduler is None:
+            return self._s.status.admission is not None
+        return self._served is not None and self._scheduler.takes_pods(self._s, self._served)
+
+    def decorate(self, replica: ReplicaId, pod: Body) -> None:
+        """Put on a pod what its gang scheduler knows it by."""
+        if self._scheduler is not None and self._served is not None:
+            self._scheduler.decorate(self._s, self._served, replica, pod)
+
+    def objects(self) -> Iterator[Action]:
+        """Create, change and delete the objects of gang schedulers, so that they say what should be."""
+        wanted = {self._key(body): body for body in self.wanted()}
+        there = {key: body for key, body in self._s.observed.objects.items() if key[0] in APIS}
+        for key, body in there.items():
+            if "deletionTimestamp" in body["metadata"]:
+                continue
+            if key in wanted and self._scheduler is not None and self._served is not None:
+                yield from self._scheduler.updates(self._s, self._served, body, wanted[key])
+            elif key not in wanted and not self._in_use():
+                yield Delete(*key, body["metadata"]["uid"])
+        for key, body in wanted.items():
+            if key not in there and not self._lives(self._s.facts.stale):
+                yield Create(body)
+
+    @staticmethod
+    def _key(body: Body) -> tuple[str, str]:
+        return f"{body['kind']}.{body['apiVersion'].rpartition('/')[0]}", body["metadata"]["name"]
+
+    def wanted(self) -> tuple[Body, ...]:
+        """The objects that should exist now."""
+        status = self._s.status
+        pausing = status.admission is None and self._s.now < status.not_before
+        if self._scheduler is None or self._served is None or status.phase not in LIVE or pausing:
+            return ()
+        return tuple(self._scheduler.wanted(self._s, self._served))
+
+    def _in_use(self) -> bool:
+        """Whether pods that it speaks for may still run: what they hold is not free before."""
+        if self._scheduler is not None and self._served is None:
+            return True  # what is wanted is not known
+        facts = self._s.facts
+        return self._lives(facts.stale) or (self._s.status.phase not in LIVE and self._lives(facts.current.values()))
+
+    @staticmethod
+    def _lives(pods: Iterable[PodView]) -> bool:
+        return any(not pod.finished for pod in pods)
+
+
+def planned_pass(job: Job) -> IntegrationPass:
+    """What will follow for a job that is still to be submitted, where its gang scheduler is there and up to date."""
+    scheduler, status = integration_of(job, Status()), Status()
+    apis = scheduler.apis[0] if scheduler is not None else ()
+    served = ServedApis(versions={api.key: api.versions[0] for api in apis}, assume_served=True)
+    return IntegrationPass(job, status, classify_pods(job, status, ()), Observed(now=0.0, served=served))
+
+
+def retry_at(job: Job, status: Status, observed: Observed) -> float | None:
+    """When to look again whether the job can come before its gang scheduler; None if it has, or nothing waits."""
+    if integration_of(job, status) is None:
+        return None
+    if observed.served is None:
+        return round_time(observed.now + _SHORT_RETRY_INTERVAL)
+    verdict = observed.verdict
+    refused = isinstance(verdict, Wait) and verdict.reason == QUEUE_REFUSED
+    waits = status.phase in LIVE and (observed.served.missing or refused)
+    return round_time(observed.now + _RETRY_INTERVAL) if waits else None

@@ -1,0 +1,186 @@
+"""The interface of a gang scheduler integration, and what all of them share: objects, minimum sizes, verdicts from
+pods.
+
+The truth is on the pods: the object's status may be of the attempt before, or a second late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import (
+    Admit,
+    Resize,
+    Verdict,
+    Wait,
+    replica_bounds,
+    replica_change_text,
+    replica_counts,
+)
+from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
+from tf_dist.core.api.fieldpath import mapping, mappings
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.job import Document, Job, ReplicaId
+from tf_dist.core.api.pod_events import join_names
+from tf_dist.core.api.quantity import format_quantity
+from tf_dist.core.gang.resources.pod_requests import add_resources, pod_requests
+from tf_dist.core.podbuilder import replica_pod
+
+Body = dict[str, Any]
+
+# Reasons of a wait that only other gang schedulers have: it is not there; it does not serve the queue; somebody has
+# switched the job off.
+SCHEDULER_MISSING: Final = "GangSchedulerMissing"
+QUEUE_REFUSED: Final = "QueueRefused"
+WORKLOAD_DEACTIVATED: Final = "Deactivated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Integration:
+    """One gang scheduler, as data. All functions are pure; ``ServedApis`` is never one with something ``missing``.
+
+    ``apis``: its kinds; of several alternatives the first that is served is used. ``pods_first``: it binds pods, and so
+    the gang waits as pods without nodes (else it is asked before there is any pod).
+
+    ``wanted``: the objects that should exist while a job lives. ``updates``: what to change in one that is there.
+    ``verdict``: what it says of a job that lives (None: nothing new, or nothing yet). ``takes_pods``: whether pods may
+    be created now. ``decorate``: what a pod must carry so that the scheduler knows it.
+    """
+
+    name: GangScheduler
+    apis: tuple[tuple[ApiResource, ...], ...]
+    pods_first: bool
+    wanted: Callable[[ReconcileContext, ServedApis], Iterable[Body]]
+    updates: Callable[[ReconcileContext, ServedApis, Document, Body], Iterable[Update]]
+    verdict: Callable[[ReconcileContext, ServedApis], Verdict | None]
+    takes_pods: Callable[[ReconcileContext, ServedApis], bool]
+    decorate: Callable[[ReconcileContext, ServedApis, ReplicaId, Body], None]
+
+
+# The name of a gang is the value of a label, too: 63 characters, of which the hash takes six.
+_LONGEST: Final = 57
+
+
+def object_name(job: Job, *run: object) -> str:
+    """The name of a gang's object: the job's, and a mark that no other job of that name ever has.
+
+    ``run``: what tells one run of the job from another, where each has an object of its own.
+    """
+    return f"{job.key.name[:_LONGEST].rstrip('-.')}-{names.short_hash(job.uid, *run)}"
+
+
+def integration_object(
+    job: Job, served: ServedApis, api: ApiResource, name: str, spec: Body, annotations: Mapping[str, str] | None = None
+) -> Body:
+    """An object of the job, in the version that is served, to be deleted with it."""
+    metadata: Body = {
+        "name": name,
+        "namespace": job.key.namespace,
+        "labels": names.job_labels(job),
+        "ownerReferences": [replica_pod.owner_reference(job)],
+    }
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    version = served.versions[api.key]
+    return {"apiVersion": f"{api.group}/{version}", "kind": api.kind, "metadata": metadata, "spec": spec}
+
+
+def find_object(s: ReconcileContext, api: ApiResource, name: str) -> Document | None:
+    """An object of the job, unless it is on its way out."""
+    there = s.observed.objects.get((api.key, name))
+    return there if there is not None and "deletionTimestamp" not in there["metadata"] else None
+
+
+def spec_update(api: ApiResource, there: Document, wanted: Body) -> Iterator[Update]:
+    """The change of an object whose spec does not say what it should; what others have added to it is left alone."""
+    spec = mapping(there.get("spec"))
+    changed = {key: value for key, value in wanted["spec"].items() if not _says(spec.get(key), value)}
+    if changed:
+        yield Update(api.key, there["metadata"]["name"], {"spec": changed})
+
+
+def _says(there: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping) and isinstance(there, Mapping):
+        return all(_says(there.get(key), value) for key, value in wanted.items())
+    return bool(there == wanted)
+
+
+def min_counts(job: Job) -> dict[str, int]:
+    """How many pods of each type the gang cannot do without at its start.
+
+    Tasks that wait for others (Volcano's ``dependsOn``) come later: a gang that waited for their pods, too, would wait
+    for ever.
+    """
+    limits = replica_bounds(job)
+    return {spec.type: limits[spec.type][0] for spec in job.replica_specs if spec.depends is None}
+
+
+def min_member(job: Job) -> int:
+    """How many pods have to be placed at once; at least one, which is the smallest gang there is."""
+    return max(1, sum(min_counts(job).values()))
+
+
+def min_resources(job: Job) -> dict[str, str]:
+    """What these pods request together, as quantities."""
+    needed = min_counts(job)
+    asked = {
+        spec.type: pod_requests(spec.template.get("spec") or {}) for spec in job.replica_specs if spec.type in needed
+    }
+    total = add_resources({r: value * needed[type_] for r, value in one.items()} for type_, one in asked.items())
+    return {r: format_quantity(value) for r, value in sorted(total.items()) if r != "pods" and value > Decimal(0)}
+
+
+def priority_class(job: Job) -> str:
+    """The class that the job names, or else the first of its pod templates that names one; "" for none."""
+    templates = (spec.template.get("spec") or {} for spec in job.replica_specs)
+    named = (body.get("priorityClassName") for body in templates)
+    return job.scheduling.priority_class or next((str(name) for name in named if name), "")
+
+
+def find_condition(there: Document, type_: str) -> Mapping[str, Any]:
+    """The condition of that type; an empty one if the object has none."""
+    listed = mappings(mapping(there.get("status")).get("conditions"))
+    return next((one for one in listed if one.get("type") == type_), {})
+
+
+def condition_is_true(there: Document, type_: str) -> bool:
+    """Whether the condition of that type is true."""
+    return find_condition(there, type_).get("status") == "True"
+
+
+def bound_verdict(s: ReconcileContext) -> Admit | None:
+    """The place of a gang of which enough pods have nodes; None while it has none."""
+    have = Counter(replica.type for replica, pod in s.facts.current.items() if pod.has_node)
+    have.update(replica.type for replica in s.facts.succeeded if replica not in s.facts.current)
+    needed = min_counts(s.job)
+    enough = bool(needed) and all(have[type_] >= count for type_, count in needed.items())
+    return Admit(sizes=replica_counts(s.asked)) if enough else None
+
+
+def resize_verdict(s: ReconcileContext) -> Resize | None:
+    """The size of a gang that has its place follows its document: the scheduler finds nodes for whoever comes."""
+    before, after = replica_counts(s.job), replica_counts(s.asked)
+    if before == after:
+        return None
+    message = f"{replica_change_text(s.asked, before, after)}, as the job asks for now"
+    return Resize(sizes=after, placement={}, message=message)
+
+
+def wait_verdict(s: ReconcileContext, queue: str, said: str) -> Wait:
+    """Why a gang waits whose object is there. ``queue``: whose line it stands in; ``said``: the scheduler's words."""
+    pods = s.facts.current
+    lacking = sorted(replica for replica, pod in pods.items() if not pod.has_node)
+    words = said or next((pods[replica].unschedulable for replica in lacking if pods[replica].unschedulable), "")
+    if not pods:
+        text = words or "its pods are being created"
+    elif not lacking:
+        text = words or f"{len(pods)} pods of the gang have their nodes, and the others are still to be created"
+    else:
+        text = f"{join_names(lacking)} of {len(s.job.replicas)} pods {'has' if len(lacking) == 1 else 'have'} no node"
+        text += f": {words}" if words else " yet"
+    return Wait(reason="WaitingForCapacity", message=f"waits in {queue}: {text}")

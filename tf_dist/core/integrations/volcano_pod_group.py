@@ -1,0 +1,125 @@
+"""Volcano: a PodGroup of ``scheduling.volcano.sh``, and pods that its scheduler binds together.
+
+Volcano lets a gang in by its PodGroup alone (phase Inqueue) and wants its pods only then, so that a full cluster is not
+flooded with pending pods: its own job controller waits for that in the same way. Types and phases:
+volcano-sh/apis, ``pkg/apis/scheduling/v1beta1``; how a pod names its group and its task: volcano-sh/volcano,
+``pkg/scheduler/api/job_info.go``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tf_dist.core.api.assignment import Verdict, Wait
+from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
+from tf_dist.core.api.fieldpath import mapping, text
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.job import Dialect, Document, Job, ReplicaId, ReplicaSpec
+from tf_dist.core.integrations import interface
+from tf_dist.core.integrations.interface import Body, Integration
+
+POD_GROUP: Final = ApiResource(
+    group="scheduling.volcano.sh", kind="PodGroup", plural="podgroups", versions=("v1beta1",)
+)
+
+_GROUP_NAME: Final = "scheduling.k8s.io/group-name"
+_TASK: Final = "volcano.sh/task-spec"
+# Annotations of a job with this prefix are for its PodGroup: sla-waiting-time, preemptable and the like.
+_PREFIX: Final = "volcano.sh/"
+_QUEUE: Final = "default"
+# Phases in which the gang has not been let in.
+_OUTSIDE: Final = frozenset({"", "Pending"})
+
+
+def _task(job: Job, spec: ReplicaSpec) -> str:
+    """What Volcano calls a type of replicas; a Volcano Job's pods have that in a label already."""
+    return spec.name if job.dialect is Dialect.VOLCANO else spec.type
+
+
+def _spec(job: Job) -> Body:
+    needed = interface.min_counts(job)
+    spec: Body = {
+        "minMember": interface.min_member(job),
+        "minTaskMember": {_task(job, one): needed[one.type] for one in job.replica_specs if one.type in needed},
+        "minResources": interface.min_resources(job),
+    }
+    # The default is Volcano's to give: it may have another one for the namespace.
+    if _queue(job) != _QUEUE:
+        spec["queue"] = _queue(job)
+    if name := interface.priority_class(job):
+        spec["priorityClassName"] = name
+    return spec
+
+
+def _queue(job: Job) -> str:
+    return job.scheduling.queue or _QUEUE
+
+
+def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
+    for_group = {key: value for key, value in s.job.annotations.items() if key.startswith(_PREFIX)}
+    yield interface.integration_object(s.job, served, POD_GROUP, interface.object_name(s.job), _spec(s.job), for_group)
+
+
+def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:
+    yield from interface.spec_update(POD_GROUP, there, wanted)
+
+
+def _group(s: ReconcileContext) -> Document | None:
+    return interface.find_object(s, POD_GROUP, interface.object_name(s.job))
+
+
+def _phase(group: Document) -> str:
+    return text(mapping(group.get("status")).get("phase"))
+
+
+def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
+    if s.status.admission is not None:
+        return interface.resize_verdict(s)
+    group = _group(s)
+    if group is None:
+        return None
+    queue = f"Volcano's queue {_queue(s.job)}"
+    place = interface.bound_verdict(s)
+    if place is not None:
+        return place
+    if not _phase(group):
+        text = "Volcano has not looked at its PodGroup yet (is its scheduler running?)"
+        return Wait(reason="WaitingInQueue", message=f"waits in {queue}: {text}")
+    said = _said(group)
+    if _phase(group) in _OUTSIDE and not s.facts.current:
+        where = f"kubectl describe {POD_GROUP.plural}.{POD_GROUP.group} {interface.object_name(s.job)} tells more"
+        text = said or f"Volcano has no room for its PodGroup yet ({where})"
+        return Wait(reason="WaitingInQueue", message=f"waits in {queue}: {text}")
+    return interface.wait_verdict(s, queue, said)
+
+
+def _said(group: Document) -> str:
+    unschedulable = interface.find_condition(group, "Unschedulable")
+    return str(unschedulable.get("message") or "") if unschedulable.get("status") == "True" else ""
+
+
+def _takes_pods(s: ReconcileContext, served: ServedApis) -> bool:
+    group = _group(s)
+    return group is not None and _phase(group) not in _OUTSIDE
+
+
+def _decorate(s: ReconcileContext, served: ServedApis, replica: ReplicaId, pod: Body) -> None:
+    spec = s.job.spec(replica.type)
+    annotations: dict[str, Any] = pod["metadata"].setdefault("annotations", {})
+    annotations[_GROUP_NAME] = interface.object_name(s.job)
+    if spec is not None:
+        annotations[_TASK] = _task(s.job, spec)
+    pod["spec"].setdefault("schedulerName", "volcano")
+
+
+VOLCANO: Final = Integration(
+    name=GangScheduler.VOLCANO,
+    apis=((POD_GROUP,),),
+    pods_first=True,
+    wanted=_wanted,
+    updates=_updates,
+    verdict=_verdict,
+    takes_pods=_takes_pods,
+    decorate=_decorate,
+)

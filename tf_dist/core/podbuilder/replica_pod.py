@@ -1,0 +1,156 @@
+"""The pods of a job. Bodies are new dicts; the templates they are made from are never changed.
+
+Bodies are new dicts; the templates they are made from are never changed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tf_dist.core.api import names
+from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle, TFConfigStyle
+from tf_dist.core.podbuilder import tf_config, volcano_plugins
+from tf_dist.core.podbuilder.tf_config import Addresses, build_tf_config
+
+PodSpec = dict[str, Any]
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def require_node(spec: PodSpec, node: str) -> None:
+    """Have the pod of this spec go to ``node``, if it may go there at all: nothing it requires is taken away.
+
+    The terms of a node selector are alternatives, so each is narrowed. One without any rule matches no node, and has to
+    go on matching none.
+    """
+    if spec.get("nodeName"):
+        return
+    rule = {"key": "metadata.name", "operator": "In", "values": [node]}
+    affinity = dict(spec.get("affinity") or {})
+    nodes = dict(affinity.get("nodeAffinity") or {})
+    required = nodes.get(_REQUIRED)
+    terms = required.get("nodeSelectorTerms") or [] if required else [{"matchExpressions": []}]
+    narrowed = [_narrowed(term, rule) if _rules(term) or not required else term for term in terms]
+    spec["affinity"] = {
+        **affinity,
+        "nodeAffinity": {**nodes, _REQUIRED: {**(required or {}), "nodeSelectorTerms": narrowed}},
+    }
+
+
+def _rules(term: PodSpec) -> list[Any]:
+    return [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
+
+
+def _narrowed(term: PodSpec, rule: PodSpec) -> PodSpec:
+    kept = {key: value for key, value in term.items() if value}
+    return {**kept, "matchFields": [*(term.get("matchFields") or ()), rule]}
+
+
+Body = dict[str, Any]
+
+PORT_NAME: Final[Mapping[Dialect, str]] = {
+    Dialect.TFJOB_V1: "tfjob-port",
+    Dialect.TFJOB_V1ALPHA1: "tf-port",
+    Dialect.VOLCANO: "tfjob-port",
+}
+
+# These steer tf-dist itself; the others of its annotations (as the working directory) are meant for the pods.
+_NOT_FOR_PODS: Final = frozenset(
+    {
+        names.SUSPEND,
+        names.RESUME_ATTEMPT,
+        names.MIN_WORKERS,
+        names.MAX_WORKERS,
+        names.TOPOLOGY,
+        names.TOPOLOGY_REQUIRED,
+        names.EXPECTED_DURATION,
+        names.MAX_DISRUPTIONS,
+        names.RECOVERY_TIMEOUT,
+        names.GANG_SCHEDULER,
+        "tf-dist.dev/services",
+    }
+)
+
+
+def owner_reference(job: Job) -> Body:
+    """The reference by which everything a job made is deleted with it."""
+    return {
+        "apiVersion": job.dialect.value,
+        "kind": job.dialect.kind,
+        "name": job.key.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def object_metadata(job: Job, name: str, labels: Mapping[str, str]) -> Body:
+    return {
+        "name": name,
+        "namespace": job.key.namespace,
+        "labels": dict(labels),
+        "ownerReferences": [owner_reference(job)],
+    }
+
+
+def build_pod(job: Job, replica: ReplicaId, attempt: str, addresses: Addresses | None = None, node: str = "") -> Body:
+    """The pod of a replica for an attempt (``Attempts.label``); KeyError for a type the job does not have.
+
+    ``node``: the one that admission has found for it ("": any). The cluster's scheduler still does the binding.
+    """
+    spec = job.spec(replica.type)
+    if spec is None:
+        raise KeyError(replica.type)
+    template = spec.template.get("metadata") or {}
+    own = {**names.replica_labels(job, spec, replica.index), names.ATTEMPT: attempt}
+    metadata = object_metadata(job, names.pod_name(job, replica, attempt), {**(template.get("labels") or {}), **own})
+    annotations = {**(template.get("annotations") or {}), **_annotations(job)}
+    if annotations:
+        metadata["annotations"] = annotations
+    body = _pod_spec(job, spec, replica, addresses or {})
+    if node:
+        require_node(body, node)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+def _annotations(job: Job) -> dict[str, str]:
+    ours = ((k, v) for k, v in job.annotations.items() if k.startswith(names.ANNOTATION_PREFIX))
+    return {key: value for key, value in ours if key not in _NOT_FOR_PODS}
+
+
+def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, addresses: Addresses) -> Body:
+    body: Body = copy.deepcopy(dict(spec.template.get("spec") or {}))
+    body["restartPolicy"] = spec.pod_restart_policy
+    if job.scheduling.scheduler_name:
+        body.setdefault("schedulerName", job.scheduling.scheduler_name)
+    if spec.server_image:
+        server = tf_config.ps_server_container(job, spec, replica.index, addresses)
+        body["containers"] = [*(body.get("containers") or []), server]
+    if job.services is ServiceStyle.PER_JOB:
+        body.setdefault("hostname", names.replica_name(job, replica))
+        body.setdefault("subdomain", job.key.name)
+    if job.dialect is Dialect.TFJOB_V1:
+        _add_port(job, spec, body)
+    _add_tf_config(job, spec, body, build_tf_config(job, replica, addresses))
+    if job.dialect is Dialect.VOLCANO:
+        volcano_plugins.apply_plugins(job, replica, body)
+    return body
+
+
+def _add_port(job: Job, spec: ReplicaSpec, body: Body) -> None:
+    """The v1 defaulter gives the training container its port; services and users' probes rely on the name."""
+    for container in body.get("containers") or []:
+        ports = container.get("ports") or []
+        if container["name"] == spec.container and not any(p.get("name") == PORT_NAME[job.dialect] for p in ports):
+            container["ports"] = [*ports, {"name": PORT_NAME[job.dialect], "containerPort": spec.port}]
+
+
+def _add_tf_config(job: Job, spec: ReplicaSpec, body: Body, value: str | None) -> None:
+    if value is None:
+        return
+    everywhere = job.tf_config is TFConfigStyle.VOLCANO
+    for container in body.get("containers") or []:
+        if everywhere or container["name"] == spec.container:
+            container["env"] = [*(container.get("env") or []), {"name": "TF_CONFIG", "value": value}]

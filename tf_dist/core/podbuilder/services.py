@@ -1,0 +1,95 @@
+"""The headless services of a job, and all its other objects but pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tf_dist.core.api import names
+from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
+from tf_dist.core.podbuilder import volcano_plugins
+from tf_dist.core.podbuilder.replica_pod import PORT_NAME, object_metadata
+
+if TYPE_CHECKING:
+    from tf_dist.core.podbuilder.replica_pod import Body
+
+
+def build_services(job: Job) -> dict[str, Body]:
+    """The headless services of a job, by name."""
+    match job.services:
+        case ServiceStyle.NONE:
+            return {}
+        case ServiceStyle.PER_JOB:
+            return {job.key.name: _job_service(job)}
+        case ServiceStyle.PER_REPLICA:
+            replicas = ((spec, index) for spec in job.replica_specs for index in range(spec.replicas))
+            bodies = (_replica_service(job, spec, index) for spec, index in replicas)
+            return {body["metadata"]["name"]: body for body in bodies}
+
+
+def service_names(job: Job) -> tuple[str, ...]:
+    """The names of ``build_services``, without the cost of making them."""
+    match job.services:
+        case ServiceStyle.NONE:
+            return ()
+        case ServiceStyle.PER_JOB:
+            return (job.key.name,)
+        case ServiceStyle.PER_REPLICA:
+            return tuple(names.replica_name(job, replica) for replica in job.replicas)
+
+
+def _replica_service(job: Job, spec: ReplicaSpec, index: int) -> Body:
+    labels = names.replica_labels(job, spec, index)
+    selector = {key: labels[key] for key in (names.JOB_UID, names.REPLICA_TYPE, names.REPLICA_INDEX)}
+    name = names.replica_name(job, ReplicaId(spec.type, index))
+    return _service(job, name, labels, selector, _ports(job, spec))
+
+
+def _job_service(job: Job) -> Body:
+    selector = {names.JOB_UID: job.uid}
+    ports = [] if job.dialect is Dialect.VOLCANO else _ports(job, job.replica_specs[0])
+    publish = job.dialect is not Dialect.VOLCANO or job.plugins.publish_not_ready
+    return _service(job, job.key.name, names.job_labels(job), selector, ports, publish=publish)
+
+
+def _service(
+    job: Job,
+    name: str,
+    labels: Mapping[str, str],
+    selector: Mapping[str, str],
+    ports: list[Body],
+    *,
+    publish: bool = True,
+) -> Body:
+    # TensorFlow servers look for each other before any of them is ready, so their names must be there by then.
+    spec: Body = {"clusterIP": "None", "selector": dict(selector), "publishNotReadyAddresses": publish}
+    if ports:
+        spec["ports"] = ports
+    return {"apiVersion": "v1", "kind": "Service", "metadata": object_metadata(job, name, labels), "spec": spec}
+
+
+def _ports(job: Job, spec: ReplicaSpec) -> list[Body]:
+    """v1 publishes every port of the training container; the others only TensorFlow's."""
+    own = {"name": PORT_NAME[job.dialect], "port": spec.port, "targetPort": spec.port}
+    if job.dialect is not Dialect.TFJOB_V1:
+        return [own]
+    containers = (spec.template.get("spec") or {}).get("containers") or ()
+    declared = next((c.get("ports") or () for c in containers if c.get("name") == spec.container), ())
+    others = [
+        {"name": p.get("name") or f"port-{p['containerPort']}", "port": p["containerPort"]}
+        for p in declared
+        if p.get("name") != own["name"]
+    ]
+    return [own, *others]
+
+
+def build_objects(job: Job) -> list[Body]:
+    """Everything but pods, in the order of creation."""
+    extra = volcano_plugins.plugin_objects(job, object_metadata) if job.dialect is Dialect.VOLCANO else []
+    return [*extra, *build_services(job).values()]
+
+
+def object_names(job: Job) -> tuple[tuple[str, str], ...]:
+    """(kind, name) of ``build_objects``, cheaply: looked at in every pass."""
+    extra = volcano_plugins.plugin_object_names(job) if job.dialect is Dialect.VOLCANO else ()
+    return (*extra, *(("Service", name) for name in service_names(job)))

@@ -1,0 +1,105 @@
+"""The Volcano job plugins that tf-dist plays: env (index variables) and svc (host files, names, network policy)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tf_dist.core.api import names
+from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec
+
+Body = dict[str, Any]
+Metadata = Callable[[Job, str, Mapping[str, str]], Body]
+
+_MOUNT_PATH: Final = "/etc/volcano"
+_INDEX_VARIABLES: Final = ("VK_TASK_INDEX", "VC_TASK_INDEX")
+
+
+def _config_map_name(job: Job) -> str:
+    return f"{job.key.name}-svc"
+
+
+def _variable(spec: ReplicaSpec) -> str:
+    return spec.name.upper().replace("-", "_")
+
+
+def task_hosts(job: Job, spec: ReplicaSpec) -> list[str]:
+    """The names of a task's pods, as in its host file; a template that fixes the host name has one for all."""
+    fixed = (spec.template.get("spec") or {}).get("hostname")
+    subdomain = (spec.template.get("spec") or {}).get("subdomain") or job.key.name
+    if fixed:
+        return [f"{fixed}.{subdomain}"]
+    return [f"{names.replica_name(job, ReplicaId(spec.type, i))}.{subdomain}" for i in range(spec.replicas)]
+
+
+def host_file_data(job: Job) -> dict[str, str]:
+    """The data of the svc plugin's ConfigMap: ``<task>.host`` files and the variables made from them."""
+    data: dict[str, str] = {}
+    for spec in job.replica_specs:
+        listed = task_hosts(job, spec)
+        data[f"{spec.name.replace('-', '_')}.host"] = "\n".join(listed)
+        data[f"VC_{_variable(spec)}_HOSTS"] = ",".join(listed)
+        data[f"VC_{_variable(spec)}_NUM"] = str(spec.replicas)
+    return data
+
+
+def plugin_objects(job: Job, metadata: Metadata) -> list[Body]:
+    """The ConfigMap and NetworkPolicy of the svc plugin."""
+    return [_BODIES[kind](job, metadata(job, name, names.job_labels(job))) for kind, name in plugin_object_names(job)]
+
+
+def plugin_object_names(job: Job) -> tuple[tuple[str, str], ...]:
+    """(kind, name) of ``plugin_objects``."""
+    if not job.plugins.svc:
+        return ()
+    policy = (("NetworkPolicy", job.key.name),) if job.plugins.network_policy else ()
+    return (("ConfigMap", _config_map_name(job)), *policy)
+
+
+def _config_map(job: Job, metadata: Body) -> Body:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": host_file_data(job)}
+
+
+def _network_policy(job: Job, metadata: Body) -> Body:
+    own = {"matchLabels": {names.JOB_UID: job.uid}}
+    spec = {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+
+
+_BODIES: Final[Mapping[str, Callable[[Job, Body], Body]]] = {
+    "ConfigMap": _config_map,
+    "NetworkPolicy": _network_policy,
+}
+
+
+def apply_plugins(job: Job, replica: ReplicaId, body: Body) -> None:
+    """Edit a pod spec as the job's plugins do."""
+    if job.plugins.env:
+        index = [{"name": name, "value": str(replica.index)} for name in _INDEX_VARIABLES]
+        _each_container(body, "env", index, init=True)
+    if job.plugins.svc:
+        volume = _config_map_name(job)
+        body["volumes"] = [*(body.get("volumes") or []), {"name": volume, "configMap": {"name": volume}}]
+        _each_container(body, "volumeMounts", [{"name": volume, "mountPath": _MOUNT_PATH}], init=True)
+        if job.plugins.hosts_env:
+            _each_container(body, "env", _host_variables(job), init=True)
+    for number, volume_ in enumerate(job.volumes):
+        _claim(body, f"{job.key.name}-volume-{number}", volume_)
+
+
+def _host_variables(job: Job) -> list[Body]:
+    keys = (key for spec in job.replica_specs for key in (f"VC_{_variable(spec)}_HOSTS", f"VC_{_variable(spec)}_NUM"))
+    source = _config_map_name(job)
+    return [{"name": key, "valueFrom": {"configMapKeyRef": {"name": source, "key": key}}} for key in keys]
+
+
+def _claim(body: Body, name: str, volume: Mapping[str, Any]) -> None:
+    claim = {"name": name, "persistentVolumeClaim": {"claimName": volume["volumeClaimName"]}}
+    body["volumes"] = [*(body.get("volumes") or []), claim]
+    _each_container(body, "volumeMounts", [{"name": name, "mountPath": volume["mountPath"]}])
+
+
+def _each_container(body: Body, field: str, items: list[Body], *, init: bool = False) -> None:
+    kinds = ("containers", "initContainers") if init else ("containers",)
+    for container in (c for kind in kinds for c in body.get(kind) or ()):
+        container[field] = [*(container.get(field) or []), *items]

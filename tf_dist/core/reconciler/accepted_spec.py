@@ -1,0 +1,149 @@
+"""The last accepted spec of a job, kept in its status: an edit that is invalid leaves it in force.
+
+It is written with the first status, before any pod exists, and anew with every spec that is accepted after. So an edit
+that was made while no driver ran, or that only a newer release can read, takes nothing from what runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import mapping, value_at
+from tf_dist.core.api.job import Document, Job
+from tf_dist.core.api.status import AcceptedSpec, RefusedSpec, Status
+from tf_dist.core.dialects import as_written, parse, read
+from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION, SUSPEND_ANNOTATION
+from tf_dist.errors import InvalidJob
+
+# Beside the spec these say what a job is. Others of ours are commands and marks, which hold as they are now.
+_KEYS: Final = frozenset(
+    {
+        names.MIN_WORKERS,
+        names.MAX_WORKERS,
+        names.TOPOLOGY,
+        names.TOPOLOGY_REQUIRED,
+        names.MAX_DISRUPTIONS,
+        names.RECOVERY_TIMEOUT,
+        names.EXPECTED_DURATION,
+        names.GANG_SCHEDULER,
+        names.QUEUE,
+        names.WORKDIR,
+        SERVICES_ANNOTATION,
+    }
+)
+_PREFIXES: Final = ("volcano.sh/", "scheduling.volcano.sh/", "kueue.x-k8s.io/")
+# Characters of compressed data that a status may carry for this, and of the JSON that they may stand for.
+_MOST_DATA: Final = 65_536
+_MOST_TEXT: Final = 2_000_000
+_MOST_MESSAGE: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSpec:
+    """What a stored job means: the job in force (None: there is none), its spec, and the present one if refused."""
+
+    job: Job | None
+    accepted: AcceptedSpec | None = None
+    refused: RefusedSpec | None = None
+    problem: InvalidJob | None = None
+
+
+def read_stored_spec(stored: Document, status: Status) -> StoredSpec:
+    """The job that ``stored`` means, or the one that was accepted last, as ``status`` remembers it."""
+    said = _source(stored)
+    digest, generation = _digest(said), _generation(stored)
+    try:
+        job = read(stored)
+    except InvalidJob as first:
+        problem = all_problems(stored, first)
+        message = "; ".join(map(str, problem.problems))[:_MOST_MESSAGE]
+        refused = RefusedSpec(generation=generation, digest=digest, message=message)
+        return StoredSpec(job=_in_force(stored, status), accepted=status.accepted, refused=refused, problem=problem)
+    before = status.accepted
+    if before is not None and before.digest == digest:
+        return StoredSpec(job=job, accepted=replace(before, generation=generation))
+    return StoredSpec(job=job, accepted=AcceptedSpec(generation=generation, digest=digest, data=_packed(said)))
+
+
+def _generation(stored: Document) -> int:
+    generation = value_at(stored, "metadata", "generation")
+    return generation if type(generation) is int else 0
+
+
+def all_problems(stored: Document, first: InvalidJob) -> InvalidJob:
+    """All problems of a document that cannot be read: the strict parser does not stop at the first."""
+    try:
+        parse(as_written(stored))
+    except InvalidJob as every:
+        return every
+    return first
+
+
+def _source(stored: Document) -> str:
+    """All that a job is read from, in one form."""
+    metadata = mapping(stored.get("metadata"))
+    parts = {key: _of_spec(metadata.get(key)) for key in ("annotations", "labels")}
+    return json.dumps({"spec": stored.get("spec"), **parts}, sort_keys=True, separators=(",", ":"))
+
+
+def _of_spec(pairs: object) -> dict[str, str]:
+    return {key: value for key, value in mapping(pairs).items() if _is_of_spec(key)}
+
+
+def _is_of_spec(key: object) -> bool:
+    return isinstance(key, str) and (key in _KEYS or key.startswith(_PREFIXES))
+
+
+def _digest(said: str) -> str:
+    return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+def _packed(said: str) -> str:
+    """Compressed as text; "" if that is too much to keep."""
+    if len(said) > _MOST_TEXT:
+        return ""
+    data = base64.b64encode(zlib.compress(said.encode(), 9)).decode()
+    return data if len(data) <= _MOST_DATA else ""
+
+
+def _unpacked(data: str) -> Mapping[str, Any]:
+    """What ``_packed`` was given; empty for anything else, however it came there."""
+    if len(data) > _MOST_DATA:
+        return {}
+    try:
+        packed = base64.b64decode(data, validate=True)
+        text = zlib.decompressobj().decompress(packed, _MOST_TEXT)
+        return mapping(json.loads(text))
+    except (binascii.Error, zlib.error, ValueError, RecursionError):
+        return {}
+
+
+def _in_force(stored: Document, status: Status) -> Job | None:
+    """The job that was accepted last; None where there was none, or it was not kept, or can be read no more.
+
+    Commands are no part of a spec: a job is suspended even if the rest of the edit cannot be read.
+    """
+    kept = _unpacked(status.accepted.data) if status.accepted is not None else {}
+    if not kept:
+        return None
+    metadata = mapping(stored.get("metadata"))
+    present = {key: mapping(metadata.get(key)) for key in ("annotations", "labels")}
+    merged = {
+        key: {name: value for name, value in pairs.items() if isinstance(value, str) and not _is_of_spec(name)}
+        | dict(mapping(kept.get(key)))
+        for key, pairs in present.items()
+    }
+    if value_at(stored, "spec", "runPolicy", "suspend") is True:
+        merged["annotations"] |= {SUSPEND_ANNOTATION: "true"}
+    try:
+        return read({**stored, "metadata": {**metadata, **merged}, "spec": kept.get("spec")})
+    except InvalidJob:
+        return None

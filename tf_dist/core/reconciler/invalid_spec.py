@@ -1,0 +1,76 @@
+"""What becomes of a job whose present spec is invalid: what runs goes on, what never ran waits.
+
+It got into the cluster past the checks (``kubectl apply`` on a cluster without them), so its status is where its owner
+will look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tf_dist.core.api.context import EmitEvent, Plan, WriteStatus
+from tf_dist.core.api.fieldpath import list_items, mapping
+from tf_dist.core.api.job import Document
+from tf_dist.core.api.status import INVALID_SPEC, AcceptedSpec, RefusedSpec, Status, display_phase
+from tf_dist.core.api.status_codec import FIELD, dump_status, stored_status
+from tf_dist.core.api.timestamps import format_time, round_time
+from tf_dist.core.reconciler.status_writer import SPEC_ACCEPTED, spec_condition
+
+
+def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: RefusedSpec | None) -> Status:
+    """The memory with what was read; without ``accepted`` it is as it was. A job that is over keeps what it has."""
+    if status.finished or (accepted is None and refused is None):
+        return status
+    # The words of a refusal stand as long as the spec does: drivers of two releases would exchange them for ever.
+    same = status.refused is not None and status.refused == refused
+    following = replace(status, accepted=accepted or status.accepted, refused=status.refused if same else refused)
+    before = status.accepted
+    if accepted is None or before is None or accepted.digest == before.digest or status.admission is not None:
+        return following
+    # Another spec may not be what the cluster refused: it waits for no pause.
+    return replace(following, requeues=0, not_before=0.0)
+
+
+def spec_events(before: Status, after: Status) -> Iterator[EmitEvent]:
+    """The event about a spec that is refused, once for each, and about one that is accepted again."""
+    if after.refusal and after.refused != before.refused:
+        yield EmitEvent("Warning", INVALID_SPEC, after.refusal)
+    elif before.refusal and after.refused is None:
+        yield EmitEvent("Normal", SPEC_ACCEPTED, "the spec is accepted again")
+
+
+def plan_for_invalid_spec(document: Document, before: Status, refused: RefusedSpec, now: float) -> Plan:
+    """The plan for a job of which there is no spec to go by: it says so, and its pods are left as they are.
+
+    No driver is named in it: one of another release may be able to read it.
+    """
+    if before.finished or "deletionTimestamp" in mapping(document.get("metadata")):
+        return Plan(before)
+    now = round_time(now)
+    after = with_accepted_spec(replace(before, since=now if before.since is None else before.since), None, refused)
+    if after == before:
+        return Plan(before)
+    after = replace(after, reported=now)
+    return Plan(after, (WriteStatus(_held(document, after, now)), *spec_events(before, after)))
+
+
+def _held(document: Document, status: Status, now: float) -> dict[str, Any]:
+    stored, spec = stored_status(document), mapping(document.get("spec"))
+    shown = mapping(stored.get(FIELD))
+    kept = {key: shown.get(key, "") for key in ("ready", "selector")}
+    memory = {**dump_status(status), **kept, "state": display_phase(status), "why": status.why}
+    return {**stored, **_shown(document.get("kind"), spec, stored, status, now), FIELD: memory}
+
+
+def _shown(kind: object, spec: Document, stored: Document, status: Status, now: float) -> dict[str, Any]:
+    if kind == "Job":
+        fresh = {"phase": status.phase.value, "lastTransitionTime": format_time(now)}
+        return {"state": {**fresh, **mapping(stored.get("state")), "reason": status.why, "message": status.told}}
+    if isinstance(spec.get("replicaSpecs"), list):
+        return {"phase": "Creating", "state": "Running", "replicaStatuses": [], **stored, "reason": status.told}
+    listed = [dict(one) for one in list_items(stored.get("conditions")) if isinstance(one, Mapping)]
+    before = next((one for one in listed if one.get("type") == SPEC_ACCEPTED), None)
+    others = [one for one in listed if one.get("type") != SPEC_ACCEPTED]
+    return {"replicaStatuses": {}, **stored, "conditions": [*spec_condition(status, before, now), *others]}

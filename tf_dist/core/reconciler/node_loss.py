@@ -1,0 +1,279 @@
+"""Node loss: which pods are lost with their node, and how a gang recovers: smaller, or requeued.
+
+A cluster's taint manager deletes them at that time; where there is none, or it is late, the job does not wait for it.
+
+As Kueue's ``waitForPodsReady.recoveryTimeout``. A gang that keeps half a place runs nothing, and two of them can keep
+each other from running for ever. What can run with fewer replicas does; else all its pods stop, and it waits again
+with its old age. Neither costs a restart.
+
+A pod on a node that does not answer may still run, and an old and a new attempt never overlap: nothing of the job
+starts before Kubernetes itself has confirmed that such a pod is gone (its node came back, was deleted, or is tainted
+``node.kubernetes.io/out-of-service``). Until then the job says for which pod and node it waits, and holds no place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from tf_dist.core.api.assignment import (
+    placement_within,
+    replica_bounds,
+    replica_change_text,
+    replica_counts,
+    resize_restarts,
+)
+from tf_dist.core.api.context import Observed, ReconcileContext
+from tf_dist.core.api.fieldpath import mappings, number
+from tf_dist.core.api.job import Job, ReplicaId
+from tf_dist.core.api.pod_events import PodClassification, join_names
+from tf_dist.core.api.pods import NODE_LOST, Disruption, PodView, UnreadyNode
+from tf_dist.core.api.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Status
+from tf_dist.core.api.timestamps import format_time, round_time
+from tf_dist.core.integrations.dispatch import integration_of
+from tf_dist.core.reconciler import sync
+from tf_dist.core.reconciler.requeue import requeue, with_size
+from tf_dist.core.reconciler.sync import AttemptBarrier, backoff_until
+
+_TAINTS: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+# What an API server adds to pods that say nothing (DefaultTolerationSeconds).
+_TOLERATED: Final = 300.0
+# Seconds that a taint manager has to do it itself.
+_LATER: Final = 10.0
+
+
+def mark_lost_pods(job: Job, observed: Observed) -> tuple[PodView, ...]:
+    """The pods, those marked that are lost with their node by now."""
+    if not observed.unready:
+        return observed.pods
+    return tuple(_marked(job, observed, pod) for pod in observed.pods)
+
+
+def node_loss_times(job: Job, observed: Observed) -> Iterator[float]:
+    """When pods will be lost, if their nodes do not come back."""
+    for pod in observed.pods if observed.unready else ():
+        due = _lost_at(job, observed, pod)
+        if due is not None:
+            yield due
+
+
+def _marked(job: Job, observed: Observed, pod: PodView) -> PodView:
+    due = _lost_at(job, observed, pod)
+    if due is None or observed.now < due:
+        return pod
+    since = observed.unready[pod.node].since
+    said = f"not ready since {format_time(since)}" if since is not None else ""
+    return replace(pod, node_lost=True, disruption=Disruption(NODE_LOST, said, pod.node))
+
+
+def _lost_at(job: Job, observed: Observed, pod: PodView) -> float | None:
+    node, spec = observed.unready.get(pod.node), job.spec(pod.replica.type)
+    if node is None or node.since is None or spec is None or pod.finished or pod.deleting or pod.node_lost:
+        return None
+    tolerated = _tolerated((spec.template.get("spec") or {}).get("tolerations"))
+    return None if tolerated is None else round_time(node.since + tolerated + _LATER)
+
+
+def _tolerated(tolerations: object) -> float | None:
+    """Seconds that a pod stays on a node which is not ready; None: for ever."""
+    found = [one for one in mappings(tolerations) if _speaks_of_it(one)]
+    if not found:
+        return _TOLERATED
+    limits = [seconds for one in found if (seconds := number(one.get("tolerationSeconds"))) is not None]
+    return float(max(0, min(limits))) if limits else None
+
+
+def _speaks_of_it(toleration: Mapping[str, Any]) -> bool:
+    key, effect = toleration.get("key"), toleration.get("effect")
+    every = not key and toleration.get("operator") == "Exists"
+    return (every or key in _TAINTS) and effect in (None, "", "NoExecute")
+
+
+DEFAULT_RECOVERY_TIMEOUT: Final = 300.0
+WAITS_FOR_NODE: Final = "WaitingForLostNode"
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+# A look that comes so many seconds after it was due says that the clock was set ahead, or that no driver was there.
+_LATE: Final = 60.0
+# Seconds that a kubelet needs to clear away what has had its grace period.
+_CLEARING: Final = 30.0
+
+
+def recovery_timeout(job: Job, observed: Observed) -> float:
+    """Seconds that a gang may be without a part of its pods' nodes: as the job says, else its queue."""
+    return job.scheduling.recovery_timeout or observed.recovery_timeout or DEFAULT_RECOVERY_TIMEOUT
+
+
+# What is missing
+
+
+def pod_overdue_at(pod: PodView) -> float | None:
+    """When a pod that was told to stop should surely have stopped; None for one that was not told."""
+    return None if pod.stops_at is None else round_time(pod.stops_at + _CLEARING)
+
+
+def overdue_pods(facts: PodClassification, now: float) -> tuple[PodView, ...]:
+    """Pods of older attempts that should have stopped by now, and may still run."""
+    return tuple(pod for pod in facts.stale if (due := pod_overdue_at(pod)) is not None and due <= now)
+
+
+def _lacking(job: Job, status: Status, facts: PodClassification, now: float) -> Iterator[ReplicaId]:
+    """The replicas that wait for a node, or for a pod that does not go.
+
+    A pause, a dependency and a grace period that runs are no reasons to give a place back. Of a gang that has never
+    been complete, ``requeue.release`` looks at those that wait for a node.
+    """
+    late = overdue_pods(facts, now)
+    blocked = AttemptBarrier.of(status, replace(facts, stale=late))
+    stopping = AttemptBarrier.of(status, facts)
+    complete = status.admission is not None and status.admission.complete is not None
+    for spec in job.replica_specs:
+        ready = sync.dependencies_met(job, spec, facts)
+        for replica in (ReplicaId(spec.type, index) for index in range(spec.replicas)):
+            pod = facts.current.get(replica)
+            if replica in facts.succeeded or backoff_until(status, replica) > now:
+                continue
+            if pod is not None:
+                waits = complete and not pod.has_node and not pod.deleting
+            else:
+                waits = blocked.blocks(replica) or (complete and ready and not stopping.blocks(replica))
+            if waits:
+                yield replica
+
+
+def track_completeness(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Status:
+    """The memory with since when the gang is not whole (again), and with the pods that keep it from starting."""
+    place, now = status.admission, observed.now
+    if status.phase not in LIVE or integration_of(job, status) is not None:
+        return status if not status.unconfirmed else replace(status, unconfirmed="")
+    if place is None:
+        late = sorted(overdue_pods(facts, now), key=lambda pod: pod.name)
+        return replace(status, unconfirmed=join_names([f"{pod.name} on {pod.node or 'no node'}" for pod in late]))
+    lacks = next(_lacking(job, status, facts, now), None) is not None
+    since = (_since(job, place, observed) or now) if lacks else None
+    return replace(status, unconfirmed="", admission=replace(place, incomplete=since))
+
+
+def recovery_due_at(job: Job, status: Status, observed: Observed) -> float | None:
+    """When the gang stops waiting for what it lacks, if nothing changes; None if it lacks nothing."""
+    since = _since(job, status.admission, observed) if status.admission is not None else None
+    return None if since is None else round_time(since + recovery_timeout(job, observed))
+
+
+def _since(job: Job, place: Admission, observed: Observed) -> float | None:
+    """From when on the time counts in which the gang lacks something; None: it lacks nothing.
+
+    Time in which nobody looked does not count: nobody could have made the pods that nodes were there for.
+    """
+    since = place.incomplete
+    late = since is not None and observed.now > since + recovery_timeout(job, observed) + _LATE
+    return observed.now if late else since
+
+
+def recovery_times(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Iterator[float]:
+    """When time alone may change what is decided here."""
+    due = recovery_due_at(job, status, observed)
+    if due is not None:
+        yield due
+    yield from (due for pod in facts.stale if (due := pod_overdue_at(pod)) is not None)
+
+
+# What follows
+
+
+def recover_from_node_loss(s: ReconcileContext) -> Status | None:
+    """The gang has lacked nodes for too long: it goes on with fewer replicas, or gives its place back."""
+    due = recovery_due_at(s.job, s.status, s.observed)
+    if not s.live or due is None or s.now < due:
+        return None
+    lacking = list(_lacking(s.job, s.status, s.facts, s.now))
+    if not lacking:
+        return None
+    limit = recovery_timeout(s.job, s.observed)
+    what = f"{_lacks_text(s, lacking)} for {limit:g} s"
+    return _smaller(s, lacking, what) or _given_back(s, lacking, what)
+
+
+def _given_back(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status:
+    message = f"{what}; the gang gave its place back and waits for another one"
+    if late := overdue_pods(s.facts, s.now):
+        message = f"{what}; the gang gave its place back; it {_waits_text(s, late)}"
+    node = _node(s, lacking[0])
+    failure = Failure(event=RECOVERY_TIMEOUT, replica=str(lacking[0]), message=message, at=s.now, node=node)
+    restarts = {**s.status.restarts, RECOVERY_TIMEOUT: s.status.restarts.get(RECOVERY_TIMEOUT, 0) + 1}
+    return requeue(s, RECOVERY_TIMEOUT, message, restarts=restarts, failure=failure)
+
+
+def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status | None:
+    """With as many replicas as have their nodes, where the gang may run with so few."""
+    place = s.status.admission
+    if place is None:
+        return None
+    before, missing = {**replica_counts(s.job), **place.sizes}, Counter(replica.type for replica in lacking)
+    # A replica whose old pod may still run cannot be started: who stays has a lower index.
+    late = overdue_pods(s.facts, s.now)
+    first = {pod.replica.type: pod.replica.index for pod in sorted(late, key=lambda pod: -pod.replica.index)}
+    after = {type_: min(count - missing[type_], first.get(type_, count)) for type_, count in before.items()}
+    least = {type_: low for type_, (low, _) in replica_bounds(s.asked).items()}
+    if after == before or any(after[type_] < least.get(type_, 0) for type_ in after):
+        return None
+    if late and resize_restarts(s.asked, before, after):
+        return None
+    nodes: dict[str, Counter[str]] = {}
+    for replica, pod in s.facts.current.items():
+        if pod.node and not pod.deleting:
+            nodes.setdefault(replica.type, Counter())[pod.node] += 1
+    placement = {type_: dict(counts) for type_, counts in nodes.items()}
+    where = placement_within(s.asked, placement, after) if place.placement else place.placement
+    smaller = replace(place, sizes=after, placement=where, resized=s.now, incomplete=None)
+    return with_size(
+        s, smaller, before, f"{what}; {replica_change_text(s.asked, before, after)}, which it may run with"
+    )
+
+
+def wait_for_lost_nodes(s: ReconcileContext) -> Status | None:
+    """A job without a place whose old pods may still run says so, and asks for no place until they are gone."""
+    late = overdue_pods(s.facts, s.now)
+    if not s.live or s.status.admission is not None or not late or integration_of(s.job, s.status) is not None:
+        return None
+    text = _waits_text(s, late)
+    return None if text in s.status.message else replace(s.status, reason=WAITS_FOR_NODE, message=text)
+
+
+def _waits_text(s: ReconcileContext, late: tuple[PodView, ...]) -> str:
+    pods = sorted(late, key=lambda pod: pod.name)
+    named = join_names([f"{pod.name} on node {pod.node}" for pod in pods])
+    text = f"waits for pod {named}, which should have stopped at {format_time(min(map(_stopped_at, pods)))} and may "
+    text += f"still run{_node_text(s.observed.unready.get(pods[0].node))}"
+    return f"{text}; delete the node or taint it {OUT_OF_SERVICE} once it is surely down"
+
+
+def _stopped_at(pod: PodView) -> float:
+    return pod.stops_at or 0.0
+
+
+def _node_text(node: UnreadyNode | None) -> str:
+    if node is None:
+        return ""
+    if node.gone:
+        return " (the node is gone)"
+    return " (the node has not been ready" + (f" since {format_time(node.since)})" if node.since is not None else ")")
+
+
+def _lacks_text(s: ReconcileContext, lacking: list[ReplicaId]) -> str:
+    words = next(
+        (pod.unschedulable for replica in lacking if (pod := s.facts.current.get(replica)) and pod.unschedulable), ""
+    )
+    late = [f"{pod.name} on {pod.node}" for pod in overdue_pods(s.facts, s.now)]
+    text = f"{join_names(lacking)} {'have' if len(lacking) > 1 else 'has'} had no node"
+    if words:
+        return f"{text} ({words})"
+    return f"{text} (its pod {join_names(late)} does not stop)" if late else text
+
+
+def _node(s: ReconcileContext, replica: ReplicaId) -> str:
+    """Where a replica was, as far as the status says."""
+    late = next((pod.node for pod in overdue_pods(s.facts, s.now) if pod.replica == replica), "")
+    failure = s.status.failure
+    return late or (failure.node if failure is not None and failure.replica == str(replica) else "")

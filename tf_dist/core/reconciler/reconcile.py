@@ -1,0 +1,244 @@
+"""``reconcile``: the one function that decides about a job.
+
+A moment that has passed cannot lie in the future, and a pause is never longer than it would be if it began now. So a
+driver whose clock was an hour ahead, or one that was set back by an hour since, costs a job one write and no waiting.
+
+Level-triggered: it looks at what is there, not at what changed. It first moves the job's memory on
+(``apply_transitions``), then derives what to do from that memory alone (``sync_job``), and says when to look again.
+Called again with what its actions lead to it does nothing; interrupted anywhere, it goes on from the status that was
+written.
+
+Not every change of the memory is worth a write of its own: how many pods are ready changes with every pod. Such quiet
+changes are gathered, while the caller keeps them in ``Observed.remembered``; lost in a crash, they are seen again in
+the pods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final, overload
+
+from tf_dist.core.api.assignment import UNREADABLE, granted_job
+from tf_dist.core.api.context import Action, DeleteJob, EmitEvent, Observed, Plan, WriteStatus
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.lifecycle_policy import next_policy_timeout
+from tf_dist.core.api.pod_events import PodClassification
+from tf_dist.core.api.status import (
+    LIVE,
+    PREEMPTED,
+    RECOVERY_TIMEOUT,
+    RESIZED,
+    RUNNING,
+    Admission,
+    Phase,
+    RestartBackoff,
+    Status,
+)
+from tf_dist.core.api.status_codec import ADOPTED, load_status
+from tf_dist.core.api.timestamps import round_time
+from tf_dist.core.integrations.dispatch import retry_at, with_default_scheduler, with_verdict
+from tf_dist.core.reconciler import node_loss
+from tf_dist.core.reconciler.invalid_spec import spec_events, with_accepted_spec
+from tf_dist.core.reconciler.node_loss import WAITS_FOR_NODE
+from tf_dist.core.reconciler.requeue import (
+    NODE_EXCLUDED_FOR,
+    PODS_REJECTED,
+    SCHEDULE_TIMEOUT,
+    requeue_backoff,
+    requeue_unplaced_at,
+    unpin_at,
+)
+from tf_dist.core.reconciler.status_writer import build_status
+from tf_dist.core.reconciler.sync import backoff_until, sync_job
+from tf_dist.core.reconciler.transitions import active_deadline_at, apply_transitions
+
+# Seconds by which clocks of one cluster may differ: less than this is not worth a write of every job at a fail-over.
+CLOCK_SKEW_TOLERANCE: Final = 5.0
+
+
+def is_in_future(moment: float, now: float) -> bool:
+    """Whether something that has happened is said to have happened later than ``now``."""
+    return moment > now + CLOCK_SKEW_TOLERANCE
+
+
+def without_clock_skew(job: Job, status: Status, now: float) -> Status:
+    """``status`` with its times bounded; the same object when none of them is ahead."""
+    pause = requeue_backoff(job.uid, max(1, status.requeues))
+    bounded = replace(
+        status,
+        since=_past(status.since, now),
+        created=_past(status.created, now),
+        start_time=_past(status.start_time, now),
+        completion_time=_past(status.completion_time, now),
+        admission=_admission(status.admission, now),
+        failure=status.failure and replace(status.failure, at=_past(status.failure.at, now)),
+        backoffs={key: _pause(job, pause, now) for key, pause in status.backoffs.items()},
+        not_before=_within(status.not_before, pause, now),
+        refused_nodes={node: _within(at, pause + NODE_EXCLUDED_FOR, now) for node, at in status.refused_nodes.items()},
+    )
+    return status if bounded == status else bounded
+
+
+@overload
+def _past(moment: float, now: float) -> float: ...
+@overload
+def _past(moment: float | None, now: float) -> float | None: ...
+def _past(moment: float | None, now: float) -> float | None:
+    return now if moment is not None and is_in_future(moment, now) else moment
+
+
+def _within(until: float, longest: float, now: float) -> float:
+    return round_time(now + longest) if until > now + longest + CLOCK_SKEW_TOLERANCE else until
+
+
+def _pause(job: Job, pause: RestartBackoff, now: float) -> RestartBackoff:
+    return replace(pause, until=_within(pause.until, job.run_policy.backoff.delay(pause.count), now))
+
+
+def _admission(place: Admission | None, now: float) -> Admission | None:
+    if place is None:
+        return None
+    return replace(
+        place,
+        at=_past(place.at, now),
+        resized=_past(place.resized, now),
+        complete=_past(place.complete, now),
+        incomplete=_past(place.incomplete, now),
+    )
+
+
+_WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED})
+_SETBACKS: Final = frozenset({PREEMPTED, SCHEDULE_TIMEOUT, PODS_REJECTED, RECOVERY_TIMEOUT, WAITS_FOR_NODE, UNREADABLE})
+
+
+_EXPECTED: Final = frozenset({"JobCreated", "PodsPending", RUNNING})
+_STARTED_AT_ONCE: Final = frozenset({"", "JobCreated", "Resumed"})
+
+# Seconds from one write of a status to the next, when only numbers differ, and when replicas are done besides.
+STATUS_WRITE_INTERVAL: Final = 10.0
+COMPLETION_WRITE_INTERVAL: Final = 1.0
+
+
+def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Plan:
+    """What to do about ``job`` now. ``status`` spares parsing ``observed.stored_status`` again."""
+    stored = load_status(observed.stored_status) if status is None else status
+    if observed.deleting or job.managed_elsewhere:
+        return Plan(stored)
+    before = without_clock_skew(job, observed.remembered or stored, observed.now)
+    if _expired(job, before, observed.now):
+        return Plan(before, (DeleteJob(),))
+    if before.finished and before.reason == ADOPTED:
+        return Plan(before, wake_at=_expires_at(job, before))
+    driven = _with_last_error(
+        with_default_scheduler(job, _with_driver(before, observed.driver), observed.gang), observed.last_error
+    )
+    driven = with_accepted_spec(driven, observed.accepted, observed.refused)
+    observed = with_verdict(job, driven, observed)
+    after, facts = apply_transitions(job, driven, observed)
+    job = granted_job(job, after)
+    actions: list[Action] = []
+    report_at = _status_write_at(stored, after, observed.now)
+    if report_at is not None and report_at <= observed.now:
+        after = replace(after, reported=observed.now)
+        report_at = None
+        actions.append(WriteStatus(build_status(job, after, observed.stored_status, observed.now)))
+    actions += sync_job(job, after, facts, observed)
+    if _deserves_event(before, after):
+        grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason != RESIZED)
+        actions.append(EmitEvent("Warning" if grave else "Normal", after.reason, after.message))
+    actions += spec_events(before, after)
+    if _expired(job, after, observed.now):
+        return Plan(after, (*actions, DeleteJob()))
+    return Plan(after, tuple(actions), _earliest(_wake_at(job, after, facts, observed), report_at))
+
+
+def _deserves_event(before: Status, after: Status) -> bool:
+    """Whether people are told by an event: what one expects of a job, its conditions say."""
+    if _event_key(after) == _event_key(before) or after.reason in _EXPECTED:
+        return False
+    return after.reason != "Admitted" or before.reason not in _STARTED_AT_ONCE
+
+
+def _event_key(status: Status) -> tuple[object, ...]:
+    """What people are told once; each change of size is news, though the reason is the same."""
+    return status.reason, status.attempts, status.message if status.reason == RESIZED else ""
+
+
+def _with_driver(status: Status, driver: str) -> Status:
+    """A job that lives names its driver, so that another one leaves it alone."""
+    if not driver or status.finished or status.driver == driver:
+        return status
+    return replace(status, driver=driver)
+
+
+def _with_last_error(status: Status, last_error: str | None) -> Status:
+    return status if last_error in (None, status.last_error) else replace(status, last_error=last_error)
+
+
+def _status_write_at(stored: Status, after: Status, now: float) -> float | None:
+    """When ``after`` has to be written (0: at once; None: it is what is stored)."""
+    if after == stored:
+        return None
+    numbers = replace(
+        stored,
+        message=after.message if stored.reason == after.reason == RUNNING else stored.message,
+        counts=after.counts,
+        seen=after.seen,
+        container_restarts=after.container_restarts,
+        # Its words may differ each time, and a status that is written is seen, which is a reason for another pass.
+        last_error=after.last_error if stored.last_error and after.last_error else stored.last_error,
+        reported=after.reported,
+        **_completed(stored, after),
+    )
+    reported = stored.reported
+    if reported is None or is_in_future(reported, now) or after != replace(numbers, succeeded=after.succeeded):
+        return 0.0
+    return round_time(reported + (STATUS_WRITE_INTERVAL if after == numbers else COMPLETION_WRITE_INTERVAL))
+
+
+def _completed(stored: Status, after: Status) -> dict[str, Any]:
+    """Whether all pods have their nodes is seen again in the pods, as numbers are."""
+    place = stored.admission
+    if place is None or after.admission is None:
+        return {}
+    kept = replace(place, complete=after.admission.complete or place.complete, incomplete=after.admission.incomplete)
+    if after.admission.complete is None:
+        return {"admission": kept}
+    return {"admission": kept, "requeues": after.requeues, "not_before": after.not_before}
+
+
+def _earliest(*times: float | None) -> float | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+def _expires_at(job: Job, status: Status) -> float | None:
+    if not status.finished or job.run_policy.ttl is None or status.completion_time is None:
+        return None
+    return round_time(status.completion_time + job.run_policy.ttl)
+
+
+def _expired(job: Job, status: Status, now: float) -> bool:
+    at = _expires_at(job, status)
+    return at is not None and at <= now
+
+
+def _wake_at(job: Job, status: Status, facts: PodClassification, observed: Observed) -> float | None:
+    """The earliest moment at which time alone changes the answer."""
+    look_again = retry_at(job, status, observed)
+    if status.phase not in LIVE:
+        return _earliest(_expires_at(job, status), look_again)
+    times = [
+        look_again,
+        active_deadline_at(job, status),
+        requeue_unplaced_at(job, status, facts),
+        unpin_at(job, status, facts),
+    ]
+    times += [*node_loss.recovery_times(job, status, facts, observed), *node_loss.node_loss_times(job, observed)]
+    if status.admission is None:
+        times += [status.not_before, *status.refused_nodes.values()]
+    if any(counts.pending or counts.failed for counts in facts.counts.values()):
+        times.append(next_policy_timeout(job, status, facts, observed.now))
+    if status.backoffs:
+        times += [backoff_until(status, replica) for replica in job.replicas if replica not in facts.current]
+    later = [time for time in times if time is not None and time > observed.now]
+    return min(later) if later else None

@@ -1,0 +1,322 @@
+"""Transitions of an admitted gang: it is resized, unpinned from refused nodes, or requeued.
+
+Whoever leaves are the highest indexes; that is no failure. Where those who stay cannot go on beside another number of
+replicas (``sizes.must_restart``), all start again, at no cost to the budget.
+
+Admission cannot know all that a scheduler looks at (volumes of a zone, taints that others set, the anti-affinity of
+others' pods). What it chose is required at first, so that gangs do not take each other's places; a pod that is refused
+there is made anew and may go to any node. Its part of the place counts as taken somewhere until the pod is bound, and
+then where it is. The node is remembered, so that admission leaves it out for a while.
+
+Its pods are all stale then, and go. That costs no restart: the job did nothing wrong. Replicas that are done stay done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import (
+    NodeCounts,
+    Preempt,
+    ReplicaCounts,
+    Resize,
+    assign_nodes,
+    placement_within,
+    replica_change_text,
+    replica_counts,
+    resize_restarts,
+)
+from tf_dist.core.api.context import ReconcileContext
+from tf_dist.core.api.job import Action, Event, Job, ReplicaId
+from tf_dist.core.api.lifecycle_policy import SEVERITY, decide_action
+from tf_dist.core.api.names import short_hash
+from tf_dist.core.api.pod_events import PodClassification, PodEvent, join_names
+from tf_dist.core.api.pods import PodView
+from tf_dist.core.api.status import PREEMPTED, RESIZED, Admission, Failure, Phase, Status
+from tf_dist.core.api.timestamps import format_time, round_time
+from tf_dist.core.integrations.dispatch import integration_of
+from tf_dist.core.reconciler import restarts
+
+
+def resize(s: ReconcileContext) -> Status | None:
+    """Take another size, or another distribution over the nodes, into the memory; pods follow from that."""
+    admission = s.status.admission
+    if not s.live or admission is None:
+        return None
+    verdict = s.observed.verdict
+    if isinstance(verdict, Resize):
+        wanted, placement, why = {**admission.sizes, **verdict.sizes}, verdict.placement, verdict.message
+    elif admission.sizes:
+        wanted, placement, why = dict(admission.sizes), admission.placement, ""
+    else:
+        return None
+    after = {spec.type: min(wanted.get(spec.type, spec.replicas), spec.most) for spec in s.asked.replica_specs}
+    before = {**replica_counts(s.job), **admission.sizes}
+    changed = any(before.get(type_) != count for type_, count in after.items())
+    at = s.now if changed else admission.resized
+    place = replace(admission, sizes=after, placement=placement_within(s.asked, placement, after), resized=at)
+    if not changed:
+        return None if place == admission else replace(s.status, admission=place)
+    return with_size(s, place, before, why or f"{replica_change_text(s.asked, before, after)}, as the job asks for now")
+
+
+def with_size(s: ReconcileContext, place: Admission, before: ReplicaCounts, message: str) -> Status:
+    """The memory with this place, of other sizes than ``before``."""
+    after = place.sizes
+    leaving = [replica for replica in s.facts.current if replica.index >= after.get(replica.type, 0)]
+    if not s.facts.current or not resize_restarts(s.asked, before, after):
+        status = restarts.keep_container_restarts(s.status, leaving, s.facts)
+        return replace(status, admission=place, reason=RESIZED, message=message)
+    status = restarts.keep_container_restarts(s.status, s.facts.current, s.facts)
+    spent = {**status.restarts, RESIZED: status.restarts.get(RESIZED, 0) + 1}
+    anew = replace(
+        status,
+        admission=place,
+        attempts=status.attempts.next_job(),
+        seen=frozenset(),
+        backoffs={},
+        restarts=spent,
+    )
+    message += "; all replicas start again, because TF_CONFIG names every one of them"
+    return anew.to(Phase.RESTARTING, s.now, RESIZED, message)
+
+
+UNPINNED: Final = "Unpinned"
+# Seconds that the cluster's scheduler has to find room on the node that the gang was given.
+UNPIN_AFTER: Final = 30.0
+# And for so long, from then or from when the job may try again, admission leaves the node out for the job.
+NODE_EXCLUDED_FOR: Final = 600.0
+_MOST_REFUSED: Final = 32
+
+
+def unpin_pods(s: ReconcileContext) -> Status | None:
+    """Take away the seats of pods that cannot be scheduled to them, and have these pods made again."""
+    place = s.status.admission
+    if not s.live or place is None or not _may_unpin(s.job, place):
+        return None
+    stuck = {replica: pod for replica, pod in s.facts.current.items() if _since(pod) <= s.now - UNPIN_AFTER}
+    lost = assign_nodes(s.job, place.placement, s.facts, stuck)
+    if not lost:
+        return None
+    attempts = s.status.attempts
+    for replica in sorted(lost):
+        attempts = attempts.next_pod(replica)
+    first = min(lost)
+    named = ", ".join(f"{replica} from {node}" for replica, node in sorted(lost.items()))
+    message = f"goes to any node now: {named} ({stuck[first].unschedulable})"
+    return replace(
+        s.status,
+        admission=replace(place, placement=_without(place.placement, lost)),
+        attempts=attempts,
+        seen=s.status.seen - lost.keys(),
+        refused_nodes=exclude_nodes(s.status.refused_nodes, lost.values(), s.now),
+        reason=UNPINNED,
+        message=message,
+    )
+
+
+def unpin_at(job: Job, status: Status, facts: PodClassification) -> float | None:
+    """When the next pod has waited long enough for its node; None if none does."""
+    place = status.admission
+    if place is None or not _may_unpin(job, place):
+        return None
+    due = min(map(_since, facts.current.values()), default=float("inf")) + UNPIN_AFTER
+    return None if due == float("inf") else round_time(due)
+
+
+def _may_unpin(job: Job, place: Admission) -> bool:
+    """Only while it has all its nodes are the pods of a gang that must be in one rack surely in one."""
+    required = job.annotations.get(names.TOPOLOGY) and job.annotations.get(names.TOPOLOGY_REQUIRED) == "true"
+    return bool(place.placement) and (place.complete is not None or not required)
+
+
+def unschedulable_nodes(job: Job, status: Status, facts: PodClassification) -> Collection[str]:
+    """The nodes on which the scheduler would not have pods that were sent there."""
+    place = status.admission
+    stuck = {replica: pod for replica, pod in facts.current.items() if _since(pod) < float("inf")}
+    return assign_nodes(job, place.placement, facts, stuck).values() if place is not None else ()
+
+
+def exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: float) -> Mapping[str, float]:
+    """The nodes that are left out from ``now`` on for a while, with those that were before."""
+    until = {**refused, **dict.fromkeys(sorted(nodes), round_time(now + NODE_EXCLUDED_FOR))}
+    latest = sorted(until, key=lambda node: -until[node])[:_MOST_REFUSED]
+    return {node: until[node] for node in sorted(latest)}
+
+
+def unexpired_exclusions(refused: Mapping[str, float], now: float) -> Mapping[str, float]:
+    """Those that are still left out."""
+    if all(until > now for until in refused.values()):
+        return refused
+    return {node: until for node, until in refused.items() if until > now}
+
+
+def _since(pod: PodView) -> float:
+    """Since when the scheduler has been looking for a node in vain."""
+    looks = bool(pod.unschedulable) and not pod.has_node and not pod.deleting
+    return pod.created_at if looks and pod.created_at is not None else float("inf")
+
+
+def _without(placement: NodeCounts, lost: dict[ReplicaId, str]) -> NodeCounts:
+    taken = Counter((replica.type, node) for replica, node in lost.items())
+    left = {
+        type_: {node: count - taken[type_, node] for node, count in nodes.items() if count > taken[type_, node]}
+        for type_, nodes in placement.items()
+    }
+    return {type_: nodes for type_, nodes in left.items() if nodes}
+
+
+SCHEDULE_TIMEOUT: Final = "ScheduleTimeout"
+PODS_REJECTED: Final = "PodsRejected"
+
+# Seconds: how long a gang that was admitted may be without all its nodes, where the job does not say; the pause before
+# it tries again, doubling up to the longest.
+DEFAULT_SCHEDULE_TIMEOUT: Final = 300.0
+_FIRST_PAUSE: Final = 60.0
+_LONGEST_PAUSE: Final = 3600.0
+# So much of a pause depends on the job: gangs that failed together do not come back together.
+_SPREAD: Final = 0.1
+_DIGITS: Final = 36
+
+_ENDS: Final = {
+    Action.FAIL_JOB: Phase.FAILED,
+    Action.TERMINATE_JOB: Phase.TERMINATING,
+    Action.ABORT_JOB: Phase.ABORTING,
+    Action.COMPLETE_JOB: Phase.COMPLETING,
+}
+
+
+def requeue_preempted(s: ReconcileContext) -> Status | None:
+    """Another gang gets the place. The job's policy for evictions says whether it waits for another one, or ends."""
+    verdict = s.observed.verdict
+    if not s.live or s.status.admission is None or not isinstance(verdict, Preempt):
+        return None
+    message = f"gave its place to {verdict.by}" if verdict.by else "gave its place up"
+    message += f": {verdict.message}" if verdict.message else ""
+    told = replace(s.status, failure=Failure(event=PREEMPTED, message=message, at=s.now))
+    action = _answer(s)
+    if action in _ENDS:
+        return told.to(_ENDS[action], s.now, PREEMPTED, message)
+    count = {PREEMPTED: s.status.restarts.get(PREEMPTED, 0) + 1}
+    return requeue(replace(s, status=told), PREEMPTED, message, restarts={**s.status.restarts, **count})
+
+
+def _answer(s: ReconcileContext) -> Action | None:
+    """The gravest of what the policy table answers when pods of this job are evicted."""
+    evicted = (
+        PodEvent(event=Event.POD_EVICTED, spec=spec, replica=ReplicaId(spec.type, index))
+        for spec in s.job.replica_specs
+        for index in range(spec.replicas)
+    )
+    answers = {decide_action(s.job, occurrence, s.now).action for occurrence in evicted}
+    return next((action for action in SEVERITY if action in answers), None)
+
+
+def requeue_unplaced(s: ReconcileContext) -> Status | None:
+    """Some pods have found no node in time, or cannot be made: the whole place is given back.
+
+    It is tried for again after a pause, or as soon as the job has another spec.
+    """
+    due = requeue_unplaced_at(s.job, s.status, s.facts)
+    if not s.live or due is None:
+        return None
+    if s.observed.rejected:
+        return _released(s, PODS_REJECTED, f"the cluster refuses pods of the gang: {s.observed.last_error}", "")
+    if s.now < due:
+        return None
+    return _released(s, SCHEDULE_TIMEOUT, _unplaced_text(s), f" within {schedule_timeout(s.job):g} s")
+
+
+def _released(s: ReconcileContext, reason: str, why: str, when: str) -> Status:
+    pause = requeue_backoff(s.job.uid, s.status.requeues + 1)
+    not_before = round_time(s.now + pause)
+    message = f"{why}{when}; the gang gave its place back and tries again at {format_time(not_before)}"
+    stuck = {*s.status.refused_nodes, *unschedulable_nodes(s.job, s.status, s.facts)}
+    return requeue(
+        s,
+        reason,
+        message,
+        requeues=s.status.requeues + 1,
+        not_before=not_before,
+        refused_nodes=exclude_nodes(s.status.refused_nodes, stuck, not_before),
+        failure=Failure(event=reason, message=why, at=s.now),
+    )
+
+
+def requeue(s: ReconcileContext, reason: str, message: str, **fields: Any) -> Status:
+    """The job without its place, all of its pods stale: it waits for another one."""
+    status = restarts.keep_container_restarts(s.status, s.facts.current, s.facts)
+    anew = replace(
+        status,
+        attempts=status.attempts.next_job(),
+        seen=frozenset(),
+        start_time=None,
+        admission=None,
+        backoffs={},
+        **fields,
+    )
+    return anew.to(Phase.PENDING, s.now, reason, message)
+
+
+def requeue_backoff(uid: str, count: int) -> float:
+    """Seconds before a gang that was released for the ``count``-th time in a row tries again."""
+    pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(count - 1, 30))
+    length = 5
+    part = int(short_hash(uid, count, length=length), _DIGITS) / float(_DIGITS**length)
+    return float(pause * (1 - _SPREAD * part))
+
+
+def schedule_timeout(job: Job) -> float:
+    """Seconds that pods of an admitted gang may be without a node, until it has been complete."""
+    return job.scheduling.timeout or DEFAULT_SCHEDULE_TIMEOUT
+
+
+def requeue_unplaced_at(job: Job, status: Status, facts: PodClassification) -> float | None:
+    """When the gang is released if nothing changes; None if every pod has its node, or once had.
+
+    A gang scheduler that binds pods has its own patience with those that a gang can do without.
+    """
+    if status.admission is None or status.admission.complete is not None:
+        return None
+    scheduler = integration_of(job, status)
+    if scheduler is not None and scheduler.pods_first:
+        return None
+    since = min((since for _, since in _unplaced(job, status, facts)), default=None)
+    return None if since is None else round_time(since + schedule_timeout(job))
+
+
+def _unplaced(job: Job, status: Status, facts: PodClassification) -> Iterator[tuple[ReplicaId, float]]:
+    """The replicas without a node, and since when they could have one.
+
+    One whose pod is not there counts only where nothing but a refusal can have kept it from being made.
+    """
+    admission = status.admission
+    at = admission.at if admission is not None else 0.0
+    expected = not facts.stale and not status.backoffs
+    for spec in job.replica_specs:
+        for replica in (ReplicaId(spec.type, index) for index in range(spec.replicas)):
+            pod = facts.current.get(replica)
+            if replica in facts.succeeded:
+                continue
+            if pod is None:
+                if expected and spec.depends is None and replica not in status.seen:
+                    yield replica, at
+            elif not pod.has_node and not pod.deleting:
+                yield replica, max(at, pod.created_at or at)
+
+
+def is_complete(job: Job, facts: PodClassification) -> bool:
+    """Whether every replica that is not done has its node."""
+    missing = (replica for replica in job.replicas if replica not in facts.succeeded)
+    return all(replica in facts.current and facts.current[replica].has_node for replica in missing)
+
+
+def _unplaced_text(s: ReconcileContext) -> str:
+    replicas = [replica for replica, _ in _unplaced(s.job, s.status, s.facts)]
+    pods = (s.facts.current.get(replica) for replica in replicas)
+    words = next((pod.unschedulable for pod in pods if pod is not None and pod.unschedulable), "")
+    return f"{join_names(replicas)} got no node" + (f" ({words})" if words else "")

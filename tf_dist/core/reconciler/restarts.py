@@ -1,0 +1,202 @@
+"""Restarts: budgets for failures and disruptions, and back-off.
+
+A restart is decided by counting the attempt up in the status; deleting the old pods and making new ones follows from
+that. There are two budgets: one for failures, and one for disruptions (``core.disruptions``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from tf_dist.core.api import pods
+from tf_dist.core.api.job import Job, ReplicaId
+from tf_dist.core.api.lifecycle_policy import DecidedEvents
+from tf_dist.core.api.names import MAX_DISRUPTIONS
+from tf_dist.core.api.pod_events import PodClassification, PodEvent, describe_events
+from tf_dist.core.api.status import Failure, Phase, RestartBackoff, Status
+from tf_dist.core.api.timestamps import round_time
+
+
+def restart_job(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
+    """Every pod anew; costs one restart however many replicas had failed, and none if they were disrupted."""
+    first = [_gravest(answered)]
+    if over := _unaffordable(job, status, facts, answered, first, now):
+        return over
+    status = keep_container_restarts(_spend(status, first), {**facts.gone, **facts.current}, facts)
+    anew = replace(
+        status,
+        attempts=status.attempts.next_job(),
+        seen=frozenset(),
+        succeeded=frozenset(),
+        failure=_failure(answered, now),
+    )
+    return _with_backoff(job, anew, {"": _ran_for(facts, facts.current, now)}, now, _sentence(job, answered), first)
+
+
+def restart_tasks(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
+    """Every pod of the tasks in question anew; one restart a task."""
+    types = dict.fromkeys(occurrence.spec.type for occurrence, _ in answered)
+    by_task = {type_: _gravest([one for one in answered if one[0].spec.type == type_]) for type_ in types}
+    spent = list(by_task.values())
+    if over := _unaffordable(job, status, facts, answered, spent, now):
+        return over
+    status = replace(_spend(status, spent), failure=_failure(answered, now))
+    ran: dict[str, float | None] = {}
+    for type_ in by_task:
+        replicas = [replica for replica in facts.current if replica.type == type_]
+        gone = [replica for replica in facts.gone if replica.type == type_]
+        status = keep_container_restarts(status, [*replicas, *gone], facts)
+        status = replace(status, attempts=status.attempts.next_task(type_))
+        ran[type_] = _ran_for(facts, replicas, now)
+    seen, succeeded = (
+        frozenset(replica for replica in group if replica.type not in by_task)
+        for group in (status.seen, status.succeeded)
+    )
+    return _with_backoff(
+        job, replace(status, seen=seen, succeeded=succeeded), ran, now, _sentence(job, answered), spent
+    )
+
+
+def restart_pods(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
+    """The replicas in question anew; one restart a replica."""
+    by_replica = {
+        occurrence.replica: occurrence for occurrence, _ in reversed(answered) if occurrence.replica is not None
+    }
+    spent = list(by_replica.values())
+    if over := _unaffordable(job, status, facts, answered, spent, now):
+        return over
+    status = replace(_spend(status, spent), failure=_failure(answered, now))
+    ran: dict[str, float | None] = {}
+    for replica in by_replica:
+        status = keep_container_restarts(status, [replica], facts)
+        status = replace(status, attempts=status.attempts.next_pod(replica), seen=status.seen - {replica})
+        ran[str(replica)] = _ran_for(facts, [replica], now)
+    return _with_backoff(job, status, ran, now, _sentence(job, answered), spent)
+
+
+def fail_over_budget(job: Job, status: Status, now: float, what: str, failure: Failure | None = None) -> Status:
+    """Failed: one restart more than the budget has."""
+    message = f"{what}; no restart is left (spent {charged_restarts(job, status)})"
+    return replace(status, failure=failure or status.failure).to(Phase.FAILED, now, "BackoffLimitExceeded", message)
+
+
+def failure_of(occurrence: PodEvent, now: float) -> Failure:
+    """The record of an occurrence that the status keeps."""
+    exit_, taken = occurrence.exit, occurrence.disruption
+    said = taken or exit_
+    return Failure(
+        event=occurrence.event.value,
+        replica=str(occurrence.replica) if occurrence.replica else occurrence.spec.type,
+        code=exit_.code if exit_ else None,
+        reason=said.reason if said else "",
+        message=said.message if said else "",
+        at=now,
+        node=taken.node if taken else "",
+    )
+
+
+def _failure(answered: DecidedEvents, now: float) -> Failure:
+    return failure_of(_gravest(answered), now)
+
+
+def _gravest(answered: DecidedEvents) -> PodEvent:
+    """The first failure; where there is none, the first disruption."""
+    occurrences = [occurrence for occurrence, _ in answered]
+    return next((one for one in occurrences if one.disruption is None), occurrences[0])
+
+
+def spent_restarts(job: Job, status: Status, facts: PodClassification) -> int:
+    """Restarts that count against the budget: with those by the kubelet in living pods where the job counts them."""
+    return charged_restarts(job, status) + (_by_kubelet(facts, facts.current) if _counts_containers(job) else 0)
+
+
+def charged_restarts(job: Job, status: Status) -> int:
+    """The part of ``spent_restarts`` that is in the memory already."""
+    return status.charged_restarts + (status.container_restarts if _counts_containers(job) else 0)
+
+
+def _counts_containers(job: Job) -> bool:
+    return job.run_policy.container_restarts_count
+
+
+def _unaffordable(
+    job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, costs: Iterable[PodEvent], now: float
+) -> Status | None:
+    """Failed, where one of the two budgets does not have what these restarts cost."""
+    costs, limit = list(costs), job.run_policy.max_restarts
+    failures = sum(one.disruption is None for one in costs)
+    if limit is not None and failures and spent_restarts(job, status, facts) + failures > limit:
+        return fail_over_budget(job, status, now, _sentence(job, answered), _failure(answered, now))
+    disrupted = [one for one in costs if one.disruption is not None]
+    most = pods.disruption_limit(job)
+    if not disrupted or status.total_disruptions + len(disrupted) <= most:
+        return None
+    before = f"disrupted {status.total_disruptions} times before"
+    if status.disruptions:
+        before += f" ({pods.disruption_counts(status.disruptions)})"
+    message = f"{_sentence(job, answered)}; {before}, and no more than {most} are allowed ({MAX_DISRUPTIONS})"
+    failed = replace(status, failure=failure_of(disrupted[0], now))
+    return failed.to(Phase.FAILED, now, pods.DISRUPTIONS_EXCEEDED, message)
+
+
+def _spend(status: Status, costs: Iterable[PodEvent]) -> Status:
+    restarts, taken = dict(status.restarts), dict(status.disruptions)
+    for one in costs:
+        counts, cause = (restarts, one.event.value) if one.disruption is None else (taken, one.disruption.reason)
+        counts[cause] = counts.get(cause, 0) + 1
+    return replace(status, restarts=restarts, disruptions=taken)
+
+
+def keep_container_restarts(status: Status, replicas: Iterable[ReplicaId], facts: PodClassification) -> Status:
+    """Pods that go, or went from one moment to the next, take their restart counters with them: keep what they had
+    spent."""
+    return replace(status, container_restarts=status.container_restarts + _by_kubelet(facts, replicas))
+
+
+def _by_kubelet(facts: PodClassification, replicas: Iterable[ReplicaId]) -> int:
+    pods = {**facts.gone, **facts.current}
+    return sum(pods[replica].restarts for replica in replicas if replica in pods)
+
+
+def _ran_for(facts: PodClassification, replicas: Iterable[ReplicaId], now: float) -> float | None:
+    """How long the longest-lived of the pods has run, in seconds; None if no pod is left to tell."""
+    starts = [facts.current[replica].started_at for replica in replicas if replica in facts.current]
+    return max((now - start for start in starts if start is not None), default=None)
+
+
+def _with_backoff(
+    job: Job,
+    status: Status,
+    ran: Mapping[str, float | None],
+    now: float,
+    what: str,
+    costs: Iterable[PodEvent],
+) -> Status:
+    backoffs = dict(status.backoffs)
+    backoff = job.run_policy.backoff
+    for key, seconds in ran.items():
+        before = backoffs.get(key)
+        # A pod that is gone has run since its last restart, for all that anybody knows.
+        healthy = before is not None and (now - before.until if seconds is None else seconds) >= backoff.healthy
+        count = 1 if before is None or healthy else before.count + 1
+        backoffs[key] = RestartBackoff(count, round_time(now + backoff.delay(count)))
+    wait = max(backoffs[key].until for key in ran) - now
+    later = f" in {wait:.0f} s" if wait > 0 else ""
+    event = status.failure.event if status.failure else ""
+    spent = " and ".join(_counts(job, status, costs))
+    return replace(status, backoffs=backoffs).to(Phase.RESTARTING, now, event, f"{what}; {spent}{later}")
+
+
+def _counts(job: Job, status: Status, costs: Iterable[PodEvent]) -> Iterator[str]:
+    """``restart 2 of 3``, ``disruption 1 of 100``: what these restarts count as."""
+    kinds = {one.disruption is None for one in costs}
+    if True in kinds:
+        budget = job.run_policy.max_restarts
+        yield f"restart {charged_restarts(job, status)}" + ("" if budget is None else f" of {budget}")
+    if False in kinds:
+        yield f"disruption {status.total_disruptions} of {pods.disruption_limit(job)}"
+
+
+def _sentence(job: Job, answered: DecidedEvents) -> str:
+    return describe_events(job, [occurrence for occurrence, _ in answered])

@@ -1,0 +1,301 @@
+"""A job's status and conditions in the words of its dialect.
+
+A condition moves to the end when it is set, because printers show the last one as the state. Running and Restarting
+exclude each other; an end turns Running off; after Failed or Succeeded nothing more is said. tf-dist's own come first,
+so that no printer takes them for the state: ``SpecAccepted``, ``Admitted``, and ``Stalled`` (as kstatus has it), which
+is there while the job cannot go on.
+
+The shapes and texts are those of the systems that wrote them first, so that whatever reads them goes on working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import granted_job
+from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role
+from tf_dist.core.api.status import INVALID_SPEC, LIVE, NO_PODS, STALLED, STOPPED, Counts, Phase, Status, display_phase
+from tf_dist.core.api.status_codec import FIELD, dump_status
+from tf_dist.core.api.timestamps import format_time
+
+Condition = dict[str, Any]
+
+SPEC_ACCEPTED: Final = "SpecAccepted"
+_ADMITTED: Final = "Admitted"
+_STALLED: Final = "Stalled"
+_OURS: Final = (SPEC_ACCEPTED, _ADMITTED, _STALLED)
+
+# Which condition a phase sets, and which ones that turns off (False) or removes (None).
+_OF_PHASE: Final[Mapping[Phase, tuple[str, Mapping[str, bool | None]]]] = {
+    Phase.RUNNING: ("Running", {"Restarting": None}),
+    Phase.RESTARTING: ("Restarting", {"Running": None}),
+    Phase.ABORTING: ("Suspended", {"Running": False, "Restarting": None}),
+    Phase.ABORTED: ("Suspended", {"Running": False, "Restarting": None}),
+    Phase.COMPLETING: ("Succeeded", {"Running": False, "Restarting": None}),
+    Phase.COMPLETED: ("Succeeded", {"Running": False, "Restarting": None}),
+    Phase.TERMINATING: ("Failed", {"Running": False, "Restarting": None}),
+    Phase.TERMINATED: ("Failed", {"Running": False, "Restarting": None}),
+    Phase.FAILED: ("Failed", {"Running": False, "Restarting": None}),
+}
+
+
+def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any]], now: float) -> list[Condition]:
+    """The list to store, given the one stored before."""
+    listed = [dict(condition) for condition in stored if condition.get("type") not in _OURS]
+    spec, admitted, stalled = (next((dict(c) for c in stored if c.get("type") == type_), None) for type_ in _OURS)
+    if not any(condition.get("type") == "Created" for condition in listed):
+        listed = _set(listed, "Created", True, "TFJobCreated", f"TFJob {job.key.name} is created.", now)
+    if status.phase in LIVE and any(c.get("type") == "Suspended" and c.get("status") == "True" for c in listed):
+        listed = _set(listed, "Suspended", False, "TFJobResumed", f"TFJob {job.key.name} is resumed.", now)
+    phase = Phase.RESTARTING if _starts_over(status, listed) else status.phase
+    if phase in _OF_PHASE:
+        listed = _of_phase(job, status, phase, listed, now)
+    ours = [*spec_condition(status, spec, now), _admitted(status, admitted, now), *_stalled(status, stalled, now)]
+    return [*ours, *listed]
+
+
+def _starts_over(status: Status, listed: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the job ran, and waits for another place: that has no condition of its own, and is no more Running."""
+    waits = status.phase is Phase.PENDING and status.admission is None
+    return waits and any(c.get("type") in ("Running", "Restarting") and c.get("status") == "True" for c in listed)
+
+
+def _of_phase(job: Job, status: Status, phase: Phase, listed: list[Condition], now: float) -> list[Condition]:
+    type_, others = _OF_PHASE[phase]
+    for other, value in others.items():
+        there = any(condition.get("type") == other for condition in listed)
+        if there and value is None:
+            listed = [condition for condition in listed if condition.get("type") != other]
+        elif there:
+            was = next(c for c in listed if c.get("type") == other)
+            off = _turned_off(was, f"TFJob{type_}", _text(job, status, phase), now)
+            listed = [c if c is not was else off for c in listed]
+    return _set(listed, type_, True, f"TFJob{type_}", _text(job, status, phase), now)
+
+
+def _turned_off(condition: Condition, reason: str, message: str, now: float) -> Condition:
+    if condition.get("status") == "False":
+        return condition
+    moment = format_time(now)
+    changed = {"status": "False", "reason": reason, "message": message}
+    return {**condition, **changed, "lastUpdateTime": moment, "lastTransitionTime": moment}
+
+
+def _text(job: Job, status: Status, phase: Phase) -> str:
+    """The operator's own sentence, and what tf-dist knows beyond it."""
+    match phase:
+        case Phase.RUNNING:
+            return f"TFJob {job.key} is running."
+        case Phase.RESTARTING:
+            return f"TFJob {job.key.name} is restarting: {status.message}."
+        case Phase.ABORTING | Phase.ABORTED:
+            return f"TFJob {job.key.name} is suspended."
+        case Phase.COMPLETING | Phase.COMPLETED:
+            return f"TFJob {job.key} successfully completed."
+        case _:
+            return f"TFJob {job.key} has failed: {status.message}."
+
+
+def _set(listed: list[Condition], type_: str, value: bool, reason: str, message: str, now: float) -> list[Condition]:
+    before = next((condition for condition in listed if condition.get("type") == type_), None)
+    text = "True" if value else "False"
+    if before is not None and (before.get("status"), before.get("reason")) == (text, reason):
+        return listed if before.get("message") == message else [_with_message(c, type_, message, now) for c in listed]
+    moment = format_time(now)
+    condition = {
+        "type": type_,
+        "status": text,
+        "reason": reason,
+        "message": message,
+        "lastUpdateTime": moment,
+        "lastTransitionTime": moment,
+    }
+    return [*(c for c in listed if c.get("type") != type_), condition]
+
+
+def _with_message(condition: Condition, type_: str, message: str, now: float) -> Condition:
+    if condition.get("type") != type_:
+        return condition
+    return {**condition, "message": message, "lastUpdateTime": format_time(now)}
+
+
+def _admitted(status: Status, before: Condition | None, now: float) -> Condition:
+    """Whether the gang has its place; a job that is over keeps what was said last."""
+    if before is not None and status.phase not in LIVE and status.phase not in STOPPED:
+        return before
+    value = status.admission is not None
+    reason, message = ("Admitted", "the gang has its place") if value else (status.reason, status.message)
+    return _set([before] if before else [], _ADMITTED, value, reason, message, now)[-1]
+
+
+def _stalled(status: Status, before: Condition | None, now: float) -> list[Condition]:
+    if not status.last_error:
+        return []
+    return _set([before] if before else [], _STALLED, True, STALLED, status.last_error, now)
+
+
+def spec_condition(status: Status, before: Condition | None, now: float) -> list[Condition]:
+    """Whether the present spec is the one in force; a job that is over keeps what was said last."""
+    if status.finished or (status.accepted is None and status.refused is None):
+        return [before] if before else []
+    listed = [before] if before else []
+    if status.refused is not None:
+        condition = _set(listed, SPEC_ACCEPTED, False, INVALID_SPEC, status.refusal, now)[-1]
+        return [{**condition, "observedGeneration": status.refused.generation}]
+    condition = _set(listed, SPEC_ACCEPTED, True, "Accepted", "the spec is in force", now)[-1]
+    return [{**condition, "observedGeneration": status.accepted.generation if status.accepted else 0}]
+
+
+RawStatus = dict[str, Any]
+
+
+def build_status(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
+    """The raw status to store, given the one stored before (conditions keep their history)."""
+    job = granted_job(job, status)
+    return {**_REPORTS[job.dialect](job, status, stored, now), FIELD: {**dump_status(status), **_shown(job, status)}}
+
+
+def _shown(job: Job, status: Status) -> RawStatus:
+    """What columns and autoscalers read; ``load_status`` does not."""
+    selector = {names.JOB_UID: job.uid, names.REPLICA_TYPE: Role.WORKER.value}
+    return {
+        "state": display_phase(status),
+        "ready": ready_text(job, status),
+        "why": status.why,
+        "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
+    }
+
+
+def ready_text(job: Job, status: Status) -> str:
+    """``2/3``: workers that run and are ready, or are done, of those wanted (all replicas where there is no worker)."""
+    job = granted_job(job, status)
+    workers = [spec for spec in job.replica_specs if spec.role is Role.WORKER] or list(job.replica_specs)
+    counts = [status.counts.get(spec.type, NO_PODS) for spec in workers]
+    return f"{sum(c.ready + c.succeeded for c in counts)}/{sum(spec.replicas for spec in workers)}"
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else format_time(seconds)
+
+
+def _without_none(fields: Mapping[str, Any]) -> RawStatus:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _v1(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
+    return _without_none(
+        {
+            "conditions": build_conditions(job, status, stored.get("conditions") or (), now),
+            "replicaStatuses": {spec.name: _v1_replicas(job, spec, status) for spec in job.replica_specs},
+            "startTime": _time(status.start_time),
+            "completionTime": _time(status.completion_time),
+        }
+    )
+
+
+def _v1_replicas(job: Job, spec: ReplicaSpec, status: Status) -> RawStatus:
+    counts = status.counts.get(spec.type, NO_PODS)
+    selector = ",".join(f"{key}={value}" for key, value in sorted(_v1_selector(job, spec).items()))
+    numbers = {"active": counts.running, "succeeded": counts.succeeded, "failed": counts.failed}
+    return {**{key: number for key, number in numbers.items() if number}, "selector": selector}
+
+
+def _v1_selector(job: Job, spec: ReplicaSpec) -> dict[str, str]:
+    prefix = "training.kubeflow.org/"
+    return {
+        f"{prefix}job-name": job.key.name,
+        f"{prefix}operator-name": "tfjob-controller",
+        f"{prefix}replica-type": spec.type,
+    }
+
+
+_V1ALPHA1_PHASES: Final[Mapping[Phase, tuple[str, str]]] = {
+    Phase.PENDING: ("Creating", "Running"),
+    Phase.RUNNING: ("Running", "Running"),
+    Phase.RESTARTING: ("Running", "Running"),
+    Phase.ABORTING: ("CleanUp", "Unknown"),
+    Phase.ABORTED: ("Creating", "Unknown"),
+    Phase.COMPLETING: ("CleanUp", "Succeeded"),
+    Phase.COMPLETED: ("Done", "Succeeded"),
+    Phase.TERMINATING: ("CleanUp", "Failed"),
+    Phase.TERMINATED: ("Done", "Failed"),
+    Phase.FAILED: ("Done", "Failed"),
+}
+
+
+def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
+    phase, state = _V1ALPHA1_PHASES[status.phase]
+    replicas = [_v1alpha1_replicas(spec, status.counts.get(spec.type, NO_PODS)) for spec in job.replica_specs]
+    well = status.phase in (Phase.RUNNING, Phase.COMPLETED) and not status.stalled and not status.refusal
+    reason = "" if well else status.told
+    return {"phase": phase, "state": state, "reason": reason, "replicaStatuses": replicas}
+
+
+def _v1alpha1_replicas(spec: ReplicaSpec, counts: Counts) -> RawStatus:
+    # A replica without a pod yet counts as running: that is how the seed's operator had it.
+    waiting = spec.replicas - counts.succeeded - counts.failed
+    states = {"Running": waiting, "Succeeded": counts.succeeded, "Failed": counts.failed}
+    present = {state: number for state, number in states.items() if number > 0}
+    state = next((state for state in ("Failed", "Running", "Succeeded") if state in present), "Unknown")
+    return {"tf_replica_type": spec.name, "state": state, "ReplicasStates": present}
+
+
+def _volcano(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
+    since = _time(status.since)
+    tasks = {spec.name: _pod_phases(status.counts.get(spec.type, NO_PODS)) for spec in job.replica_specs}
+    totals = {
+        key: sum(getattr(counts, key) for counts in status.counts.values())
+        for key in ("pending", "running", "succeeded", "failed", "terminating")
+    }
+    state = {"phase": status.phase.value, "reason": status.why, "message": status.told}
+    return _without_none(
+        {
+            "state": _without_none({**state, "lastTransitionTime": since}),
+            "minAvailable": job.scheduling.min_available,
+            "taskStatusCount": {name: {"phase": phases} for name, phases in tasks.items() if phases},
+            **{key: number for key, number in totals.items() if number},
+            "version": status.attempts.job - 1,
+            "retryCount": status.charged_restarts,
+            "runningDuration": _duration(status),
+            "conditions": _volcano_conditions(status, stored.get("conditions") or (), since),
+        }
+    )
+
+
+def _pod_phases(counts: Counts) -> dict[str, int]:
+    phases = {
+        "Pending": counts.pending,
+        "Running": counts.running,
+        "Succeeded": counts.succeeded,
+        "Failed": counts.failed,
+    }
+    return {phase: number for phase, number in phases.items() if number}
+
+
+def _duration(status: Status) -> str | None:
+    """From start to end, in Go's form, which is Volcano's."""
+    if status.start_time is None or status.completion_time is None:
+        return None
+    minutes, seconds = divmod(int(status.completion_time - status.start_time), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{seconds}s"
+
+
+def _volcano_conditions(status: Status, stored: Any, since: str | None) -> list[RawStatus]:
+    """One entry a phase, replaced where it stands."""
+    entry = _without_none({"status": status.phase.value, "lastTransitionTime": since})
+    kept = [dict(condition) for condition in stored]
+    for position, condition in enumerate(kept):
+        if condition.get("status") == status.phase.value:
+            kept[position] = entry
+            return kept
+    return [*kept, entry]
+
+
+_REPORTS: Final[Mapping[Dialect, Callable[[Job, Status, Document, float], RawStatus]]] = {
+    Dialect.TFJOB_V1: _v1,
+    Dialect.TFJOB_V1ALPHA1: _v1alpha1,
+    Dialect.VOLCANO: _volcano,
+}

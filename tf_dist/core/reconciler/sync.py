@@ -1,0 +1,192 @@
+"""Creations and deletions that follow from a status and the objects there are. Nothing is decided here.
+
+Nothing is decided here. A pod whose attempt label is not the present one goes; a replica without a pod gets one, once
+nothing of an older attempt that it could meet is left (``AttemptBarrier``); a job that is not live keeps what its
+clean-up policy lets it keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tf_dist.core.api.assignment import assign_nodes
+from tf_dist.core.api.context import Action, Create, Delete, Observed, Update
+from tf_dist.core.api.job import CleanPodPolicy, Job, ReplicaId, ReplicaSpec, ServiceStyle
+from tf_dist.core.api.names import replica_name
+from tf_dist.core.api.pod_events import PodClassification
+from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, PodView
+from tf_dist.core.api.status import LIVE, STOPPED, Status
+from tf_dist.core.integrations.dispatch import IntegrationPass
+from tf_dist.core.podbuilder import replica_pod, services, volcano_plugins
+
+# Ends at which whatever still runs has to stop, though the policy would keep it: it is what the limit was set for.
+_CUT_SHORT: Final = frozenset({"DeadlineExceeded", "BackoffLimitExceeded", DISRUPTIONS_EXCEEDED})
+
+
+def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
+    """Which pods go in a phase in which the job is not live."""
+    if status.phase in STOPPED:
+        return CleanPodPolicy.RUNNING
+    policy = job.run_policy.clean_pods
+    if policy is CleanPodPolicy.NONE and status.reason in _CUT_SHORT:
+        return CleanPodPolicy.RUNNING
+    return policy
+
+
+def pods_to_delete(job: Job, status: Status, facts: PodClassification) -> tuple[PodView, ...]:
+    """The pods that must not be there any more, those already on their way out included."""
+    if status.phase in LIVE:
+        return facts.stale
+    match effective_clean_pod_policy(job, status):
+        case CleanPodPolicy.ALL:
+            return (*facts.stale, *facts.current.values())
+        case CleanPodPolicy.RUNNING:
+            return tuple(pod for pod in (*facts.stale, *facts.current.values()) if not pod.finished)
+        case CleanPodPolicy.NONE:
+            return ()
+
+
+def dependencies_met(job: Job, spec: ReplicaSpec, facts: PodClassification) -> bool:
+    """Whether what the task waits for is up: so many of its pods as it needs are ready, or done."""
+    if spec.depends is None:
+        return True
+    up = [_is_up(job, type_, facts) for type_ in spec.depends.on]
+    return any(up) if spec.depends.any else all(up)
+
+
+def dependencies_unreachable(job: Job, spec: ReplicaSpec, facts: PodClassification) -> bool:
+    """Whether what the task waits for can never come up: too many of its pods have failed, for good."""
+    if spec.depends is None or dependencies_met(job, spec, facts):
+        return False
+    lost = [_is_lost(job, type_, facts) for type_ in spec.depends.on]
+    return all(lost) if spec.depends.any else any(lost)
+
+
+def _is_up(job: Job, type_: str, facts: PodClassification) -> bool:
+    other = job.spec(type_)
+    counts = facts.count(type_)
+    return other is None or counts.ready + counts.succeeded >= other.min_replicas
+
+
+def _is_lost(job: Job, type_: str, facts: PodClassification) -> bool:
+    other = job.spec(type_)
+    if other is None:
+        return False
+    return other.replicas - facts.count(type_).failed < other.min_replicas or dependencies_unreachable(
+        job, other, facts
+    )
+
+
+def sync_job(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Iterator[Action]:
+    """What to do, in order: pods that go, objects, pods that come."""
+    for pod in pods_to_delete(job, status, facts):
+        if not pod.deleting:
+            yield Delete("Pod", pod.name, pod.uid)
+    yield from _unwanted_services(job, status, facts, observed)
+    consultation = IntegrationPass(job, status, facts, observed)
+    yield from consultation.objects()
+    if status.phase in LIVE and consultation.takes_pods():
+        yield from _objects(job, observed)
+        due = creatable_replicas(job, status, facts, observed.now)
+        nodes = assign_nodes(job, status.admission.placement, facts, due) if status.admission is not None else {}
+        for replica in due:
+            label = status.attempts.label(replica)
+            body = replica_pod.build_pod(job, replica, label, observed.addresses, nodes.get(replica, ""))
+            consultation.decorate(replica, body)
+            yield Create(body)
+
+
+def creatable_replicas(job: Job, status: Status, facts: PodClassification, now: float) -> tuple[ReplicaId, ...]:
+    """The replicas whose pods may be created at this moment."""
+    missing = [r for r in job.replicas if r not in facts.current and r not in facts.succeeded]
+    if not missing:
+        return ()
+    barrier = AttemptBarrier.of(status, facts)
+    ready = {spec.type for spec in job.replica_specs if dependencies_met(job, spec, facts)}
+    return tuple(
+        replica
+        for replica in missing
+        if replica.type in ready and replica not in status.seen and not barrier.blocks(replica)
+        if backoff_until(status, replica) <= now
+    )
+
+
+def backoff_until(status: Status, replica: ReplicaId) -> float:
+    """Until when a replica's restart waits (0: it does not)."""
+    keys = ("", replica.type, str(replica))
+    return max((status.backoffs[key].until for key in keys if key in status.backoffs), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptBarrier:
+    """What must be gone before a new pod may come: an old and a new attempt never overlap.
+
+    While a pod of an older attempt of the job is there nobody comes; of a task's older attempt, nobody of that task; of
+    a replica's own, not that replica.
+    """
+
+    job: bool
+    types: frozenset[str]
+    replicas: frozenset[ReplicaId]
+
+    @classmethod
+    def of(cls, status: Status, facts: PodClassification) -> AttemptBarrier:
+        """What the stale pods that are there keep from coming."""
+        job, types = False, set()
+        for pod in facts.stale:
+            present = status.attempts.label(pod.replica).split(".")
+            made = pod.attempt.split(".")
+            job = job or made[:1] != present[:1]
+            if made[:2] != present[:2]:
+                types.add(pod.replica.type)
+        return cls(job, frozenset(types), frozenset(pod.replica for pod in facts.stale))
+
+    def blocks(self, replica: ReplicaId) -> bool:
+        """Whether the pod of a replica may not come yet."""
+        return self.job or replica.type in self.types or replica in self.replicas
+
+
+def _objects(job: Job, observed: Observed) -> Iterator[Action]:
+    wanted = services.object_names(job)
+    if any(key not in observed.objects for key in wanted):
+        for body in services.build_objects(job):
+            if (body["kind"], body["metadata"]["name"]) not in observed.objects:
+                yield Create(body)
+    if job.plugins.svc:
+        yield from _host_files(job, observed)
+
+
+def _host_files(job: Job, observed: Observed) -> Iterator[Action]:
+    """The host files follow the number of replicas."""
+    for key in volcano_plugins.plugin_object_names(job):
+        there = observed.objects.get(key)
+        data = volcano_plugins.host_file_data(job)
+        if key[0] == "ConfigMap" and there is not None and there.get("data") != data:
+            removed = dict.fromkeys(there.get("data") or {})
+            yield Update(*key, {"data": {**removed, **data}})
+
+
+def _unwanted_services(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Iterator[Action]:
+    """A service of one replica goes with it: scaled away, or its pod cleaned up. A job's own service stays."""
+    if job.services is not ServiceStyle.PER_REPLICA:
+        return
+    wanted = _wanted_services(job, status, facts)
+    for (kind, name), body in observed.objects.items():
+        metadata = body.get("metadata") or {}
+        if kind == "Service" and name not in wanted and "deletionTimestamp" not in metadata:
+            yield Delete(kind, name, metadata.get("uid", ""))
+
+
+def _wanted_services(job: Job, status: Status, facts: PodClassification) -> frozenset[str]:
+    if status.phase in LIVE or status.phase in STOPPED:
+        return frozenset(services.service_names(job))
+    match effective_clean_pod_policy(job, status):
+        case CleanPodPolicy.NONE:
+            return frozenset(services.service_names(job))
+        case CleanPodPolicy.ALL:
+            return frozenset()
+        case CleanPodPolicy.RUNNING:
+            kept = (replica for replica, pod in facts.current.items() if pod.finished)
+            return frozenset(replica_name(job, replica) for replica in kept)

@@ -1,1 +1,0 @@
-"""Gang schedulers other than tf-dist itself: what to make for them, and how to read what they say."""

@@ -1,0 +1,85 @@
+"""Adoption: what a pipeline step that is retried does with the jobs of its earlier attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.status import Status
+from tf_dist.core.diagnostics.outcome import Outcome, is_suspended, job_outcome
+
+
+class AdoptionAction(StrEnum):
+    """What a try does first."""
+
+    CREATE = "create"
+    ADOPT = "adopt"
+    REUSE_RESULT = "harvest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptionCandidate:
+    """A job that an earlier try of the same task made.
+
+    ``doomed``: it is being deleted, or was given up. ``done``: it is over; ``succeeded``: and well. ``consumed``: a
+    try has handed its result on already. ``created``: epoch seconds.
+    """
+
+    uid: str
+    created: float
+    doomed: bool = False
+    done: bool = False
+    succeeded: bool = False
+    consumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionDecision:
+    """``uid``: the job to adopt or to harvest; ``surplus``: those that live though only one may."""
+
+    answer: AdoptionAction
+    uid: str = ""
+    surplus: tuple[str, ...] = ()
+
+
+def decide_adoption(candidates: Sequence[AdoptionCandidate], *, durable: bool = True) -> AdoptionDecision:
+    """What to do with what earlier tries left.
+
+    A living job is adopted, the newest of several; else a result that nobody has had is taken; else there is a new job.
+    Without ``durable`` a try always makes a new one. Of living jobs one stays.
+    """
+    newest = sorted(candidates, key=lambda one: (one.created, one.uid), reverse=True)
+    living = [one.uid for one in newest if not one.done and not one.doomed]
+    if not durable:
+        return AdoptionDecision(AdoptionAction.CREATE, surplus=tuple(living))
+    if living:
+        return AdoptionDecision(AdoptionAction.ADOPT, living[0], tuple(living[1:]))
+    ripe = (one.uid for one in newest if one.succeeded and not one.consumed and not one.doomed)
+    return next(
+        (AdoptionDecision(AdoptionAction.REUSE_RESULT, uid) for uid in ripe), AdoptionDecision(AdoptionAction.CREATE)
+    )
+
+
+class ExistingJobAction(StrEnum):
+    """``JOIN``: it is this step's job, go on with it, or take what it came to. ``REPLACE``: make it anew."""
+
+    JOIN = "join"
+    REPLACE = "replace"
+
+
+def decide_existing_job(job: Job, status: Status, *, reported: bool) -> ExistingJobAction:
+    """Whether a step that is tried again goes on with the job of its last try.
+
+    ``reported``: that try has told how the job ended, so the failure is known and is what is tried again. A success
+    is one however often it is told.
+    """
+    match job_outcome(job, status):
+        case Outcome.EVICTED:
+            return ExistingJobAction.REPLACE
+        case Outcome.FAILED:
+            return ExistingJobAction.REPLACE if reported else ExistingJobAction.JOIN
+        case Outcome.STOPPED if not is_suspended(status):
+            return ExistingJobAction.REPLACE if reported else ExistingJobAction.JOIN
+    return ExistingJobAction.JOIN

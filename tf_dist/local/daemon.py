@@ -1,0 +1,102 @@
+"""The process behind tf-dist local up: a durable embedded cluster until SIGTERM.
+
+Started by ``tf_dist.local.daemon_control`` with its settings as one JSON argument. SIGTERM and SIGINT end it and all
+pods; killed any other way it leaves its pods running and its store whole for the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from dataclasses import asdict
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
+from tf_dist.controller.observability.signals import Signals
+from tf_dist.errors import TFDistError
+from tf_dist.local.daemon_control import ENDPOINT_FILE, KUBECONFIG_FILE, LOG_FILE
+from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json
+
+_MAX_LOG: Final = 10 << 20  # bytes
+
+
+def main(argument: str) -> int:
+    """Run until a signal asks to stop; 1 when the cluster cannot start."""
+    stopping = threading.Event()
+    settings = json.loads(argument)
+    folder = Path(settings["state_dir"])
+    log_to_file(folder / LOG_FILE)
+    try:
+        with Signals(patience=0) as signals, EmbeddedCluster(settings_of(settings, folder)) as cluster:
+            signals.listen(lambda _: stopping.set())
+            _publish(cluster, folder)
+            try:
+                stopping.wait()
+            finally:
+                (folder / ENDPOINT_FILE).unlink(missing_ok=True)
+    except TFDistError as error:
+        logging.getLogger(__name__).error("%s%s", error, f" ({error.hint})" if error.hint else "")
+        return 1
+    return 0
+
+
+class _DaemonLog(RotatingFileHandler):
+    """The daemon's log, bounded; what is written past ``logging`` (a traceback of the interpreter) goes to it, too."""
+
+    def _open(self) -> TextIOWrapper:
+        file = open(os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8")  # noqa: SIM115 - a the handler closes it
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+        return file
+
+
+def log_to_file(path: Path, limit: int = _MAX_LOG) -> None:
+    """Log to a file of at most ``limit`` bytes and four older ones, standard output and errors included."""
+    handler = _DaemonLog(path, maxBytes=limit, backupCount=4)
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, handlers=[handler])
+
+
+def settings_of(given: dict[str, object], folder: Path) -> EmbeddedSettings:
+    """The settings of the embedded cluster, from those that the daemon was started with."""
+    return EmbeddedSettings(
+        state_dir=folder,
+        data_dir=folder / "data",
+        workdir=Path(str(given["workdir"])),
+        network=NetworkMode(str(given["network"])),
+        capacity=given["capacity"],  # type: ignore[arg-type]
+        entrypoints={image: tuple(argv) for image, argv in given["entrypoints"].items()},  # type: ignore[attr-defined]
+        ephemeral=False,
+        durable=True,
+        port=_last_port(folder),
+    )
+
+
+def _last_port(folder: Path) -> int:
+    """Where the daemon before listened, so that its URL stays good.
+
+    Its token does not: while it was away, any other process of this machine could listen there and collect it.
+    """
+    try:
+        return urlsplit(json.loads((folder / ENDPOINT_FILE).read_text())["url"]).port or 0
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _publish(cluster: EmbeddedCluster, folder: Path) -> None:
+    write_private_json(cluster.kubeconfig(), folder / KUBECONFIG_FILE)
+    write_private_json(
+        {"url": cluster.url, "token": cluster.token, "pid": os.getpid(), "network": asdict(cluster.network)},
+        folder / ENDPOINT_FILE,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,197 @@
+"""Start, find and stop the local cluster's daemon: up, status, connect, down.
+
+The daemon is ``tf_dist.local.daemon``. Its store is durable and its pods outlive it: after it was killed, ``up``
+starts another one, which takes both over.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tf_dist.cluster.api import NAMESPACES, Cluster
+from tf_dist.cluster.client.auth import Credential, RefreshingCredentials
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.cluster.kubelet.node.state_dir import ownership_problem, private_dir
+from tf_dist.errors import ClusterError, Unavailable
+
+ENDPOINT_FILE: Final = "endpoint.json"
+KUBECONFIG_FILE: Final = "kubeconfig"
+LOG_FILE: Final = "daemon.log"
+_POLL: Final = 0.02
+_LOG_TAIL_LINES: Final = 15
+
+
+def state_home() -> Path:
+    """Where the local cluster of this user lives ($TF_DIST_HOME, else below the XDG state folder)."""
+    if home := os.environ.get("TF_DIST_HOME"):
+        return Path(home).absolute()
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "tf-dist" / "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonSettings:
+    """What a daemon is started with; plain values, because they travel to it as JSON."""
+
+    state_dir: str
+    workdir: str
+    network: str = "auto"
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonEndpoint:
+    """Where the running daemon is, and how it separates pods (``network``: mode, reason, limits)."""
+
+    url: str
+    token: str
+    pid: int
+    network: Mapping[str, Any]
+    state_dir: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig file for kubectl and clients."""
+        return self.state_dir / KUBECONFIG_FILE
+
+
+def daemon_status(state_dir: Path | None = None) -> DaemonEndpoint | None:
+    """The running daemon, None if there is none (or the one there was is dead).
+
+    What another user's folder says is not believed: they would get our jobs, and our signals to any process.
+    """
+    folder = state_dir or state_home()
+    try:
+        if ownership_problem(folder):
+            return None
+        endpoint = _read(folder)
+        os.kill(endpoint.pid, 0)
+        with daemon_client(endpoint, retries=0) as cluster:
+            cluster.get(NAMESPACES, None, "default")
+    except (OSError, ValueError, TypeError, ClusterError):
+        return None
+    return endpoint
+
+
+def _read(folder: Path) -> DaemonEndpoint:
+    return DaemonEndpoint(**json.loads((folder / ENDPOINT_FILE).read_text()), state_dir=folder)
+
+
+def daemon_client(endpoint: DaemonEndpoint, *, retries: int = 3) -> RestCluster:
+    """A client of a daemon, and of the next one at the same place; ``retries`` as of ``RestCluster``."""
+    first = [endpoint]
+
+    def token() -> Credential:
+        present = first.pop() if first else _current_endpoint(endpoint.state_dir)
+        return Credential({"Authorization": f"Bearer {present.token}"})
+
+    return RestCluster(endpoint.url, credentials=RefreshingCredentials(token), retries=retries)
+
+
+def _current_endpoint(folder: Path) -> DaemonEndpoint:
+    """The daemon that is there now; Unavailable while it only starts."""
+    try:
+        endpoint = _read(folder)
+        os.kill(endpoint.pid, 0)
+    except (OSError, ValueError, TypeError) as error:
+        raise Unavailable("the local cluster does not run, or only starts") from error
+    return endpoint
+
+
+def connect(state_dir: Path | None = None) -> Cluster:
+    """A client of the running daemon; Unavailable when there is none."""
+    endpoint = daemon_status(state_dir)
+    if endpoint is None:
+        raise Unavailable("no local cluster is running", hint="start one: tf-dist local up")
+    return daemon_client(endpoint)
+
+
+def up(settings: DaemonSettings, *, timeout: float = 30.0) -> DaemonEndpoint:
+    """The running daemon, started if there was none. Unavailable, with the end of its log, when it does not start."""
+    folder = private_dir(Path(settings.state_dir))
+    with _start_lock(folder):
+        return daemon_status(folder) or _start(settings, folder, timeout)
+
+
+@contextmanager
+def _start_lock(folder: Path) -> Iterator[None]:
+    """Whoever comes second waits for the first, and then finds its daemon. The lock goes with the process."""
+    descriptor = os.open(folder / "up.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _start(settings: DaemonSettings, folder: Path, timeout: float) -> DaemonEndpoint:
+    process = _spawn(settings, folder / LOG_FILE)
+    deadline = time.monotonic() + timeout
+    while process.poll() is None and time.monotonic() < deadline:
+        found = daemon_status(folder)
+        if found is not None and found.pid == process.pid:
+            # It is meant to outlive this process: Popen must not warn that it does.
+            process.returncode = 0
+            return found
+        time.sleep(_POLL)
+    if process.poll() is None:
+        process.terminate()
+        process.wait()
+    raise Unavailable(f"the local cluster does not start:\n{_tail(folder / LOG_FILE)}", hint=f"see {folder / LOG_FILE}")
+
+
+def _spawn(settings: DaemonSettings, log: Path) -> subprocess.Popen[bytes]:
+    descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+        return subprocess.Popen(
+            [sys.executable, "-m", "tf_dist.local.daemon", json.dumps(asdict(settings))],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join(lines[-_LOG_TAIL_LINES:]) or "(its log is empty)"
+
+
+def down(state_dir: Path | None = None, *, timeout: float = 60.0) -> bool:
+    """Stop the daemon and every pod; False if none was running. Jobs stay in the store for the next ``up``."""
+    endpoint = daemon_status(state_dir)
+    if endpoint is None:
+        return False
+    os.kill(endpoint.pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout
+    while _alive(endpoint.pid):
+        if time.monotonic() > deadline:
+            raise Unavailable(f"the local cluster (process {endpoint.pid}) does not end", hint="see its daemon.log")
+        time.sleep(_POLL)
+    return True
+
+
+def _alive(pid: int) -> bool:
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)  # if it is a child of this process it must be reaped to be gone
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,159 @@
+"""EmbeddedCluster: store, API server, scheduler, kubelet and controller in this process, started and stopped as
+one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Object
+from tf_dist.cluster.apiserver.port_allocator import PortAllocator
+from tf_dist.cluster.apiserver.scheduler import Scheduler
+from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
+from tf_dist.cluster.kubelet.kubelet import Kubelet
+from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings, default_state_dir
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.leases.leadership import PermanentLeadership
+from tf_dist.core.dialects import read
+from tf_dist.core.reconciler.accepted_spec import all_problems
+from tf_dist.errors import ClusterError, InvalidJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedSettings:
+    """How an embedded cluster is set up.
+
+    ``state_dir``: sockets, logs and, when ``durable``, the store; ``data_dir``: what outlives the cluster (volumes of
+    persistent claims); ``workdir``: where a container runs that names no folder; ``capacity`` and ``entrypoints``: see
+    ``NodeSettings``; ``ephemeral``: everything ends with this process, however it ends; ``serve``: with an API server
+    on loopback, at ``port`` if that is free (0: any). The token is a new one at every start.
+    """
+
+    state_dir: Path = field(default_factory=default_state_dir)
+    data_dir: Path | None = None
+    workdir: Path | None = None
+    network: NetworkMode = NetworkMode.AUTO
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keep_logs_dir: Path | None = None
+    ephemeral: bool = True
+    durable: bool = False
+    serve: bool = True
+    port: int = 0
+
+
+class EmbeddedCluster:
+    """The parts of a cluster on this machine. Use it as a context manager, or ``start`` and ``stop``."""
+
+    def __init__(self, settings: EmbeddedSettings | None = None) -> None:
+        self.settings = settings or EmbeddedSettings()
+        self._stack = ExitStack()
+        self._kill = True
+        self.url = ""
+        self.token = ""
+
+    def start(self) -> Self:
+        """Start every part; a part that cannot start takes those before it down again. ClusterError says why."""
+        with ExitStack() as stack:
+            self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _start(self, stack: ExitStack) -> None:
+        settings = self.settings
+        journal = SqliteJournal(settings.state_dir / "cluster.sqlite") if settings.durable else None
+        self.cluster = stack.enter_context(MemoryCluster(journal=journal, validators=ADMISSION_VALIDATORS))
+        self.node = Kubelet(self.cluster, settings=_node_settings(settings))
+        self.node.start()
+        stack.callback(lambda: self.node.stop(kill=self._kill))
+        self.cluster.log_source = self.node
+        if self.network.mode is NetworkMode.SHARED:
+            self.cluster.port_allocator = PortAllocator(self.cluster)
+        alone = DriverSettings(other_schedulers=False)
+        driver = Driver(self.cluster, settings=alone, leadership=PermanentLeadership("embedded"))
+        for part in (Scheduler(self.cluster), driver):
+            part.start()
+            stack.callback(part.stop)
+        if settings.serve:
+            self._serve(stack)
+
+    def _serve(self, stack: ExitStack) -> None:
+        server = ApiServer(self.cluster, port=self.settings.port)
+        try:
+            self.url = server.start()
+        except ClusterError:
+            if self.settings.port == 0:
+                raise
+            # The port of the last time is somebody else's now.
+            server = ApiServer(self.cluster)
+            self.url = server.start()
+        stack.callback(server.stop)
+        self.token = server.token
+
+    def stop(self, *, kill: bool = True) -> None:
+        """Stop every part. ``kill`` ends the pods, too; without it those of a lasting cluster go on."""
+        self._kill = kill
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def network(self) -> NetworkDescription:
+        """How pods are separated from one another, and why so."""
+        return self.node.network
+
+    def kubeconfig(self) -> dict[str, Any]:
+        """How kubectl and clients reach this cluster."""
+        return make_kubeconfig(self.url, self.token)
+
+
+def _node_settings(settings: EmbeddedSettings) -> NodeSettings:
+    return NodeSettings(
+        state_dir=settings.state_dir / "node" if settings.durable else settings.state_dir,
+        data_dir=settings.data_dir,
+        workdir=settings.workdir,
+        network=settings.network,
+        capacity=settings.capacity,
+        entrypoints=settings.entrypoints,
+        ephemeral=settings.ephemeral,
+        keep_logs_dir=settings.keep_logs_dir,
+    )
+
+
+def _validate(document: Object) -> Object:
+    """What a validating webhook would do on a real cluster: refuse what a driver could not read, with every reason."""
+    try:
+        read(document)
+    except InvalidJob as first:
+        raise all_problems(document, first) from None
+    return document
+
+
+ADMISSION_VALIDATORS: Mapping[tuple[str, str], Callable[[Object], Object]] = {
+    (resource.group, resource.kind): _validate for resource in (TFJOBS, VOLCANO_JOBS)
+}
+
+
+def write_private_json(document: Mapping[str, Any], path: Path) -> None:
+    """Write a file that only its owner may read, whole or not at all."""
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(json.dumps(document, indent=2) + "\n")
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)

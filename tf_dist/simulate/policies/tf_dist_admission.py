@@ -1,0 +1,122 @@
+"""tf-dist's own admission: the very ``Admitter`` that the driver asks, on the virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from math import inf
+from typing import Final
+
+from tf_dist.core.api.assignment import Admit, Placement, Preempt, Verdict, Wait
+from tf_dist.core.api.job import JobKey
+from tf_dist.core.gang.admission import Admitter
+from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, Node, PodSet
+from tf_dist.simulate.engine import JobRun, World
+from tf_dist.simulate.scenario import Layout, Scenario, SimJob
+
+_ROUNDS: Final = 20
+_TICK: Final = 0.01
+GPU: Final = "nvidia.com/gpu"
+_PS, _WORKER = "ps", "worker"
+
+
+class TfDistAdmission:
+    """Gives the admitter what a driver would: nodes, queues, and each job as a gang, whose pods no node counts yet.
+
+    Jobs that are stopped go back to their queue. ``restart`` forgets the admitter and makes one anew, as a driver
+    does that takes over.
+    """
+
+    def __init__(self, scenario: Scenario, policy: AdmissionPolicy | None = None) -> None:
+        self._scenario = scenario
+        self._policy = policy or AdmissionPolicy(restart_cost=scenario.speed.restart)
+        self._members: dict[tuple[int, ...], tuple[PodSet, ...]] = {}
+        self._gangs: dict[str, Gang] = {}
+        self._names = [f"node-{number:05}" for number in range(scenario.cluster.nodes)]
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        self._admitter = self._new()
+
+    def restart(self) -> None:
+        """As after a crash: all that is known is what was written."""
+        self._admitter = self._new()
+        for gang in self._gangs.values():
+            self._admitter.put_gang(gang)
+
+    def arrived(self, run: JobRun, world: World) -> None:
+        """A gang that waits."""
+        job = run.job
+        self._put(
+            Gang(
+                key=JobKey("default", job.name),
+                uid=str(run.number),
+                created_at=job.submit,
+                members=self._members_of(job),
+                queue=job.queue,
+                priority=job.priority,
+                estimate=job.estimate,
+                live=False,
+            )
+        )
+
+    def ended(self, run: JobRun, world: World) -> None:
+        """A gang is gone."""
+        del self._gangs[str(run.number)]
+        self._admitter.remove_gang(str(run.number))
+
+    def act(self, world: World) -> float | None:
+        """Ask, and do what is said, until nothing more is: who was stopped makes room at once.
+
+        Gangs that stop each other in turn would do so for ever at the same instant: time goes on in between.
+        """
+        for _ in range(_ROUNDS):
+            verdicts = self._admitter.decide(world.now, reasons=False)
+            if not sum(self._obey(uid, verdict, world) for uid, verdict in verdicts.items()):
+                wake = self._admitter.wake_at(world.now)
+                return None if wake == inf else max(wake, world.now + _TICK)
+        return world.now + _TICK
+
+    def _obey(self, uid: str, verdict: Verdict, world: World) -> bool:
+        """Do what a verdict says; whether it says anything new."""
+        gang, run = self._gangs[uid], world.runs[int(uid)]
+        if isinstance(verdict, Preempt):
+            world.take(run)
+            self._put(replace(gang, place=None))
+        elif isinstance(verdict, Wait) or (isinstance(verdict, Admit) and gang.place is not None):
+            return False
+        elif gang.place is None:  # to be resized is the last word on a gang that was admitted in the same round
+            world.resume(run, self._layout(verdict.placement))
+            self._put(replace(gang, place=Assignment(at=world.now, sizes=verdict.sizes, placement=verdict.placement)))
+        else:
+            world.resize(run, self._layout(verdict.placement))
+            place = replace(gang.place, sizes=verdict.sizes, placement=verdict.placement, resized=world.now)
+            self._put(replace(gang, place=place))
+        return True
+
+    def _put(self, gang: Gang) -> None:
+        self._gangs[gang.uid] = gang
+        self._admitter.put_gang(gang)
+
+    def _new(self) -> Admitter:
+        admitter = Admitter(self._policy)
+        cluster = self._scenario.cluster
+        room = {"cpu": Decimal(cluster.cpu)} | ({GPU: Decimal(cluster.gpus)} if cluster.gpus else {})
+        for name in self._names:
+            admitter.put_node(Node(name=name, allocatable=room, free=room))
+        admitter.put_queues(self._scenario.queues)
+        return admitter
+
+    def _members_of(self, job: SimJob) -> tuple[PodSet, ...]:
+        key = (job.workers, job.least, job.most, job.gpus, job.cpu, job.ps, job.ps_cpu)
+        if key not in self._members:
+            asks = {"cpu": Decimal(job.cpu)} | ({GPU: Decimal(job.gpus)} if job.gpus else {})
+            workers = PodSet(type=_WORKER, count=job.workers, least=job.least, most=job.most, requests=asks)
+            servers = PodSet(type=_PS, count=job.ps, requests={"cpu": Decimal(job.ps_cpu)})
+            self._members[key] = (servers, workers) if job.ps else (workers,)
+        return self._members[key]
+
+    def _layout(self, placement: Placement) -> Layout:
+        def numbered(nodes: Mapping[str, int]) -> dict[int, int]:
+            return {self._numbers[node]: count for node, count in nodes.items() if count}
+
+        return Layout(numbered(placement.get(_WORKER, {})), numbered(placement.get(_PS, {})))

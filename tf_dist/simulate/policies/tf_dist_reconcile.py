@@ -1,0 +1,272 @@
+"""tf-dist as a driver runs it: ``Admitter`` and ``reconcile`` on documents, on the virtual clock.
+
+What is left out is the API server and the kubelet: writes succeed at once, pods run at once where they were sent, and
+who is told to stop is gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from math import inf
+from typing import Any, Final
+
+from tf_dist.core import dialects
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import Verdict, Wait
+from tf_dist.core.api.context import Action, Create, Delete, Observed, Update, WriteStatus
+from tf_dist.core.api.pods import PodPhase, PodView, pod_view
+from tf_dist.core.api.status import Status
+from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.gang.admission import Admitter, CacheSync
+from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder
+from tf_dist.core.gang.types import AdmissionConfig, AdmissionPolicy, PriorityClass
+from tf_dist.core.reconciler.reconcile import reconcile
+from tf_dist.simulate.engine import JobRun, World
+from tf_dist.simulate.scenario import Cluster, Layout, Scenario, SimJob
+
+GPU: Final = "nvidia.com/gpu"
+CONTAINER: Final = "tensorflow"
+# More pods than this no simulated node has: only cores and GPUs are counted.
+_PODS: Final = "100000"
+
+Body = dict[str, Any]
+
+
+def job_document(job: SimJob, uid: str, created_at: float) -> Body:
+    """The TFJob of a simulated job. One of more than one size says so, as users do, by annotation."""
+    annotations = {names.EXPECTED_DURATION: f"{job.estimate:f}s"} if job.estimate else {}
+    if job.elastic:
+        annotations |= {names.MIN_WORKERS: str(job.least), names.MAX_WORKERS: str(job.most)}
+    servers = {"PS": _replicas(job.ps, {"cpu": str(job.ps_cpu)})} if job.ps else {}
+    workers = _replicas(job.workers, {"cpu": str(job.cpu)} | ({GPU: str(job.gpus)} if job.gpus else {}))
+    scheduling = {"priorityClass": priority_class(job.priority)} | ({"queue": job.queue} if job.queue else {})
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {
+            "name": job.name,
+            "namespace": "default",
+            "uid": uid,
+            "creationTimestamp": format_time(created_at),
+            "annotations": annotations,
+        },
+        "spec": {
+            "runPolicy": {"cleanPodPolicy": "Running", "schedulingPolicy": scheduling},
+            "tfReplicaSpecs": {**servers, "Worker": workers},
+        },
+    }
+
+
+def priority_class(priority: int) -> str:
+    """The name of the class of a priority."""
+    return f"priority-{priority}"
+
+
+def _replicas(count: int, requests: dict[str, str]) -> Body:
+    container = {"name": CONTAINER, "image": "simulated", "resources": {"requests": requests, "limits": requests}}
+    return {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": {"containers": [container]}}}
+
+
+def node_document(name: str, cluster: Cluster) -> Body:
+    """An empty node."""
+    gpus = {GPU: str(cluster.gpus)} if cluster.gpus else {}
+    return {
+        "metadata": {"name": name, "labels": {}},
+        "status": {"allocatable": {"cpu": str(cluster.cpu), "pods": _PODS, **gpus}},
+    }
+
+
+def running_pod(body: Body, uid: str, now: float) -> Body:
+    """A pod as it was asked for, on the node that it asks for, and running: here neither takes any time."""
+    metadata = {**body["metadata"], "uid": uid, "creationTimestamp": format_time(now)}
+    container = {"name": CONTAINER, "state": {"running": {}}, "restartCount": 0}
+    status = {
+        "phase": "Running",
+        "startTime": format_time(now),
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [container],
+    }
+    return {**body, "metadata": metadata, "spec": {**body["spec"], "nodeName": _node(body)}, "status": status}
+
+
+def _node(body: Body) -> str:
+    """The node to which it was pinned (``core.affinity``); KeyError: to none, though all nodes can be seen."""
+    required = body["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    node: str = required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
+    return node
+
+
+def succeeded_pod(pod: Body, now: float) -> Body:
+    """The pod when its process has ended well."""
+    terminated = {"exitCode": 0, "finishedAt": format_time(now)}
+    container = {"name": CONTAINER, "state": {"terminated": terminated}, "restartCount": 0}
+    return {**pod, "status": {**pod["status"], "phase": "Succeeded", "containerStatuses": [container]}}
+
+
+# The clock of documents, when that of the simulation is at 0: they can hold no time before 1970.
+_START: Final = 1_800_000_000.0
+_TICK: Final = 0.01
+_ROUNDS: Final = 100
+_WORKER, _PS = "worker", "ps"
+
+
+class _Driven:
+    """A job and all that is its own in the cluster: its stored status, its pods and its other objects."""
+
+    def __init__(self, run: JobRun, body: Body, created_at: float, snapshots: SnapshotBuilder) -> None:
+        self.run = run
+        self.job = dialects.read(body)
+        self.created_at = created_at
+        self.wake_at = -inf
+        self.memory = Status()
+        self._stored: Any = {}
+        self._remembered: Status | None = None
+        self._pods: dict[str, Body] = {}
+        self._objects: dict[tuple[str, str], Body] = {}
+        self._snapshots = snapshots
+        self._made = 0
+
+    @property
+    def views(self) -> list[PodView]:
+        """Its pods."""
+        found = (pod_view(pod, CONTAINER) for pod in self._pods.values())
+        return [view for view in found if view is not None]
+
+    def settle(self, now: float, verdict: Verdict | None = None) -> None:
+        """Passes until nothing is left to do at this moment."""
+        for _ in range(_ROUNDS):
+            views, objects = tuple(self.views), self._objects
+            seen = Observed(
+                now=now,
+                stored_status=self._stored,
+                pods=views,
+                objects=objects,
+                verdict=verdict,
+                remembered=self._remembered,
+            )
+            plan = reconcile(self.job, seen)
+            self.wake_at = inf if plan.wake_at is None else plan.wake_at
+            self.memory = self._remembered = plan.status
+            for action in plan.actions:
+                self._do(action, now)
+            if not any(isinstance(action, WriteStatus | Create | Delete | Update) for action in plan.actions):
+                return
+            verdict = None  # it has been written down
+        raise AssertionError(f"{self.job.key} does not come to rest: {plan}")
+
+    def _do(self, action: Action, now: float) -> None:
+        match action:
+            case WriteStatus():
+                self._stored = action.status
+            case Create() if action.body["kind"] == "Pod":
+                self._made += 1
+                self._put_pod(running_pod(action.body, f"{self.job.uid}-{self._made}", now))
+            case Create():
+                self._objects[action.body["kind"], action.body["metadata"]["name"]] = action.body
+            case Update():
+                body = self._objects[action.kind, action.name]
+                data = {**body["data"], **action.patch["data"]}
+                self._objects[action.kind, action.name] = {
+                    **body,
+                    "data": {key: value for key, value in data.items() if value is not None},
+                }
+            case Delete() if action.kind == "Pod":
+                self._snapshots.change(self._pods.pop(action.name), None)
+            case Delete():
+                del self._objects[action.kind, action.name]
+
+    def _put_pod(self, pod: Body) -> None:
+        name = pod["metadata"]["name"]
+        self._snapshots.change(self._pods.get(name), pod)
+        self._pods[name] = pod
+
+    def succeed(self, now: float) -> None:
+        """Its work is done: its workers end well."""
+        for view in self.views:
+            if view.replica.type == _WORKER:
+                self._put_pod(succeeded_pod(self._pods[view.name], now))
+        self.settle(now)
+
+    def placement(self) -> dict[str, Counter[str]]:
+        """How many of its pods of each type are at work on which node."""
+        found: dict[str, Counter[str]] = {_WORKER: Counter(), _PS: Counter()}
+        for view in self.views:
+            if view.phase is PodPhase.RUNNING:
+                found[view.replica.type][view.node] += 1
+        return found
+
+
+class TfDistReconcile:
+    """Every job is a document; whatever happens to it comes from its status, its pods, and what admission says."""
+
+    def __init__(self, scenario: Scenario, policy: AdmissionPolicy | None = None) -> None:
+        self._admitter = Admitter(policy or AdmissionPolicy(restart_cost=scenario.speed.restart))
+        self._feed = CacheSync(self._admitter)
+        self._snapshots = SnapshotBuilder()
+        priorities = {priority_class(job.priority): PriorityClass(job.priority) for job in scenario.jobs}
+        self._rules = AdmissionConfig(queues=scenario.queues, priorities=priorities)
+        self._numbers = {f"node-{number:05}": number for number in range(scenario.cluster.nodes)}
+        for name in self._numbers:
+            self._snapshots.put_node(name, node_document(name, scenario.cluster))
+        self._driven: dict[str, _Driven] = {}
+        self._gone: list[str] = []
+
+    def arrived(self, run: JobRun, world: World) -> None:
+        """A job is submitted."""
+        uid, created_at = str(run.number), _START + run.job.submit
+        driven = _Driven(run, job_document(run.job, uid, created_at), created_at, self._snapshots)
+        self._driven[uid] = driven
+        driven.settle(_START + world.now)
+
+    def ended(self, run: JobRun, world: World) -> None:
+        """Its processes end; what is left of it is reconciled away."""
+        driven = self._driven.pop(str(run.number))
+        self._gone.append(driven.job.uid)
+        driven.succeed(_START + world.now)
+        if not driven.memory.finished or any(map(sum, (nodes.values() for nodes in driven.placement().values()))):
+            raise AssertionError(f"{driven.job.key} is done, but {driven.memory.phase} with pods: {driven.views}")
+
+    def act(self, world: World) -> float | None:
+        """Decide and reconcile, until nothing more happens at this moment."""
+        now = _START + world.now
+        for _ in range(_ROUNDS):
+            verdicts = self._decide(now)
+            woken = [uid for uid, driven in self._driven.items() if driven.wake_at <= now]
+            asked = [self._driven[uid] for uid in sorted({*verdicts, *woken})]
+            for driven in asked:
+                driven.settle(now, verdicts.get(driven.job.uid))
+            self._follow(asked, world)
+            if not woken and all(isinstance(verdict, Wait) for verdict in verdicts.values()):
+                wake = min((driven.wake_at for driven in self._driven.values()), default=inf)
+                wake = min(wake, self._admitter.wake_at(now)) - _START
+                return None if wake == inf else max(wake, world.now + _TICK)
+        return world.now + _TICK
+
+    def _decide(self, now: float) -> dict[str, Verdict]:
+        claims = {uid: AdmissionRequest(one.job, one.memory, one.created_at) for uid, one in self._driven.items()}
+        self._feed.take(self._snapshots.update(dict.fromkeys(self._gone) | claims, rules=self._rules))
+        self._gone.clear()
+        verdicts = self._admitter.decide(now)
+        for uid in verdicts:
+            self._feed.again(uid)
+        return verdicts
+
+    def _follow(self, asked: Iterable[_Driven], world: World) -> None:
+        """Have the simulated jobs be where their pods are: those first who give up room."""
+        moves = []
+        for driven in asked:
+            placement = driven.placement()
+            layout = Layout(self._numbered(placement[_WORKER]), self._numbered(placement[_PS]))
+            if layout != (driven.run.layout or Layout()):
+                moves.append((layout.size - driven.run.size, driven.run.number, layout, driven.run))
+        for _, _, layout, run in sorted(moves, key=lambda move: move[:2]):
+            if not layout.workers:
+                world.take(run)
+            elif run.layout is None:
+                world.resume(run, layout)
+            else:
+                world.resize(run, layout)
+
+    def _numbered(self, nodes: Counter[str]) -> dict[int, int]:
+        return {self._numbers[node]: count for node, count in nodes.items()}

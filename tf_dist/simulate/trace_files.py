@@ -1,0 +1,134 @@
+"""Traces that people write: CSV with a line for each job, or YAML with a list of them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+from tf_dist.errors import InvalidJob, Problem
+from tf_dist.simulate.placement import FreeCapacity, packed
+from tf_dist.simulate.scenario import Cluster, Scenario, SimJob
+from tf_dist.simulate.traces import TraceOptions, requested_unit_seconds
+
+KINDS: Final = (".csv", ".yaml", ".yml")
+_NUMBERS: Final = {"submit", "duration", "estimate"}
+_TEXTS: Final = {"name", "queue", "kind"}
+_FIELDS: Final = tuple(field.name for field in fields(SimJob))
+_POSITIVE: Final = {"duration", "estimate", "workers", "least", "most"}
+_MOST_SHOWN: Final = 20
+_MORE: Final = "(more)"
+
+
+def load(path: Path, wish: TraceOptions) -> Scenario:
+    """The trace of a file on a cluster of 8 nodes with 8 GPUs each, if nothing else is wished.
+
+    With a wish for a load, times are stretched to it. Raises ``InvalidJob`` with all that is wrong.
+    """
+    rows = _rows(path)
+    per_node = 8 if wish.gpus is None else wish.gpus
+    cluster = Cluster(nodes=wish.nodes or 8, gpus=per_node, cpu=wish.cpu or 16 * max(per_node, 1))
+    problems: list[Problem] = []
+    jobs = [_job(where, row, number, problems) for number, (where, row) in enumerate(rows)]
+    if not problems:
+        problems += _too_large((where for where, _ in rows), jobs, cluster)
+    if not rows:
+        problems.append(Problem(path.name, "holds no job", "give each job at least submit and duration, in seconds"))
+    if problems:
+        rest = problems[_MOST_SHOWN:]
+        raise InvalidJob(problems[:_MOST_SHOWN] + [Problem(path.name, f"has {len(rest)} more problems")][: len(rest)])
+    jobs = sorted(jobs, key=lambda job: job.submit)[: wish.jobs]
+    return Scenario(name=path.stem, cluster=cluster, jobs=_stretched(jobs, cluster, wish), seed=wish.seed)
+
+
+def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """The jobs as written, each with where it stands."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidJob([Problem(str(path), f"cannot be read: {reason}")]) from error
+    if path.suffix == ".csv":
+        return _lines(path, text)
+    import yaml
+
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InvalidJob([Problem(path.name, f"is not YAML: {error}")]) from error
+    listed = content.get("jobs") if isinstance(content, dict) else content
+    if not isinstance(listed, list) or not all(isinstance(row, dict) for row in listed):
+        raise InvalidJob([Problem(path.name, "is no list of jobs", "write - {submit: 0, duration: 600, workers: 4}")])
+    return [(f"{path.name} jobs[{number}]", row) for number, row in enumerate(listed)]
+
+
+def _lines(path: Path, text: str) -> list[tuple[str, Mapping[str, Any]]]:
+    reader = csv.DictReader(StringIO(text, newline=""), restkey=_MORE, skipinitialspace=True)
+    try:
+        return [(f"{path.name} line {reader.line_num}", _written(row)) for row in reader]
+    except csv.Error as error:
+        raise InvalidJob([Problem(f"{path.name} line {reader.line_num}", f"is not CSV: {error}")]) from error
+
+
+def _written(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a line says; an empty field says nothing."""
+    return {key: value for key, value in row.items() if value not in (None, "")}
+
+
+def _job(where: str, row: Mapping[str, Any], number: int, problems: list[Problem]) -> SimJob:
+    before = len(problems)
+    values: dict[str, Any] = {}
+    for key, value in row.items():
+        if key == _MORE:
+            problems.append(Problem(where, "has more fields than the first line names"))
+        elif key not in _FIELDS:
+            near = get_close_matches(str(key), _FIELDS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_FIELDS)}"
+            problems.append(Problem(where, f"has an unknown field {key}", hint))
+        else:
+            values[key] = _value(where, key, value, problems)
+    problems += (Problem(where, f"has no {key}", "in seconds") for key in ("submit", "duration") if key not in row)
+    if len(problems) > before:
+        return SimJob(name="", submit=0.0, duration=1.0)
+    size = values.get("workers", 1)
+    job = SimJob(**{"name": f"job-{number}", "least": size, "most": size, **values})
+    if not job.least <= job.workers <= job.most:
+        problems.append(Problem(where, f"least {job.least} ≤ workers {job.workers} ≤ most {job.most} does not hold"))
+    return job
+
+
+def _value(where: str, key: str, value: Any, problems: list[Problem]) -> Any:
+    if key in _TEXTS:
+        return str(value)
+    try:
+        found = float(value) if key in _NUMBERS else int(value)
+        if isinstance(value, bool) or (isinstance(value, float) and found != value):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        problems.append(Problem(where, f"{key} is {value!r}, which is no {'number' if key in _NUMBERS else 'integer'}"))
+        return 1
+    least = 0 if key not in _POSITIVE else 1e-9
+    if key != "priority" and not least <= found < 1e12:
+        problems.append(Problem(where, f"{key} is {value}, which is {'too large' if found > 0 else 'too small'}"))
+    return found
+
+
+def _too_large(places: Iterable[str], jobs: list[SimJob], cluster: Cluster) -> Iterable[Problem]:
+    floor = FreeCapacity(cluster)
+    for where, job in zip(places, jobs, strict=True):
+        if packed(floor, job, job.workers) is None:
+            room = f"{cluster.nodes} nodes with {cluster.gpus} GPUs and {cluster.cpu} cpu"
+            need = f"{job.workers} × ({job.gpus} GPU, {job.cpu} cpu) and {job.ps} × ({job.ps_cpu} cpu)"
+            yield Problem(where, f"does not fit: it needs {need}, the cluster has {room}", "--nodes, --gpus, --cpu")
+
+
+def _stretched(jobs: list[SimJob], cluster: Cluster, wish: TraceOptions) -> tuple[SimJob, ...]:
+    span = max(job.submit for job in jobs)
+    if wish.load is None or not span:
+        return tuple(jobs)
+    factor = requested_unit_seconds(jobs, cluster) / (cluster.units * wish.load) / span
+    return tuple(replace(job, submit=job.submit * factor) for job in jobs)
