@@ -182,8 +182,8 @@ MUTANTS: Final = (
     Mutant(
         "restored-etcd-is-never-believed",
         "cluster/client/informer.py",
-        " and self._older_lists < _MAX_STALE_LISTS:",
-        ":",
+        "\n            and self._older_lists < _MAX_STALE_LISTS",
+        "",
         "drivers are blind for ever after a backup of etcd was restored",
     ),
     Mutant(
@@ -381,8 +381,8 @@ MUTANTS: Final = (
     Mutant(
         "deadline-needs-another-event",
         "core/reconciler/reconcile.py",
-        "times = [\n        look_again,\n        active_deadline_at(job, status),\n        requeue_unplaced_at",
-        "times = [look_again, requeue_unplaced_at",
+        "        active_deadline_at(job, status),\n",
+        "",
         "activeDeadlineSeconds falls when something else happens",
     ),
     Mutant(

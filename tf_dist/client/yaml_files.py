@@ -179,8 +179,8 @@ def _content(name: str) -> bytes:
     if len(data) > MAX_FILE_SIZE:
         more = "more than " if name == _STDIN else ""
         raise _Unreadable(
-            f"is {more}{size / (1 << 20):.1f} MiB large; no more than {MAX_FILE_SIZE >> 20} MiB are read, because an API "
-            "server takes no more",
+            f"is {more}{size / (1 << 20):.1f} MiB large; no more than {MAX_FILE_SIZE >> 20} MiB are read, because an "
+            "API server takes no more",
             "keep data in volumes, and large settings in files that the image brings",
         )
     return data

@@ -55,7 +55,6 @@ def run(
     Exits with 0 when the job succeeded, 1 when it failed or took longer than --timeout, 2 when it can never run here,
     75 when it was evicted or got no place in time.
     """
-    from tf_dist.cli import options as arguments
     from tf_dist.cli.job_output import require_valid_files
     from tf_dist.client.connection import connect
     from tf_dist.client.job_files import load_job_files, one_job
@@ -63,7 +62,7 @@ def run(
     from tf_dist.client.submission import TargetNamespaces
     from tf_dist.core.api.overrides import parse_overrides
 
-    limit = arguments.parse_seconds(timeout)
+    limit = options.parse_seconds(timeout)
     machine = LocalMachineOptions(network, node, tuple(entrypoint or ()), workdir)
     elsewhere = _elsewhere(kubeconfig, context, local=local, embedded=embedded)
     if elsewhere:

@@ -203,7 +203,8 @@ def check_pod_names(metadata: Metadata, groups: Iterable[tuple[str, int]], out: 
     field = "name" if metadata.name else "generateName"
     out.error(
         ("metadata", field),
-        f"the replica {name + longest!r} would have a name of {len(name) + len(longest)} characters; {MAX_NAME} are allowed",
+        f"the replica {name + longest!r} would have a name of {len(name) + len(longest)} characters; {MAX_NAME} are "
+        "allowed",
         f"with these replicas the {field} may have {room} characters"
         if room > 0
         else "shorten the replica type's name",

@@ -87,6 +87,7 @@ def owner_reference(job: Job) -> Body:
 
 
 def object_metadata(job: Job, name: str, labels: Mapping[str, str]) -> Body:
+    """Metadata of an object that belongs to the job."""
     return {
         "name": name,
         "namespace": job.key.namespace,

@@ -22,7 +22,8 @@ from tf_dist.errors import ClusterError, Gone
 WRITER = """
 import sys
 from tf_dist.cluster.api import CONFIG_MAPS
-from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster; from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
 cluster = MemoryCluster(journal=SqliteJournal(sys.argv[1]))
 for number in range(100_000):
     made = cluster.create(CONFIG_MAPS, "default", {"metadata": {"name": f"c{number:06}"}})
@@ -165,7 +166,8 @@ def test_a_closed_cluster_says_so(path: Path) -> None:
 _FULL = """
 import resource, signal, sys
 from tf_dist.cluster.api import CONFIG_MAPS
-from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster; from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
 from tf_dist.errors import ClusterError
 
 def limit(size):

@@ -81,9 +81,9 @@ def test_the_room_that_is_left_is_what_was_there_less_what_was_placed(
         result = place_gang(room, wants(room, *gang))
         if not isinstance(result, int):
             left = _after(left, gang, result)
-    for node in left:
-        found = room.free(node.name)
-        for resource, value in node.free.items():
+    for after in left:
+        found = room.free(after.name)
+        for resource, value in after.free.items():
             if resource in found:
                 # Half thousandths of a CPU are rounded against the pod, once for each of at most 36.
                 assert value - Decimal("0.0185") <= found[resource] <= value
