@@ -1,4 +1,4 @@
-"""The trigger under its former name: Airflow's database holds this path for tasks that were deferred by an earlier release.
+"""The trigger's former path, which Airflow's database holds for tasks that an earlier release deferred.
 
 Goes with the next release; import ``TFJobTrigger`` from ``tf_dist.airflow``.
 """

@@ -145,8 +145,8 @@ def _refuse_volcano(cluster: Cluster) -> None:
     if there is None or is_tf_dist_definition(there):
         return
     raise Rejected(
-        f"the cluster has Volcano's definition {VOLCANO_JOBS_DEFINITION}: its controller and tf-dist's would drive the same "
-        "jobs",
+        f"the cluster has Volcano's definition {VOLCANO_JOBS_DEFINITION}: its controller and tf-dist's would drive the "
+        "same jobs",
         hint="leave out --volcano-jobs; or, if Volcano is gone for good: "
         + _TAKE_OVER.format(VOLCANO_JOBS_DEFINITION, PART_OF, TF_DIST),
     )
