@@ -7,20 +7,32 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final
+
+STORED: Final[dict[str, Any]] = {}
+"""In place of a body: a write is accepted and answered with what was written, a read with the last write."""
 
 
 @contextmanager
 def refusing(answers: dict[str, tuple[int, Any]]) -> Iterator[str]:
     """The URL of a server that answers requests for these plurals so, and all others that there is nothing."""
 
+    written: dict[str, dict[str, Any]] = {}
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             parts = self.path.partition("?")[0].split("/")
-            code, body = next((answers[part] for part in parts if part in answers), (404, "404 page not found\n"))
+            plural = next((part for part in parts if part in answers), "")
+            code, body = answers.get(plural, (404, "404 page not found\n"))
+            if body is STORED:
+                if self.command in ("POST", "PUT"):
+                    accepted = json.loads(sent)
+                    accepted["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+                    written[plural] = accepted
+                code, body = (code, written[plural]) if plural in written else (404, "404 page not found\n")
             data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(data)))

@@ -20,7 +20,7 @@ import yaml
 
 from tests.cli.conftest import Program, eventually, surroundings
 from tests.cli.processes import on_terminal, rest, until
-from tests.cli.refusing import forbidden, refusing
+from tests.cli.refusing import STORED, forbidden, refusing
 from tests.cluster.client.secure import kubeconfig
 from tests.faults.proxy import Fault, Kind, Proxy
 from tf_dist.cluster.api import LEASES, NAMESPACES, PODS, TFJOBS
@@ -320,8 +320,7 @@ def test_a_run_stays_on_this_machine_though_a_kubeconfig_is_there(elsewhere: Els
 @pytest.mark.parametrize("command", [["get"], ["get", "x"], ["submit", "job.yaml"], ["run", "job.yaml"]])
 def test_a_cluster_without_the_kind_says_how_to_install_it(tf_dist: Program, command: list[str]) -> None:
     tf_dist.write("job.yaml", tf_dist.job())
-    lease = {"kind": "Lease", "metadata": {"name": "l", "uid": "u", "resourceVersion": "1"}, "spec": {}}
-    with refusing({"leases": (201, lease)}) as url:
+    with refusing({"leases": (201, STORED)}) as url:
         found = tf_dist(*command, "--kubeconfig", kubeconfig(tf_dist.folder / "config", url))
     assert found.returncode == 2
     assert "the TFJob kind (tfjobs.kubeflow.org) is not installed there" in found.stderr
