@@ -1,4 +1,4 @@
-"""kubeflow.org/v1alpha1: defaults, rules, accelerators, and the job it means."""
+"""kubeflow.org/v1alpha1: defaults, rules, and the job it means."""
 
 from __future__ import annotations
 
@@ -180,42 +180,3 @@ def test_suspending_is_an_annotation():
     assert suspend_patch(v1alpha1(), True) == {"metadata": {"annotations": {"tf-dist.dev/suspend": "true"}}}
     assert suspend_patch(v1alpha1(), False) == {"metadata": {"annotations": {"tf-dist.dev/suspend": None}}}
     assert parse(changed(v1alpha1(), "metadata.annotations", {"tf-dist.dev/suspend": "true"})).job.run_policy.suspend
-
-
-GPU = {
-    "nvidia.com/gpu": {
-        "volumes": [{"name": "lib", "hostPath": "/usr/lib/nvidia", "mountPath": "/usr/lib/nvidia"}],
-        "envVars": [{"name": "LD_LIBRARY_PATH", "value": "/usr/lib/nvidia"}],
-    }
-}
-
-
-def test_accelerators_are_given_to_the_containers_that_ask():
-    limits = {"nvidia.com/gpu": 1}
-    document = changed(v1alpha1(), f"{SPECS}.0.template.spec.containers.0.resources", {"limits": limits})
-    parsed = parse(document, accelerators=GPU)
-    pod = parsed.job.replica_specs[0].template["spec"]
-    assert pod["volumes"][-1] == {"name": "lib", "hostPath": {"path": "/usr/lib/nvidia"}}
-    container = pod["containers"][0]
-    assert container["volumeMounts"][-1] == {"name": "lib", "mountPath": "/usr/lib/nvidia"}
-    assert container["env"][-1] == {"name": "LD_LIBRARY_PATH", "value": "/usr/lib/nvidia"}
-    assert parsed.job.replica_specs[1].template == template(restartPolicy="OnFailure")
-    assert read(parsed.document) == parsed.job
-    assert parse(parsed.document, accelerators=GPU) == parsed
-
-
-@pytest.mark.parametrize("part", ["volumes", "envVars"])
-def test_an_accelerator_may_need_variables_alone_or_volumes_alone(part: str):
-    limits = {"nvidia.com/gpu": 1}
-    document = changed(v1alpha1(), f"{SPECS}.0.template.spec.containers.0.resources", {"limits": limits})
-    plain, whole = parse(document), parse(document, accelerators=GPU)
-    some = parse(document, accelerators={"nvidia.com/gpu": {part: GPU["nvidia.com/gpu"][part]}})
-    pods = [parsed.job.replica_specs[0].template["spec"] for parsed in (plain, whole, some)]
-    assert [pod["volumes"] == pods[1]["volumes"] for pod in pods] == [False, True, part == "volumes"]
-    variables = [pod["containers"][0].get("env") for pod in pods]
-    assert [env == variables[1] for env in variables] == [False, True, part == "envVars"]
-
-
-def test_a_wrong_accelerator_configuration_is_said():
-    (problem,) = errors(v1alpha1(), accelerators={"gpu": {"volume": []}})
-    assert problem.path == "accelerators.gpu.volume"

@@ -1,124 +1,22 @@
-"""From a document to a job: strictly, with every problem, for files; tolerantly and fast for stored objects.
-
-For each resource a ``tensorflow`` container asks for, the configured host volumes are mounted and variables set.
-Device plugins have made this obsolete; clusters that predate them still need it. Applying it twice changes nothing.
-"""
+"""Parsing of job documents: strict, with every problem, for files; tolerant and fast for stored objects."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tf_dist.core.api.fieldpath import list_items, mapping, value_at
 from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job, TFConfigStyle
 from tf_dist.core.dialects import common_annotations
-from tf_dist.core.dialects.common_schema import (
-    SUSPEND_ANNOTATION,
-    TF_CONTAINER,
-    RawTemplate,
-    SchemaModel,
-    template_containers,
-)
-from tf_dist.core.dialects.field_errors import (
-    FieldErrors,
-    FieldLocation,
-    describe_value,
-    format_location,
-    report_schema_errors,
-)
+from tf_dist.core.dialects.common_schema import SUSPEND_ANNOTATION, RawTemplate, template_containers
+from tf_dist.core.dialects.field_errors import FieldErrors, FieldLocation, report_schema_errors
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.registry import FORMATS, Format, check_layout, check_other_layout, dialect_of, spec_dialect
-from tf_dist.errors import InvalidJob, Problem
-
-
-class HostVolume(SchemaModel):
-    """A directory of the node, and where containers see it."""
-
-    name: str
-    host_path: str
-    mount_path: str
-
-
-class Variable(SchemaModel):
-    """A variable for the container."""
-
-    name: str
-    value: str
-
-
-class Accelerator(SchemaModel):
-    """What goes with one resource."""
-
-    volumes: list[HostVolume] = Field(default_factory=list)
-    env_vars: list[Variable] = Field(default_factory=list)
-
-
-def apply_accelerators(document: Document, accelerators: Mapping[str, Any]) -> dict[str, Any]:
-    """The v1alpha1 document with every template configured; InvalidJob says what is wrong with the configuration."""
-    config = _read(accelerators)
-    specs = [
-        {**replicas, "template": _configured(replicas["template"], config)}
-        if value_at(replicas, "template")
-        else replicas
-        for replicas in list_items(value_at(document, "spec", "replicaSpecs"))
-    ]
-    return {**document, "spec": {**document["spec"], "replicaSpecs": specs}}
-
-
-def _read(accelerators: Mapping[str, Any]) -> dict[str, Accelerator]:
-    try:
-        return TypeAdapter(dict[str, Accelerator]).validate_python(dict(accelerators))
-    except ValidationError as error:
-        raise InvalidJob(
-            Problem(
-                format_location(("accelerators", *detail["loc"])),
-                f"{detail['msg']}, not {describe_value(detail['input'])}",
-            )
-            for detail in error.errors(include_url=False)
-        ) from None
-
-
-def _configured(template: Mapping[str, Any], config: Mapping[str, Accelerator]) -> Document:
-    spec = mapping(template.get("spec"))
-    found: list[Accelerator] = []
-    listed = []
-    for container in list_items(spec.get("containers")):
-        wanted = _wanted(container, config) if value_at(container, "name") == TF_CONTAINER else []
-        found += wanted
-        listed.append(_equipped(container, wanted) if wanted else container)
-    if not found:
-        return template
-    volumes = [{"name": one.name, "hostPath": {"path": one.host_path}} for each in found for one in each.volumes]
-    return {**template, "spec": {**spec, "containers": listed, "volumes": _added(spec.get("volumes"), volumes, "name")}}
-
-
-def _wanted(container: Mapping[str, Any], config: Mapping[str, Accelerator]) -> list[Accelerator]:
-    resources = container.get("resources")
-    asked = {**mapping(value_at(resources, "limits")), **mapping(value_at(resources, "requests"))}
-    return [config[name] for name in asked if name in config]
-
-
-def _equipped(container: Mapping[str, Any], wanted: list[Accelerator]) -> dict[str, Any]:
-    mounts = [{"name": one.name, "mountPath": one.mount_path} for each in wanted for one in each.volumes]
-    variables = [{"name": one.name, "value": one.value} for each in wanted for one in each.env_vars]
-    return {
-        **container,
-        "volumeMounts": _added(container.get("volumeMounts"), mounts, "mountPath"),
-        "env": _added(container.get("env"), variables, "name"),
-    }
-
-
-def _added(present: object, new: list[dict[str, Any]], key: str) -> list[Any]:
-    """A list with what it lacks; an entry of the user's own with the same key stays as it is."""
-    result = list(list_items(present))
-    for entry in new:
-        if all(value_at(one, key) != entry[key] for one in result):
-            result.append(entry)
-    return result
+from tf_dist.errors import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +28,10 @@ class Parsed:
     warnings: tuple[Problem, ...] = ()
 
 
-def parse(document: Any, *, accelerators: Mapping[str, Any] | None = None) -> Parsed:
+def parse(document: Any) -> Parsed:
     """Read a user's document; InvalidJob holds everything that is wrong with it.
 
     Documents are never changed; what the defaults leave alone, ``Parsed.document`` and the job share with the original.
-    ``accelerators``: the v1alpha1 controller's configuration of that name, for templates that ask for such a device.
     """
     out = FieldErrors()
     dialect = check_layout(document, dialect_of(document), out)
@@ -142,8 +39,6 @@ def parse(document: Any, *, accelerators: Mapping[str, Any] | None = None) -> Pa
     _check(dict(document), form, out)
     out.raise_errors()
     ready = form.defaulted(document)
-    if accelerators and dialect is Dialect.TFJOB_V1ALPHA1:
-        ready = apply_accelerators(ready, accelerators)
     job = _annotated(form.build(_valid(ready, form.model)))
     _advise_tf_config(job, form.templates(document), out)
     return Parsed(job=job, document=ready, warnings=out.warnings)

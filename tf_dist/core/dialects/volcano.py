@@ -1,16 +1,11 @@
 """``batch.volcano.sh/v1alpha1`` Job: the defaults of Volcano's webhook, validation, and the job it means.
 
-The Volcano tutorial for distributed TensorFlow builds TF_CONFIG in the shell from ``/etc/volcano/<task>.host`` and
-forgets the quotes around the hosts: ``{"cluster":{"ps":[job-ps-0.job:2222]}}`` is no JSON, and TensorFlow fails on it
-with an error about a decoder.
-
 The rules are those of Volcano's validating webhook; what tf-dist does not do is an error where the job would run
 differently without it, and a warning where not.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -42,7 +37,6 @@ from tf_dist.core.dialects.common_schema import (
     check_pod_names,
     container_names,
     named_port,
-    template_containers,
 )
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, FieldLocation, suggestion
 from tf_dist.core.dialects.pod_template import require_container
@@ -199,67 +193,6 @@ def _container(template: Document) -> str:
     """The container that trains: the one named ``tensorflow``, else the first."""
     names = [name for name in container_names(template) if isinstance(name, str)]
     return TF_CONTAINER if TF_CONTAINER in names else next(iter(names), "")
-
-
-_ASSIGNED: Final = re.compile(
-    r"\b(?P<name>[A-Za-z_]\w*)=\"?(?:`(?P<ticks>[^`]*)`|\$\((?P<body>(?:[^()]|\([^()]*\))*)\))"
-)
-_HOST_FILE: Final = re.compile(r"/etc/volcano/[\w.-]+\.host")
-_HOSTS_VARIABLE: Final = re.compile(r"\$\{?(VC_\w+_HOSTS)\b")
-_QUOTE_ADDED: Final = re.compile(r"'[^']*\"[^']*'|\\\"|\\x22|\\042|\bjq\b|\bpython3?\b|json")
-_PLAYERS: Final = re.compile(r"\bV[KC]_TASK_INDEX\b")
-_FIX: Final = r"""add quotes to each host: cat /etc/volcano/ps.host | sed 's/^/"/;s/$/:2222"/' | paste -sd,"""
-
-
-def container_script(container: Mapping[str, Any]) -> str:
-    """Everything a container is told to run, as one text."""
-    words = (*list_items(container.get("command")), *list_items(container.get("args")))
-    return "\n".join(word for word in words if isinstance(word, str))
-
-
-def unquoted_hosts(text: str) -> list[str]:
-    """The variables that hold host names without quotes and are put into a JSON list of TF_CONFIG as they are."""
-    if "TF_CONFIG" not in text or "cluster" not in text:
-        return []
-    bare = dict.fromkeys(_HOSTS_VARIABLE.findall(text))
-    quoted: set[str] = set()
-    for name, command in _assignments(text):
-        if _QUOTE_ADDED.search(command):
-            quoted.add(name)
-        elif _HOST_FILE.search(command) or any(_used(other, command) for other in bare):
-            bare[name] = None
-    return [name for name in bare if name not in quoted and re.search(rf"\[\s*\$(?:{name}\b|{{{name}\}})\s*\]", text)]
-
-
-def _assignments(text: str) -> Iterator[tuple[str, str]]:
-    """Each ``NAME=`command``` or ``NAME=$(command)``, in order."""
-    for match in _ASSIGNED.finditer(text):
-        yield match["name"], match["ticks"] if match["ticks"] is not None else match["body"]
-
-
-def _used(name: str, command: str) -> bool:
-    return re.search(rf"\$(?:{name}\b|{{{name}\}})", command) is not None
-
-
-def lint_shell(template: object, loc: FieldLocation, out: FieldErrors, *, env: bool, svc: bool) -> None:
-    """Warn about a Volcano task's shell lines; ``env`` and ``svc``: whether the job has these plugins."""
-    for place, container in template_containers(template):
-        text = container_script(container)
-        where = (*loc, *place, "args" if container.get("args") else "command")
-        for name in unquoted_hosts(text):
-            out.warn(where, f"${{{name}}} puts host names without quotes into TF_CONFIG, which is then no JSON", _FIX)
-        own = [value_at(entry, "name") for entry in list_items(container.get("env"))]
-        used = [name for name in _PLAYERS.findall(text) if name not in own]
-        if used and not env:
-            out.warn(where, f"{used[0]} is set by the env plugin, which the job does not have", "plugins: env: []")
-        if "/etc/volcano/" in text and not svc and not _mounted(container):
-            out.warn(where, "/etc/volcano is made by the svc plugin, which the job does not have", "plugins: svc: []")
-
-
-def _mounted(container: Mapping[str, Any]) -> bool:
-    """Whether the user puts something there himself."""
-    mounts = (mount for mount in list_items(container.get("volumeMounts")) if isinstance(mount, Mapping))
-    return any(str(mount.get("mountPath", "")).startswith("/etc/volcano") for mount in mounts)
 
 
 def validate(job: VolcanoJob, out: FieldErrors) -> None:
@@ -427,8 +360,6 @@ def _advise_task(task: Task, spec: Spec, loc: FieldLocation, out: FieldErrors) -
     if policy == "Never" and Event.TASK_FAILED in _handled_events(task.policies):
         message = "TaskFailed counts restarts in place; with Never there are none, and its policy never fires"
         out.warn(place, message, "write OnFailure, or a policy for PodFailed")
-    used = volcano_schema.job_plugins(spec)
-    lint_shell(task.template, (*loc, "template"), out, env=used.env, svc=used.svc)
 
 
 def _handled_events(policies: Sequence[Policy] | None) -> set[str]:
