@@ -64,7 +64,7 @@ from tf_dist.core.api.status_codec import (
     with_embedded_memory,
     with_restored_memory,
 )
-from tf_dist.core.api.timestamps import format_micro_time, format_time, parse_expected_duration, parse_time
+from tf_dist.core.api.timestamps import format_micro_time, format_time, parse_duration, parse_time
 from tf_dist.core.dialects import read
 from tf_dist.core.gang.admission import admit
 from tf_dist.core.gang.resources.admission_config import admission_config
@@ -397,7 +397,7 @@ VALUES: Final[dict[str, tuple[Reader, tuple[type[Exception], ...]]]] = {
     "time": (parse_time, ()),
     "quantity": (parse_quantity, (ValueError,)),
     "ranges": (lambda text: list(parse_ranges(str(text)[:200_000])) if isinstance(text, str) else None, (ValueError,)),
-    "duration": (lambda text: parse_expected_duration(text) if isinstance(text, str) else None, ()),
+    "duration": (lambda text: parse_duration(text) if isinstance(text, str) else None, ()),
     "version": (parse_resource_version, ()),
     "lease-ref": (lambda text: LeaseRef.parse(text) if isinstance(text, str) else None, ()),
     "named": (lambda text: _load_jobs({"metadata": {"annotations": {ADMITTING_ANNOTATION: text}}}), ()),

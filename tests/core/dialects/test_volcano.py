@@ -20,7 +20,6 @@ from tf_dist.core.api.job import (
     TFConfigStyle,
 )
 from tf_dist.core.dialects import defaulted, parse, read, suspend_patch
-from tf_dist.core.dialects.volcano_schema import parse_go_duration
 
 POLICIES = "spec.policies"
 POD = "spec.tasks.0.template.spec"
@@ -157,19 +156,6 @@ def test_policies_that_never_fire_are_told_and_dropped():
     assert (paths(warnings(document)), parse(document).job.rules) == (["spec.policies[0].event"], ())
     document = changed(volcano(), POLICIES, [{"event": "JobUpdated", "action": "RestartJob"}])
     assert (paths(warnings(document)), parse(document).job.rules) == (["spec.policies[0].event"], ())
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("10s", 10), ("1h30m", 5400), ("1.5s", 1.5), ("100ms", 0.1), ("0", 0), ("2m0.5s", 120.5)]
-)
-def test_durations(text: str, value: float):
-    assert parse_go_duration(text) == pytest.approx(value)
-
-
-@pytest.mark.parametrize("text", ["", "10", "s", "1 h", "-1s", "1d", "1h 2m"])
-def test_what_is_no_duration(text: str):
-    with pytest.raises(ValueError, match="no duration"):
-        parse_go_duration(text)
 
 
 @pytest.mark.parametrize("event", ["*", "PodFailed", "PodEvicted", "Unknown", "TaskCompleted", "TaskFailed"])

@@ -12,7 +12,6 @@ from tests.core.world import World as Small
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.job import Action, Event, JobKey, ReplicaId, Rule, RunPolicy
 from tf_dist.core.api.status import Admission, Counts, Phase, Status
-from tf_dist.core.api.timestamps import parse_expected_duration
 from tf_dist.core.gang.admission import Admitter, admit
 from tf_dist.core.gang.resources.pod_requests import pod_limits, pod_requests, pod_sets
 from tf_dist.core.gang.snapshot import AdmissionRequest, build_snapshot
@@ -260,7 +259,6 @@ def test_a_job_that_is_not_live_asks_for_nothing(phase: Phase) -> None:
     ],
 )
 def test_how_long_a_job_runs_is_said_in_seconds_or_as_a_duration(text: str, found: float | None) -> None:
-    assert parse_expected_duration(text) == found
     said = replace(job(), annotations={"tf-dist.dev/expected-duration": text})
     assert one(Status(), changed=said).estimate == found
 

@@ -28,7 +28,7 @@ from tf_dist.cli.install.schema_builders import (
 )
 from tf_dist.core.api.job import MAX_REPLICAS
 from tf_dist.core.api.names import LABEL_KEY, LABEL_NAME, LONGEST_KEY, LONGEST_VALUE, OPERATORS
-from tf_dist.core.dialects.common_annotations import DURATION, LONGEST_DURATION
+from tf_dist.core.api.timestamps import DURATION, MAX_DURATION_LENGTH
 from tf_dist.core.dialects.volcano_schema import ACTIONS, EVENTS, MAX_TASKS
 from tf_dist.core.gang.resources.queue_resource import MAX_SELECTOR_RULES
 
@@ -280,7 +280,7 @@ _QUEUE: Final = root(
             "recoveryTimeout": text(
                 "How long a gang that was complete may lack nodes before it goes on with fewer replicas or gives its "
                 "place back, such as 90s or 10m; 5m if not said.",
-                longest=LONGEST_DURATION,
+                longest=MAX_DURATION_LENGTH,
                 pattern=DURATION,
             ),
             "namespaceSelector": _SELECTOR,

@@ -46,23 +46,43 @@ def round_time(seconds: float) -> float:
     return round(seconds, 6)
 
 
-_EXPECTED_DURATION: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+", re.ASCII)
+DURATION: Final = r"^([0-9]+|([0-9]+(\.[0-9]+)?(h|ms|m|s))+)$"
+"""The durations of our annotations and queues as a pattern, for their definitions: seconds, or ``1h30m``."""
+MAX_DURATION_LENGTH: Final = 64
+
+_MAX_SECONDS: Final = 2.0**31 - 1
+_MAX_GO_SECONDS: Final = 2.0**63 / 1e9  # a Go duration is an int64 of nanoseconds
+_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 
 
-_DURATION_PART: Final = re.compile(r"([0-9.]+)(h|ms|m|s)", re.ASCII)
-
-
-_LONGEST_DURATION: Final = 64
-
-
-_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-
-
-def parse_expected_duration(text: str) -> float | None:
-    """``5400``, ``90m`` or ``1h30m`` as seconds; None if it is none of these, or nothing."""
-    text = text.strip() if len(text) <= _LONGEST_DURATION else ""
-    if text.isascii() and text.isdecimal():
-        return float(text) or None
-    if not _EXPECTED_DURATION.fullmatch(text):
+def parse_duration(text: str) -> float | None:
+    """Seconds of ``90``, ``10m`` or ``1h30m``, 68 years at most; None if it is none of these."""
+    if len(text) > MAX_DURATION_LENGTH or not re.fullmatch(DURATION, text):
         return None
-    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text)) or None
+    seconds = float(text) if text.isdecimal() else _total(text)
+    return min(seconds, _MAX_SECONDS)
+
+
+def parse_go_duration(text: str) -> float | None:
+    """Seconds of a Go duration such as ``1h30m`` or ``1.5s``; None if it is none, is negative or overflows."""
+    if len(text) > MAX_DURATION_LENGTH:
+        return None
+    unsigned = text.removeprefix("+")
+    if unsigned == "0":
+        return 0.0
+    if not unsigned or _PART.sub("", unsigned):
+        return None
+    seconds = _total(unsigned)
+    return seconds if seconds < _MAX_GO_SECONDS else None
+
+
+def format_go_duration(seconds: float) -> str:
+    """A Go duration in whole seconds: ``1h0m5s``."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{rest}s"
+
+
+def _total(text: str) -> float:
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))

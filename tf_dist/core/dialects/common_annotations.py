@@ -9,7 +9,6 @@ every example does.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -19,7 +18,7 @@ from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job
 from tf_dist.core.api.names import GANG_SCHEDULER, MAX_DISRUPTIONS, MAX_WORKERS, MIN_WORKERS, QUEUE, RECOVERY_TIMEOUT
 from tf_dist.core.api.overrides import Override
-from tf_dist.core.api.timestamps import parse_expected_duration
+from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.dialects.common_schema import INT32_MAX, written_number
 from tf_dist.core.dialects.field_errors import FieldErrors, FieldLocation, describe_value, suggestion
 
@@ -76,10 +75,6 @@ def warn_unused_annotation(annotations: Mapping[str, str] | None, key: str, inst
         out.warn(annotation_path(key), "is not used in this format", f"write {instead}")
 
 
-DURATION: Final = r"^([0-9]+|([0-9]+(\.[0-9]+)?(h|ms|m|s))+)$"
-LONGEST_DURATION: Final = 64
-
-
 def check_limits(document: Document, out: FieldErrors) -> None:
     """Errors for what is no limit."""
     for key, reads, what, hint in (
@@ -101,13 +96,6 @@ def with_limits(job: Job) -> Job:
     if recovery is not None:
         job = replace(job, scheduling=replace(job.scheduling, recovery_timeout=recovery))
     return job
-
-
-def parse_duration(text: str) -> float | None:
-    """Seconds of ``90``, ``10m`` or ``1h30m``, 0 for nothing but noughts; None if it is none of these."""
-    if len(text) > LONGEST_DURATION or not re.fullmatch(DURATION, text):
-        return None
-    return min(parse_expected_duration(text) or 0.0, float(INT32_MAX))
 
 
 def _count(text: str) -> int | None:

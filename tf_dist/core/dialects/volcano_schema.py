@@ -5,7 +5,6 @@ What Volcano leaves to its controller is said in the rows: PodPending means some
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from tf_dist.core.api.job import Action, Event, ExitCodes, Plugins, Role, Rule
+from tf_dist.core.api.timestamps import parse_go_duration
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,
     TF_PORT,
@@ -141,19 +141,6 @@ ACTIONS: Final = tuple(
 )
 _INTERNAL_EVENTS: Final = ("OutOfSync", "CommandIssued", "PodRunning")
 _INTERNAL_ACTIONS: Final = ("SyncJob", "EnqueueJob", "SyncQueue", "OpenQueue", "CloseQueue")
-_UNIT: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
-
-
-def parse_go_duration(duration: str) -> float:
-    """The length of a Go duration such as ``1h30m`` or ``1.5s``; ValueError if it is none or negative."""
-    if duration in ("0", "+0"):
-        return 0.0
-    text = duration.removeprefix("+")
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{duration!r} is no duration")
-    return float(sum(float(number) * _UNIT[unit] for number, unit in parts))
 
 
 def events_of(policy: Policy) -> tuple[str, ...]:
@@ -168,7 +155,7 @@ def policy_rules(policies: Sequence[Policy] | None) -> tuple[Rule, ...]:
 
 def _rules(policy: Policy) -> Iterator[Rule]:
     action = Action(policy.action or "")
-    timeout = parse_go_duration(policy.timeout) if policy.timeout else 0.0
+    timeout = (policy.timeout and parse_go_duration(policy.timeout)) or 0.0
     if policy.exit_code is not None:
         codes = ExitCodes(ranges=((policy.exit_code, policy.exit_code),))
         yield Rule(events=frozenset({Event.POD_FAILED}), action=action, codes=codes, timeout=timeout)
@@ -228,9 +215,7 @@ def _check_event(name: str, policy: Policy, loc: FieldLocation, out: FieldErrors
 
 
 def _check_timeout(timeout: str, loc: FieldLocation, out: FieldErrors) -> None:
-    try:
-        parse_go_duration(timeout)
-    except ValueError:
+    if parse_go_duration(timeout) is None:
         hint = f"write {timeout}s" if timeout.isdecimal() else "such as 90s, 10m or 1h30m"
         out.error(loc, f"{timeout!r} is no duration", hint)
 

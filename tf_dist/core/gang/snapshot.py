@@ -14,7 +14,7 @@ from tf_dist.core.api.job import Document, Job, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import policy_may_restart
 from tf_dist.core.api.names import Requirements, selector_text
 from tf_dist.core.api.status import LIVE, NO_PODS, Status
-from tf_dist.core.api.timestamps import parse_expected_duration
+from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
@@ -393,4 +393,5 @@ def _locality(job: Job) -> TopologyRequest | None:
 
 def _estimate(job: Job) -> float | None:
     """How long it is expected to run, or at most may; what cannot be read counts as not said."""
-    return parse_expected_duration(job.annotations.get(names.EXPECTED_DURATION, "")) or job.run_policy.active_deadline
+    said = parse_duration(job.annotations.get(names.EXPECTED_DURATION, "").strip())
+    return said or job.run_policy.active_deadline

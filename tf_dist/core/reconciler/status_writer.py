@@ -18,7 +18,7 @@ from tf_dist.core.api.assignment import granted_job
 from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role
 from tf_dist.core.api.status import INVALID_SPEC, LIVE, NO_PODS, STALLED, STOPPED, Counts, Phase, Status, display_phase
 from tf_dist.core.api.status_codec import FIELD, dump_status
-from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.api.timestamps import format_go_duration, format_time
 
 Condition = dict[str, Any]
 
@@ -278,9 +278,7 @@ def _duration(status: Status) -> str | None:
     """From start to end, in Go's form, which is Volcano's."""
     if status.start_time is None or status.completion_time is None:
         return None
-    minutes, seconds = divmod(int(status.completion_time - status.start_time), 60)
-    hours, minutes = divmod(minutes, 60)
-    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{seconds}s"
+    return format_go_duration(status.completion_time - status.start_time)
 
 
 def _volcano_conditions(status: Status, stored: Any, since: str | None) -> list[RawStatus]:

@@ -17,7 +17,7 @@ from tf_dist.core.api.fieldpath import list_items, mapping, value_at
 from tf_dist.core.api.job import Document
 from tf_dist.core.api.names import is_label_key, is_label_value, requirements
 from tf_dist.core.api.quantity import parse_quantity
-from tf_dist.core.dialects.common_annotations import parse_duration
+from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.dialects.common_schema import INT32_MAX, Envelope, Positive, SchemaModel, check_label
 from tf_dist.core.dialects.field_errors import (
     MISSING,
