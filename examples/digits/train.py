@@ -249,7 +249,7 @@ class Training:
             self.save()
         if self.done and self.task.is_chief:
             self.model.export(f"{self.options.model_dir}/export", verbose=False)
-            print(f"accuracy={self.accuracy():.4f} checkpoint={self.checkpoints.latest_checkpoint}")
+            print(f"step={self.step} accuracy={self.accuracy():.4f} checkpoint={self.checkpoints.latest_checkpoint}")
         return 0 if self.done else stop_code
 
     def train(self) -> None:
