@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.core.builders import START
 from tf_dist.core.api import names, pods
-from tf_dist.core.api.assignment import Admit, Verdict, Wait
+from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
 from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, Observed, Plan, Update, WriteStatus
 from tf_dist.core.api.job import Job, ReplicaId
 from tf_dist.core.api.pods import PodView, pod_view
@@ -20,7 +20,7 @@ from tf_dist.core.api.status_codec import FIELD, dump_status, load_status
 from tf_dist.core.api.timestamps import format_micro_time, format_time
 from tf_dist.core.reconciler.reconcile import reconcile
 
-WAIT = Wait(reason="WaitingForCapacity", message="no room")
+WAIT = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")
 _MOST_PASSES = 60
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -17,7 +17,7 @@ from tf_dist.client.submission import TargetNamespaces, companion_owner, create_
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.cluster.api import Cluster
 from tf_dist.controller.observability.signals import Signals
-from tf_dist.core.api.assignment import NEVER
+from tf_dist.core.api.assignment import pending_reason
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.errors import NotFound
 
@@ -120,7 +120,8 @@ class RunSession:
                 return RunEnd.SIGNAL
             if monitor.watch.job is None or job_outcome(scene.job, scene.status) is not Outcome.OPEN:
                 return RunEnd.FINISHED
-            if self._run_options.gives_up and scene.status.reason in NEVER and scene.status.admission is None:
+            reason = pending_reason(scene.status) if scene.status.admission is None else None
+            if self._run_options.gives_up and reason is not None and reason.unreachable:
                 return RunEnd.NEVER_FITS
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 return RunEnd.TIMEOUT

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.core.builders import ON_FAILURE, START, ended, pod, replicas, running, v1_job, views
+from tf_dist.core.api.assignment import PendingReason
 from tf_dist.core.api.job import Dependency
 from tf_dist.core.api.status import Admission, Attempts, Failure, Phase, RestartBackoff, Status
-from tf_dist.core.diagnostics.diagnose import Category, Diagnosis, Level, diagnose
+from tf_dist.core.diagnostics.diagnose import PENDING_REASONS, Category, Diagnosis, Level, diagnose
 
 ADMITTED = Admission(START)
 
@@ -156,6 +157,11 @@ def test_why_a_gang_has_no_place(reason: str, level: Level, category: Category, 
     found = first(Status(reason=reason, message="so it is"))
     assert (found.level, found.category, found.summary) == (level, category, "so it is")
     assert advice in found.resolution
+
+
+def test_every_reason_to_wait_is_explained() -> None:
+    assert set(PENDING_REASONS) == set(PendingReason)
+    assert {reason.value for reason in PendingReason if reason.unreachable} == {"NeverFits", "Unreadable"}
 
 
 def test_pods_of_the_attempt_before_are_named() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from tf_dist.core.api.assignment import PREEMPTING, Admit, Preempt, Resize, Verdict, Wait
+from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Resize, Verdict, Wait
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.admission import Admitter
 from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder
@@ -189,5 +189,5 @@ def obeyed(gang: Gang, verdict: Verdict, now: float) -> Gang:
         case Preempt():
             return replace(gang, place=None)
         case Wait():
-            return replace(gang, promised=gang.promised or verdict.reason == PREEMPTING)
+            return replace(gang, promised=gang.promised or verdict.reason == PendingReason.PREEMPTING)
     return gang

@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.builders import ON_FAILURE, START, replicas, v1_job, views, volcano_job
 from tests.core.world import World
-from tf_dist.core.api.assignment import Admit, Wait
+from tf_dist.core.api.assignment import Admit, PendingReason, Wait
 from tf_dist.core.api.context import Observed
 from tf_dist.core.api.job import Dependency, Job, Scheduling, TFConfigStyle
 from tf_dist.core.api.pods import UnreadyNode, unready_node
@@ -21,7 +21,7 @@ from tf_dist.core.gang.resources.queue_resource import parse_queue
 from tf_dist.core.reconciler.node_loss import node_loss_times
 from tf_dist.errors import InvalidJob, InvalidQueue
 
-WAITS = Wait(reason="WaitingForCapacity", message="no room")
+WAITS = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")
 
 
 def started(job: Job) -> World:

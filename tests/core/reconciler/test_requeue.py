@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.core.builders import EVICTED, pod, replicas, running, v1_job, v1alpha1_job, views, volcano_job
 from tests.core.world import World, pinned_to
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, Preempt, Wait
+from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Wait
 from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.api.job import Action, Dependency, Job, JobKey, Rule, RunPolicy, Scheduling
 from tf_dist.core.api.status import Phase, display_phase
@@ -22,7 +22,7 @@ from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT, requeue_backoff
 
 BY = Preempt(by=JobKey("team", "urgent"), message="its priority is 1000, that of this job 0")
-WAITS = Wait(reason="WaitingForCapacity", message="needs 2 × (cpu 4) for worker")
+WAITS = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="needs 2 × (cpu 4) for worker")
 
 
 def started(job: Job) -> World:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.builders import FAILED, ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.world import World
-from tf_dist.core.api.assignment import Admit, Preempt, Wait
+from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Wait
 from tf_dist.core.api.context import WriteStatus
 from tf_dist.core.api.job import Action, Event, ExitCodes, Job, JobKey, Rule, RunPolicy, Scheduling
 from tf_dist.core.api.status import Phase, Status
@@ -150,7 +150,7 @@ def test_another_driver_with_another_clock_does_not_say_that_pods_are_overdue() 
     world.step()
     for pod in tuple(world.pods.values()):
         world.delete(pod, pod["metadata"]["uid"])
-    world.verdict = Wait(reason="WaitingForCapacity", message="no room")
+    world.verdict = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")
     world.step()
     before = world.memory
     world.now += 400

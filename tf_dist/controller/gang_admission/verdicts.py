@@ -16,7 +16,7 @@ from tf_dist.controller.gang_admission.pending_admissions import PendingAdmissio
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.core.api.assignment import UNREADABLE, Admit, Verdict, Wait
+from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
 from tf_dist.core.api.job import Job
 from tf_dist.core.gang.admission import Admitter, CacheSync
 from tf_dist.core.gang.quota import QueueUsage
@@ -301,4 +301,4 @@ class GangAdmission:
 
 
 def _is_unreadable(verdict: Verdict) -> bool:
-    return isinstance(verdict, Wait) and verdict.reason == UNREADABLE
+    return isinstance(verdict, Wait) and verdict.reason == PendingReason.UNREADABLE

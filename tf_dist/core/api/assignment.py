@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final
 
 from tf_dist.core.api.job import Job, JobKey, ReplicaId, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.api.pod_events import PodClassification
-from tf_dist.core.api.status import LIVE, Status
+from tf_dist.core.api.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, Status
 
 ReplicaCounts = Mapping[str, int]
 
@@ -198,16 +199,50 @@ class Admit:
     sizes: Sizes = field(default_factory=dict)
 
 
+class PendingReason(StrEnum):
+    """Why a job waits, as the reason of its status; a contract: values are added and never renamed."""
+
+    WAITING_FOR_CAPACITY = "WaitingForCapacity"
+    WAITING_IN_QUEUE = "WaitingInQueue"
+    RESERVED = "Reserved"  # there is room, which is reserved for gangs that have waited longer
+    PREEMPTING = "Preempting"  # others are preempted for it; it counts as ``promised`` from then on
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"
+    NEVER_FITS = "NeverFits"
+    UNREADABLE = "Unreadable"  # its pods' requests or constraints cannot be read
+    NODES_REFUSED = "NodesRefused"  # large enough are only nodes that the scheduler refused it; tried again later
+    QUEUE_NOT_FOUND = "QueueNotFound"
+    NAMESPACE_MISMATCH = "NamespaceMismatch"  # its queue takes no jobs from its namespace
+    SCHEDULER_MISSING = "GangSchedulerMissing"
+    QUEUE_REFUSED = "QueueRefused"  # another gang scheduler does not serve its queue
+    DEACTIVATED = "Deactivated"  # switched off in another gang scheduler
+    BACKOFF = "Backoff"
+    SCHEDULE_TIMEOUT = "ScheduleTimeout"
+    PODS_REJECTED = "PodsRejected"
+    PREEMPTED = PREEMPTED
+    RECOVERY_TIMEOUT = RECOVERY_TIMEOUT
+    WAITING_FOR_LOST_NODE = "WaitingForLostNode"
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether no change of load lets the gang start, only a change of the job or of the nodes."""
+        return self in (PendingReason.NEVER_FITS, PendingReason.UNREADABLE)
+
+
+_PENDING_REASONS: Final[Mapping[str, PendingReason]] = {one.value: one for one in PendingReason}
+
+
+def pending_reason(status: Status) -> PendingReason | None:
+    """Why a job without a place waits; None if its status says no such reason."""
+    return _PENDING_REASONS.get(status.reason)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The gang waits. ``never``: no change of load will let it start, only a change of the job or of the nodes.
+    """The gang waits. ``position``: its place in its queue, from 1 (0: it has none)."""
 
-    ``position``: its place in its queue, from 1 (0: it has none).
-    """
-
-    reason: str
+    reason: PendingReason
     message: str
-    never: bool = False
     position: int = 0
 
 
@@ -226,29 +261,6 @@ class Preempt:
 
     by: JobKey | None
     message: str
-
-
-# Others give way to a gang that waits for this reason: it is to be put as ``promised`` from then on.
-PREEMPTING: Final = "Preempting"
-
-
-# Only the nodes that the scheduler refused the gang are large enough for it; they are tried again after a while.
-NODES_REFUSED: Final = "NodesRefused"
-
-
-# A ResourceQuota of its namespace has no room for a gang.
-RESOURCE_QUOTA: Final = "ResourceQuotaExceeded"
-
-
-# Its queue takes no jobs from the namespace of a gang.
-NAMESPACE_MISMATCH: Final = "NamespaceMismatch"
-
-
-# The reasons of a wait that no change of load will end.
-UNREADABLE: Final = "Unreadable"
-
-
-NEVER: Final = frozenset({"NeverFits", UNREADABLE})
 
 
 Verdict = Admit | Wait | Resize | Preempt

@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tf_dist.core.api.assignment import NAMESPACE_MISMATCH, NODES_REFUSED, PREEMPTING, RESOURCE_QUOTA, granted_job
+from tf_dist.core.api.assignment import PendingReason, granted_job, pending_reason
 from tf_dist.core.api.job import Document, Job
 from tf_dist.core.api.names import MAX_DISRUPTIONS
 from tf_dist.core.api.pod_events import PodClassification, classify_pods, exit_text, signal_name
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts
-from tf_dist.core.api.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, Phase, Status
+from tf_dist.core.api.status import LIVE, PREEMPTED, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, check_version
 from tf_dist.core.api.timestamps import format_time
-from tf_dist.core.integrations.interface import QUEUE_REFUSED, SCHEDULER_MISSING, WORKLOAD_DEACTIVATED
-from tf_dist.core.reconciler.node_loss import OUT_OF_SERVICE, WAITS_FOR_NODE, overdue_pods
-from tf_dist.core.reconciler.requeue import PODS_REJECTED, SCHEDULE_TIMEOUT
+from tf_dist.core.reconciler.node_loss import OUT_OF_SERVICE, overdue_pods
 from tf_dist.core.reconciler.sync import backoff_until, creatable_replicas
 from tf_dist.errors import InvalidJob
 
@@ -79,111 +77,126 @@ class Diagnosis:
     resolution: str = ""
 
 
-# Why a gang waits -> how grave that is, what it is, and what helps.
-_PENDING_REASONS: Final[Mapping[str, tuple[Level, Category, str]]] = {
-    "Unreadable": (
+_WAITS_FOR_ROOM: Final = (Level.INFO, Category.ADMISSION, "it starts as soon as there is room for all of it")
+
+# Why a job waits -> how grave that is, what it is, and what helps. Every reason has its row.
+PENDING_REASONS: Final[Mapping[PendingReason, tuple[Level, Category, str]]] = {
+    PendingReason.UNREADABLE: (
         Level.ERROR,
         Category.INVALID,
         "write nodeSelector, affinity and tolerations as Kubernetes has them (kubectl explain pod.spec.affinity)",
     ),
-    "NeverFits": (
+    PendingReason.NEVER_FITS: (
         Level.ERROR,
         Category.NEVER_FITS,
         "ask for less in resources.requests, for fewer replicas, or add nodes (locally: tf-dist run --node cpu=8); a "
         "ResourceQuota that it names has to be raised",
     ),
-    "QuotaExceeded": (
+    PendingReason.QUOTA_EXCEEDED: (
         Level.INFO,
         Category.QUOTA,
         "it starts when jobs of its queue end; tf-dist queues shows who uses what, and its owner may raise the quota",
     ),
-    RESOURCE_QUOTA: (
+    PendingReason.RESOURCE_QUOTA_EXCEEDED: (
         Level.INFO,
         Category.QUOTA,
         "it starts when pods of its namespace end or the quota is raised (kubectl describe resourcequota)",
     ),
-    "QueueNotFound": (
+    PendingReason.QUEUE_NOT_FOUND: (
         Level.ERROR,
         Category.QUEUE,
         "name a queue that tf-dist queues lists, or have this one made; the job starts as soon as it is there",
     ),
-    NAMESPACE_MISMATCH: (
+    PendingReason.NAMESPACE_MISMATCH: (
         Level.ERROR,
         Category.QUEUE,
         "name a queue that is open to this namespace (tf-dist queues -o wide), or ask the cluster's administrator to "
         "label the namespace or to change the queue; the job starts as soon as they match",
     ),
-    SCHEDULER_MISSING: (
+    PendingReason.SCHEDULER_MISSING: (
         Level.ERROR,
         Category.SCHEDULER_MISSING,
         "install it, and grant tf-dist its objects (tf-dist install --gang-scheduler NAME); or name another one",
     ),
-    QUEUE_REFUSED: (
+    PendingReason.QUEUE_REFUSED: (
         Level.ERROR,
         Category.QUEUE,
         "name a queue that the gang scheduler serves, or have this one made; the job starts as soon as it is there",
     ),
-    WORKLOAD_DEACTIVATED: (
+    PendingReason.DEACTIVATED: (
         Level.WARNING,
         Category.ADMISSION,
         "whoever switched it off can switch it on again; until then it waits outside its queue",
     ),
-    NODES_REFUSED: (
+    PendingReason.NODES_REFUSED: (
         Level.WARNING,
         Category.UNSCHEDULABLE,
         "see why the cluster's scheduler refuses these nodes (anti-affinity, ports, volumes, taints); it tries again",
     ),
-    "Reserved": (
+    PendingReason.RESERVED: (
         Level.INFO,
         Category.RESERVED,
         "the room is kept for a gang that has waited longer; a shorter job may pass if it says how long it runs",
     ),
-    PREEMPTING: (Level.INFO, Category.ADMISSION, "it starts when the pods that make room for it are gone"),
-    "Backoff": (
+    PendingReason.PREEMPTING: (
+        Level.INFO,
+        Category.ADMISSION,
+        "it starts when the pods that make room for it are gone",
+    ),
+    PendingReason.BACKOFF: (
         Level.WARNING,
         Category.SCHEDULE_TIMEOUT,
         "it gave its place back the last time: see why, and what the cluster's scheduler said (kubectl get events)",
     ),
-    SCHEDULE_TIMEOUT: (
+    PendingReason.SCHEDULE_TIMEOUT: (
         Level.WARNING,
         Category.SCHEDULE_TIMEOUT,
         "see what the cluster's scheduler said; a longer scheduleTimeoutSeconds waits for nodes that come late",
     ),
-    PODS_REJECTED: (
+    PendingReason.PODS_REJECTED: (
         Level.ERROR,
         Category.REFUSED,
         "mend the job, which then starts without a pause, or have the cluster allow it: it is tried again by itself",
     ),
-    RECOVERY_TIMEOUT: (
+    PendingReason.RECOVERY_TIMEOUT: (
         Level.WARNING,
         Category.NODE_LOST,
         "it starts again, with the age it has, when there is room for all of it; fewer workers may do with "
         "tf-dist.dev/min-workers, and tf-dist.dev/recovery-timeout says how long it waits for lost nodes",
     ),
-    WAITS_FOR_NODE: (
+    PendingReason.WAITING_FOR_LOST_NODE: (
         Level.ERROR,
         Category.NODE_LOST,
         f"kubectl delete node NODE, or kubectl taint nodes NODE {OUT_OF_SERVICE}, once it is surely down; the job "
         "starts elsewhere as soon as the pod is gone",
     ),
-    PREEMPTED: (
+    PendingReason.PREEMPTED: (
         Level.WARNING,
         Category.PREEMPTED,
         "it starts again when there is room; a higher priority class protects it, checkpoints save its work",
     ),
+    PendingReason.WAITING_FOR_CAPACITY: _WAITS_FOR_ROOM,
+    PendingReason.WAITING_IN_QUEUE: _WAITS_FOR_ROOM,
 }
-_PATIENCE: Final = (Level.INFO, Category.ADMISSION, "it starts as soon as there is room for all of it")
+_REQUEUED: Final = frozenset(
+    {
+        PendingReason.PREEMPTED,
+        PendingReason.SCHEDULE_TIMEOUT,
+        PendingReason.PODS_REJECTED,
+        PendingReason.RECOVERY_TIMEOUT,
+    }
+)
 
 
 def pending_reasons(status: Status) -> Iterator[Diagnosis]:
-    """Why a job that waits has no place; first what holds now."""
-    level, category, advice = _PENDING_REASONS.get(status.reason, _PATIENCE)
+    """Why a job waits for admission: first what holds now, then what took its place away."""
+    reason = pending_reason(status)
+    level, category, advice = _WAITS_FOR_ROOM if reason is None else PENDING_REASONS[reason]
     yield Diagnosis(level, category, status.message or "waits for admission", resolution=advice)
-    # Why it has no place any more is soon overwritten in the status by what it waits for now.
+    # Why it lost its place is soon overwritten in the status by what it waits for now.
     failure = status.failure
-    lost = (PREEMPTED, SCHEDULE_TIMEOUT, PODS_REJECTED, RECOVERY_TIMEOUT)
-    if failure is not None and failure.event in lost and status.reason != failure.event:
-        level, category, advice = _PENDING_REASONS[failure.event]
+    if failure is not None and failure.event in _REQUEUED and status.reason != failure.event:
+        level, category, advice = PENDING_REASONS[PendingReason(failure.event)]
         said = f"it {failure.message}" if failure.event == PREEMPTED else failure.message
         yield Diagnosis(level, category, said, resolution=advice)
 

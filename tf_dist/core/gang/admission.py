@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
-from tf_dist.core.api.assignment import Admit, Verdict, Wait
+from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
 from tf_dist.core.gang.backfill import ReservationCache
 from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.cycle import SchedulingCycle
@@ -29,7 +29,7 @@ class Admitter:
     twice to give way. It stands until ``put_gang`` or ``remove_gang`` of that gang says what has become of it: with a
     place if it has been written down (as decided, or otherwise), without if not. The room of a gang that is to give way
     is free only then, and when its pods are gone; the gang it gives way to comes first from then on. (That gang is told
-    to wait with the reason ``PREEMPTING``, and is to be put as ``promised``, so that this outlives the admitter.)
+    to wait with the reason ``Preempting``, and is to be put as ``promised``, so that this outlives the admitter.)
 
     ``sees_nodes`` False: nodes may not be seen, and quotas alone decide. Not thread-safe.
     """
@@ -162,7 +162,10 @@ class Admitter:
             return explain_wait(self._books, self._pending, self._policy, entry, self._now, self._known)
         except Exception as error:
             # That it waits has been decided; a text that fails must neither undo that nor keep it from the others.
-            return Wait(reason="WaitingInQueue", message=f"waits; why cannot be said ({type(error).__name__}: {error})")
+            return Wait(
+                reason=PendingReason.WAITING_IN_QUEUE,
+                message=f"waits; why cannot be said ({type(error).__name__}: {error})",
+            )
 
     def queue_usages(self) -> dict[str, QueueUsage]:
         """How each queue stands that has a document."""

@@ -12,11 +12,7 @@ from numpy.typing import NDArray
 
 from tf_dist.core.api import timestamps
 from tf_dist.core.api.assignment import (
-    NAMESPACE_MISMATCH,
-    NODES_REFUSED,
-    PREEMPTING,
-    RESOURCE_QUOTA,
-    UNREADABLE,
+    PendingReason,
     Sizes,
     Wait,
 )
@@ -179,11 +175,11 @@ def explain_wait(
     """The verdict on a gang that has not been admitted."""
     gang, ask = entry.gang, entry.ask
     if ask is None:
-        return Wait(reason=UNREADABLE, message=entry.problem, never=True)
+        return Wait(reason=PendingReason.UNREADABLE, message=entry.problem)
     if gang.inadmissible:
-        return Wait(reason=NAMESPACE_MISMATCH, message=gang.inadmissible)
+        return Wait(reason=PendingReason.NAMESPACE_MISMATCH, message=gang.inadmissible)
     if pending.asleep(entry.uid):
-        return Wait(reason="Backoff", message=f"tries again at {time_of_day(gang.not_before, now)}")
+        return Wait(reason=PendingReason.BACKOFF, message=f"tries again at {time_of_day(gang.not_before, now)}")
     waited = now - entry.since
     counts = ask.least if waited >= policy.shrink_after else ask.full
     hindered = unsatisfiable(books, entry, ask)
@@ -191,10 +187,10 @@ def explain_wait(
         return hindered
     beyond = books.bounds.beyond(gang, counts)
     if beyond is not None:
-        return Wait(reason=RESOURCE_QUOTA, message=str(beyond))
+        return Wait(reason=PendingReason.RESOURCE_QUOTA_EXCEEDED, message=str(beyond))
     lack = books.quotas.lack(entry.queue, ask.need(counts))
     reason, message = _blocked(books, entry, ask, counts) if lack is None else (lack.reason, str(lack))
-    reason = PREEMPTING if gang.promised else reason
+    reason = PendingReason.PREEMPTING if gang.promised else reason
     number, ahead = pending.ahead(entry.uid, lambda group: _counts(books, group))
     first: list[JobKey] = []
     foremost = waited >= policy.patience or gang.promised
@@ -220,13 +216,13 @@ def unsatisfiable(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest) 
         return Wait(reason=lack.reason, message=str(lack))
     beyond = books.bounds.never(entry.gang, ask.least)
     if beyond is not None:
-        return Wait(reason="NeverFits", message=str(beyond), never=True)
+        return Wait(reason=PendingReason.NEVER_FITS, message=str(beyond))
     hopeless = _never_fits(books, entry, ask)
     if hopeless is None:
         return None
     if refused_nodes_text(ask):
-        return Wait(reason=NODES_REFUSED, message=hopeless)
-    return Wait(reason="NeverFits", message=hopeless, never=True)
+        return Wait(reason=PendingReason.NODES_REFUSED, message=hopeless)
+    return Wait(reason=PendingReason.NEVER_FITS, message=hopeless)
 
 
 def _never_fits(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest) -> str | None:
@@ -237,19 +233,19 @@ def _never_fits(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest) ->
     return never_fits_text(books.grants.room, ask, lacking) if books.grants and lacking is not None else None
 
 
-def _blocked(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest, counts: Counts) -> tuple[str, str]:
+def _blocked(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest, counts: Counts) -> tuple[PendingReason, str]:
     grants: AssumedPods | None = books.grants
     if grants is not None:
         version, said = ask.said.get(counts, (-1, ""))
         if version == grants.version:
-            return "WaitingForCapacity", said
+            return PendingReason.WAITING_FOR_CAPACITY, said
         if grants.look(ask, counts) is None:
             said = shortage_text(grants.room, ask, counts, grants.short(ask, counts))
             ask.said[counts] = grants.version, said
-            return "WaitingForCapacity", said
+            return PendingReason.WAITING_FOR_CAPACITY, said
     if books.queues[entry.queue].order is QueueingStrategy.STRICT_FIFO:
-        return "WaitingInQueue", "there is room for it, but its queue is served strictly in order"
-    return "Reserved", "there is room for it, but that is reserved for those who have waited longer"
+        return PendingReason.WAITING_IN_QUEUE, "there is room for it, but its queue is served strictly in order"
+    return PendingReason.RESERVED, "there is room for it, but that is reserved for those who have waited longer"
 
 
 def _counts(books: SchedulerCache, group: EquivalentGangs) -> bool:

@@ -14,6 +14,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final
 
+from tf_dist.core.api.assignment import PendingReason
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.cohorts import (
     DEFAULT_QUEUE,
@@ -56,9 +57,9 @@ class QuotaShortage:
         return bool(self.resource) and self.needed > self.limit
 
     @property
-    def reason(self) -> str:
-        """The reason of the wait, in CamelCase as in a condition."""
-        return "QuotaExceeded" if self.resource else "QueueNotFound"
+    def reason(self) -> PendingReason:
+        """The reason of the wait."""
+        return PendingReason.QUOTA_EXCEEDED if self.resource else PendingReason.QUEUE_NOT_FOUND
 
     def __str__(self) -> str:
         """For people: what is short, and where."""

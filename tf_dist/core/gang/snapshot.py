@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import PREEMPTING, Placement, grows_live, replica_nodes
+from tf_dist.core.api.assignment import PendingReason, Placement, grows_live, replica_nodes
 from tf_dist.core.api.job import Document, Job, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import policy_may_restart
 from tf_dist.core.api.names import Requirements, selector_text
@@ -294,7 +294,7 @@ def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig
         queue=job.scheduling.queue if rules.queues is not None else "",
         priority=priority.value,
         preempts=priority.preempts,
-        promised=place is None and status.reason == PREEMPTING,
+        promised=place is None and status.reason == PendingReason.PREEMPTING,
         live=grows_live(job),
         # Only nodes that are named are surely in one rack.
         pinned=predictable or (locality is not None and locality.required),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.api.assignment import Verdict, Wait, granted_job
+from tf_dist.core.api.assignment import PendingReason, Verdict, Wait, granted_job
 from tf_dist.core.api.context import Action, ApiResource, Create, Delete, Observed, ReconcileContext, ServedApis
 from tf_dist.core.api.job import Document, Job, ReplicaId
 from tf_dist.core.api.pod_events import PodClassification, classify_pods
@@ -14,7 +14,7 @@ from tf_dist.core.api.pods import PodView
 from tf_dist.core.api.status import LIVE, Status
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.integrations.coscheduling import COSCHEDULING
-from tf_dist.core.integrations.interface import QUEUE_REFUSED, SCHEDULER_MISSING, Body, Integration
+from tf_dist.core.integrations.interface import Body, Integration
 from tf_dist.core.integrations.kueue import KUEUE
 from tf_dist.core.integrations.volcano_pod_group import VOLCANO
 from tf_dist.core.integrations.workload_api import WORKLOAD_API
@@ -67,7 +67,7 @@ def _verdict(scheduler: Integration, job: Job, status: Status, observed: Observe
     if status.phase not in LIVE or served is None:
         return None
     if served.missing:
-        waits = Wait(reason=SCHEDULER_MISSING, message=served.missing)
+        waits = Wait(reason=PendingReason.SCHEDULER_MISSING, message=served.missing)
         return waits if status.admission is None else None
     sized = granted_job(job, status)
     return scheduler.verdict(
@@ -148,6 +148,6 @@ def retry_at(job: Job, status: Status, observed: Observed) -> float | None:
     if observed.served is None:
         return round_time(observed.now + _SHORT_RETRY_INTERVAL)
     verdict = observed.verdict
-    refused = isinstance(verdict, Wait) and verdict.reason == QUEUE_REFUSED
+    refused = isinstance(verdict, Wait) and verdict.reason == PendingReason.QUEUE_REFUSED
     waits = status.phase in LIVE and (observed.served.missing or refused)
     return round_time(observed.now + _RETRY_INTERVAL) if waits else None

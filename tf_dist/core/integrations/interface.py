@@ -15,6 +15,7 @@ from typing import Any, Final
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import (
     Admit,
+    PendingReason,
     Resize,
     Verdict,
     Wait,
@@ -32,12 +33,6 @@ from tf_dist.core.gang.resources.pod_requests import add_resources, pod_requests
 from tf_dist.core.podbuilder import replica_pod
 
 Body = dict[str, Any]
-
-# Reasons of a wait that only other gang schedulers have: it is not there; it does not serve the queue; somebody has
-# switched the job off.
-SCHEDULER_MISSING: Final = "GangSchedulerMissing"
-QUEUE_REFUSED: Final = "QueueRefused"
-WORKLOAD_DEACTIVATED: Final = "Deactivated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,4 +178,4 @@ def wait_verdict(s: ReconcileContext, queue: str, said: str) -> Wait:
     else:
         text = f"{join_names(lacking)} of {len(s.job.replicas)} pods {'has' if len(lacking) == 1 else 'have'} no node"
         text += f": {words}" if words else " yet"
-    return Wait(reason="WaitingForCapacity", message=f"waits in {queue}: {text}")
+    return Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message=f"waits in {queue}: {text}")

@@ -20,14 +20,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, Preempt, Verdict, Wait, replica_bounds
+from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Verdict, Wait, replica_bounds
 from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
 from tf_dist.core.api.fieldpath import mapping, mappings, number, text, texts
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import MAX_REPLICAS, Document, Job, ReplicaId, ReplicaSpec, Role
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.integrations import interface
-from tf_dist.core.integrations.interface import QUEUE_REFUSED, WORKLOAD_DEACTIVATED, Body, Integration
+from tf_dist.core.integrations.interface import Body, Integration
 from tf_dist.core.podbuilder import replica_pod
 
 PRIORITY: Final = ApiResource(
@@ -278,11 +278,11 @@ _JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 
 # What Kueue calls a wait -> what it is called here. Others are waits for room.
 _REASONS: Final = {
-    "NoMatchingFlavor": "NeverFits",
-    "ExceedsMaxQuota": "NeverFits",
-    "Misconfigured": QUEUE_REFUSED,
-    "Inadmissible": QUEUE_REFUSED,
-    "Suspended": QUEUE_REFUSED,
+    "NoMatchingFlavor": PendingReason.NEVER_FITS,
+    "ExceedsMaxQuota": PendingReason.NEVER_FITS,
+    "Misconfigured": PendingReason.QUEUE_REFUSED,
+    "Inadmissible": PendingReason.QUEUE_REFUSED,
+    "Suspended": PendingReason.QUEUE_REFUSED,
 }
 
 
@@ -326,7 +326,7 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
     queue = f"Kueue's queue {_queue(s.job)}"
     if name := _lacks_class(s, served):
         text = f"its {PRIORITY.kind} {name} is not there, or tf-dist may not see it"
-        return Wait(reason=QUEUE_REFUSED, message=f"waits to get into {queue}: {text}")
+        return Wait(reason=PendingReason.QUEUE_REFUSED, message=f"waits to get into {queue}: {text}")
     if there is None or (
         interface.condition_is_true(there, "Evicted") and interface.condition_is_true(there, "QuotaReserved")
     ):
@@ -336,7 +336,7 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
         if not lacking:
             return Admit(sizes=admitted_sizes(there))
         text = f"it is admitted, but its resource flavor {', '.join(lacking)} is not there"
-        return Wait(reason=QUEUE_REFUSED, message=f"waits in {queue}: {text}")
+        return Wait(reason=PendingReason.QUEUE_REFUSED, message=f"waits in {queue}: {text}")
     return _wait(there, queue)
 
 
@@ -354,17 +354,17 @@ def _wait(there: Document, queue: str) -> Wait:
     spec, status = mapping(there.get("spec")), mapping(there.get("status"))
     if spec.get("active") is False:
         text = "its Workload is deactivated (spec.active is false)"
-        return Wait(reason=WORKLOAD_DEACTIVATED, message=f"waits in {queue}: {text}")
+        return Wait(reason=PendingReason.DEACTIVATED, message=f"waits in {queue}: {text}")
     reserved = interface.find_condition(there, "QuotaReserved")
     if interface.condition_is_true(there, "QuotaReserved"):
         checks = [one for one in mappings(status.get("admissionChecks")) if one.get("state") != "Ready"]
         text = "its quota is reserved; " + ("; ".join(map(_check, checks)) or "it is about to be admitted")
-        return Wait(reason="WaitingInQueue", message=f"waits in {queue}: {text}")
+        return Wait(reason=PendingReason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
     text = _message(reserved) or "Kueue has not looked at its Workload yet (is it running?)"
     if at := mapping(status.get("requeueState")).get("requeueAt"):
         text += f"; it is queued again at {at}"
-    reason = _REASONS.get(str(reserved.get("reason")), "WaitingInQueue")
-    return Wait(reason=reason, message=f"waits in {queue}: {text}", never=reason == "NeverFits")
+    reason = _REASONS.get(str(reserved.get("reason")), PendingReason.WAITING_IN_QUEUE)
+    return Wait(reason=reason, message=f"waits in {queue}: {text}")
 
 
 def _check(check: Document) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tf_dist.core.api.assignment import Verdict, Wait
+from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
 from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
 from tf_dist.core.api.fieldpath import mapping, text
 from tf_dist.core.api.gang_scheduler import GangScheduler
@@ -85,12 +85,12 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
         return place
     if not _phase(group):
         text = "Volcano has not looked at its PodGroup yet (is its scheduler running?)"
-        return Wait(reason="WaitingInQueue", message=f"waits in {queue}: {text}")
+        return Wait(reason=PendingReason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
     said = _said(group)
     if _phase(group) in _OUTSIDE and not s.facts.current:
         where = f"kubectl describe {POD_GROUP.plural}.{POD_GROUP.group} {interface.object_name(s.job)} tells more"
         text = said or f"Volcano has no room for its PodGroup yet ({where})"
-        return Wait(reason="WaitingInQueue", message=f"waits in {queue}: {text}")
+        return Wait(reason=PendingReason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
     return interface.wait_verdict(s, queue, said)
 
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tf_dist.core.api.assignment import (
+    PendingReason,
     placement_within,
     replica_bounds,
     replica_change_text,
@@ -92,7 +93,6 @@ def _speaks_of_it(toleration: Mapping[str, Any]) -> bool:
 
 
 DEFAULT_RECOVERY_TIMEOUT: Final = 300.0
-WAITS_FOR_NODE: Final = "WaitingForLostNode"
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 # A look that comes so many seconds after it was due says that the clock was set ahead, or that no driver was there.
 _LATE: Final = 60.0
@@ -238,7 +238,9 @@ def wait_for_lost_nodes(s: ReconcileContext) -> Status | None:
     if not s.live or s.status.admission is not None or not late or integration_of(s.job, s.status) is not None:
         return None
     text = _waits_text(s, late)
-    return None if text in s.status.message else replace(s.status, reason=WAITS_FOR_NODE, message=text)
+    if text in s.status.message:
+        return None
+    return replace(s.status, reason=PendingReason.WAITING_FOR_LOST_NODE.value, message=text)
 
 
 def _waits_text(s: ReconcileContext, late: tuple[PodView, ...]) -> str:

@@ -18,15 +18,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final, overload
 
-from tf_dist.core.api.assignment import UNREADABLE, granted_job
+from tf_dist.core.api.assignment import PendingReason, granted_job
 from tf_dist.core.api.context import Action, DeleteJob, EmitEvent, Observed, Plan, WriteStatus
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.lifecycle_policy import next_policy_timeout
 from tf_dist.core.api.pod_events import PodClassification
 from tf_dist.core.api.status import (
     LIVE,
-    PREEMPTED,
-    RECOVERY_TIMEOUT,
     RESIZED,
     RUNNING,
     Admission,
@@ -39,11 +37,8 @@ from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.integrations.dispatch import retry_at, with_default_scheduler, with_verdict
 from tf_dist.core.reconciler import node_loss
 from tf_dist.core.reconciler.invalid_spec import spec_events, with_accepted_spec
-from tf_dist.core.reconciler.node_loss import WAITS_FOR_NODE
 from tf_dist.core.reconciler.requeue import (
     NODE_EXCLUDED_FOR,
-    PODS_REJECTED,
-    SCHEDULE_TIMEOUT,
     requeue_backoff,
     requeue_unplaced_at,
     unpin_at,
@@ -108,7 +103,16 @@ def _admission(place: Admission | None, now: float) -> Admission | None:
 
 
 _WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED})
-_SETBACKS: Final = frozenset({PREEMPTED, SCHEDULE_TIMEOUT, PODS_REJECTED, RECOVERY_TIMEOUT, WAITS_FOR_NODE, UNREADABLE})
+_SETBACKS: Final = frozenset(
+    {
+        PendingReason.PREEMPTED,
+        PendingReason.SCHEDULE_TIMEOUT,
+        PendingReason.PODS_REJECTED,
+        PendingReason.RECOVERY_TIMEOUT,
+        PendingReason.WAITING_FOR_LOST_NODE,
+        PendingReason.UNREADABLE,
+    }
+)
 
 
 _EXPECTED: Final = frozenset({"JobCreated", "PodsPending", RUNNING})

@@ -21,6 +21,7 @@ from typing import Any, Final
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import (
     NodeCounts,
+    PendingReason,
     Preempt,
     ReplicaCounts,
     Resize,
@@ -170,9 +171,6 @@ def _without(placement: NodeCounts, lost: dict[ReplicaId, str]) -> NodeCounts:
     return {type_: nodes for type_, nodes in left.items() if nodes}
 
 
-SCHEDULE_TIMEOUT: Final = "ScheduleTimeout"
-PODS_REJECTED: Final = "PodsRejected"
-
 # Seconds: how long a gang that was admitted may be without all its nodes, where the job does not say; the pause before
 # it tries again, doubling up to the longest.
 DEFAULT_SCHEDULE_TIMEOUT: Final = 300.0
@@ -225,25 +223,26 @@ def requeue_unplaced(s: ReconcileContext) -> Status | None:
     if not s.live or due is None:
         return None
     if s.observed.rejected:
-        return _released(s, PODS_REJECTED, f"the cluster refuses pods of the gang: {s.observed.last_error}", "")
+        why = f"the cluster refuses pods of the gang: {s.observed.last_error}"
+        return _released(s, PendingReason.PODS_REJECTED, why, "")
     if s.now < due:
         return None
-    return _released(s, SCHEDULE_TIMEOUT, _unplaced_text(s), f" within {schedule_timeout(s.job):g} s")
+    return _released(s, PendingReason.SCHEDULE_TIMEOUT, _unplaced_text(s), f" within {schedule_timeout(s.job):g} s")
 
 
-def _released(s: ReconcileContext, reason: str, why: str, when: str) -> Status:
+def _released(s: ReconcileContext, reason: PendingReason, why: str, when: str) -> Status:
     pause = requeue_backoff(s.job.uid, s.status.requeues + 1)
     not_before = round_time(s.now + pause)
     message = f"{why}{when}; the gang gave its place back and tries again at {format_time(not_before)}"
     stuck = {*s.status.refused_nodes, *unschedulable_nodes(s.job, s.status, s.facts)}
     return requeue(
         s,
-        reason,
+        reason.value,
         message,
         requeues=s.status.requeues + 1,
         not_before=not_before,
         refused_nodes=exclude_nodes(s.status.refused_nodes, stuck, not_before),
-        failure=Failure(event=reason, message=why, at=s.now),
+        failure=Failure(event=reason.value, message=why, at=s.now),
     )
 
 

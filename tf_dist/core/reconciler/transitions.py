@@ -267,7 +267,7 @@ def take_admission(s: ReconcileContext) -> Status | None:
         return None
     verdict = s.observed.verdict
     if isinstance(verdict, Wait):
-        return replace(s.status, reason=verdict.reason, message=verdict.message)
+        return replace(s.status, reason=verdict.reason.value, message=verdict.message)
     if isinstance(verdict, Admit):
         other = integration_of(s.asked, s.status)
         place = Admission(s.now, verdict.placement, verdict.sizes, by=other.name if other else "")
