@@ -14,10 +14,11 @@ from tf_dist.cluster.client.rest import RestCluster
 
 
 @contextmanager
-def saying(*replies: bytes, **options: Any) -> Iterator[tuple[RestCluster, list[bytes]]]:
+def saying(*replies: bytes, bytewise: bool = False, **options: Any) -> Iterator[tuple[RestCluster, list[bytes]]]:
     """A client of a server that answers one connection each with these bytes; and the requests it got.
 
-    The client repeats nothing unless ``options`` say so, and never waits before it does.
+    ``bytewise``: each byte is sent by itself. The client repeats nothing unless ``options`` say so, and never waits
+    before it does.
     """
     requests: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -28,7 +29,10 @@ def saying(*replies: bytes, **options: Any) -> Iterator[tuple[RestCluster, list[
                 connection, _ = listener.accept()
                 with connection:
                     requests.append(_request(connection))
-                    connection.sendall(reply)
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    size = 1 if bytewise else max(1, len(reply))
+                    for at in range(0, len(reply), size):
+                        connection.sendall(reply[at : at + size])
 
         thread = threading.Thread(target=serve)
         thread.start()

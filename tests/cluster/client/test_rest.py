@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -346,19 +347,8 @@ SMALL = json.dumps({"kind": "ConfigMap"}).encode()
     ],
 )
 def test_an_answer_may_come_in_any_form_and_pieces(answer: bytes) -> None:
-    sock, server = socket.socketpair()
-    with sock, server:
-
-        def serve() -> None:
-            for byte in answer:
-                server.sendall(bytes([byte]))
-            server.shutdown(socket.SHUT_WR)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        found = connection_pool.read_response(sock)
-        thread.join(30)
-    assert (found.status, found.data) == (200, SMALL)
+    with saying(answer, bytewise=True) as (client, _):
+        assert client.get(CONFIG_MAPS, "default", "a") == json.loads(SMALL)
 
 
 @pytest.mark.parametrize(
@@ -412,6 +402,58 @@ def test_a_server_may_keep_silent_for_no_longer_than_is_said() -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with RestCluster(url, timeout=0.2, retries=0) as cluster, pytest.raises(Unavailable, match=r"timeout=0\.2"):
             cluster.list(PODS)
+
+
+@pytest.mark.parametrize("begun", [b"HTTP/1.1 200 OK\r\nX-Drop: ", CHUNKED])
+def test_a_whole_answer_has_a_deadline_however_it_drips(monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+    """Every read ends in time, the answer never does."""
+    monkeypatch.setattr(connection_pool, "_RESPONSE_TIMEOUT", 0.3)
+    drop = chunk(b" ") if begun == CHUNKED else b"x"
+    with dripping(begun, drop) as url, RestCluster(url, retries=0) as client, pytest.raises(Unavailable):
+        client.list(PODS)
+
+
+@contextmanager
+def dripping(begun: bytes, drop: bytes) -> Iterator[str]:
+    """A server whose answer to one client never ends: a drop now and then, until the client has gone."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.recv(65536)
+                connection.sendall(begun)
+                connection.settimeout(0.005)
+                while True:
+                    with suppress(TimeoutError):
+                        if not connection.recv(1):
+                            break
+                    connection.sendall(drop)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("header", ["", "Connection: close\r\n"])
+def test_cancelling_ends_an_answer_whose_body_has_begun(header: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        listener.settimeout(60)
+        with RestCluster(f"http://127.0.0.1:{listener.getsockname()[1]}", retries=0, timeout=60) as client:
+            waits = threads.submit(client.list, PODS)
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(60)
+                connection.recv(65536)
+                body = b" " * (1 << 24)  # more than sockets hold: once it is sent, the client is reading it
+                head = f"HTTP/1.1 200 OK\r\n{header}Content-Length: {len(body) + 1}\r\n\r\n"
+                connection.sendall(head.encode() + body)
+                client.cancel()
+                assert isinstance(waits.exception(30), Unavailable)
+                assert connection.recv(1) == b""
 
 
 @pytest.fixture

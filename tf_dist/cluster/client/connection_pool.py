@@ -1,170 +1,30 @@
 """The connection pool of the REST client: TLS, proxies, socket options, cancellation.
 
-They are urllib3's own connections, in its own pool; TLS, proxies and the choice of a live one are its business. What
-is to be read as it comes (a watch, a log) takes its ordinary way.
+The connections and the pool are urllib3's. Added here: cancellation from other threads, a deadline for a whole
+response (urllib3's timeouts are per read), and interim responses (1xx), of which http.client only knows 100.
 """
 
 from __future__ import annotations
 
+import http.client
+import io
 import math
 import socket
 import ssl
 import threading
 import time
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from http.client import BadStatusLine, HTTPException, IncompleteRead, LineTooLong, RemoteDisconnected
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote, urlsplit
 from weakref import WeakSet
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from tf_dist.cluster.api_errors import ADDRESSES_HEADER
 from tf_dist.errors import ClusterError
 
-# What anybody asks of an answer's headers.
-_KEPT_HEADERS: Final = ("retry-after", ADDRESSES_HEADER)
-_CHUNK: Final = 64 * 1024
-_LARGE_CHUNK: Final = 1024 * 1024
-_MAX_HEAD: Final = 256 * 1024
 _RESPONSE_TIMEOUT: Final = 120.0  # seconds: a server that sends a byte now and then never runs into a read timeout
-
-
-class HttpResponse(NamedTuple):
-    """A whole answer; names of headers in lower case. ``last``: the connection cannot be used again."""
-
-    status: int
-    headers: Mapping[str, str]
-    data: bytes
-    last: bool
-
-
-def read_response(sock: socket.socket) -> HttpResponse:
-    """Read an answer to its end. Whatever is wrong with it raises HTTPException or OSError."""
-    incoming = _Incoming(sock)
-    while True:
-        version, status, headers = _head(incoming.until(b"\r\n\r\n"))
-        if status >= 200:  # what comes before is only news of the final one
-            break
-    last = version == b"HTTP/1.0" or "close" in headers.get("connection", "").lower()
-    if status in (204, 304):
-        data = b""
-    elif "chunked" in headers.get("transfer-encoding", "").lower():
-        data = _chunks(incoming)
-    elif (length := headers.get("content-length")) is not None:
-        if not (length.isascii() and length.isdecimal()):
-            raise HTTPException(f"a body of {length!r} bytes")
-        data = incoming.exactly(int(length))
-    else:
-        data, last = incoming.rest(), True
-    return HttpResponse(
-        status, headers, _decompressed(data, headers.get("content-encoding", "")), last or incoming.left
-    )
-
-
-def _head(text: bytes) -> tuple[bytes, int, dict[str, str]]:
-    first, *lines = text.split(b"\r\n")
-    version, _, rest = first.partition(b" ")
-    code = rest[:3]
-    if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():
-        raise BadStatusLine(first[:80].decode("latin-1"))
-    headers = {}
-    for line in lines:
-        name, _, value = line.partition(b":")
-        headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
-    return version, int(code), headers
-
-
-def _chunks(incoming: _Incoming) -> bytes:
-    found = []
-    while True:
-        size = incoming.until(b"\r\n").partition(b";")[0].strip()
-        try:
-            length = int(size, 16)
-        except ValueError:
-            raise HTTPException(f"a chunk of {size[:20]!r} bytes") from None
-        if length <= 0:
-            break
-        found.append(incoming.exactly(length))
-        if incoming.exactly(2) != b"\r\n":
-            raise HTTPException("a chunk that does not end where it said")
-    while incoming.until(b"\r\n"):  # trailers
-        pass
-    return b"".join(found)
-
-
-def _decompressed(data: bytes, encoding: str) -> bytes:
-    """A body that a proxy has packed though nobody had asked it to."""
-    if encoding in ("", "identity"):
-        return data
-    if encoding not in ("gzip", "deflate"):
-        raise HTTPException(f"a body packed as {encoding!r}")
-    try:
-        return zlib.decompress(data, zlib.MAX_WBITS | 32)
-    except zlib.error as error:
-        raise HTTPException(f"a body that cannot be unpacked: {error}") from error
-
-
-class _Incoming:
-    """What comes from a socket, in the pieces one wants."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._held = b""
-        self._any = False
-        self._deadline = time.monotonic() + _RESPONSE_TIMEOUT
-
-    @property
-    def left(self) -> bool:
-        """Whether more has come than was read: bytes that belong to no answer."""
-        return bool(self._held)
-
-    def _more(self, missing: int = 0) -> bytes:
-        if time.monotonic() > self._deadline:
-            raise TimeoutError(f"the answer takes longer than {_RESPONSE_TIMEOUT:g} s")
-        found = self._sock.recv(min(max(_CHUNK, missing), _LARGE_CHUNK))
-        self._any = self._any or bool(found)
-        return found
-
-    def until(self, end: bytes) -> bytes:
-        """Everything before ``end``, which is read, too."""
-        while (at := self._held.find(end)) < 0:
-            if len(self._held) > _MAX_HEAD:
-                raise LineTooLong("header")
-            found = self._more()
-            if not found:
-                if not self._any:
-                    raise RemoteDisconnected("Remote end closed connection without response")
-                raise IncompleteRead(self._held)
-            self._held += found
-        text, self._held = self._held[:at], self._held[at + len(end) :]
-        return text
-
-    def exactly(self, count: int) -> bytes:
-        """So many bytes."""
-        if count <= len(self._held):
-            data, self._held = self._held[:count], self._held[count:]
-            return data
-        pieces, missing = [self._held], count - len(self._held)
-        self._held = b""
-        while missing > 0:
-            found = self._more(missing)
-            if not found:
-                raise IncompleteRead(b"", missing)
-            pieces.append(found[:missing])
-            self._held = found[missing:]
-            missing -= len(pieces[-1])
-        return b"".join(pieces)
-
-    def rest(self) -> bytes:
-        """Everything until the server hangs up."""
-        pieces, self._held = [self._held], b""
-        while found := self._more():
-            pieces.append(found)
-        return b"".join(pieces)
 
 
 class OpenConnections:
@@ -203,9 +63,48 @@ class OpenConnections:
 
 
 def _abort(connection: HTTPConnection) -> None:
+    wire: Any = getattr(connection, "wire", None)
     with suppress(OSError, TypeError):
         # Not the method of an ssl socket, which would take the TLS session away from under its reader.
-        socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+        socket.socket.shutdown(wire, socket.SHUT_RDWR)
+
+
+class _Response(http.client.HTTPResponse):
+    """A response whose interim responses (103 Early Hints) are skipped."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+        while http.client.CONTINUE < found[1] < http.client.OK:
+            http.client.parse_headers(self.fp)
+            found = super()._read_status()  # type: ignore[misc]
+        return found
+
+
+class _WholeResponse(_Response):
+    """A response that must end within ``_RESPONSE_TIMEOUT`` seconds."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), time.monotonic() + _RESPONSE_TIMEOUT))
+
+
+class _DeadlineReader(io.RawIOBase):
+    """A socket's reader that raises TimeoutError after a deadline."""
+
+    def __init__(self, raw: io.RawIOBase, deadline: float) -> None:
+        self._raw, self._deadline = raw, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if time.monotonic() > self._deadline:
+            raise TimeoutError(f"the answer takes longer than {_RESPONSE_TIMEOUT:g} s")
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 if TYPE_CHECKING:
@@ -214,72 +113,47 @@ else:
     _Base = object
 
 
-class _PreloadingConnection(_Base):
-    """What is asked for with ``preload_content`` goes out as one piece, and comes back as one."""
+class _CancellableConnection(_Base):
+    """A connection that ``OpenConnections`` can abort.
 
-    _asked_whole = False
+    ``asked_at``: since when a response is waited for; of requests with ``preload_content`` until its body is read.
+    """
+
     asked_at = math.inf
+    wire: socket.socket | None = None  # ``sock`` is None while the body of a connection's last response is read
     siblings: OpenConnections | None = None
 
     def connect(self) -> None:
         super().connect()
+        self.wire = self.sock
         if self.siblings is not None:
             self.siblings.check()  # one that was cancelled before it had a socket
 
     def request(  # type: ignore[override]
-        self,
-        method: str,
-        url: str,
-        body: Any = None,
-        headers: Mapping[str, str] | None = None,
-        *,
-        preload_content: bool = True,
-        **options: Any,
+        self, method: str, url: str, body: Any = None, headers: Mapping[str, str] | None = None, **options: Any
     ) -> None:
-        self._asked_whole, self.asked_at = preload_content, time.monotonic()
-        if not preload_content:
-            super().request(method, url, body, headers, preload_content=False, **options)
-            return
-        lines = [f"{method} {url} HTTP/1.1"]
-        for name, value in (headers or {}).items():
-            if "\n" in value or "\r" in value:
-                raise ValueError(f"the value of header {name} has several lines")
-            lines.append(f"{name}: {value}")
-        if body is not None or method not in ("GET", "HEAD"):
-            lines.append(f"Content-Length: {len(body or b'')}")
-        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
-        if self.sock is None:
-            self.connect()
-        self.sock.settimeout(self.timeout)
-        self.sock.sendall(head + body if body else head)
+        self.asked_at = time.monotonic()
+        self.response_class = _WholeResponse if options.get("preload_content", True) else _Response
+        super().request(method, url, body, headers, **options)
 
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
         try:
-            return self._response()
+            response = super().getresponse()
+        except ValueError as error:  # http.client's own for a chunk of negative size
+            raise http.client.HTTPException(f"not HTTP: {error}") from error
         finally:
             self.asked_at = math.inf
-
-    def _response(self) -> urllib3.HTTPResponse:
-        if not self._asked_whole:
-            return super().getresponse()
-        self._asked_whole = False
-        self.sock.settimeout(self.timeout)
-        found = read_response(self.sock)
-        if found.last:
-            self.close()
-        return urllib3.HTTPResponse(
-            body=found.data,
-            headers={name: found.headers[name] for name in _KEPT_HEADERS if name in found.headers},
-            status=found.status,
-            preload_content=False,
-        )
+        encoding = response.headers.get("Content-Encoding", "identity").lower()
+        if encoding not in ("", "identity", *response.CONTENT_DECODERS):  # urllib3 would return it as it is
+            raise http.client.HTTPException(f"a body packed as {encoding!r}")
+        return response
 
 
-class _HttpConnection(_PreloadingConnection, HTTPConnection):
+class _HttpConnection(_CancellableConnection, HTTPConnection):
     pass
 
 
-class _HttpsConnection(_PreloadingConnection, HTTPSConnection):
+class _HttpsConnection(_CancellableConnection, HTTPSConnection):
     def connect(self) -> None:
         super().connect()
         # Where nothing is verified the kubeconfig says so, and urllib3 need not warn at every request.
