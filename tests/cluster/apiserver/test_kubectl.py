@@ -61,11 +61,13 @@ def test_apply_creates_configures_and_prunes_fields(kubectl: Kubectl, memory: Me
     assert memory.get(TFJOBS, "default", "j")["spec"] == {"tfReplicaSpecs": {}, "x": 2}
 
 
-def test_apply_on_the_server(kubectl: Kubectl, memory: MemoryCluster) -> None:
-    for value in ("1", "2"):
-        body = manifest(config_map("a", key=value), "ConfigMap")
-        assert "serverside-applied" in kubectl("apply", "--server-side", "-f", "-", stdin=body)
-    assert memory.get(CONFIG_MAPS, "default", "a")["data"] == {"key": "2"}
+def test_apply_on_the_server_is_refused(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    memory.create(CONFIG_MAPS, "default", config_map("a", key="1"))
+    for name in ("a", "b"):
+        body = manifest(config_map(name, key="2"), "ConfigMap")
+        said = kubectl("apply", "--server-side", "-f", "-", stdin=body, fails=True)
+        assert "use kubectl apply without --server-side" in said
+    assert [item["data"] for item in memory.list(CONFIG_MAPS).items] == [{"key": "1"}]
 
 
 def test_a_dry_run_keeps_nothing(kubectl: Kubectl, memory: MemoryCluster) -> None:

@@ -69,6 +69,7 @@ def ask(server: ApiServer, connection: http.client.HTTPConnection) -> Ask:
         ("POST", MAPS, b'{"metadata": {"name": "a"}, "kind": "Pod"}', "", 400, "BadRequest"),
         ("POST", MAPS, b"{}", "text/plain", 415, "UnsupportedMediaType"),
         ("PATCH", f"{MAPS}/none", b"{}", "application/json", 415, "UnsupportedMediaType"),
+        ("PATCH", f"{MAPS}/none", b"{}", "application/apply-patch+yaml", 415, "UnsupportedMediaType"),
         ("POST", MAPS, b'{"metadata": {"name": "UP"}}', "", 422, "Invalid"),
         ("GET", f"{MAPS}?limit=many", None, "", 400, "BadRequest"),
         ("GET", f"{MAPS}?labelSelector=a%20b", None, "", 400, "BadRequest"),

@@ -253,14 +253,13 @@ def _patch(call: ResourceRequest) -> Response:
     media = call.request.content_type.partition(";")[0].strip().lower()
     route, dry_run = call.route, call.request.dry_run
     if media == APPLY_PATCH:
-        obj, created = call.cluster.apply(
-            call.resource, call.space, route.name, body_object(call), subresource=route.subresource, dry_run=dry_run
-        )
-        return call.shown(obj, 201 if created else 200)
-    if media not in list(PatchType):
-        accepted = ", ".join((*PatchType, APPLY_PATCH))
         raise UnsupportedMediaType(
-            f"the body of the request was in an unknown format: {media!r}; accepted are {accepted}"
+            "the embedded cluster has no server-side apply, since it keeps no field owners: "
+            "use kubectl apply without --server-side"
+        )
+    if media not in list(PatchType):
+        raise UnsupportedMediaType(
+            f"the body of the request was in an unknown format: {media!r}; accepted are {', '.join(PatchType)}"
         )
     obj = call.cluster.patch(
         call.resource,

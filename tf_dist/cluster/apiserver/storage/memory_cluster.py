@@ -227,26 +227,6 @@ class MemoryCluster:
             )
         return asked.view(obj)
 
-    def apply(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        name: str,
-        body: Object,
-        *,
-        subresource: str = "",
-        dry_run: bool = False,
-    ) -> tuple[Object, bool]:
-        """Server-side apply, without field owners: merge into what is there, or create it (then True)."""
-        with self._store.lock:
-            asked = request_scope(self.kinds, resource)
-            if not subresource and self._store.get(asked.key(namespace, name)) is None:
-                named = {**body, "metadata": {**(body.get("metadata") or {}), "name": name}}
-                return self.create(resource, namespace, named, dry_run=dry_run), True
-            how = PatchType.MERGE if asked.kind.custom else PatchType.STRATEGIC
-            obj = self.patch(resource, namespace, name, body, kind=how, subresource=subresource, dry_run=dry_run)
-            return obj, False
-
     def delete(
         self,
         resource: Resource,
