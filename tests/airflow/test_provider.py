@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +43,37 @@ def test_every_name_it_gives_is_there() -> None:
     assert all(getattr(package, name) for name in public)
 
 
-def test_looking_for_providers_imports_nothing_of_what_a_task_needs() -> None:
-    code = "import sys; from tf_dist.airflow.provider import get_provider_info as g; g(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    loaded = set(done.stdout.split())
-    assert not loaded & {"airflow", "pydantic", "numpy", "yaml", "tf_dist.core.dialects", "tf_dist.controller.driver"}
-
-
-def test_reading_dags_imports_nothing_of_what_a_task_needs() -> None:
-    code = "import sys; from tf_dist.airflow import *; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
-    loaded = set(done.stdout.split())
-    assert not loaded & {
-        "numpy",
-        "tf_dist.controller.driver",
-        "tf_dist.core.gang.admission",
-        "tf_dist.airflow.shared.job_informer",
-    }
+@pytest.mark.parametrize(
+    ("code", "forbidden"),
+    [
+        (
+            "from tf_dist.airflow.provider import get_provider_info as g; g()",
+            {
+                "airflow",
+                "numpy",
+                "pydantic",
+                "yaml",
+                "tf_dist.cluster",
+                "tf_dist.controller",
+                "tf_dist.core.dialects",
+                "tf_dist.local",
+            },
+        ),
+        (
+            "from tf_dist.airflow import *",
+            {
+                "numpy",
+                "tf_dist.airflow.shared.job_informer",
+                "tf_dist.controller.driver",
+                "tf_dist.core.gang.admission",
+                "tf_dist.local",
+            },
+        ),
+    ],
+    ids=["looking for providers", "reading DAGs"],
+)
+def test_nothing_of_what_a_task_needs_is_imported(code: str, forbidden: set[str]) -> None:
+    assert [name for name in sorted(forbidden) if name.startswith("tf_dist.") and not find_spec(name)] == []
+    script = f"import sys\n{code}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
+    assert not forbidden & set(done.stdout.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -95,11 +96,27 @@ def test_exit_codes(error: errors.TFDistError, code: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "forbidden"),
     [
-        (["--help"], {"pydantic", "yaml", "urllib3", "kubernetes", "tf_dist.core.dialects", "tf_dist.controller"}),
-        (["validate", "job.yaml"], {"urllib3", "kubernetes", "tf_dist.controller", "tf_dist.cluster", "rich"}),
+        (
+            ["--help"],
+            {
+                "kubernetes",
+                "numpy",
+                "pydantic",
+                "urllib3",
+                "yaml",
+                "tf_dist.controller",
+                "tf_dist.core.dialects",
+                "tf_dist.local",
+            },
+        ),
+        (
+            ["validate", "job.yaml"],
+            {"kubernetes", "numpy", "rich", "urllib3", "tf_dist.cluster", "tf_dist.controller", "tf_dist.local"},
+        ),
     ],
 )
 def test_nothing_heavy_is_imported(tf_dist: Program, arguments: list[str], forbidden: set[str]) -> None:
+    assert [name for name in sorted(forbidden) if name.startswith("tf_dist.") and not find_spec(name)] == []
     tf_dist.write("job.yaml", tf_dist.job())
     script = (
         "import sys\nfrom tf_dist.cli.main import run\n"

@@ -18,6 +18,9 @@ from tf_dist.core.api import names
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
 
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.models.trigger import Trigger
+
 from tf_dist.airflow import TFJobTrigger
 from tf_dist.airflow.triggers.tfjob import WaitRequest
 
@@ -54,6 +57,18 @@ def test_what_is_stored_is_plain_json_and_what_later_versions_say_is_passed_over
     assert json.loads(json.dumps(arguments)) == arguments
     assert "admission_timeout" not in arguments  # at its default: an older triggerer need not know it
     assert TFJobTrigger(**arguments, of_tomorrow=1).serialize()[1] == arguments
+
+
+def test_a_row_of_an_earlier_release_names_the_same_class() -> None:
+    """Tasks that were deferred before an upgrade: Airflow's database holds the path that the class had then."""
+    arguments = WaitRequest(name="a", namespace="default", uid="u", access={}, deadline=5.0).plain()
+    before, now = "tf_dist.airflow.trigger.TFJobTrigger", TFJobTrigger(**arguments).serialize()[0]
+    assert before != now
+    for path in (before, now):
+        row = Trigger(classpath=path, kwargs=arguments)
+        kind = TriggerRunner().get_trigger_by_classpath(row.classpath)
+        assert kind is TFJobTrigger
+        assert kind(**row.kwargs).serialize() == (now, arguments)
 
 
 @pytest.mark.parametrize("fields", [{"uid": "other"}, {"deadline": 0.0}], ids=["another job", "too late"])
