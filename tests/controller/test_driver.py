@@ -5,6 +5,7 @@ A driver that dies after any single write: the next one comes to the same end.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from itertools import count as counter
 from typing import Any, cast
@@ -13,9 +14,24 @@ import pytest
 
 from tests.controller.harness import START, Counting, Crash, CrashingCluster, World, container, disturbed, tfjob
 from tests.waiting import until
-from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NODES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Cluster, Resource
+from tf_dist.cluster.api import (
+    CONFIG_MAPS,
+    EVENTS,
+    LEASES,
+    NODES,
+    PODS,
+    SERVICES,
+    TFJOBS,
+    VOLCANO_JOBS,
+    Cluster,
+    Resource,
+)
 from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
 from tf_dist.controller.leases.leadership import PermanentLeadership
+from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.errors import Unavailable
 
 
 @pytest.fixture
@@ -297,6 +313,51 @@ def test_what_was_due_when_the_loop_met_a_defect_is_looked_at_afterwards(world: 
         leadership.falters = True
         world.end_pod("mnist-worker-0", 0)
         until(lambda: world.status()["phase"] in ("Completing", "Completed"), 60)
+    finally:
+        driver.stop()
+
+
+def test_while_admissions_cannot_be_recorded_the_other_jobs_are_not_reconciled(world: World) -> None:
+    class Passes(MetricsRecorder):
+        count = 0
+
+        def reconciled(self, seconds: float) -> None:
+            self.count += 1
+
+    passes, at_failures = Passes(), list[int]()
+    broken = False
+
+    def fails(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if broken and (verb, resource) == ("replace", LEASES):
+            at_failures.append(passes.count)
+            raise Unavailable("the server does not answer")
+
+    def fast() -> float:
+        return START + 10 * time.monotonic()
+
+    def suspended() -> bool:
+        return all(world.status(f"suspended-{number}").get("state") == "Suspended" for number in range(20))
+
+    world.memory.create(LEASES, "default", {"metadata": {"name": "admissions"}, "spec": {}})
+    driver = Driver(
+        disturbed(world.memory, fails),
+        settings=DriverSettings(admissions=LeaseRef("default", "admissions"), resync=1e6, other_schedulers=False),
+        recorder=passes,
+        clock=fast,
+        monotonic=fast,  # its pauses after failures end sooner
+    )
+    for number in range(20):
+        world.submit(tfjob(f"suspended-{number}", suspend=True))
+    driver.start()
+    try:
+        until(lambda: suspended() and not driver.readings().work.depth, 60)
+        broken = True
+        world.submit(tfjob("new"))
+        # The third attempt is one round of the loop after the one that the first had failed in.
+        until(lambda: len(at_failures) >= 3, 60)
+        assert passes.count - at_failures[0] < 10, at_failures
+        broken = False
+        until(lambda: world.status("new").get("reason") == "Admitted", 60)
     finally:
         driver.stop()
 

@@ -192,6 +192,9 @@ class Driver:
         self._lock = threading.Lock()
         self._dirty: set[JobRef] = set()
         self._everything = True
+        # Jobs that have changed, and jobs whose resync has come, that were not dispatched yet.
+        self._due: set[JobRef] = set()
+        self._routine: set[JobRef] = set()
         self._term = self._right()
         self._resync = ResyncSchedule(self._settings.resync, monotonic())
         self._stopped = runtime.event()
@@ -256,7 +259,7 @@ class Driver:
                 # A loop that ended here would leave every job without a driver, and nobody would be told.
                 defect = None if isinstance(error, ClusterError) else error
                 _LOG.warning("cannot look at the cluster: %s", error, exc_info=defect)
-                self._everything, pause = True, _ERROR_WAIT
+                pause = _ERROR_WAIT
             self._stopped.wait(pause)
 
     def _round(self) -> float:
@@ -266,9 +269,10 @@ class Driver:
         if not self._leadership.valid():
             self._everything = True
             return _STANDBY_WAIT
-        due = self._queue.wait(0 if self._everything else self._longest_wait())
+        outstanding = self._everything or self._due or self._routine
+        self._due.update(self._queue.wait(0 if outstanding else self._longest_wait()))
         if self._leadership.valid() and not self._stopped.is_set():
-            self.step(due)
+            self.step(())
         return 0.0
 
     def _follows(self) -> bool:
@@ -340,26 +344,38 @@ class Driver:
         if stepped:
             self._admission.clock_stepped()
         everything = due is None or self._everything or stepped
+        self._due.update(due or ())
         self._everything = False
-        # Those that something has happened to, but not all there are when a driver begins: what happens next is urgent.
-        changed = {ref for ref in due or () if not everything or ref in self._job_index}
-        also = self._resync.due(self._monotonic())
-        self._read(everything, {*changed, *also})
+        try:
+            taken, failed = self._pass(everything)
+        except BaseException:
+            self._everything |= everything  # what is due is left for the next pass, too
+            raise
+        self._due, self._routine = set(), set()
+        if failed is not None:
+            raise failed
+        return taken
+
+    def _pass(self, everything: bool) -> tuple[int, Exception | None]:
+        """How many actions it took, and what made deciding about gangs fail."""
+        if everything:
+            # Those that something has happened to, but not all there are when a driver begins: what happens next is
+            # urgent.
+            self._due.intersection_update(self._job_index)
+        self._routine.update(self._resync.due(self._monotonic()))
+        self._read(everything, {*self._due, *self._routine})
         died, turned = self._others.look(self._job_index.drivers())
         if turned:
             self._job_index.touch(turned)
             self._admission.want()
-        changed.update(self._job_index.of(died), self._others.undone(died))
+        self._due.update(self._job_index.of(died), self._others.undone(died))
         heard, failed = self._admitted()
-        # Whoever waits for an answer has it first.
+        # Jobs that wait for an answer have it first.
         taken = self._dispatch(heard)
-        taken += self._dispatch(self._concerned(changed.difference(heard)))
-        taken += self._dispatch(
-            self._concerned({*(self._job_index if everything else also)}.difference(heard, changed)), urgent=False
-        )
-        if failed is not None:
-            raise failed
-        return taken
+        taken += self._dispatch(self._concerned(self._due.difference(heard)))
+        routine = {*self._job_index} if everything else self._routine
+        taken += self._dispatch(self._concerned(routine.difference(heard, self._due)), urgent=False)
+        return taken, failed
 
     def _dispatch(self, refs: Iterable[JobRef], *, urgent: bool = True) -> int:
         return sum(self._worker_pool.dispatch(ref, urgent=urgent) for ref in refs)
@@ -403,23 +419,23 @@ class Driver:
         return known is not None and (self._others.drives(known) or self._worker_pool.has_pending_verdict(known))
 
     def _admitted(self) -> tuple[list[JobRef], Exception | None]:
-        """The jobs that have a verdict to hear; and what made deciding fail, which must not hold up those that run."""
-        try:
-            return self._admit(), None
-        except Exception as error:
-            return [], error
+        """Have admission decide if it may come to another verdict.
 
-    def _admit(self) -> list[JobRef]:
-        """Have admission decide if it may come to another verdict; the jobs that have one to hear."""
-        if not self._admission_runner.ours(self._right()):
-            self._job_index.mark_all_changed()
-            self._admission.others_decide()
-            return []
+        The jobs that have a verdict to hear; and what made deciding fail, which must not hold up the jobs that run:
+        admission alone is tried again.
+        """
         heard: list[JobRef] = []
-        if self._admission.pause() <= 0 or (self._admission.wanted and not self._worker_pool.started):
-            heard = self._admission_runner.decide(self._changes, self._delivers)
-        self._admission_runner.report()
-        return heard
+        try:
+            if not self._admission_runner.ours(self._right()):
+                self._job_index.mark_all_changed()
+                self._admission.others_decide()
+                return heard, None
+            if self._admission.pause() <= 0 or (self._admission.wanted and not self._worker_pool.started):
+                heard = self._admission_runner.decide(self._changes, self._delivers)
+            self._admission_runner.report()
+        except Exception as error:
+            return heard, error
+        return heard, None
 
     def _changes(self) -> JobChanges:
         """The jobs that have changed since the last decision; those without a part in it are as if they were gone."""

@@ -259,7 +259,7 @@ class Stage(World):
             try:
                 taken = self.driver.step(self.driver._queue.take())
             except (Unavailable, Defect):
-                self.driver._everything, taken = True, 1  # as the loop does
+                taken = 1
             if OTHER not in self.leadership.dead:
                 taken += self.other.step()
             self.bury()
