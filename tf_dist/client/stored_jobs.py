@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from tf_dist.core.api.job import Job
 from tf_dist.core.api.pods import PodView, pod_view
 from tf_dist.core.api.status import Status, display_phase
 from tf_dist.core.api.status_codec import displayed_status, stored_status
+from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose, diagnose_newer_format, diagnose_unreadable
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.invalid_spec import with_accepted_spec
@@ -212,10 +212,8 @@ def _missing(cluster: Cluster, text: str, name: str, namespace: str) -> NotFound
     elsewhere = [job.namespace for job in others if job.name == name]
     if elsewhere:
         hint = f"there is one in namespace {elsewhere[0]}: add -n {elsewhere[0]}"
-    elif near := difflib.get_close_matches(name, here, n=1):
-        hint = f"did you mean {near[0]}?"
     else:
-        hint = "tf-dist get -A lists every job"
+        hint = suggestion(name, here, "tf-dist get -A lists every job")
     return NotFound(f"there is no job {text} in namespace {namespace}", hint=hint)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
+from tf_dist.core.api.suggest import suggestion
 from tf_dist.errors import InvalidJob, Problem
 from tf_dist.simulate.placement import FreeCapacity, packed
 from tf_dist.simulate.scenario import Cluster, Scenario, SimJob
@@ -86,8 +86,7 @@ def _job(where: str, row: Mapping[str, Any], number: int, problems: list[Problem
         if key == _MORE:
             problems.append(Problem(where, "has more fields than the first line names"))
         elif key not in _FIELDS:
-            near = get_close_matches(str(key), _FIELDS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_FIELDS)}"
+            hint = suggestion(str(key), _FIELDS, f"there are: {', '.join(_FIELDS)}")
             problems.append(Problem(where, f"has an unknown field {key}", hint))
         else:
             values[key] = _value(where, key, value, problems)

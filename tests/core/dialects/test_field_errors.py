@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import changed, errors, only_error, paths, v1, v1alpha1, volcano
-from tf_dist.core.dialects.field_errors import describe_value, format_location, nearest_word
+from tf_dist.core.api.fieldpath import format_field_path, parse_field_path
+from tf_dist.core.api.suggest import nearest_word, suggestion
+from tf_dist.core.dialects.field_errors import describe_value
 
 
 @pytest.mark.parametrize(
@@ -16,16 +18,22 @@ from tf_dist.core.dialects.field_errors import describe_value, format_location, 
         (("spec", "replicaSpecs", 0, "template"), "spec.replicaSpecs[0].template"),
         (("spec", "min-instance"), "spec.min-instance"),
         (("metadata", "labels", "a.b/c"), 'metadata.labels["a.b/c"]'),
+        (("a.b", "c d", "", 3), '["a.b"]["c d"][""][3]'),
         ((), ""),
     ],
 )
 def test_paths(loc: tuple[str | int, ...], text: str):
-    assert format_location(loc) == text
+    assert format_field_path(loc) == text
+    if loc and "" not in loc:
+        assert parse_field_path(text) == loc
 
 
 def test_nearest():
     assert nearest_word("Comand", ["command", "args"]) == "command"
     assert nearest_word("xyzzy", ["command", "args"]) == ""
+    assert suggestion("comand", ["command", "args"], "see the docs") == "did you mean command?"
+    assert suggestion("xyzzy", ["command", "args"]) == "known: command, args"
+    assert suggestion("xyzzy", ["command", "args"], "see the docs") == "see the docs"
     assert describe_value(10**5000) == "the number too large to print"
 
 

@@ -261,14 +261,11 @@ def _show_losses(lost: list[FileProblem]) -> None:
 
 
 def _target(text: str) -> Dialect:
-    import difflib
-
     from tf_dist.core.api.job import Dialect
+    from tf_dist.core.api.suggest import suggestion
     from tf_dist.errors import InvalidJob, Problem
 
     known = [dialect.value for dialect in Dialect]
     if text in known:
         return Dialect(text)
-    near = difflib.get_close_matches(text, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    raise InvalidJob([Problem("--to", f"there is no format {text!r}", hint)])
+    raise InvalidJob([Problem("--to", f"there is no format {text!r}", suggestion(text, known))])

@@ -61,9 +61,8 @@ def logs(
 
 def _chosen(job: StoredJob, wanted: list[str]) -> frozenset[str]:
     """The names of the replicas to show; InvalidJob for one that the job does not have."""
-    import difflib
-
     from tf_dist.core.api.assignment import largest_job
+    from tf_dist.core.api.suggest import suggestion
     from tf_dist.errors import InvalidJob, Problem
 
     # Whoever follows wants to see those, too, that come when it grows.
@@ -71,8 +70,7 @@ def _chosen(job: StoredJob, wanted: list[str]) -> frozenset[str]:
     types = [spec.type for spec in job.job.replica_specs]
     for word in wanted:
         if word not in replicas and word not in types:
-            near = difflib.get_close_matches(word, [*replicas, *types], n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(replicas[:10])}"
+            hint = suggestion(word, [*replicas, *types], f"there are {', '.join(replicas[:10])}")
             raise InvalidJob([Problem("--replica", f"{job.shown} has no replica {word!r}", hint)])
     found = (one for one in replicas if not wanted or one in wanted or one.rpartition("-")[0] in wanted)
     return frozenset(found)

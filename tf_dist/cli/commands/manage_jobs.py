@@ -99,8 +99,7 @@ _GOAL_ALIASES = {"delete": "deleted", "created": "admitted", "complete": "succee
 
 
 def _goal(text: str) -> str:
-    import difflib
-
+    from tf_dist.core.api.suggest import suggestion
     from tf_dist.core.diagnostics.outcome import WAIT_CONDITIONS
     from tf_dist.errors import InvalidJob, Problem
 
@@ -108,8 +107,7 @@ def _goal(text: str) -> str:
     word = _GOAL_ALIASES.get(word, word)
     if word in WAIT_CONDITIONS:
         return word
-    near = difflib.get_close_matches(word, WAIT_CONDITIONS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(WAIT_CONDITIONS)}"
+    hint = suggestion(word, WAIT_CONDITIONS)
     raise InvalidJob([Problem("--for", f"there is no state {text!r} to wait for", hint)])
 
 

@@ -50,14 +50,11 @@ def queues(
 
 
 def _missing(name: str, found: Sequence[Object]) -> NotFound:
-    import difflib
-
+    from tf_dist.core.api.suggest import suggestion
     from tf_dist.errors import NotFound
 
-    near = difflib.get_close_matches(name, [one["metadata"]["name"] for one in found], n=1)
-    return NotFound(
-        f"there is no queue {name}", hint=f"did you mean {near[0]}?" if near else "tf-dist queues lists all"
-    )
+    known = [one["metadata"]["name"] for one in found]
+    return NotFound(f"there is no queue {name}", hint=suggestion(name, known, "tf-dist queues lists all"))
 
 
 def _as_trees(found: Sequence[Object]) -> Iterator[tuple[int, Object]]:

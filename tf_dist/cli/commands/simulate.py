@@ -75,15 +75,13 @@ def simulate(
 
 
 def _policies(wanted: list[str] | None) -> list[str]:
-    from difflib import get_close_matches
-
+    from tf_dist.core.api.suggest import suggestion
     from tf_dist.simulate.policies import POLICIES
 
     for name in wanted or ():
         if name not in POLICIES:
-            near = get_close_matches(name, POLICIES, 1)
-            told = f"did you mean {near[0]}?" if near else f"there are: {', '.join(POLICIES)}"
-            raise _wrong(f"--policy: there is no policy {name!r}", told)
+            hint = suggestion(name, POLICIES, f"there are: {', '.join(POLICIES)}")
+            raise _wrong(f"--policy: there is no policy {name!r}", hint)
     return list(dict.fromkeys(wanted or ("default+timeout", "gang+locality", "dragon", "easy", "ours")))
 
 

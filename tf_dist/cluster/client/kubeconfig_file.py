@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tf_dist.core.api.suggest import nearest_word
 from tf_dist.errors import ClusterError
 
 _SECTIONS: Final = (("contexts", "context"), ("clusters", "cluster"), ("users", "user"))
@@ -68,12 +68,8 @@ def resolve_context(paths: Sequence[Path], context: str | None = None) -> Resolv
     if not name:
         raise ClusterError(f"{where}: no context is current", hint=f"name one with --context: {_context_names(merged)}")
     if name not in merged.contexts:
-        near = difflib.get_close_matches(name, merged.contexts, n=1)
-        hint = (
-            f"did you mean {near[0]}? There are: {_context_names(merged)}"
-            if near
-            else f"there are: {_context_names(merged)}"
-        )
+        near = nearest_word(name, merged.contexts)
+        hint = f"{f'did you mean {near}? There' if near else 'there'} are: {_context_names(merged)}"
         raise ClusterError(f"{where}: there is no context {name}", hint=hint)
     found = merged.contexts[name]
     cluster, user = str(found.get("cluster") or ""), str(found.get("user") or "")

@@ -52,6 +52,7 @@ def number(value: object) -> int | None:
 
 FieldPath = tuple[str | int, ...]
 
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_/-]+")
 _PART: Final = re.compile(
     r"""
       \[(?P<index>\d+)\]
@@ -82,13 +83,13 @@ def parse_field_path(text: str) -> FieldPath:
 
 
 def format_field_path(path: FieldPath) -> str:
-    """The text that ``parse_field_path`` reads back."""
+    """The text of a path, as in ``spec.replicaSpecs[0].template``; ``parse_field_path`` reads it back."""
     text = ""
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
-        elif re.search(r"[.\[\]\"'\\]", part):
-            text += f'["{part}"]'
-        else:
+        elif _PLAIN.fullmatch(part):
             text += f".{part}" if text else part
+        else:
+            text += f'["{part}"]'
     return text

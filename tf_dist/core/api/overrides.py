@@ -10,7 +10,6 @@ path into a scalar, an index that is not there, and a key that looks like a slip
 
 from __future__ import annotations
 
-import difflib
 import json as json_text
 import math
 import re
@@ -21,6 +20,7 @@ from typing import Any, Final
 import yaml
 
 from tf_dist.core.api.fieldpath import FieldPath, format_field_path, parse_field_path
+from tf_dist.core.api.suggest import nearest_word
 from tf_dist.errors import InvalidJob, Problem
 
 TAG: Final = "tag:yaml.org,2002:"
@@ -216,9 +216,8 @@ def _put_item(place: Any, index: int, deeper: FieldPath, value: Any, here: Field
 
 def _misspelled(word: str, known: Iterable[Any]) -> str:
     """The key that was most likely meant, "" if the word looks like a key of its own."""
-    folded = {str(key).casefold(): str(key) for key in known}
-    near = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=_ALIKE)
-    return folded[near[0]] if near and abs(len(near[0]) - len(word)) <= _MOST_ADDED else ""
+    near = nearest_word(word, map(str, known), _ALIKE)
+    return near if abs(len(near) - len(word)) <= _MOST_ADDED else ""
 
 
 def _kind(value: Any) -> str:

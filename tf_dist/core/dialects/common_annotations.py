@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import value_at
+from tf_dist.core.api.fieldpath import FieldPath, value_at
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job
 from tf_dist.core.api.names import GANG_SCHEDULER, MAX_DISRUPTIONS, MAX_WORKERS, MIN_WORKERS, QUEUE, RECOVERY_TIMEOUT
 from tf_dist.core.api.overrides import Override
+from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.dialects.common_schema import INT32_MAX, written_number
-from tf_dist.core.dialects.field_errors import FieldErrors, FieldLocation, describe_value, suggestion
+from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
 
 _SHOWN: Final = 40
 
@@ -30,7 +31,7 @@ def worker_bound(annotations: Mapping[str, str] | None, key: str) -> int | None:
     return written_number((annotations or {}).get(key, ""), 1, MAX_REPLICAS)
 
 
-def annotation_path(key: str) -> FieldLocation:
+def annotation_path(key: str) -> FieldPath:
     """Where an annotation stands."""
     return ("metadata", "annotations", key)
 
@@ -81,7 +82,7 @@ def check_limits(document: Document, out: FieldErrors) -> None:
         (MAX_DISRUPTIONS, _count, "number of disruptions", 'write one from 0 up: "20"'),
         (RECOVERY_TIMEOUT, parse_duration, "duration", "such as 90s, 10m or 1h30m"),
     ):
-        place: FieldLocation = ("metadata", "annotations", key)
+        place: FieldPath = ("metadata", "annotations", key)
         said = value_at(document, *map(str, place))
         if isinstance(said, str) and reads(said) is None:
             out.error(place, f"{describe_value(said)} is no {what}", hint)
@@ -102,7 +103,7 @@ def _count(text: str) -> int | None:
     return written_number(text, 0, INT32_MAX)
 
 
-_GANG_SCHEDULER_PATH: Final[FieldLocation] = ("metadata", "annotations", GANG_SCHEDULER)
+_GANG_SCHEDULER_PATH: Final[FieldPath] = ("metadata", "annotations", GANG_SCHEDULER)
 _GANG_SCHEDULERS: Final[Mapping[str, GangScheduler]] = {one.value: one for one in GangScheduler}
 
 
@@ -123,8 +124,8 @@ def with_gang_scheduler(job: Job) -> Job:
     return job if named is None else replace(job, scheduling=replace(job.scheduling, gang=named))
 
 
-_QUEUE_PATH: Final[FieldLocation] = ("metadata", "labels", QUEUE)
-_QUEUE_FIELDS: Final[Mapping[Dialect, FieldLocation]] = {
+_QUEUE_PATH: Final[FieldPath] = ("metadata", "labels", QUEUE)
+_QUEUE_FIELDS: Final[Mapping[Dialect, FieldPath]] = {
     Dialect.TFJOB_V1: ("spec", "runPolicy", "schedulingPolicy", "queue"),
     Dialect.VOLCANO: ("spec", "queue"),
 }

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import list_items, value_at
+from tf_dist.core.api.fieldpath import FieldPath, list_items, value_at
 from tf_dist.core.api.job import MAX_REPLICAS, JobKey
-from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, FieldLocation
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 
 SUSPEND_ANNOTATION: Final = names.SUSPEND
 SERVICES_ANNOTATION: Final = "tf-dist.dev/services"
@@ -97,7 +97,7 @@ class RawTemplate(NamedTuple):
     ``server``: tf-dist adds a container to it, so that it needs none of its own (v1alpha1's default parameter server).
     """
 
-    loc: FieldLocation
+    loc: FieldPath
     template: object
     replicas: int
     server: bool = False
@@ -111,9 +111,7 @@ def written_number(text: str, least: int, most: int) -> int | None:
     return int(text) if least <= int(text) <= most else None
 
 
-def template_containers(
-    template: object, field: str = "containers"
-) -> Iterator[tuple[FieldLocation, Mapping[str, Any]]]:
+def template_containers(template: object, field: str = "containers") -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
     """The containers of a raw template that are mappings, with where they are."""
     for index, container in enumerate(list_items(value_at(template, "spec", field))):
         if type(container) is dict or isinstance(container, Mapping):
@@ -161,7 +159,7 @@ def nearest_label(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:MAX_NAME].rstrip("-")
 
 
-def check_label(name: str, loc: FieldLocation, out: FieldErrors, *, letter_first: bool = False) -> bool:
+def check_label(name: str, loc: FieldPath, out: FieldErrors, *, letter_first: bool = False) -> bool:
     """Note an error if the name is no label; ``letter_first``: DNS-1035, as for services."""
     if len(name) > MAX_NAME:
         out.error(loc, f"is {len(name)} characters long; a name may have {MAX_NAME}")

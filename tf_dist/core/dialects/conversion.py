@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import list_items, value_at
+from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, value_at
 from tf_dist.core.api.job import Action, Dialect, Document, Job, ReplicaSpec
 from tf_dist.core.dialects import emit
 from tf_dist.core.dialects.common_schema import TF_CONTAINER
 from tf_dist.core.dialects.emit import EXIT_SAMPLES, Key, has_role, job_semantics, role_of
-from tf_dist.core.dialects.field_errors import FieldLocation, format_location
 from tf_dist.core.dialects.parsing import Parsed, parse
 from tf_dist.errors import InvalidJob, Problem
 
 
-def replica_path(job: Job, role: str) -> FieldLocation:
+def replica_path(job: Job, role: str) -> FieldPath:
     """Where a document of this job speaks of a role."""
     for index, spec in enumerate(job.replica_specs):
         if role_of(spec) == role:
@@ -65,7 +64,7 @@ CONSEQUENCES: Final[Mapping[str, str]] = {
     "byIndex": "what holds for one replica of several cannot be said",
 }
 
-_PATHS: Final[Mapping[Dialect, Mapping[str, FieldLocation]]] = {
+_PATHS: Final[Mapping[Dialect, Mapping[str, FieldPath]]] = {
     Dialect.TFJOB_V1: {
         "success": ("spec", "successPolicy"),
         "cleanPods": ("spec", "runPolicy", "cleanPodPolicy"),
@@ -120,7 +119,7 @@ def conversion_losses(source: Parsed, result: Job) -> Iterator[Problem]:
     before, after = job_semantics(source.job), _renamed(job_semantics(result), source.job, result)
     gone = {role_of(spec) for spec in source.job.replica_specs} - {role for _, role in after}
     for role in sorted(gone):
-        path = format_location(replica_path(source.job, role))
+        path = format_field_path(replica_path(source.job, role))
         yield Problem(path, f"{result.dialect} has no {role} replicas: they are left out", "keep the job as it is")
     for key, value in before.items():
         if key[1] not in gone and after.get(key) != value:
@@ -152,13 +151,13 @@ def _renames(source: Job, result: Job) -> Iterator[Problem]:
     if old and new and old.role is not new.role:
         message = f"its type in TF_CONFIG would be {new.role.value!r}, not {old.role.value!r}"
         yield Problem(
-            format_location(replica_path(source, old.role.value)),
+            format_field_path(replica_path(source, old.role.value)),
             message,
             "TensorFlow 2 knows chief, TensorFlow 1 master",
         )
     for spec in source.replica_specs:
         if has_role(spec) and spec.container != TF_CONTAINER:
-            path = format_location((*replica_path(source, role_of(spec)), "template", "spec", "containers"))
+            path = format_field_path((*replica_path(source, role_of(spec)), "template", "spec", "containers"))
             yield Problem(path, f"the container {spec.container!r} is now named {TF_CONTAINER!r}")
 
 
@@ -166,8 +165,8 @@ def _path(job: Job, key: Key) -> str:
     aspect, role = key
     where = _PATHS[job.dialect].get(aspect, ())
     if not role:
-        return format_location(where or ("spec",))
-    return format_location((*replica_path(job, role), *where))
+        return format_field_path(where or ("spec",))
+    return format_field_path((*replica_path(job, role), *where))
 
 
 def _difference(aspect: str, before: Any, after: Any) -> str:
@@ -207,7 +206,7 @@ def _unread(source: Parsed) -> Iterator[Problem]:
     spec = source.document["spec"]
     for key in _NOT_IN_THE_JOB[source.job.dialect]:
         if spec.get(key):
-            yield Problem(format_location(("spec", key)), "is left out: the other format has no place for it")
+            yield Problem(format_field_path(("spec", key)), "is left out: the other format has no place for it")
     if value_at(spec, "runPolicy", "schedulingPolicy", "minResources"):
         yield Problem("spec.runPolicy.schedulingPolicy.minResources", "is left out: tf-dist adds up requests")
     for index, task in enumerate(list_items(spec.get("tasks"))):
@@ -252,7 +251,7 @@ def _refuse(job: Job, to: Dialect) -> None:
         problems.append(Problem("spec.tasks", f"no task is a TensorFlow role, and {to} has nothing else", hint))
     for spec in job.replica_specs:
         if spec.server_image:
-            path = format_location((*replica_path(job, role_of(spec)), "template"))
+            path = format_field_path((*replica_path(job, role_of(spec)), "template"))
             hint = f"write a container named {TF_CONTAINER!r} that starts a tf.distribute.Server"
             problems.append(Problem(path, f"{to} has no standard parameter server", hint))
     if problems:

@@ -6,48 +6,18 @@ finds is put into the same words: its own messages speak of Python types, which 
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from tf_dist.core.api.fieldpath import FieldPath, format_field_path
+from tf_dist.core.api.suggest import nearest_word, suggestion
 from tf_dist.errors import InvalidJob, Problem
 
-FieldLocation = tuple[str | int, ...]
-
 MISSING: Final = "is required and missing"
-
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_/-]+")
-
-
-def format_location(loc: FieldLocation) -> str:
-    """A location as people write it: ``spec.replicaSpecs[0].template``; keys with dots of their own are quoted."""
-    text = ""
-    for part in loc:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif _PLAIN.fullmatch(part):
-            text += f".{part}" if text else part
-        else:
-            text += f'["{part}"]'
-    return text
-
-
-def nearest_word(word: str, known: Iterable[str]) -> str:
-    """The known word most like this one, "" if none is: case does not count, ``Comand`` is near ``command``."""
-    by_folded = {name.casefold(): name for name in known}
-    found = difflib.get_close_matches(word.casefold(), by_folded, cutoff=0.7)
-    return by_folded[found[0]] if found else ""
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """The hint for a word that is not known: the one that was meant if that can be told, else all of them."""
-    names = list(known)
-    near = nearest_word(word, names)
-    return f"did you mean {near}?" if near else f"known: {', '.join(names)}"
 
 
 def describe_value(value: object) -> str:
@@ -111,17 +81,17 @@ class FieldErrors:
         """What works, but most likely not as meant."""
         return tuple(self._warnings)
 
-    def error(self, loc: FieldLocation, message: str, hint: str = "") -> None:
+    def error(self, loc: FieldPath, message: str, hint: str = "") -> None:
         """Note a reason why the document cannot become a job. (What is there and wrong is not missing as well.)"""
-        path = format_location(loc)
+        path = format_field_path(loc)
         if message != MISSING or path not in self._wrong:
             self._errors[Problem(path, message, hint)] = None
             self._wrong.add(path)
 
-    def warn(self, loc: FieldLocation, message: str, hint: str = "") -> None:
+    def warn(self, loc: FieldPath, message: str, hint: str = "") -> None:
         """Note something that works, but most likely not as meant."""
         if self.advice:
-            self._warnings[Problem(format_location(loc), message, hint)] = None
+            self._warnings[Problem(format_field_path(loc), message, hint)] = None
 
     def raise_errors(self) -> None:
         """Raise InvalidJob with all errors, if there are any."""
@@ -129,12 +99,12 @@ class FieldErrors:
             raise InvalidJob(self._errors)
 
 
-def report_schema_errors(error: ValidationError, model: type[BaseModel], out: FieldErrors) -> list[FieldLocation]:
+def report_schema_errors(error: ValidationError, model: type[BaseModel], out: FieldErrors) -> list[FieldPath]:
     """Put pydantic's findings into words; returns where the values are that could not be read."""
     out.partial = True
-    places: list[FieldLocation] = []
+    places: list[FieldPath] = []
     for detail in error.errors(include_url=False):
-        loc: FieldLocation = tuple(detail["loc"])
+        loc: FieldPath = tuple(detail["loc"])
         if loc and loc[-1] == "[key]":
             loc = loc[:-1]
             detail["type"] = "invalid_key"
@@ -154,7 +124,7 @@ _WANTED: Final = {
 
 
 def _translated(
-    kind: str, found: object, context: Mapping[str, Any], loc: FieldLocation, model: type[BaseModel]
+    kind: str, found: object, context: Mapping[str, Any], loc: FieldPath, model: type[BaseModel]
 ) -> tuple[str, str]:
     """Message and hint for one of pydantic's error types."""
     match kind:
@@ -194,7 +164,7 @@ def _value_hint(found: object, known: Sequence[str]) -> str:
     return suggestion(found, words) if isinstance(found, str) else f"known: {', '.join(words)}"
 
 
-def keys_at(model: type[BaseModel], loc: FieldLocation) -> list[str]:
+def keys_at(model: type[BaseModel], loc: FieldPath) -> list[str]:
     """The keys a mapping at this place of the document may have, as they are written there."""
     here: Any = model
     for part in loc:
@@ -222,7 +192,7 @@ def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def check_keys(found: Mapping[Any, Any], known: Collection[str], loc: FieldLocation, out: FieldErrors) -> None:
+def check_keys(found: Mapping[Any, Any], known: Collection[str], loc: FieldPath, out: FieldErrors) -> None:
     """A key near a known one is a typing mistake; another unknown key may be newer than we are, and is only told."""
     for key in found:
         if key in known:
@@ -235,7 +205,7 @@ def check_keys(found: Mapping[Any, Any], known: Collection[str], loc: FieldLocat
             out.warn((*loc, key), "unknown key: the API server will drop it")
 
 
-def mapping_at(value: object, loc: FieldLocation, out: FieldErrors) -> Mapping[str, Any] | None:
+def mapping_at(value: object, loc: FieldPath, out: FieldErrors) -> Mapping[str, Any] | None:
     """The value if it is a mapping; else an error is noted and None given."""
     if isinstance(value, Mapping):
         return value
@@ -243,7 +213,7 @@ def mapping_at(value: object, loc: FieldLocation, out: FieldErrors) -> Mapping[s
     return None
 
 
-def list_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> list[Any]:
+def list_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> list[Any]:
     """The list under a key, empty if there is none; an error is noted if it is something else."""
     value = found.get(key)
     if value is None:
@@ -255,8 +225,8 @@ def list_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldEr
 
 
 def mappings_at(
-    found: Mapping[str, Any], key: str, loc: FieldLocation, known: Collection[str], out: FieldErrors
-) -> Iterator[tuple[FieldLocation, Mapping[str, Any]]]:
+    found: Mapping[str, Any], key: str, loc: FieldPath, known: Collection[str], out: FieldErrors
+) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
     """The mappings in the list under a key, with their places; whatever else is there is an error."""
     for index, item in enumerate(list_at(found, key, loc, out)):
         place = (*loc, key, index)
@@ -266,7 +236,7 @@ def mappings_at(
 
 
 def text_at(
-    found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors, *, required: bool = True
+    found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors, *, required: bool = True
 ) -> str | None:
     """The text under a key; a number, boolean or (if required) nothing there is an error."""
     value = found.get(key)
@@ -280,7 +250,7 @@ def text_at(
     return None
 
 
-def texts_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> None:
+def texts_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> None:
     """A list of texts: ``- 5`` is a number to YAML, and the API server refuses it."""
     value = found.get(key)
     if isinstance(value, str):
@@ -291,7 +261,7 @@ def texts_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldE
             out.error((*loc, key, index), f"must be text, not {describe_value(item)}", quote_hint(item))
 
 
-def text_map_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> None:
+def text_map_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> None:
     """A mapping of texts, as labels, annotations and node selectors are."""
     value = found.get(key)
     entries = mapping_at(value, (*loc, key), out) if value is not None else None
@@ -303,14 +273,14 @@ def text_map_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: Fie
             out.error((*loc, key, name), f"must be text, not {describe_value(text)}", quote_hint(text))
 
 
-def choice_at(found: Mapping[str, Any], key: str, known: Collection[str], loc: FieldLocation, out: FieldErrors) -> None:
+def choice_at(found: Mapping[str, Any], key: str, known: Collection[str], loc: FieldPath, out: FieldErrors) -> None:
     """One of a few words, if it is there."""
     value = text_at(found, key, loc, out, required=False)
     if value is not None and value not in known:
         out.error((*loc, key), f"unknown value {value!r}", suggestion(value, known))
 
 
-def flag_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> bool:
+def flag_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> bool:
     """A true or false, false if it is not there."""
     value = found.get(key)
     if value is None or isinstance(value, bool):
@@ -319,7 +289,7 @@ def flag_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldEr
     return False
 
 
-def port_at(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> int | None:
+def port_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> int | None:
     """A port number 1 to 65535, None if it is not there or wrong."""
     value = found.get(key)
     if value is None:

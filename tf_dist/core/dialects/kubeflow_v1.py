@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import list_items, mapping, value_at
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, value_at
 from tf_dist.core.api.job import (
     Action,
     CleanPodPolicy,
@@ -29,6 +29,7 @@ from tf_dist.core.api.job import (
     TFConfigStyle,
 )
 from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, TRAINING_OPERATOR
+from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,
@@ -50,7 +51,7 @@ from tf_dist.core.dialects.common_schema import (
     container_names,
     named_port,
 )
-from tf_dist.core.dialects.field_errors import FieldErrors, FieldLocation, describe_value, suggestion
+from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
 from tf_dist.core.dialects.pod_template import read_quantities, require_container
 
 TYPES: Final = ("Chief", "Master", "PS", "Worker", "Evaluator")
@@ -286,7 +287,7 @@ def _tf_config(dynamic: bool, specs: tuple[ReplicaSpec, ...]) -> TFConfigStyle:
     return TFConfigStyle.NONE if sum(spec.most for spec in specs) == 1 else TFConfigStyle.V1
 
 
-_SPECS: FieldLocation = ("spec", "tfReplicaSpecs")
+_SPECS: FieldPath = ("spec", "tfReplicaSpecs")
 _RETIRED = {key: name for key in RETIRED_KEYS for name, info in Spec.model_fields.items() if info.alias == key}
 MANAGERS = (TRAINING_OPERATOR, "kueue.x-k8s.io/multikueue")
 _BY_FOLDED = {name.casefold(): name for name in TYPES}
@@ -324,7 +325,7 @@ def _check_manager(spec: Spec, out: FieldErrors) -> None:
     """Of a file only: a job in a cluster may name any controller, and is that one's."""
     manager = spec.run_policy.managed_by if spec.run_policy else None
     if manager is not None and manager not in MANAGERS:
-        place: FieldLocation = ("spec", "runPolicy", "managedBy")
+        place: FieldPath = ("spec", "runPolicy", "managedBy")
         out.error(place, f"unknown value {describe_value(manager)}", suggestion(manager, MANAGERS))
 
 
@@ -377,7 +378,7 @@ def _check_gang(spec: Spec, out: FieldErrors) -> None:
     policy = spec.run_policy.scheduling_policy if spec.run_policy else None
     if policy is None:
         return
-    place: FieldLocation = ("spec", "runPolicy", "schedulingPolicy")
+    place: FieldPath = ("spec", "runPolicy", "schedulingPolicy")
     total = sum(replicas.count for replicas in spec.tf_replica_specs.values())
     if policy.min_available is not None and policy.min_available > total and not out.partial:
         out.error(

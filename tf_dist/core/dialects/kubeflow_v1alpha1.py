@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from tf_dist.core.api.fieldpath import list_items, value_at
+from tf_dist.core.api.fieldpath import FieldPath, list_items, value_at
 from tf_dist.core.api.job import (
     Action,
     CleanPodPolicy,
@@ -49,7 +49,7 @@ from tf_dist.core.dialects.common_schema import (
     check_metadata,
     container_names,
 )
-from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, FieldLocation
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.kubeflow_v1 import RETRYABLE
 from tf_dist.core.dialects.pod_template import require_container
 
@@ -245,7 +245,7 @@ def chief_rules(index: int) -> tuple[Rule, ...]:
     )
 
 
-_SPECS: FieldLocation = ("spec", "replicaSpecs")
+_SPECS: FieldPath = ("spec", "replicaSpecs")
 _RUNTIME_ID: Final = re.compile(r"[a-z0-9]{1,8}")
 
 
@@ -269,7 +269,7 @@ def validate(job: TFJob, out: FieldErrors) -> None:
         _check_elastic(spec, out)
 
 
-def _check_replicas(replicas: Replicas, loc: FieldLocation, out: FieldErrors) -> None:
+def _check_replicas(replicas: Replicas, loc: FieldPath, out: FieldErrors) -> None:
     if replicas.kind == "MASTER" and replicas.count > 1:
         out.error((*loc, "replicas"), f"{replicas.count} masters: there can be one", "write 1, or leave it out")
     if replicas.default_server:
@@ -296,7 +296,7 @@ def _check_types(spec: Spec, out: FieldErrors) -> None:
 
 
 def _check_chief(spec: Spec, out: FieldErrors) -> None:
-    place: FieldLocation = ("spec", "terminationPolicy", "chief")
+    place: FieldPath = ("spec", "terminationPolicy", "chief")
     chief = spec.chief
     group = next((one for one in spec.replica_specs if one.kind == chief.replica_name), None)
     implied = "" if spec.termination_policy else " (the default, as there is no terminationPolicy)"

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tf_dist.core.api.fieldpath import list_items, mapping, value_at
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, value_at
 from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job, TFConfigStyle
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import SUSPEND_ANNOTATION, RawTemplate, template_containers
-from tf_dist.core.dialects.field_errors import FieldErrors, FieldLocation, report_schema_errors
+from tf_dist.core.dialects.field_errors import FieldErrors, report_schema_errors
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.registry import FORMATS, Format, check_layout, check_other_layout, dialect_of, spec_dialect
 from tf_dist.errors import Problem
@@ -119,7 +119,7 @@ def _valid(document: dict[str, Any], model: type[BaseModel]) -> BaseModel:
 
 def _check(document: dict[str, Any], form: Format, out: FieldErrors) -> None:
     """Everything that can be wrong: keys and types, then pod templates, then what the keys say together."""
-    wrong: list[FieldLocation] = []
+    wrong: list[FieldPath] = []
     try:
         model = form.model.model_validate(document)
     except ValidationError as error:

@@ -16,13 +16,12 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import list_items, mapping, value_at
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, value_at
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.dialects.common_schema import MAX_CONTAINERS, MAX_NAME, check_label, container_names
 from tf_dist.core.dialects.field_errors import (
     MISSING,
     FieldErrors,
-    FieldLocation,
     check_keys,
     choice_at,
     describe_value,
@@ -85,9 +84,7 @@ VOLUME: Final = _keys(
 _PORT_NAME: Final = re.compile(r"(?=.*[a-z])[a-z0-9](?:-?[a-z0-9])*")
 
 
-def check_container(
-    container: Mapping[str, Any], loc: FieldLocation, volumes: set[str] | None, out: FieldErrors
-) -> None:
+def check_container(container: Mapping[str, Any], loc: FieldPath, volumes: set[str] | None, out: FieldErrors) -> None:
     """Everything about one container except its name and ports, which concern its neighbours."""
     image = text_at(container, "image", loc, out)
     if image is not None and (not image.strip() or any(sign.isspace() for sign in image)):
@@ -103,7 +100,7 @@ def check_container(
 
 
 def check_ports(
-    container: Mapping[str, Any], loc: FieldLocation, taken: dict[tuple[int, str], str], out: FieldErrors
+    container: Mapping[str, Any], loc: FieldPath, taken: dict[tuple[int, str], str], out: FieldErrors
 ) -> None:
     """Ports of one container; ``taken``: those of the containers before it in the pod, added to here."""
     names: set[str] = set()
@@ -125,7 +122,7 @@ def check_ports(
     taken.update(own)
 
 
-def _check_port_name(port: Mapping[str, Any], loc: FieldLocation, names: set[str], out: FieldErrors) -> None:
+def _check_port_name(port: Mapping[str, Any], loc: FieldPath, names: set[str], out: FieldErrors) -> None:
     name = text_at(port, "name", loc, out, required=False)
     if name is None:
         return
@@ -139,7 +136,7 @@ def _check_port_name(port: Mapping[str, Any], loc: FieldLocation, names: set[str
     names.add(name)
 
 
-def _check_env(container: Mapping[str, Any], loc: FieldLocation, out: FieldErrors) -> None:
+def _check_env(container: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     for place, entry in mappings_at(container, "env", loc, ENV, out):
         name = text_at(entry, "name", place, out)
         if name is not None and "=" in name:
@@ -157,7 +154,7 @@ def _check_env(container: Mapping[str, Any], loc: FieldLocation, out: FieldError
                 out.error((*place, "valueFrom"), "names exactly one source")
 
 
-def _check_mounts(container: Mapping[str, Any], loc: FieldLocation, volumes: set[str] | None, out: FieldErrors) -> None:
+def _check_mounts(container: Mapping[str, Any], loc: FieldPath, volumes: set[str] | None, out: FieldErrors) -> None:
     paths: set[str] = set()
     for place, mount in mappings_at(container, "volumeMounts", loc, MOUNT, out):
         name = text_at(mount, "name", place, out)
@@ -176,14 +173,14 @@ def _check_mounts(container: Mapping[str, Any], loc: FieldLocation, volumes: set
         paths.add(normal)
 
 
-def check_amounts(resources: object, loc: FieldLocation, out: FieldErrors) -> None:
+def check_amounts(resources: object, loc: FieldPath, out: FieldErrors) -> None:
     """Check only what admission adds up: enough for what a cluster has stored."""
     if resources is not None and (found := mapping_at(resources, loc, out)) is not None:
         for key in ("limits", "requests"):
             read_quantities(found, key, loc, out)
 
 
-def _check_resources(resources: object, loc: FieldLocation, out: FieldErrors) -> None:
+def _check_resources(resources: object, loc: FieldPath, out: FieldErrors) -> None:
     if (found := mapping_at(resources, loc, out)) is None:
         return
     check_keys(found, RESOURCES, loc, out)
@@ -197,7 +194,7 @@ def _check_resources(resources: object, loc: FieldLocation, out: FieldErrors) ->
             )
 
 
-def read_quantities(found: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> dict[str, Decimal]:
+def read_quantities(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> dict[str, Decimal]:
     """The quantities of a resource list that can be read; the others are errors."""
     listed = found.get(key)
     entries = mapping_at(listed, (*loc, key), out) if listed is not None else None
@@ -224,7 +221,7 @@ RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 
 
 def check_template(
-    template: object, loc: FieldLocation, out: FieldErrors, *, replicas: int = 1, containers_optional: bool = False
+    template: object, loc: FieldPath, out: FieldErrors, *, replicas: int = 1, containers_optional: bool = False
 ) -> None:
     """Check one raw template. ``containers_optional``: a container is added to it later (v1alpha1's default server)."""
     if (found := mapping_at(template, loc, out)) is None:
@@ -240,7 +237,7 @@ def check_template(
         _check_spec(spec, (*loc, "spec"), out, replicas=replicas)
 
 
-def require_container(template: object, loc: FieldLocation, out: FieldErrors, *, named: str = "") -> None:
+def require_container(template: object, loc: FieldPath, out: FieldErrors, *, named: str = "") -> None:
     """Note an error if the template has no container at all, or none of that name."""
     spec = value_at(template, "spec")
     if spec is None:
@@ -258,7 +255,7 @@ def require_container(template: object, loc: FieldLocation, out: FieldErrors, *,
         out.error(place, f"no container named {named!r}", hint)
 
 
-def check_frame(template: object, loc: FieldLocation, out: FieldErrors) -> None:
+def check_frame(template: object, loc: FieldPath, out: FieldErrors) -> None:
     """Check what pods are made from and what admission counts: enough for what a cluster has stored."""
     metadata, spec = value_at(template, "metadata"), value_at(template, "spec")
     for key, part in (("metadata", metadata), ("spec", spec)):
@@ -282,26 +279,26 @@ def check_frame(template: object, loc: FieldLocation, out: FieldErrors) -> None:
                     mapping_at(item, (*place, listed, number), out)
 
 
-def _check_number(spec: Mapping[str, Any], loc: FieldLocation, out: FieldErrors) -> None:
+def _check_number(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     if len(list_items(spec.get("containers"))) > MAX_CONTAINERS:
         out.error((*loc, "containers"), f"more than {MAX_CONTAINERS} containers")
 
 
-def _check_counted(spec: Mapping[str, Any], loc: FieldLocation, out: FieldErrors) -> None:
+def _check_counted(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     """What admission reads of the pod itself."""
     text_at(spec, "priorityClassName", loc, out, required=False)
     check_amounts(spec.get("resources"), (*loc, "resources"), out)
     read_quantities(spec, "overhead", loc, out)
 
 
-def _check_metadata(metadata: object, loc: FieldLocation, out: FieldErrors) -> None:
+def _check_metadata(metadata: object, loc: FieldPath, out: FieldErrors) -> None:
     if (found := mapping_at(metadata, loc, out)) is not None:
         check_keys(found, METADATA, loc, out)
         text_map_at(found, "labels", loc, out)
         text_map_at(found, "annotations", loc, out)
 
 
-def _check_spec(spec: Mapping[str, Any], loc: FieldLocation, out: FieldErrors, *, replicas: int) -> None:
+def _check_spec(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors, *, replicas: int) -> None:
     check_keys(spec, POD_SPEC, loc, out)
     choice_at(spec, "restartPolicy", RESTART_POLICIES, loc, out)
     text_map_at(spec, "nodeSelector", loc, out)
@@ -315,7 +312,7 @@ def _check_spec(spec: Mapping[str, Any], loc: FieldLocation, out: FieldErrors, *
         _check_host_network(spec, loc, replicas, out)
 
 
-def _check_volumes(spec: Mapping[str, Any], loc: FieldLocation, out: FieldErrors) -> set[str] | None:
+def _check_volumes(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> set[str] | None:
     """The names of the volumes; None if they cannot be known, so that mounts are not judged by them."""
     names: set[str] = set()
     for place, volume in mappings_at(spec, "volumes", loc, VOLUME, out):
@@ -332,7 +329,7 @@ def _check_volumes(spec: Mapping[str, Any], loc: FieldLocation, out: FieldErrors
     return names if isinstance(spec.get("volumes"), list | None) else None
 
 
-def _check_containers(spec: Mapping[str, Any], loc: FieldLocation, volumes: set[str] | None, out: FieldErrors) -> None:
+def _check_containers(spec: Mapping[str, Any], loc: FieldPath, volumes: set[str] | None, out: FieldErrors) -> None:
     names: set[str] = set()
     ports: dict[tuple[int, str], str] = {}
     for field in ("initContainers", "containers"):
@@ -347,7 +344,7 @@ def _check_containers(spec: Mapping[str, Any], loc: FieldLocation, volumes: set[
             check_ports(container, place, ports if field == "containers" else {}, out)
 
 
-def _check_name(container: Mapping[str, Any], loc: FieldLocation, names: set[str], out: FieldErrors) -> None:
+def _check_name(container: Mapping[str, Any], loc: FieldPath, names: set[str], out: FieldErrors) -> None:
     name = text_at(container, "name", loc, out)
     if name is None:
         return
@@ -357,7 +354,7 @@ def _check_name(container: Mapping[str, Any], loc: FieldLocation, names: set[str
     names.add(name)
 
 
-def _check_host_network(spec: Mapping[str, Any], loc: FieldLocation, replicas: int, out: FieldErrors) -> None:
+def _check_host_network(spec: Mapping[str, Any], loc: FieldPath, replicas: int, out: FieldErrors) -> None:
     taken = [
         port.get("containerPort")
         for container in map(mapping, list_items(spec.get("containers")))

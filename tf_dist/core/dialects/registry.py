@@ -10,16 +10,10 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from tf_dist.core.api.fieldpath import mapping, value_at
 from tf_dist.core.api.job import Dialect, Document, Job
+from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano, volcano_schema
 from tf_dist.core.dialects.common_schema import RawTemplate, SchemaModel
-from tf_dist.core.dialects.field_errors import (
-    MISSING,
-    FieldErrors,
-    describe_value,
-    nearest_word,
-    quote_hint,
-    report_schema_errors,
-)
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, quote_hint, report_schema_errors
 from tf_dist.errors import InvalidJob, Problem
 
 
@@ -119,9 +113,8 @@ def _unknown_word(key: str, found: object, known: list[str], out: FieldErrors) -
     elif found in _RETIRED_KINDS:
         out.error((key,), f"{found} is another framework's; tf-dist runs TensorFlow jobs", listed)
     else:
-        near = nearest_word(found, known)
         what = "version" if key == "apiVersion" else key
-        out.error((key,), f"unknown {what} {found!r}", f"did you mean {near}?" if near else listed)
+        out.error((key,), f"unknown {what} {found!r}", suggestion(found, known, listed))
 
 
 def spec_dialect(document: Document, dialect: Dialect) -> Dialect:

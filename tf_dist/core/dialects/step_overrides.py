@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import list_items, mapping, value_at
+from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, mapping, value_at
 from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role
 from tf_dist.core.api.overrides import Override, apply_overrides
 from tf_dist.core.dialects.common_annotations import queue_overrides
-from tf_dist.core.dialects.field_errors import FieldLocation, format_location
 from tf_dist.core.dialects.parsing import read
 from tf_dist.core.dialects.registry import dialect_of, spec_dialect
 from tf_dist.errors import InvalidJob, Problem
@@ -45,23 +44,23 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
     try:
         read({**document, top: {**document[top], field: after}})
     except InvalidJob as error:
-        raise InvalidJob([*_scaled_error(error, format_location(place), workers)]) from error
+        raise InvalidJob([*_scaled_error(error, format_field_path(place), workers)]) from error
     version = value_at(document, "metadata", "resourceVersion")
     fence = {"metadata": {"resourceVersion": version}} if version and not isinstance(before, Mapping) else {}
     return {**fence, top: {field: change}}
 
 
-def _workers(document: Document, dialect: Dialect) -> FieldLocation:
+def _workers(document: Document, dialect: Dialect) -> FieldPath:
     """Where the document speaks of its workers."""
     job = read(document)
     for spec, place in zip(job.replica_specs, replica_paths(document, dialect, job), strict=True):
         if spec.role is Role.WORKER:
             return place
     have = ", ".join(spec.name for spec in job.replica_specs)
-    raise InvalidJob([Problem(format_location(_SPECS[dialect]), f"the job has no workers to scale: {have}")])
+    raise InvalidJob([Problem(format_field_path(_SPECS[dialect]), f"the job has no workers to scale: {have}")])
 
 
-def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[FieldLocation, ...]:
+def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[FieldPath, ...]:
     """Where the document speaks of each of the job's replica specs."""
     top, field = _SPECS[dialect]
     if dialect is not Dialect.TFJOB_V1:
@@ -98,7 +97,7 @@ class StepOverrides:
 
 
 _SCHEDULING: Final = ("spec", "runPolicy", "schedulingPolicy")
-_PRIORITY: Final[Mapping[Dialect, FieldLocation]] = {
+_PRIORITY: Final[Mapping[Dialect, FieldPath]] = {
     Dialect.TFJOB_V1: (*_SCHEDULING, "priorityClass"),
     Dialect.VOLCANO: ("spec", "priorityClassName"),
 }
@@ -142,7 +141,7 @@ def _counts(
 
 
 def _named(
-    dialect: Dialect, what: str, value: str, where: Mapping[Dialect, FieldLocation], problems: list[Problem]
+    dialect: Dialect, what: str, value: str, where: Mapping[Dialect, FieldPath], problems: list[Problem]
 ) -> Iterator[Override]:
     if not value:
         return
@@ -174,5 +173,5 @@ def _env(container: Mapping[str, Any], more: Mapping[str, str]) -> list[Any]:
     return [*({"name": name, "value": value} for name, value in more.items() if name not in taken), *own]
 
 
-def _each(document: Document, dialect: Dialect, job: Job) -> Iterator[tuple[ReplicaSpec, FieldLocation]]:
+def _each(document: Document, dialect: Dialect, job: Job) -> Iterator[tuple[ReplicaSpec, FieldPath]]:
     return zip(job.replica_specs, replica_paths(document, dialect, job), strict=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import list_items, mapping, value_at
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, value_at
 from tf_dist.core.api.job import (
     CleanPodPolicy,
     CompletionByCounts,
@@ -27,6 +27,7 @@ from tf_dist.core.api.job import (
     TFConfigStyle,
 )
 from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.dialects import common_annotations, volcano_schema
 from tf_dist.core.dialects.common_schema import (
     TF_CONTAINER,
@@ -38,7 +39,7 @@ from tf_dist.core.dialects.common_schema import (
     container_names,
     named_port,
 )
-from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, FieldLocation, suggestion
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.dialects.volcano_schema import MAX_TASKS, Policy, Spec, Task, TensorFlowPlugin, VolcanoJob, task_name
 
@@ -230,7 +231,7 @@ def _check_tasks(spec: Spec, names: Sequence[str], out: FieldErrors) -> None:
     elif spec.total == 0 and not out.partial:
         out.error(("spec", "tasks"), "there are no replicas at all: nothing would run")
     for index, task in enumerate(spec.tasks):
-        place: FieldLocation = ("spec", "tasks", index)
+        place: FieldPath = ("spec", "tasks", index)
         if names.index(names[index]) != index:
             out.error((*place, "name"), f"a second task named {names[index]!r}")
         if task.replicas is None and not out.partial:
@@ -310,7 +311,7 @@ def _check_elastic(job: VolcanoJob, out: FieldErrors) -> None:
 def _check_volumes(spec: Spec, out: FieldErrors) -> None:
     paths: set[str] = set()
     for index, volume in enumerate(spec.volumes or ()):
-        place: FieldLocation = ("spec", "volumes", index)
+        place: FieldPath = ("spec", "volumes", index)
         path = volume.mount_path
         if not path or ":" in path or not path.startswith("/"):
             out.error((*place, "mountPath"), f"{path!r} must be absolute and without ':'")
@@ -342,7 +343,7 @@ def _check_not_done(spec: Spec, out: FieldErrors) -> None:
     out.warn(("spec", "networkTopology"), "tf-dist does not know Volcano's tiers; this is not used")
 
 
-def _advise_task(task: Task, spec: Spec, loc: FieldLocation, out: FieldErrors) -> None:
+def _advise_task(task: Task, spec: Spec, loc: FieldPath, out: FieldErrors) -> None:
     policy = value_at(task.template, "spec", "restartPolicy")
     place = (*loc, "template", "spec", "restartPolicy")
     if policy is None:

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from tf_dist.core.api.fieldpath import FieldPath
 from tf_dist.core.api.job import Action, Event, ExitCodes, Plugins, Role, Rule
+from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.api.timestamps import parse_go_duration
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,
@@ -24,7 +26,7 @@ from tf_dist.core.dialects.common_schema import (
     Seconds,
     Template,
 )
-from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, FieldLocation, suggestion
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 
 MAX_TASKS = 256
 """So many tasks a job may have: each is compared with each when an API server checks one."""
@@ -168,14 +170,14 @@ def _rules(policy: Policy) -> Iterator[Rule]:
         yield Rule(events=frozenset(events), action=action, timeout=timeout)
 
 
-def check_policies(policies: Sequence[Policy] | None, loc: FieldLocation, out: FieldErrors) -> None:
+def check_policies(policies: Sequence[Policy] | None, loc: FieldPath, out: FieldErrors) -> None:
     """One list of policies: each by itself, then what they say twice."""
     for index, policy in enumerate(policies or ()):
         _check_policy(policy, (*loc, index), out)
     _check_twice(policies or (), loc, out)
 
 
-def _check_policy(policy: Policy, loc: FieldLocation, out: FieldErrors) -> None:
+def _check_policy(policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
     named = events_of(policy)
     if named and policy.exit_code is not None:
         out.error(loc, "names both an event and an exitCode", "make two policies of it")
@@ -190,7 +192,7 @@ def _check_policy(policy: Policy, loc: FieldLocation, out: FieldErrors) -> None:
         _check_timeout(policy.timeout, (*loc, "timeout"), out)
 
 
-def _check_action(policy: Policy, loc: FieldLocation, out: FieldErrors) -> None:
+def _check_action(policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
     place = (*loc, "action")
     if not policy.action:
         if not out.partial:
@@ -203,7 +205,7 @@ def _check_action(policy: Policy, loc: FieldLocation, out: FieldErrors) -> None:
         out.error(place, f"unknown action {policy.action!r}", suggestion(policy.action, ACTIONS))
 
 
-def _check_event(name: str, policy: Policy, loc: FieldLocation, out: FieldErrors) -> None:
+def _check_event(name: str, policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
     if name in _INTERNAL_EVENTS:
         out.error(loc, f"{name} is Volcano's own; no policy may answer it", f"known: {', '.join(EVENTS)}")
     elif name not in EVENTS:
@@ -214,13 +216,13 @@ def _check_event(name: str, policy: Policy, loc: FieldLocation, out: FieldErrors
         out.warn(loc, "PodPending without a timeout never fires", "say how long is too long: timeout: 10m")
 
 
-def _check_timeout(timeout: str, loc: FieldLocation, out: FieldErrors) -> None:
+def _check_timeout(timeout: str, loc: FieldPath, out: FieldErrors) -> None:
     if parse_go_duration(timeout) is None:
         hint = f"write {timeout}s" if timeout.isdecimal() else "such as 90s, 10m or 1h30m"
         out.error(loc, f"{timeout!r} is no duration", hint)
 
 
-def _check_twice(policies: Sequence[Policy], loc: FieldLocation, out: FieldErrors) -> None:
+def _check_twice(policies: Sequence[Policy], loc: FieldPath, out: FieldErrors) -> None:
     seen: set[str | int] = set()
     for index, policy in enumerate(policies):
         for name in events_of(policy):
@@ -297,7 +299,7 @@ def tensorflow_plugin(spec: Spec) -> TensorFlowPlugin | None:
 def check_plugins(spec: Spec, tasks: Sequence[str], out: FieldErrors) -> None:
     """Plugins that are unknown or not played, and arguments they do not take."""
     for name, arguments in (spec.plugins or {}).items():
-        loc: FieldLocation = ("spec", "plugins", name)
+        loc: FieldPath = ("spec", "plugins", name)
         if name in _UNSUPPORTED:
             out.error(
                 loc, f"tf-dist does not play Volcano's {name} plugin, and without it the job would run differently"
@@ -309,7 +311,7 @@ def check_plugins(spec: Spec, tasks: Sequence[str], out: FieldErrors) -> None:
 
 
 def _check_arguments(
-    plugin: str, told: Mapping[str, str], loc: FieldLocation, tasks: Sequence[str], out: FieldErrors
+    plugin: str, told: Mapping[str, str], loc: FieldPath, tasks: Sequence[str], out: FieldErrors
 ) -> None:
     for name, value in told.items():
         if name not in _ARGUMENTS[plugin]:

@@ -7,7 +7,6 @@ is limited by the department, whoever of its teams asks.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from tf_dist.core.api.assignment import PendingReason
 from tf_dist.core.api.quantity import format_quantity
+from tf_dist.core.api.suggest import nearest_word
 from tf_dist.core.gang.cohorts import (
     DEFAULT_QUEUE,
     CohortNode,
@@ -130,8 +130,7 @@ class Quotas:
         """
         name = queue or DEFAULT_QUEUE
         if name not in self:
-            near = difflib.get_close_matches(name, self.names)
-            return QuotaShortage(queue=name, at=name, nearest=near[0] if near else "")
+            return QuotaShortage(queue=name, at=name, nearest=nearest_word(name, self.names))
         limits = self._branches[name].limits
         if not limits:
             return None

@@ -13,21 +13,14 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
-from tf_dist.core.api.fieldpath import list_items, mapping, value_at
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, value_at
 from tf_dist.core.api.job import Document
 from tf_dist.core.api.names import is_label_key, is_label_value, requirements
 from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.dialects.common_schema import INT32_MAX, Envelope, Positive, SchemaModel, check_label
-from tf_dist.core.dialects.field_errors import (
-    MISSING,
-    FieldErrors,
-    FieldLocation,
-    describe_value,
-    nearest_word,
-    report_schema_errors,
-    suggestion,
-)
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, report_schema_errors
 from tf_dist.core.gang.cohorts import circular_parents
 from tf_dist.core.gang.types import PreemptionPolicy, Queue, QueueingStrategy, Quota
 from tf_dist.errors import InvalidQueue, Problem
@@ -51,7 +44,7 @@ class SelectorShape(SchemaModel):
     match_expressions: list[RuleShape] | None = None
 
 
-def check_selector(stated: object, loc: FieldLocation, out: FieldErrors) -> None:
+def check_selector(stated: object, loc: FieldPath, out: FieldErrors) -> None:
     """Note what is wrong with a selector besides its shape: what no label can be, and values too many or too few."""
     for key, value in mapping(mapping(stated).get("matchLabels")).items():
         _check_key(key, (*loc, "matchLabels", key), out)
@@ -63,7 +56,7 @@ def check_selector(stated: object, loc: FieldLocation, out: FieldErrors) -> None
         _check_rule(mapping(rule), (*loc, "matchExpressions", at), out)
 
 
-def _check_rule(rule: Any, loc: FieldLocation, out: FieldErrors) -> None:
+def _check_rule(rule: Any, loc: FieldPath, out: FieldErrors) -> None:
     operator, values = rule.get("operator"), list_items(rule.get("values"))
     if "key" in rule:
         _check_key(rule["key"], (*loc, "key"), out)
@@ -77,13 +70,13 @@ def _check_rule(rule: Any, loc: FieldLocation, out: FieldErrors) -> None:
         _check_value(value, (*loc, "values", at), out)
 
 
-def _check_key(key: object, loc: FieldLocation, out: FieldErrors) -> None:
+def _check_key(key: object, loc: FieldPath, out: FieldErrors) -> None:
     if isinstance(key, str) and not is_label_key(key):
         hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with or without a DNS name and / before it"
         out.error(loc, f"{key!r} is no key that a label can have", hint)
 
 
-def _check_value(value: object, loc: FieldLocation, out: FieldErrors) -> None:
+def _check_value(value: object, loc: FieldPath, out: FieldErrors) -> None:
     if isinstance(value, str) and not is_label_value(value):
         hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with a letter or digit at both ends"
         out.error(loc, f"{value!r} is no value that a label can have", hint)
@@ -158,8 +151,7 @@ def check_together(queues: Sequence[Queue]) -> Iterator[tuple[int, Problem, bool
             yield position, Problem("spec.parent", message, "one of them must have no parent"), False
         elif queue.parent and queue.parent not in parents:
             message = f"{queue.parent} is not in these files; if the cluster has none either, it has no quotas"
-            near = nearest_word(queue.parent, parents)
-            hint = f"did you mean {near}?" if near else f"define it: kind: Queue, metadata.name: {queue.parent}"
+            hint = suggestion(queue.parent, parents, f"define it: kind: Queue, metadata.name: {queue.parent}")
             yield position, Problem("spec.parent", message, hint), True
 
 
@@ -229,7 +221,7 @@ def _advise(resource: str, quota: Quota, shared: bool, out: FieldErrors) -> None
 def _quotas(found: object, out: FieldErrors, *, strict: bool) -> Iterator[tuple[str, Quota]]:
     """The quotas that can be read; what cannot is noted. (What is no mapping the shape has noted.)"""
     for resource, entry in mapping(found).items():
-        loc: FieldLocation = ("spec", "quotas", resource)
+        loc: FieldPath = ("spec", "quotas", resource)
         if not isinstance(resource, str) or not isinstance(entry, Mapping):
             continue
         if strict:
@@ -242,7 +234,7 @@ def _quotas(found: object, out: FieldErrors, *, strict: bool) -> Iterator[tuple[
             yield resource, Quota(nominal=nominal, borrowing_limit=borrowing, lending_limit=lending)
 
 
-def _amount(entry: Mapping[str, Any], key: str, loc: FieldLocation, out: FieldErrors) -> Decimal | None:
+def _amount(entry: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> Decimal | None:
     found = entry.get(key)
     if found is None:
         return None
