@@ -402,8 +402,8 @@ MUTANTS: Final = (
     Mutant(
         "no-suspension-while-waiting",
         "core/reconciler/transitions.py",
-        "if not (s.job.run_policy.suspend and s.live):",
-        "if not (s.job.run_policy.suspend and s.live and s.status.admission is not None):",
+        "    if not s.job.run_policy.suspend:\n        return None\n",
+        "    if not s.job.run_policy.suspend or s.status.admission is None:\n        return None\n",
         "a job that waits for its place cannot be suspended",
     ),
     Mutant(

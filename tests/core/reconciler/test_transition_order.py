@@ -1,4 +1,4 @@
-"""Where two rules would speak at one moment: the one that comes first in ``advance`` has the word."""
+"""The list of transition rules: its rows agree with the phases of a job, and the first rule that applies decides."""
 
 from __future__ import annotations
 
@@ -7,14 +7,88 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core.builders import FAILED, ON_FAILURE, replicas, v1_job, volcano_job
+from tests.core.builders import FAILED, ON_FAILURE, START, replicas, v1_job, volcano_job
 from tests.core.world import World
 from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Wait
-from tf_dist.core.api.context import WriteStatus
+from tf_dist.core.api.context import Observed, ReconcileContext, WriteStatus
 from tf_dist.core.api.job import Action, Event, ExitCodes, Job, JobKey, Rule, RunPolicy, Scheduling
-from tf_dist.core.api.status import Phase, Status
+from tf_dist.core.api.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
 from tf_dist.core.dialects.kubeflow_v1 import TOLERANT
 from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT
+from tf_dist.core.reconciler.transitions import TRANSITION_RULES, TransitionCycle, TransitionRule, apply_transitions
+
+# -- the list -----------------------------------------------------------------------------------------------------
+
+
+def test_the_rows_lead_exactly_where_a_job_may_go() -> None:
+    """Read from the rows or from the table of phases, it is the same graph."""
+    edges = {(phase, to) for rule in TRANSITION_RULES for phase in rule.phases for to in rule.leads_to}
+    allowed = {(phase, to) for phase, following in ALLOWED_TRANSITIONS.items() for to in following}
+    stops = next(rule for rule in TRANSITION_RULES if rule.name == "finish_stopping")
+    # One row for three ways to stop: each phase has its own end, and the table says which.
+    crossed = {(phase, to) for phase in stops.phases for to in stops.leads_to} - allowed
+    assert {(phase, to) for phase, to in edges - crossed if phase is not to} == {(a, b) for a, b in allowed if a != b}
+    assert len(crossed) == 6
+
+
+def test_every_row_can_lead_somewhere_from_each_of_its_phases() -> None:
+    for rule in TRANSITION_RULES:
+        assert rule.phases, rule.name
+        for phase in rule.phases:
+            assert not rule.leads_to or rule.leads_to & ({phase} | ALLOWED_TRANSITIONS[phase]), (rule.name, phase)
+    names = [rule.name for rule in TRANSITION_RULES]
+    assert len(names) == len(set(names))
+
+
+def test_no_rule_applies_to_a_job_that_is_over() -> None:
+    assert not [rule.name for rule in TRANSITION_RULES if rule.phases & TERMINAL]
+
+
+def test_rules_that_undo_each_other_are_an_error_that_names_them() -> None:
+    def run(s: ReconcileContext) -> Status:
+        return s.status.to(Phase.RUNNING, s.now, "Up", "it runs")
+
+    def wait(s: ReconcileContext) -> Status:
+        return s.status.to(Phase.PENDING, s.now, "Down", "it waits")
+
+    rules = (
+        TransitionRule(run, frozenset({Phase.PENDING}), frozenset({Phase.RUNNING})),
+        TransitionRule(wait, frozenset({Phase.RUNNING}), frozenset({Phase.PENDING})),
+    )
+    with pytest.raises(TransitionCycle, match=r"mnist.*run: Pending to Running, wait: Running to Pending"):
+        apply_transitions(mnist(), Status(), Observed(now=START), rules)
+
+
+def test_a_rule_that_changes_the_status_each_time_without_a_change_of_phase_is_a_cycle_too() -> None:
+    def count(s: ReconcileContext) -> Status:
+        return replace(s.status, requeues=s.status.requeues + 1)
+
+    with pytest.raises(TransitionCycle, match="count: Pending to Pending"):
+        apply_transitions(mnist(), Status(), Observed(now=START), (TransitionRule(count, LIVE),))
+
+
+def test_as_many_rules_in_one_pass_as_a_job_has_phases_are_no_cycle() -> None:
+    def step(number: int) -> TransitionRule:
+        def once(s: ReconcileContext) -> Status | None:
+            return replace(s.status, requeues=number + 1) if s.status.requeues == number else None
+
+        return TransitionRule(once, LIVE)
+
+    rules = tuple(step(number) for number in range(len(Phase)))
+    status, _ = apply_transitions(mnist(), Status(), Observed(now=START), rules)
+    assert status.requeues == len(Phase)
+
+
+def test_a_rule_that_leads_to_a_phase_which_its_row_does_not_name_is_an_error() -> None:
+    def fail(s: ReconcileContext) -> Status:
+        return s.status.to(Phase.FAILED, s.now, "Broken", "it failed")
+
+    rules = (TransitionRule(fail, LIVE, frozenset({Phase.RUNNING})),)
+    with pytest.raises(ValueError, match="fail leads to Failed"):
+        apply_transitions(mnist(), Status(), Observed(now=START), rules)
+
+
+# -- which of two rules decides -----------------------------------------------------------------------------------
 
 LIMIT = 100.0
 Happens = Callable[[World], None]

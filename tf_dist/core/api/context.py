@@ -4,7 +4,7 @@ actions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from tf_dist.core.api.assignment import Verdict
 from tf_dist.core.api.job import Document, Job, ReplicaId
 from tf_dist.core.api.lifecycle_policy import next_policy_timeout
 from tf_dist.core.api.pod_events import PodClassification
-from tf_dist.core.api.status import LIVE, AcceptedSpec, RefusedSpec, Status
+from tf_dist.core.api.status import AcceptedSpec, RefusedSpec, Status
 from tf_dist.core.api.timestamps import round_time
 
 if TYPE_CHECKING:
@@ -71,17 +71,9 @@ class ReconcileContext:
         return self.observed.now
 
     @property
-    def live(self) -> bool:
-        """Whether the job's pods are meant to be there."""
-        return self.status.phase in LIVE
-
-    @property
     def policy_pending(self) -> bool:
         """Whether a policy is only waiting for its timeout: what it will do is not to be forestalled."""
         return next_policy_timeout(self.job, self.status, self.facts, self.now) is not None
-
-
-TransitionRule = Callable[[ReconcileContext], Status | None]
 
 
 def matching_replicas(job: Job, type_: str, index: int | None) -> tuple[ReplicaId, ...]:

@@ -6,13 +6,13 @@ that was taken away comes back, everything else is left as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tf_dist.core.api.job import Action, Event, Job, ReplicaSpec, Rule
 from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events
-from tf_dist.core.api.status import Status
+from tf_dist.core.api.status import Phase, Status
 from tf_dist.core.api.timestamps import round_time
 
 
@@ -33,7 +33,7 @@ _DEFAULTS: Final[Mapping[Event, PolicyDecision]] = {
     Event.NODE_LOST: PolicyDecision(action=Action.RESTART_POD),
 }
 
-# Where several things happened at once: the gravest answer is given, then the others have no object any more.
+# The most severe first: where several events happened at once, it alone is done, and leaves nothing for the others.
 # What is not listed (Ignore; ResumeJob, which means something to a stopped job only) changes nothing.
 SEVERITY: Final = (
     Action.FAIL_JOB,
@@ -44,6 +44,14 @@ SEVERITY: Final = (
     Action.RESTART_TASK,
     Action.RESTART_POD,
 )
+
+# The phases to which the actions lead that end a job.
+END_PHASES: Final[Mapping[Action, Phase]] = {
+    Action.FAIL_JOB: Phase.FAILED,
+    Action.TERMINATE_JOB: Phase.TERMINATING,
+    Action.ABORT_JOB: Phase.ABORTING,
+    Action.COMPLETE_JOB: Phase.COMPLETING,
+}
 
 _RESTARTS: Final = frozenset({Action.RESTART_JOB, Action.RESTART_TASK, Action.RESTART_POD})
 
@@ -63,6 +71,15 @@ def decide_action(job: Job, occurrence: PodEvent, now: float) -> PolicyDecision:
             if _matches(rule, event, occurrence):
                 return _answer(rule, occurrence, now)
     return _default(occurrence)
+
+
+def most_severe_action(job: Job, events: Iterable[PodEvent], now: float) -> tuple[Action, DecidedEvents] | None:
+    """The most severe action that the table has for any of these events, with those it has it for; None if none."""
+    decided: dict[Action, DecidedEvents] = {}
+    for event in events:
+        decision = decide_action(job, event, now)
+        decided.setdefault(decision.action, []).append((event, decision))
+    return next(((action, decided[action]) for action in SEVERITY if action in decided), None)
 
 
 def _default(occurrence: PodEvent) -> PolicyDecision:

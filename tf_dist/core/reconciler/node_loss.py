@@ -185,7 +185,7 @@ def recovery_times(job: Job, status: Status, facts: PodClassification, observed:
 def recover_from_node_loss(s: ReconcileContext) -> Status | None:
     """The gang has lacked nodes for too long: it goes on with fewer replicas, or gives its place back."""
     due = recovery_due_at(s.job, s.status, s.observed)
-    if not s.live or due is None or s.now < due:
+    if due is None or s.now < due:
         return None
     lacking = list(_lacking(s.job, s.status, s.facts, s.now))
     if not lacking:
@@ -235,7 +235,7 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
 def wait_for_lost_nodes(s: ReconcileContext) -> Status | None:
     """A job without a place whose old pods may still run says so, and asks for no place until they are gone."""
     late = overdue_pods(s.facts, s.now)
-    if not s.live or s.status.admission is not None or not late or integration_of(s.job, s.status) is not None:
+    if s.status.admission is not None or not late or integration_of(s.job, s.status) is not None:
         return None
     text = _waits_text(s, late)
     if text in s.status.message:

@@ -32,8 +32,8 @@ from tf_dist.core.api.assignment import (
     resize_restarts,
 )
 from tf_dist.core.api.context import ReconcileContext
-from tf_dist.core.api.job import Action, Event, Job, ReplicaId
-from tf_dist.core.api.lifecycle_policy import SEVERITY, decide_action
+from tf_dist.core.api.job import Event, Job, ReplicaId
+from tf_dist.core.api.lifecycle_policy import END_PHASES, most_severe_action
 from tf_dist.core.api.names import short_hash
 from tf_dist.core.api.pod_events import PodClassification, PodEvent, join_names
 from tf_dist.core.api.pods import PodView
@@ -46,7 +46,7 @@ from tf_dist.core.reconciler import restarts
 def resize(s: ReconcileContext) -> Status | None:
     """Take another size, or another distribution over the nodes, into the memory; pods follow from that."""
     admission = s.status.admission
-    if not s.live or admission is None:
+    if admission is None:
         return None
     verdict = s.observed.verdict
     if isinstance(verdict, Resize):
@@ -97,7 +97,7 @@ _MOST_REFUSED: Final = 32
 def unpin_pods(s: ReconcileContext) -> Status | None:
     """Take away the seats of pods that cannot be scheduled to them, and have these pods made again."""
     place = s.status.admission
-    if not s.live or place is None or not _may_unpin(s.job, place):
+    if place is None or not _may_unpin(s.job, place):
         return None
     stuck = {replica: pod for replica, pod in s.facts.current.items() if _since(pod) <= s.now - UNPIN_AFTER}
     lost = assign_nodes(s.job, place.placement, s.facts, stuck)
@@ -180,38 +180,25 @@ _LONGEST_PAUSE: Final = 3600.0
 _SPREAD: Final = 0.1
 _DIGITS: Final = 36
 
-_ENDS: Final = {
-    Action.FAIL_JOB: Phase.FAILED,
-    Action.TERMINATE_JOB: Phase.TERMINATING,
-    Action.ABORT_JOB: Phase.ABORTING,
-    Action.COMPLETE_JOB: Phase.COMPLETING,
-}
-
 
 def requeue_preempted(s: ReconcileContext) -> Status | None:
-    """Another gang gets the place. The job's policy for evictions says whether it waits for another one, or ends."""
+    """The gang is preempted. The job's policy for evictions says whether it waits to be admitted again, or ends."""
     verdict = s.observed.verdict
-    if not s.live or s.status.admission is None or not isinstance(verdict, Preempt):
+    if s.status.admission is None or not isinstance(verdict, Preempt):
         return None
     message = f"gave its place to {verdict.by}" if verdict.by else "gave its place up"
     message += f": {verdict.message}" if verdict.message else ""
-    told = replace(s.status, failure=Failure(event=PREEMPTED, message=message, at=s.now))
-    action = _answer(s)
-    if action in _ENDS:
-        return told.to(_ENDS[action], s.now, PREEMPTED, message)
-    count = {PREEMPTED: s.status.restarts.get(PREEMPTED, 0) + 1}
-    return requeue(replace(s, status=told), PREEMPTED, message, restarts={**s.status.restarts, **count})
-
-
-def _answer(s: ReconcileContext) -> Action | None:
-    """The gravest of what the policy table answers when pods of this job are evicted."""
-    evicted = (
+    status = replace(s.status, failure=Failure(event=PREEMPTED, message=message, at=s.now))
+    evictions = (
         PodEvent(event=Event.POD_EVICTED, spec=spec, replica=ReplicaId(spec.type, index))
         for spec in s.job.replica_specs
         for index in range(spec.replicas)
     )
-    answers = {decide_action(s.job, occurrence, s.now).action for occurrence in evicted}
-    return next((action for action in SEVERITY if action in answers), None)
+    decided = most_severe_action(s.job, evictions, s.now)
+    if decided is not None and decided[0] in END_PHASES:
+        return status.to(END_PHASES[decided[0]], s.now, PREEMPTED, message)
+    count = {PREEMPTED: s.status.restarts.get(PREEMPTED, 0) + 1}
+    return requeue(replace(s, status=status), PREEMPTED, message, restarts={**s.status.restarts, **count})
 
 
 def requeue_unplaced(s: ReconcileContext) -> Status | None:
@@ -220,7 +207,7 @@ def requeue_unplaced(s: ReconcileContext) -> Status | None:
     It is tried for again after a pause, or as soon as the job has another spec.
     """
     due = requeue_unplaced_at(s.job, s.status, s.facts)
-    if not s.live or due is None:
+    if due is None:
         return None
     if s.observed.rejected:
         why = f"the cluster refuses pods of the gang: {s.observed.last_error}"

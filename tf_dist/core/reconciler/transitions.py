@@ -1,40 +1,27 @@
 """Ordered state-transition rules of a job.
 
-The first rule that speaks gives the next status; then the list is read again, until all are silent. So one pass, and
-one write, carries a job as far as what is there allows. Rules, in order:
+``TRANSITION_RULES``, below the rules themselves, is the list: which rules there are, in which order, in which phases
+each applies and to which it leads. What a rule does is said where it is defined: here those by which a job stops, ends,
+is admitted and runs; in ``requeue`` and ``node_loss`` those by which an admitted gang is resized or waits again.
 
-1. ``finish_stopping``  Completing, Terminating, Aborting end when nothing is left to stop.
-2. ``suspend``/``resume`` the wish of the user; costs no restart budget.
-3. ``exceed_active_deadline``           active longer than allowed: Failed.
-4. ``succeed``            a success rule holds: Completing. Before failures: a chief that is done is done.
-5. ``apply_lifecycle_policy``             what happened, looked up in the policy table.
-6. ``finish_by_counts``  Volcano: all replicas that end have ended.
-7. ``fail_when_success_unreachable``           no success rule can hold any more: Failed, instead of running for ever.
-8. ``fail_over_backoff_limit``          the kubelet's own restarts used up the budget: Failed.
-9. ``requeue_preempted``           another gang needs the place: the job waits again, or ends.
-10. ``requeue_unplaced``           pods found no node in time: the place is given back for a while.
-11. ``recover_from_node_loss``           nodes were lost: the gang goes on with less, or gives its place back.
-12. ``unpin_pods``             the scheduler refuses a pod its node: it may go to any.
-13. ``resize``            admission, or the document, has changed the number of replicas.
-14. ``wait_for_lost_nodes`` pods of an earlier attempt may still run: the job asks for no place.
-15. ``take_admission``             the gang has its place.
-16. ``follow_pod_phases``       Pending, Restarting and Running follow from the pods.
+``apply_transitions`` applies the first rule that changes the status, and starts again from the top of the list, until
+no rule changes it any more. So one pass, and one write, takes a job as far as what is observed allows.
 
-``ending`` holds the rules by which a job ends, ``requeue`` those by which it waits again, ``living`` those by which it
-goes on. All are told the size that the job has been granted as if its document said it (``sizes.granted``).
+Rules see the job with the number of replicas that it was granted, as if its document said so (``granted_job``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Resize, Wait, granted_job, replica_difference_text
-from tf_dist.core.api.context import Observed, ReconcileContext, TransitionRule, matching_replicas
+from tf_dist.core.api.context import Observed, ReconcileContext, matching_replicas
 from tf_dist.core.api.job import Action, CompletionByCounts, Job, ReplicaId, ReplicaSpec
-from tf_dist.core.api.lifecycle_policy import SEVERITY, DecidedEvents, decide_action
+from tf_dist.core.api.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
 from tf_dist.core.api.pod_events import (
     PodClassification,
     classify_pods,
@@ -64,20 +51,115 @@ from tf_dist.core.reconciler.requeue import (
     unpin_pods,
 )
 from tf_dist.core.reconciler.sync import pods_to_delete
+from tf_dist.errors import TFDistError
+
+
+class VerdictOnly(Enum):
+    """What becomes of a rule where only the verdict of admission is to be recorded (``Observed.verdict_only``).
+
+    Then the driver at work is not the job's own: it has decided on admission, and sees the pods later, and by another
+    clock, than the driver that created them. If both wrote what they see, they would overwrite each other for ever.
+    """
+
+    APPLY = "apply"  # it records a verdict
+    DEFER = "defer"  # it goes before a verdict: where it would change the status, the job's own driver decides
+    SKIP = "skip"  # it is left to the job's own driver, and no verdict waits for it
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionRule:
+    """A row of the list: ``apply`` gives the next status, or None where the rule has nothing to change.
+
+    It is called in ``phases`` only, and either leaves the phase as it is or leads to one of ``leads_to``.
+    """
+
+    apply: Callable[[ReconcileContext], Status | None]
+    phases: frozenset[Phase]
+    leads_to: frozenset[Phase] = frozenset()
+    verdict_only: VerdictOnly = VerdictOnly.DEFER
+
+    @property
+    def name(self) -> str:
+        """The name of the rule's function."""
+        return self.apply.__name__
+
+
+_STOPPED_AS: Final[Mapping[Phase, Phase]] = {
+    Phase.COMPLETING: Phase.COMPLETED,
+    Phase.TERMINATING: Phase.TERMINATED,
+    Phase.ABORTING: Phase.ABORTED,
+}
+
+
+def finish_stopping(s: ReconcileContext) -> Status | None:
+    """Completing, Terminating and Aborting end when every pod that had to go is gone."""
+    if pods_to_delete(s.job, s.status, s.facts):
+        return None
+    return s.status.to(_STOPPED_AS[s.status.phase], s.now, s.status.reason, s.status.message)
+
+
+def suspend(s: ReconcileContext) -> Status | None:
+    """The user suspends the job; that costs no restart."""
+    if not s.job.run_policy.suspend:
+        return None
+    return s.status.to(Phase.ABORTING, s.now, "Suspended", "suspended by the user; its pods are stopped")
+
+
+def resume(s: ReconcileContext) -> Status | None:
+    """The suspension was lifted, or the user resumed this very attempt after an AbortJob policy had stopped it.
+
+    Replicas that have succeeded stay so, as in Volcano and in a Kubernetes Job; the others start anew.
+    """
+    if s.job.run_policy.suspend:
+        return None
+    by_command = s.job.annotations.get(names.RESUME_ATTEMPT) == str(s.status.attempts.job)
+    if s.status.reason != "Suspended" and not by_command:
+        return None
+    attempts = s.status.attempts.next_job()
+    fresh = replace(
+        s.status,
+        attempts=attempts,
+        seen=frozenset(),
+        start_time=None,
+        admission=None,
+        last_sizes={},
+        requeues=0,
+        refused_nodes={},
+        not_before=0.0,
+        backoffs={},
+    )
+    return fresh.to(Phase.PENDING, s.now, "Resumed", "resumed; waits for its place")
+
+
+def exceed_active_deadline(s: ReconcileContext) -> Status | None:
+    """The job has been active longer than its ``activeDeadlineSeconds``, counted from its start."""
+    due = active_deadline_at(s.job, s.status)
+    if due is None or s.now < due:
+        return None
+    message = f"active longer than activeDeadlineSeconds={s.job.run_policy.active_deadline:g}"
+    return s.status.to(Phase.FAILED, s.now, "DeadlineExceeded", message)
+
+
+def active_deadline_at(job: Job, status: Status) -> float | None:
+    """When the active deadline expires; None without one, or before the start."""
+    limit = job.run_policy.active_deadline
+    return None if limit is None or status.start_time is None else round_time(status.start_time + limit)
+
+
+def succeed(s: ReconcileContext) -> Status | None:
+    """A success rule holds. It comes before failures: a job whose chief has succeeded has succeeded."""
+    for rule in s.job.success:
+        needed = matching_replicas(s.job, rule.type, rule.index)
+        if needed and all(replica in s.facts.succeeded for replica in needed):
+            who = str(needed[0]) if len(needed) == 1 else f"all {len(needed)} {rule.type} replicas"
+            return s.status.to(Phase.COMPLETING, s.now, "JobSucceeded", f"{who} succeeded")
+    return None
 
 
 def apply_lifecycle_policy(s: ReconcileContext) -> Status | None:
-    """Give the gravest answer that the policy table has for what happened."""
-    if not s.live:
-        return None
-    answers: dict[Action, DecidedEvents] = {}
-    for occurrence in derive_events(s.job, s.status, s.facts):
-        decision = decide_action(s.job, occurrence, s.now)
-        answers.setdefault(decision.action, []).append((occurrence, decision))
-    for action in SEVERITY:
-        if action in answers:
-            return _ACTIONS[action](s, answers[action])
-    return None
+    """The most severe action that the lifecycle policy table has for the events of the job's pods."""
+    decided = most_severe_action(s.job, derive_events(s.job, s.status, s.facts), s.now)
+    return None if decided is None else _ACTIONS[decided[0]](s, decided[1])
 
 
 def _end(phase: Phase) -> Callable[[ReconcileContext, DecidedEvents], Status]:
@@ -95,9 +177,7 @@ def _complete(s: ReconcileContext, answered: DecidedEvents) -> Status:
 
 
 _ACTIONS: Final[dict[Action, Callable[[ReconcileContext, DecidedEvents], Status]]] = {
-    Action.FAIL_JOB: _end(Phase.FAILED),
-    Action.TERMINATE_JOB: _end(Phase.TERMINATING),
-    Action.ABORT_JOB: _end(Phase.ABORTING),
+    **{action: _end(phase) for action, phase in END_PHASES.items()},
     Action.COMPLETE_JOB: _complete,
     Action.RESTART_JOB: lambda s, answered: restarts.restart_job(s.job, s.status, s.facts, answered, s.now),
     Action.RESTART_TASK: lambda s, answered: restarts.restart_tasks(s.job, s.status, s.facts, answered, s.now),
@@ -105,49 +185,13 @@ _ACTIONS: Final[dict[Action, Callable[[ReconcileContext, DecidedEvents], Status]
 }
 
 
-def finish_stopping(s: ReconcileContext) -> Status | None:
-    """A stop is over when no pod that had to go is there any more."""
-    after = {
-        Phase.COMPLETING: Phase.COMPLETED,
-        Phase.TERMINATING: Phase.TERMINATED,
-        Phase.ABORTING: Phase.ABORTED,
-    }.get(s.status.phase)
-    if after is None or pods_to_delete(s.job, s.status, s.facts):
-        return None
-    return s.status.to(after, s.now, s.status.reason, s.status.message)
-
-
-def exceed_active_deadline(s: ReconcileContext) -> Status | None:
-    """``activeDeadlineSeconds`` counts from the start, and fires on time."""
-    due = active_deadline_at(s.job, s.status)
-    if not s.live or due is None or s.now < due:
-        return None
-    message = f"active longer than activeDeadlineSeconds={s.job.run_policy.active_deadline:g}"
-    return s.status.to(Phase.FAILED, s.now, "DeadlineExceeded", message)
-
-
-def active_deadline_at(job: Job, status: Status) -> float | None:
-    """When the active deadline falls, None without one or before the start."""
-    limit = job.run_policy.active_deadline
-    return None if limit is None or status.start_time is None else round_time(status.start_time + limit)
-
-
-def succeed(s: ReconcileContext) -> Status | None:
-    """A success rule of the job holds."""
-    if not s.live:
-        return None
-    for rule in s.job.success:
-        needed = matching_replicas(s.job, rule.type, rule.index)
-        if needed and all(replica in s.facts.succeeded for replica in needed):
-            who = str(needed[0]) if len(needed) == 1 else f"all {len(needed)} {rule.type} replicas"
-            return s.status.to(Phase.COMPLETING, s.now, "JobSucceeded", f"{who} succeeded")
-    return None
-
-
 def finish_by_counts(s: ReconcileContext) -> Status | None:
-    """Volcano's rules, in its order; parameter servers are not waited for, because they never end by themselves."""
+    """Volcano: all replicas that can end have ended, or ``minSuccess`` of them have succeeded.
+
+    Its conditions, in its order. Parameter servers are not waited for: they never end by themselves.
+    """
     counting = s.job.counting
-    if counting is None or not s.live:
+    if counting is None:
         return None
     succeeded = sum(counts.succeeded for counts in s.facts.counts.values())
     if counting.min_success is not None and succeeded >= counting.min_success:
@@ -174,9 +218,9 @@ def _has_ended(s: ReconcileContext, spec: ReplicaSpec) -> bool:
 
 
 def _enough(s: ReconcileContext, counting: CompletionByCounts) -> bool:
-    """Every task has its minimum where the job's minimum is no less than theirs together, and the job has its own.
+    """Whether enough replicas have succeeded: the job's minimum, and each task's where the job's covers their sum.
 
-    A parameter server counts as if it had succeeded: whoever needed it has ended.
+    A parameter server counts as succeeded: the replicas that needed it have ended.
     """
     judged = {spec.type for spec in training_specs(s.job)}
     done = {
@@ -197,8 +241,8 @@ def _ended_badly(s: ReconcileContext) -> str:
 
 
 def fail_when_success_unreachable(s: ReconcileContext) -> Status | None:
-    """Every way to succeed needs a replica that has failed and that no policy brings back."""
-    if not s.live or not s.job.success:
+    """Every success rule needs a replica that has failed and that no policy restarts: Failed, not running for ever."""
+    if not s.job.success:
         return None
     lost = [_lost(s, rule.type, rule.index) for rule in s.job.success]
     if None in lost or s.policy_pending:
@@ -216,9 +260,9 @@ def _lost(s: ReconcileContext, type_: str, index: int | None) -> ReplicaId | Non
 
 
 def fail_over_backoff_limit(s: ReconcileContext) -> Status | None:
-    """Restarts by the kubelet, inside living pods, count against the budget too."""
+    """The kubelet's own restarts of containers, which count against the budget, too, have used it up."""
     limit = s.job.run_policy.max_restarts
-    if not s.live or limit is None:
+    if limit is None:
         return None
     spent = restarts.spent_restarts(s.job, s.status, s.facts)
     if spent <= limit or spent == restarts.charged_restarts(s.job, s.status):
@@ -228,42 +272,9 @@ def fail_over_backoff_limit(s: ReconcileContext) -> Status | None:
     )
 
 
-def suspend(s: ReconcileContext) -> Status | None:
-    """The user asks the job to stop for a while."""
-    if not (s.job.run_policy.suspend and s.live):
-        return None
-    return s.status.to(Phase.ABORTING, s.now, "Suspended", "suspended by the user; its pods are stopped")
-
-
-def resume(s: ReconcileContext) -> Status | None:
-    """The suspension was lifted, or somebody answered an AbortJob policy with a resume of this very attempt.
-
-    Replicas that are done stay done, as in Volcano and in a Kubernetes Job; the others start anew.
-    """
-    if s.status.phase not in STOPPED or s.job.run_policy.suspend:
-        return None
-    by_command = s.job.annotations.get(names.RESUME_ATTEMPT) == str(s.status.attempts.job)
-    if s.status.reason != "Suspended" and not by_command:
-        return None
-    attempts = s.status.attempts.next_job()
-    fresh = replace(
-        s.status,
-        attempts=attempts,
-        seen=frozenset(),
-        start_time=None,
-        admission=None,
-        last_sizes={},
-        requeues=0,
-        refused_nodes={},
-        not_before=0.0,
-        backoffs={},
-    )
-    return fresh.to(Phase.PENDING, s.now, "Resumed", "resumed; waits for its place")
-
-
 def take_admission(s: ReconcileContext) -> Status | None:
-    """Take the verdict of admission into the memory; no pod is made before that is written."""
-    if not s.live or s.status.admission is not None or s.now < s.status.not_before or overdue_pods(s.facts, s.now):
+    """Record the verdict of admission on a job that waits for it; no pod is created before that is written."""
+    if s.status.admission is not None or s.now < s.status.not_before or overdue_pods(s.facts, s.now):
         return None
     verdict = s.observed.verdict
     if isinstance(verdict, Wait):
@@ -279,8 +290,8 @@ def take_admission(s: ReconcileContext) -> Status | None:
 
 
 def follow_pod_phases(s: ReconcileContext) -> Status | None:
-    """Pending, Restarting and Running are what the pods make of it."""
-    if not s.live or s.status.admission is None:
+    """Pending, Restarting and Running of an admitted job follow from the phases of its pods."""
+    if s.status.admission is None:
         return None
     phase = s.status.phase
     if phase is Phase.RESTARTING and (s.facts.stale or len(s.facts.current) < _expected(s)):
@@ -312,100 +323,117 @@ def _runs(s: ReconcileContext) -> bool:
 
 
 def _too_few(s: ReconcileContext) -> bool:
-    """Volcano takes Running back when too many pods are pending; a TFJob stays Running."""
+    """Whether Running ends because too many pods are pending, as in Volcano; a TFJob stays Running."""
     if s.job.running_types:
         return False
     return s.facts.total().pending > len(s.job.replicas) - s.job.scheduling.min_available
 
 
+def _phases(*phases: Phase) -> frozenset[Phase]:
+    return frozenset(phases)
+
+
+_APPLY: Final = VerdictOnly.APPLY
+_SKIP: Final = VerdictOnly.SKIP
+_BY_POLICY: Final = _phases(*END_PHASES.values())
+
 TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
-    finish_stopping,
-    suspend,
-    resume,
-    exceed_active_deadline,
-    succeed,
-    apply_lifecycle_policy,
-    finish_by_counts,
-    fail_when_success_unreachable,
-    fail_over_backoff_limit,
-    requeue_preempted,
-    requeue_unplaced,
-    recover_from_node_loss,
-    unpin_pods,
-    resize,
-    wait_for_lost_nodes,
-    take_admission,
-    follow_pod_phases,
+    # The job stops, ends or fails.
+    TransitionRule(finish_stopping, _phases(*_STOPPED_AS), _phases(*_STOPPED_AS.values())),
+    TransitionRule(suspend, LIVE, _phases(Phase.ABORTING)),
+    TransitionRule(resume, STOPPED, _phases(Phase.PENDING)),
+    TransitionRule(exceed_active_deadline, LIVE, _phases(Phase.FAILED)),
+    TransitionRule(succeed, LIVE, _phases(Phase.COMPLETING)),
+    TransitionRule(apply_lifecycle_policy, LIVE, _BY_POLICY | {Phase.RESTARTING}),
+    TransitionRule(finish_by_counts, LIVE, _phases(Phase.COMPLETING, Phase.FAILED)),
+    TransitionRule(fail_when_success_unreachable, LIVE, _phases(Phase.FAILED)),
+    TransitionRule(fail_over_backoff_limit, LIVE, _phases(Phase.FAILED)),
+    # An admitted gang loses its admission, in whole or in part, or is resized.
+    TransitionRule(requeue_preempted, LIVE, _BY_POLICY | {Phase.PENDING}, _APPLY),
+    TransitionRule(requeue_unplaced, LIVE, _phases(Phase.PENDING), _SKIP),
+    TransitionRule(recover_from_node_loss, LIVE, _phases(Phase.PENDING, Phase.RESTARTING), _SKIP),
+    TransitionRule(unpin_pods, LIVE, verdict_only=_SKIP),
+    TransitionRule(resize, LIVE, _phases(Phase.RESTARTING), _APPLY),
+    # A gang waits, is admitted and runs.
+    TransitionRule(wait_for_lost_nodes, LIVE, verdict_only=_SKIP),
+    TransitionRule(take_admission, LIVE, verdict_only=_APPLY),
+    TransitionRule(follow_pod_phases, LIVE, _phases(Phase.PENDING, Phase.RUNNING), _SKIP),
 )
 
-# What another driver than the job's own may do that has a verdict for it, and what it leaves to that one meanwhile.
-# What the other rules say comes before the verdict, and is for the job's own driver to find out, too: it sees the pods
-# that it made itself, by its own clock. Two drivers that wrote what each of them sees would write for ever.
-_OF_VERDICTS: Final = frozenset({requeue_preempted, resize, take_admission})
-_LEFT: Final = frozenset({requeue_unplaced, recover_from_node_loss, unpin_pods, wait_for_lost_nodes, follow_pod_phases})
-
-# More steps in one pass than there are phases would be a circle.
+# A job that takes more steps than this in one pass goes round in a cycle; so many of them are shown.
 _MAX_STEPS: Final = 2 * len(Phase)
+_STEPS_SHOWN: Final = 4
 
 
-def apply_transitions(job: Job, status: Status, observed: Observed) -> tuple[Status, PodClassification]:
-    """The status after this moment, with the facts it was decided on; the same object when nothing changed."""
-    now = observed.now
+class TransitionCycle(TFDistError):
+    """The rules of a job undo each other, so that they never come to an end: a defect in them."""
+
+
+def apply_transitions(
+    job: Job, status: Status, observed: Observed, rules: tuple[TransitionRule, ...] = TRANSITION_RULES
+) -> tuple[Status, PodClassification]:
+    """The status after all transitions of this moment, with the pods it was decided on; the same object if unchanged.
+
+    TransitionCycle if there is no such status, because the rules undo each other.
+    """
     before = status
     if status.created is None and status.phase is Phase.PENDING:
+        now = observed.now
         status = replace(status, created=now, since=now, reason="JobCreated", message="the job has been accepted")
-    sized = granted_job(job, status)
+    granted = granted_job(job, status)
     pods = mark_lost_pods(job, observed)
-    facts = classify_pods(sized, status, pods, observed.gone)
-    for _ in range(_MAX_STEPS):
-        following = _first_transition(ReconcileContext(sized, status, facts, observed, job))
-        if following is None:
-            break
+    facts = classify_pods(granted, status, pods, observed.gone)
+    steps: list[str] = []
+    while (found := _next_transition(ReconcileContext(granted, status, facts, observed, job), rules)) is not None:
+        rule, following = found
+        steps.append(f"{rule.name}: {status.phase} to {following.phase}")
+        if len(steps) > _MAX_STEPS:
+            raise TransitionCycle(f"the transitions of {job.key} do not end: …, {', '.join(steps[-_STEPS_SHOWN:])}")
         if status.phase in LIVE and following.phase not in LIVE:
-            # Its pods may go from now on, and their restart counters with them: the end, too, says how many there were.
+            # Its pods may go from now on, and their restart counters with them: they are in the final count, too.
             following = restarts.keep_container_restarts(following, facts.current, facts)
         if status.succeeded - following.succeeded and isinstance(observed.verdict, Resize):
-            # It was reckoned with the room of replicas that were done, and now run again.
+            # The verdict counted on the room of replicas that had succeeded, and now run again.
             observed = replace(observed, verdict=None)
         if (following.attempts, following.admission) != (status.attempts, status.admission):
-            sized = granted_job(job, following)
-            facts = classify_pods(sized, following, pods, observed.gone)
+            granted = granted_job(job, following)
+            facts = classify_pods(granted, following, pods, observed.gone)
         status = following
-    status = _within(sized, status) if observed.verdict_only else _record_observed(sized, status, facts, observed)
+    status = _without_removed(granted, status) if observed.verdict_only else _record(granted, status, facts, observed)
     return (before if status == before else status), facts
 
 
-def _first_transition(situation: ReconcileContext) -> Status | None:
-    if situation.observed.verdict_only:
-        return _of_verdict(situation)
-    for rule in TRANSITION_RULES:
-        following = rule(situation)
-        if following is not None and following != situation.status:
-            return following
+def _next_transition(s: ReconcileContext, rules: tuple[TransitionRule, ...]) -> tuple[TransitionRule, Status] | None:
+    """The first rule that changes the status, and the status it gives; None if the status stays as it is."""
+    only_verdict, waits = s.observed.verdict_only, s.status.admission is None
+    for rule in rules:
+        if s.status.phase not in rule.phases or (only_verdict and _left_to_own_driver(rule, waits)):
+            continue
+        following = rule.apply(s)
+        if following is None or following == s.status:
+            continue
+        if following.phase is not s.status.phase and following.phase not in rule.leads_to:
+            raise ValueError(f"{rule.name} leads to {following.phase}, which its row does not name")
+        return None if only_verdict and rule.verdict_only is VerdictOnly.DEFER else (rule, following)
     return None
 
 
-def _of_verdict(situation: ReconcileContext) -> Status | None:
-    """What the verdict alone makes of the memory. One that waits loses nothing by it, whatever else has happened."""
-    waits = situation.status.admission is None
-    for rule in TRANSITION_RULES:
-        following = rule(situation) if rule is take_admission or not (waits or rule in _LEFT) else None
-        if following is not None and following != situation.status:
-            return following if rule in _OF_VERDICTS else None
-    return None
+def _left_to_own_driver(rule: TransitionRule, waits: bool) -> bool:
+    """A job that waits for admission loses nothing by its verdict, whatever else has happened to it."""
+    return rule.verdict_only is VerdictOnly.SKIP or (waits and rule.verdict_only is VerdictOnly.DEFER)
 
 
-def _within(job: Job, status: Status) -> Status:
-    """The memory without replicas that the job is not to have any more: they are no loss."""
+def _without_removed(job: Job, status: Status) -> Status:
+    """The status without replicas that the job has no more: that their pods are missing is no disruption."""
     sizes = {spec.type: spec.replicas for spec in job.replica_specs}
     seen = frozenset(replica for replica in status.seen if replica.index < sizes.get(replica.type, 0))
     return status if seen == status.seen else replace(status, seen=seen)
 
 
-def _record_observed(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Status:
-    """Fold what is seen now into the memory, so that what goes missing later is missed."""
+def _record(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Status:
+    """The status with what is observed now, so that a pod which is missing later is known to be missing."""
     sizes = {spec.type: spec.replicas for spec in job.replica_specs}
-    # A pod that was on its way out when it came in sight (scaled away, and wanted again) is nobody's loss.
+    # A pod that was being deleted when it was first observed (scaled away, and wanted again) is no disruption.
     staying = {replica for replica, pod in facts.current.items() if not pod.deleting}
     known = status.seen | staying if status.phase in LIVE else status.seen
     seen = frozenset(replica for replica in known if replica.index < sizes.get(replica.type, 0))
@@ -416,7 +444,7 @@ def _record_observed(job: Job, status: Status, facts: PodClassification, observe
 
 
 def _completed(job: Job, status: Status, facts: PodClassification, now: float) -> Status:
-    """A gang that has had all its nodes keeps its place, whatever happens to one of its pods."""
+    """The status with the moment since when every pod has had its node: the gang keeps its admission from then on."""
     place = status.admission
     if status.phase not in LIVE or place is None or place.complete is not None or not is_complete(job, facts):
         return status
@@ -424,7 +452,7 @@ def _completed(job: Job, status: Status, facts: PodClassification, now: float) -
 
 
 def _kept_failures(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:
-    """A job that is over says how many failed even when their pods are gone."""
+    """The counts of a job that is over: how many failed, even when their pods are gone."""
     return {
         type_: replace(counts, failed=max(counts.failed, before.get(type_, NO_PODS).failed))
         for type_, counts in now.items()
