@@ -317,8 +317,8 @@ MUTANTS: Final = (
     Mutant(
         "place-is-not-given-back",
         "core/reconciler/requeue.py",
-        "        start_time=None,\n        admission=None,\n",
-        "        start_time=None,\n",
+        "return status.next_attempt(None).to(",
+        "return status.next_attempt(status.admission).to(",
         "a gang that was preempted keeps its place",
     ),
     Mutant(

@@ -115,6 +115,30 @@ def test_attempts_count_up_by_job_task_and_pod() -> None:
     assert [a.label(ps) for a in (first, pod, task, job)] == ["1.0.0", "1.0.0", "1.0.0", "2.0.0"]
 
 
+@pytest.mark.parametrize("admission", [None, Admission(START + 9, sizes={"worker": 2})])
+def test_the_next_attempt_makes_every_pod_stale_and_keeps_what_has_succeeded(admission: Admission | None) -> None:
+    done, lost = ReplicaId("worker", 0), ReplicaId("worker", 1)
+    before = Status(
+        phase=Phase.RUNNING,
+        attempts=Attempts(2, {"worker": 1}, {lost: 3}),
+        seen=frozenset({done, lost}),
+        succeeded=frozenset({done}),
+        restarts={"PodFailed": 1},
+        backoffs={"": RestartBackoff(1, START + 60)},
+        admission=Admission(START),
+        start_time=START,
+    )
+    after = before.next_attempt(admission)
+    assert (after.attempts, after.seen, after.backoffs) == (Attempts(3), frozenset(), {})
+    assert (after.admission, after.start_time) == (admission, START if admission else None)
+    assert (after.phase, after.succeeded, after.restarts) == (before.phase, before.succeeded, before.restarts)
+
+
+def test_restarts_are_counted_by_cause() -> None:
+    status = Status().with_restart("Preempted").with_restart("Resized").with_restart("Preempted")
+    assert status.restarts == {"Preempted": 2, "Resized": 1}
+
+
 TEXT = st.text(max_size=20)
 TIME = st.one_of(st.none(), st.floats(0, 4e9, allow_nan=False).map(round_time))
 MOMENT = st.floats(1, 4e9, allow_nan=False).map(round_time)

@@ -235,6 +235,24 @@ class Status:
             last_sizes=self.admission.sizes if gives_back and self.admission is not None else self.last_sizes,
         )
 
+    def next_attempt(self, admission: Admission | None) -> Self:
+        """This status with the next attempt of the whole job: every pod is stale, and no backoff of theirs is left.
+
+        Without ``admission`` the job waits again, and its time starts anew. Replicas that have succeeded stay so.
+        """
+        return replace(
+            self,
+            attempts=self.attempts.next_job(),
+            admission=admission,
+            start_time=None if admission is None else self.start_time,
+            seen=frozenset(),
+            backoffs={},
+        )
+
+    def with_restart(self, cause: str) -> Self:
+        """This status with one restart more of this cause."""
+        return replace(self, restarts={**self.restarts, cause: self.restarts.get(cause, 0) + 1})
+
     @property
     def told(self) -> str:
         """What people are told of its state: what keeps it from going on, if anything does."""

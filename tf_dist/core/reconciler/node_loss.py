@@ -201,8 +201,8 @@ def _given_back(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Sta
         message = f"{what}; the gang gave its place back; it {_waits_text(s, late)}"
     node = _node(s, lacking[0])
     failure = Failure(event=RECOVERY_TIMEOUT, replica=str(lacking[0]), message=message, at=s.now, node=node)
-    restarts = {**s.status.restarts, RECOVERY_TIMEOUT: s.status.restarts.get(RECOVERY_TIMEOUT, 0) + 1}
-    return requeue(s, RECOVERY_TIMEOUT, message, restarts=restarts, failure=failure)
+    status = replace(s.status, failure=failure).with_restart(RECOVERY_TIMEOUT)
+    return requeue(s, status, RECOVERY_TIMEOUT, message)
 
 
 def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status | None:

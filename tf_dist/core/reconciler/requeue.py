@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import (
@@ -73,17 +73,8 @@ def with_size(s: ReconcileContext, place: Admission, before: ReplicaCounts, mess
         status = restarts.keep_container_restarts(s.status, leaving, s.facts)
         return replace(status, admission=place, reason=RESIZED, message=message)
     status = restarts.keep_container_restarts(s.status, s.facts.current, s.facts)
-    spent = {**status.restarts, RESIZED: status.restarts.get(RESIZED, 0) + 1}
-    anew = replace(
-        status,
-        admission=place,
-        attempts=status.attempts.next_job(),
-        seen=frozenset(),
-        backoffs={},
-        restarts=spent,
-    )
     message += "; all replicas start again, because TF_CONFIG names every one of them"
-    return anew.to(Phase.RESTARTING, s.now, RESIZED, message)
+    return status.next_attempt(place).with_restart(RESIZED).to(Phase.RESTARTING, s.now, RESIZED, message)
 
 
 UNPINNED: Final = "Unpinned"
@@ -197,8 +188,7 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
     decided = most_severe_action(s.job, evictions, s.now)
     if decided is not None and decided[0] in END_PHASES:
         return status.to(END_PHASES[decided[0]], s.now, PREEMPTED, message)
-    count = {PREEMPTED: s.status.restarts.get(PREEMPTED, 0) + 1}
-    return requeue(replace(s, status=status), PREEMPTED, message, restarts={**s.status.restarts, **count})
+    return requeue(s, status.with_restart(PREEMPTED), PREEMPTED, message)
 
 
 def requeue_unplaced(s: ReconcileContext) -> Status | None:
@@ -218,34 +208,24 @@ def requeue_unplaced(s: ReconcileContext) -> Status | None:
 
 
 def _released(s: ReconcileContext, reason: PendingReason, why: str, when: str) -> Status:
-    pause = requeue_backoff(s.job.uid, s.status.requeues + 1)
-    not_before = round_time(s.now + pause)
+    requeues = s.status.requeues + 1
+    not_before = round_time(s.now + requeue_backoff(s.job.uid, requeues))
     message = f"{why}{when}; the gang gave its place back and tries again at {format_time(not_before)}"
     stuck = {*s.status.refused_nodes, *unschedulable_nodes(s.job, s.status, s.facts)}
-    return requeue(
-        s,
-        reason.value,
-        message,
-        requeues=s.status.requeues + 1,
+    status = replace(
+        s.status,
+        requeues=requeues,
         not_before=not_before,
         refused_nodes=exclude_nodes(s.status.refused_nodes, stuck, not_before),
         failure=Failure(event=reason.value, message=why, at=s.now),
     )
+    return requeue(s, status, reason.value, message)
 
 
-def requeue(s: ReconcileContext, reason: str, message: str, **fields: Any) -> Status:
-    """The job without its place, all of its pods stale: it waits for another one."""
-    status = restarts.keep_container_restarts(s.status, s.facts.current, s.facts)
-    anew = replace(
-        status,
-        attempts=status.attempts.next_job(),
-        seen=frozenset(),
-        start_time=None,
-        admission=None,
-        backoffs={},
-        **fields,
-    )
-    return anew.to(Phase.PENDING, s.now, reason, message)
+def requeue(s: ReconcileContext, status: Status, reason: str, message: str) -> Status:
+    """``status`` without an admission, all of its pods stale: the job waits to be admitted again."""
+    status = restarts.keep_container_restarts(status, s.facts.current, s.facts)
+    return status.next_attempt(None).to(Phase.PENDING, s.now, reason, message)
 
 
 def requeue_backoff(uid: str, count: int) -> float:

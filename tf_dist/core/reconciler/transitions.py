@@ -115,19 +115,7 @@ def resume(s: ReconcileContext) -> Status | None:
     by_command = s.job.annotations.get(names.RESUME_ATTEMPT) == str(s.status.attempts.job)
     if s.status.reason != "Suspended" and not by_command:
         return None
-    attempts = s.status.attempts.next_job()
-    fresh = replace(
-        s.status,
-        attempts=attempts,
-        seen=frozenset(),
-        start_time=None,
-        admission=None,
-        last_sizes={},
-        requeues=0,
-        refused_nodes={},
-        not_before=0.0,
-        backoffs={},
-    )
+    fresh = replace(s.status.next_attempt(None), last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0)
     return fresh.to(Phase.PENDING, s.now, "Resumed", "resumed; waits for its place")
 
 
