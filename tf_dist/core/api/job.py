@@ -324,3 +324,10 @@ class Job:
     def replicas(self) -> tuple[ReplicaId, ...]:
         """Every replica the job wants, in document order."""
         return tuple(ReplicaId(spec.type, index) for spec in self.replica_specs for index in range(spec.replicas))
+
+
+def priority_class(job: Job) -> str:
+    """The PriorityClass that the job names, or else the first of its pod templates that names one; "" for none."""
+    templates = (spec.template.get("spec") or {} for spec in job.replica_specs)
+    named = (body.get("priorityClassName") for body in templates)
+    return job.scheduling.priority_class or next((str(name) for name in named if name), "")

@@ -204,10 +204,13 @@ def exit_text(exit_: Exit | None) -> str:
     return f"exited with code {exit_.code}" + (f" ({detail})" if detail else "")
 
 
-def join_names(things: Sequence[object], most: int = 3) -> str:
-    """The first few things by name, and how many more there are."""
-    more = len(things) - most
-    return ", ".join(map(str, things[:most])) + (f" and {more} more" if more > 0 else "")
+MAX_LISTED: Final = 3
+
+
+def join_names(things: Sequence[object], total: int | None = None) -> str:
+    """The first few things by name, and how many more there are; of ``total``, where only the first are known."""
+    more = (len(things) if total is None else total) - MAX_LISTED
+    return ", ".join(map(str, things[:MAX_LISTED])) + (f" and {more} more" if more > 0 else "")
 
 
 def describe_event(job: Job, occurrence: PodEvent) -> str:
@@ -233,8 +236,8 @@ def describe_event(job: Job, occurrence: PodEvent) -> str:
             return f"{who} cannot be scheduled while other replicas of {job.key.name} run"
 
 
-def describe_events(job: Job, occurrences: Iterable[PodEvent], most: int = 3) -> str:
+def describe_events(job: Job, occurrences: Iterable[PodEvent]) -> str:
     """The first few of several occurrences, and how many more there are."""
     sentences = [describe_event(job, occurrence) for occurrence in occurrences]
-    more = len(sentences) - most
-    return "; ".join(sentences[:most]) + (f"; and {more} more" if more > 0 else "")
+    more = len(sentences) - MAX_LISTED
+    return "; ".join(sentences[:MAX_LISTED]) + (f"; and {more} more" if more > 0 else "")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from itertools import islice
 from math import inf
 
 import numpy as np
@@ -17,6 +16,7 @@ from tf_dist.core.api.assignment import (
     Wait,
 )
 from tf_dist.core.api.job import JobKey
+from tf_dist.core.api.pod_events import MAX_LISTED, join_names
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.backfill import ReservationCache
 from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
@@ -26,14 +26,6 @@ from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodSetRequ
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.queue import EquivalentGangs, PendingQueues
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy, Resources
-
-MAX_LISTED = 3
-
-
-def list_keys(keys: Iterable[object], count: int) -> str:
-    """The first of ``count`` things by name, and how many more there are."""
-    named = ", ".join(map(str, islice(keys, MAX_LISTED)))
-    return named + (f" and {count - MAX_LISTED} more" if count > MAX_LISTED else "")
 
 
 def time_of_day(time: float, now: float) -> str:
@@ -88,7 +80,7 @@ def refused_nodes_text(ask: GangRequest) -> list[str]:
 
 def _left_out(ask: GangRequest) -> str:
     nodes = refused_nodes_text(ask)
-    return f"; left out for now, refused by the cluster's scheduler: {list_keys(nodes, len(nodes))}" if nodes else ""
+    return f"; left out for now, refused by the cluster's scheduler: {join_names(nodes)}" if nodes else ""
 
 
 def _all(ask: GangRequest, counts: Counts) -> str:
@@ -124,10 +116,10 @@ def _there(room: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
 # -- in line --
 
 
-def queue_position_text(number: int, ahead: Iterable[JobKey], queue: str) -> str:
+def queue_position_text(number: int, ahead: Sequence[JobKey], queue: str) -> str:
     """Where a gang stands in its line, ``number`` others being before it."""
     whose = f" in queue {queue}" if queue else ""
-    return f"; position {number + 1}{whose}" + (f", behind {list_keys(ahead, number)}" if number else "")
+    return f"; position {number + 1}{whose}" + (f", behind {join_names(ahead, number)}" if number else "")
 
 
 def reserved_start_text(after: JobKey | None, start: float, now: float, leaving: Iterable[JobKey]) -> str:
@@ -135,7 +127,7 @@ def reserved_start_text(after: JobKey | None, start: float, now: float, leaving:
     gone = sorted(leaving)
     if after is None:
         have = "have" if len(gone) > 1 else "has"
-        return f"; starts when {list_keys(gone, len(gone))} {have} given up the room" if gone else ""
+        return f"; starts when {join_names(gone)} {have} given up the room" if gone else ""
     when = f" (about {time_of_day(start, now)})" if start < inf else ""
     return f"; starts when {after} ends{when} or is stopped"
 

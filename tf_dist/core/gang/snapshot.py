@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import PendingReason, Placement, grows_live, replica_nodes
-from tf_dist.core.api.job import Document, Job, ReplicaSpec
+from tf_dist.core.api.job import Document, Job, ReplicaSpec, priority_class
 from tf_dist.core.api.lifecycle_policy import policy_may_restart
 from tf_dist.core.api.names import Requirements, selector_text
 from tf_dist.core.api.status import LIVE, NO_PODS, Status
@@ -373,9 +373,7 @@ def _replica_nodes(claim: AdmissionRequest, bound: BoundPods, spec: ReplicaSpec)
 
 def _priority(job: Job, rules: AdmissionConfig) -> PriorityClass:
     """The one its class has, else its queue's, else that of jobs without a class."""
-    templates = (spec.template.get("spec") or {} for spec in job.replica_specs)
-    named = (body.get("priorityClassName") for body in templates)
-    name = job.scheduling.priority_class or next(filter(None, named), "")
+    name = priority_class(job)
     known = rules.priorities.get(name) if name else None
     if known is not None:
         return known

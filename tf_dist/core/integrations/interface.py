@@ -130,13 +130,6 @@ def min_resources(job: Job) -> dict[str, str]:
     return {r: format_quantity(value) for r, value in sorted(total.items()) if r != "pods" and value > Decimal(0)}
 
 
-def priority_class(job: Job) -> str:
-    """The class that the job names, or else the first of its pod templates that names one; "" for none."""
-    templates = (spec.template.get("spec") or {} for spec in job.replica_specs)
-    named = (body.get("priorityClassName") for body in templates)
-    return job.scheduling.priority_class or next((str(name) for name in named if name), "")
-
-
 def find_condition(there: Document, type_: str) -> Mapping[str, Any]:
     """The condition of that type; an empty one if the object has none."""
     listed = mappings(mapping(there.get("status")).get("conditions"))

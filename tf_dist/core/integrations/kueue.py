@@ -24,7 +24,7 @@ from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Verdict, 
 from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
 from tf_dist.core.api.fieldpath import mapping, mappings, number, text, texts
 from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import MAX_REPLICAS, Document, Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.api.job import MAX_REPLICAS, Document, Job, ReplicaId, ReplicaSpec, Role, priority_class
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.integrations import interface
 from tf_dist.core.integrations.interface import Body, Integration
@@ -59,7 +59,7 @@ def workload_priority(job: Job, served: ServedApis, version: str) -> Body:
         there = served.shared.get((PRIORITY.key, name))
         value = None if there is None else number(there.get("value")) or 0
         return _fields(PRIORITY.group, PRIORITY.kind, name, value, version)
-    name = interface.priority_class(job)
+    name = priority_class(job)
     return _fields("scheduling.k8s.io", "PriorityClass", name, served.priorities.get(name), version)
 
 

@@ -15,7 +15,7 @@ from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
 from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
 from tf_dist.core.api.fieldpath import mapping, text
 from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Dialect, Document, Job, ReplicaId, ReplicaSpec
+from tf_dist.core.api.job import Dialect, Document, Job, ReplicaId, ReplicaSpec, priority_class
 from tf_dist.core.integrations import interface
 from tf_dist.core.integrations.interface import Body, Integration
 
@@ -47,7 +47,7 @@ def _spec(job: Job) -> Body:
     # The default is Volcano's to give: it may have another one for the namespace.
     if _queue(job) != _QUEUE:
         spec["queue"] = _queue(job)
-    if name := interface.priority_class(job):
+    if name := priority_class(job):
         spec["priorityClassName"] = name
     return spec
 

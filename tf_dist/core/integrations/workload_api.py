@@ -14,7 +14,7 @@ from typing import Any, Final
 from tf_dist.core.api.assignment import Preempt, Verdict
 from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
 from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Document, ReplicaId
+from tf_dist.core.api.job import Document, ReplicaId, priority_class
 from tf_dist.core.integrations import interface
 from tf_dist.core.integrations.interface import Body, Integration
 
@@ -54,7 +54,7 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
         spec = {"schedulingPolicy": _policy(s)}
         if served.versions[api.key] in _MATURE:
             spec["disruptionMode"] = {"all": {}}
-            class_ = interface.priority_class(s.job)
+            class_ = priority_class(s.job)
             spec |= {"priorityClassName": class_} if class_ else {}
     yield interface.integration_object(s.job, served, api, _name(s), spec)
 

@@ -19,10 +19,13 @@ def admission_config(
     """What they say together. A document that cannot be read says nothing: its jobs wait, as for a queue not there."""
     stored, classes = list(queues), list(priorities)
     listed = tuple(sorted(_queues(stored), key=lambda queue: queue.name)) if stored else None
+    default, values = _default_class(classes), dict(_priorities(classes))
+    if default:
+        values[""] = values[default]
     return AdmissionConfig(
         queues=listed,
-        priorities=dict(_priorities(classes)),
-        default_class=_default_class(classes),
+        priorities=values,
+        default_class=default,
         overheads=dict(_overheads(runtime_classes)),
     )
 
@@ -58,13 +61,6 @@ def _queues(stored: Iterable[Document]) -> Iterator[Queue]:
 
 
 def _priorities(stored: Iterable[Document]) -> Iterator[tuple[str, PriorityClass]]:
-    """By name, and the one for jobs that name none under ""; of several such the lowest, as the API server takes it."""
-    defaults: list[PriorityClass] = []
     for document in stored:
-        value = document.get("value")
-        found = PriorityClass(value if isinstance(value, int) else 0, document.get("preemptionPolicy") != "Never")
-        yield str(document["metadata"]["name"]), found
-        if document.get("globalDefault"):
-            defaults.append(found)
-    if defaults:
-        yield "", min(defaults, key=lambda priority: priority.value)
+        value = number(document.get("value")) or 0
+        yield str(document["metadata"]["name"]), PriorityClass(value, document.get("preemptionPolicy") != "Never")
