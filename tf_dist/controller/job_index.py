@@ -91,7 +91,8 @@ class JobEntry:
         live = status.phase in LIVE
         done = status.succeeded, *(counts.failed for counts in status.counts.values())
         parts = self.uid, id(self.job), self.driver, live, status.admission, done, status.not_before
-        return *parts, status.gang, tuple(status.refused_nodes), bool(status.unconfirmed)
+        refused, unconfirmed = tuple(status.refused_nodes), bool(status.unconfirmed)
+        return *parts, status.attempts.job, status.gang, refused, unconfirmed
 
     def claim(self) -> AdmissionRequest | None:
         """What admission has to know of it; None where there is nothing to know."""

@@ -13,7 +13,7 @@ from tf_dist.core.api.assignment import PendingReason, Placement, grows_live, re
 from tf_dist.core.api.job import Document, Job, ReplicaSpec, priority_class
 from tf_dist.core.api.lifecycle_policy import policy_may_restart
 from tf_dist.core.api.names import Requirements, selector_text
-from tf_dist.core.api.status import LIVE, NO_PODS, Status
+from tf_dist.core.api.status import LIVE, NO_PODS, Phase, Status
 from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
@@ -303,6 +303,7 @@ def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig
         not_before=status.not_before,
         place=place,
         bound=bound.placement(),
+        earlier=bound.earlier(_requeued(status)),
         seats={spec.type: _replica_nodes(claim, bound, spec) for spec in job.replica_specs} if place else {},
         done=dict(done),
         vacated=_vacated(job, status, place.placement) if place else {},
@@ -317,6 +318,11 @@ def _gang_or_problem(
         return build_gang(claim, bound, rules, columns)
     except Exception as error:
         return _gang_with_problem(claim, f"it cannot be counted: {type(error).__name__}: {error}")
+
+
+def _requeued(status: Status) -> int:
+    """The attempt of a job whose pods of earlier attempts are not of its place; 0: they are, it starts again in it."""
+    return status.attempts.job if status.phase is Phase.PENDING else 0
 
 
 def _done(job: Job, status: Status) -> Counter[str]:
@@ -365,7 +371,7 @@ def _replica_nodes(claim: AdmissionRequest, bound: BoundPods, spec: ReplicaSpec)
     """
     admission = claim.status.admission
     meant = replica_nodes(claim.job, admission.placement, spec.type) if admission else ()
-    found = bound.nodes(spec.type)
+    found = bound.nodes(spec.type, _requeued(claim.status))
     most = max(len(meant), spec.replicas, len(found))
     count = max(len(meant), max((index for index in found if index < most), default=-1) + 1)
     return tuple(found.get(index) or (meant[index] if index < len(meant) else "") for index in range(count))

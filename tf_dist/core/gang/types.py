@@ -159,7 +159,8 @@ class Gang:
     """A job as admission sees it.
 
     ``place``: what it has been given (None: it waits). ``bound``: its pods that nodes count already, per type and node;
-    with a place, those beyond its sizes are on their way out; without one, all of them are. ``done``: per type the
+    with a place, those beyond its sizes are on their way out; without one, all of them are. ``earlier``: those of them
+    from before the job was requeued: they go before the pods of the place come. ``done``: per type the
     replicas that have finished for good and need no room any more. ``seats``: per type the nodes of its pods by replica
     index, "" where there is none or it is not known; ``vacated``: how many of the seats of its place belong to replicas
     that are done, per type and node. ``not_before``: it is not considered before this time (epoch
@@ -190,6 +191,7 @@ class Gang:
     not_before: float = 0.0
     place: Assignment | None = None
     bound: Placement = field(default_factory=dict)
+    earlier: Placement = field(default_factory=dict)
     seats: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     done: Sizes = field(default_factory=dict)
     vacated: Placement = field(default_factory=dict)

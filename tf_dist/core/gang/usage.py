@@ -73,7 +73,7 @@ def _excess(gang: Gang, member: PodSet) -> int:
 
 
 def _add(held: Usage, gang: Gang, want: PodSetRequest, shape: PodClass) -> None:
-    bound = gang.bound.get(want.type) or {}
+    bound, outgoing = _present(gang, want.type)
     wanted, there = _wanted(gang, want.member), sum(bound.values())
     to_come, known = max(0, wanted - there), len(held.coming)
     placed: Mapping[str, int] = gang.place.placement.get(want.type, {}) if gang.place else {}
@@ -85,17 +85,36 @@ def _add(held: Usage, gang: Gang, want: PodSetRequest, shape: PodClass) -> None:
             to_come -= spare
     if to_come:
         held.unassigned.append((shape, to_come))
-    if not bound:
+    if not bound and not outgoing:
         held.staying += held.coming[known:]
         return
     excess = there - wanted
-    leaving = last_nodes(_nodes_by_index(gang, want.type, bound), excess) if excess > 0 else Counter()
+    surplus = last_nodes(_nodes_by_index(gang, want.type, bound), excess) if excess > 0 else Counter()
+    leaving = surplus + Counter(outgoing)
     held.leaving += [PodsOnNode(shape, node, leaving[node]) for node in sorted(leaving) if node]
     staying = Counter(bound)
-    staying.subtract(leaving)
+    staying.subtract(surplus)
     for pods in held.coming[known:]:
         staying[pods.node] += pods.number
     held.staying += [PodsOnNode(shape, node, staying[node]) for node in sorted(staying) if staying[node] > 0]
+
+
+def _present(gang: Gang, type_: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """The pods of a type on their nodes, and those of earlier attempts that only go, both per node.
+
+    Where a pod of the place is to come to a node on which there is one of an earlier attempt, it takes its room over:
+    attempts never overlap. So such a pod counts as one of the place.
+    """
+    bound, earlier = gang.bound.get(type_) or {}, gang.earlier.get(type_)
+    if not earlier:
+        return bound, {}
+    placed: Mapping[str, int] = gang.place.placement.get(type_, {}) if gang.place else {}
+    vacated = gang.vacated.get(type_) or {}
+    outgoing = {}
+    for node, count in earlier.items():
+        to_come = placed.get(node, 0) - vacated.get(node, 0) - (bound.get(node, 0) - count)
+        outgoing[node] = count - max(0, min(count, to_come))
+    return dict(Counter(bound) - Counter(outgoing)), {node: count for node, count in outgoing.items() if count}
 
 
 def _nodes_by_index(gang: Gang, type_: str, there: Mapping[str, int]) -> list[str]:
@@ -128,7 +147,7 @@ def nodes_by_index(gang: Gang, type_: str) -> list[str]:
     Pods go from the end: a gang made smaller gives up those of the highest indexes.
     """
     given = gang.place.placement.get(type_, {}) if gang.place else {}
-    bound = gang.bound.get(type_) or {}
+    bound, _ = _present(gang, type_)
     where = {node: max(given.get(node, 0), bound.get(node, 0)) for node in {**given, **bound}}
     member = next(member for member in gang.members if member.type == type_)
     seats = _nodes_by_index(gang, type_, where)

@@ -28,18 +28,41 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class BoundPods:
-    """The pods of one job that are on nodes: how many, per type and node, and per type, index and node."""
+    """The pods of one job that are on nodes: how many, per type and node, and per type, index and node.
 
-    counts: dict[str, dict[str, int]] = field(default_factory=dict)
-    seats: dict[str, dict[int, dict[str, int]]] = field(default_factory=dict)
+    All of them by the attempt of the job that made them, 0 where their labels do not say.
+    """
+
+    counts: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
+    seats: dict[int, dict[str, dict[int, dict[str, int]]]] = field(default_factory=dict)
 
     def placement(self) -> dict[str, dict[str, int]]:
         """How many pods, per type and node."""
-        return {type_: dict(nodes) for type_, nodes in self.counts.items() if nodes}
+        return _together(self.counts.values())
 
-    def nodes(self, type_: str) -> dict[int, str]:
-        """The node of each replica; of two, while one replaces another, the first by name."""
-        return {index: min(nodes) for index, nodes in self.seats.get(type_, {}).items() if nodes}
+    def earlier(self, attempt: int) -> dict[str, dict[str, int]]:
+        """Those of them that an earlier attempt than this one made."""
+        return _together(types for made, types in self.counts.items() if 0 < made < attempt)
+
+    def nodes(self, type_: str, attempt: int) -> dict[int, str]:
+        """The node of each replica but for those of earlier attempts; of two, while one replaces another, the first
+        by name."""
+        found: dict[int, str] = {}
+        for made, types in self.seats.items():
+            for index, nodes in types.get(type_, {}).items() if not 0 < made < attempt else ():
+                if nodes:
+                    found[index] = min({*nodes, found.get(index, min(nodes))})
+        return found
+
+
+def _together(attempts: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for types in attempts:
+        for type_, nodes in types.items():
+            there = found.setdefault(type_, {}) if nodes else {}
+            for node, count in nodes.items():
+                there[node] = there.get(node, 0) + count
+    return found
 
 
 class _PodKinds:
@@ -148,11 +171,16 @@ class PodIndex:
 
     def _seat(self, key: str, labels: Mapping[str, str], node: str, sign: int) -> None:
         type_, index = labels.get(names.REPLICA_TYPE, ""), labels.get(names.REPLICA_INDEX, "")
+        made = labels.get(names.ATTEMPT, "").partition(".")[0]
+        attempt = int(made) if made.isdecimal() else 0
         job = self._bound.setdefault(key, BoundPods())
-        _count(job.counts.setdefault(type_, {}), node, sign)
+        _count(job.counts.setdefault(attempt, {}).setdefault(type_, {}), node, sign)
         if index.isdecimal():
-            _count(job.seats.setdefault(type_, {}).setdefault(int(index), {}), node, sign)
-        if not any(job.counts.values()):
+            _count(job.seats.setdefault(attempt, {}).setdefault(type_, {}).setdefault(int(index), {}), node, sign)
+        if not any(job.counts[attempt].values()):
+            del job.counts[attempt]
+            job.seats.pop(attempt, None)
+        if not job.counts:
             del self._bound[key]
         self._moved.add(key)
 
