@@ -12,7 +12,7 @@ from tests.core import builders
 from tests.core.builders import START, replicas, template, v1_job
 from tests.core.gang.gangs import reason
 from tests.core.gang.stored import container, node
-from tf_dist.core.api.assignment import PREEMPTING, Admit, Verdict
+from tf_dist.core.api.assignment import Admit, PendingReason, Verdict
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.status import Admission, Attempts, Phase, Status
 from tf_dist.core.gang.admission import admit
@@ -96,11 +96,11 @@ def test_the_room_that_a_preempted_gang_leaves_is_kept_though_it_has_another_pla
     ``late``: by how much the clock has been set back since they came.
     """
     b, c, d = job("b", 3, 2, "high"), job("c", 2, 1), job("d", 2, 2)
-    waits = Status(phase=Phase.PENDING, reason=PREEMPTING)
+    waits = Status(phase=Phase.PENDING, reason=PendingReason.PREEMPTING)
     jobs = {"b": (b, waits), "c": (c, admitted({"n1": 1, "n2": 1})), "d": (d, Status())}
     found = decided(jobs, pods(c, "n1", "n1", attempt="1.0.0"), late=late, n1=3, n2=3, n3=2)
     assert {name: reason(verdict) for name, verdict in found.items()} == {
-        "b": PREEMPTING,
+        "b": PendingReason.PREEMPTING,
         "c": "Admit",
         "d": "Reserved",
     }
