@@ -219,10 +219,6 @@ class ObjectWriter:
         return obj
 
 
-def _misnamed(name: Any, key: Key) -> BadRequest:
-    return BadRequest(f"the name of the object ({name}) does not match the name on the URL ({key.name})")
-
-
 def _check_preconditions(kind: Kind, key: Key, old: Object, new: Object) -> None:
     """Optimistic concurrency: a writer that read an older version, or another object of that name, loses."""
     version, uid = new.get("resourceVersion"), new.get("uid")
