@@ -57,6 +57,8 @@ RESOURCE_QUOTAS = Resource("", "v1", "ResourceQuota", "resourcequotas")
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", namespaced=False)
 QUEUES = Resource("tf-dist.dev", "v1alpha1", "Queue", "queues", namespaced=False)
 
+TERMINAL_PHASES = ("Succeeded", "Failed")  # of a pod; a tuple, since a stored phase may be of any type
+
 
 class PatchType(StrEnum):
     """How a patch body is read; the value is its content type."""

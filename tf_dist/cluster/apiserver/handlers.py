@@ -12,8 +12,9 @@ from tf_dist.cluster.apiserver.printing import ObjectFormat, negotiate_format
 from tf_dist.cluster.apiserver.requests import APPLY_PATCH, Request, ResourcePath, Response, StreamResponse, json_line
 from tf_dist.cluster.apiserver.storage.api_resources import Kind
 from tf_dist.cluster.apiserver.storage.garbage_collector import DeleteOptions
-from tf_dist.cluster.apiserver.storage.json_objects import parse_timestamp, with_metadata
+from tf_dist.cluster.apiserver.storage.json_objects import with_metadata
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.core.api.timestamps import parse_time
 from tf_dist.errors import ClusterError, NotFound
 
 
@@ -105,10 +106,10 @@ def _since(call: ResourceRequest) -> float | None:
     time = call.request.query.get("sinceTime")
     if not time:
         return call.request.number("sinceSeconds")
-    try:
-        return max(0.0, call.cluster.clock() - parse_timestamp(time))
-    except ValueError:
-        raise BadRequest(f"invalid sinceTime {time!r}: an RFC 3339 time") from None
+    since = parse_time(time)
+    if since is None:
+        raise BadRequest(f"invalid sinceTime {time!r}: an RFC 3339 time")
+    return max(0.0, call.cluster.clock() - since)
 
 
 def _require_namespace(call: ResourceRequest) -> str:

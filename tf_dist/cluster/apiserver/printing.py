@@ -10,7 +10,8 @@ from tf_dist.cluster import api
 from tf_dist.cluster.api import Object, ObjectList, Resource
 from tf_dist.cluster.apiserver.storage import api_resources
 from tf_dist.cluster.apiserver.storage.api_resources import Kind
-from tf_dist.cluster.apiserver.storage.json_objects import nested_field, parse_timestamp
+from tf_dist.core.api.fieldpath import value_at
+from tf_dist.core.api.timestamps import parse_time
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _YEAR = 365 * _DAY
@@ -39,67 +40,65 @@ def human_duration(seconds: float) -> str:
 
 def human_age(timestamp: object, now: float) -> str:
     """How long ago a timestamp is; ``<unknown>`` for what is none."""
-    try:
-        return human_duration(now - parse_timestamp(str(timestamp)))
-    except ValueError:
-        return "<unknown>"
+    then = parse_time(str(timestamp))
+    return "<unknown>" if then is None else human_duration(now - then)
 
 
 def _statuses(pod: Object, field: str = "containerStatuses") -> list[Object]:
-    return nested_field(pod, f"status.{field}") or []
+    return value_at(pod, "status", field) or []
 
 
 def pod_ready_text(pod: Object, now: float) -> str:
     """``1/2``: containers that are ready, of all."""
     count = sum(bool(one.get("ready")) for one in _statuses(pod))
-    return f"{count}/{len(nested_field(pod, 'spec.containers') or ())}"
+    return f"{count}/{len(value_at(pod, 'spec', 'containers') or ())}"
 
 
 def pod_restarts_text(pod: Object, now: float) -> str:
     """``0`` or ``3 (5m ago)``."""
     total = sum(one.get("restartCount", 0) for one in _statuses(pod))
-    ends = [nested_field(one, "lastState.terminated.finishedAt") for one in _statuses(pod)]
+    ends = [value_at(one, "lastState", "terminated", "finishedAt") for one in _statuses(pod)]
     last = max((end for end in ends if end), default=None)
     return f"{total} ({human_age(last, now)} ago)" if total and last else str(total)
 
 
 def pod_phase_text(pod: Object, now: float) -> str:
     """What the STATUS column says."""
-    text = str(nested_field(pod, "status.reason") or nested_field(pod, "status.phase") or "Unknown")
+    text = str(value_at(pod, "status", "reason") or value_at(pod, "status", "phase") or "Unknown")
     if _gated(pod):
         text = "SchedulingGated"
     text = _starting(pod) or _running(pod, text)
     if pod["metadata"].get("deletionTimestamp"):
-        return "Unknown" if nested_field(pod, "status.reason") == "NodeLost" else "Terminating"
+        return "Unknown" if value_at(pod, "status", "reason") == "NodeLost" else "Terminating"
     return text
 
 
 def _gated(pod: Object) -> bool:
-    conditions = nested_field(pod, "status.conditions") or ()
+    conditions = value_at(pod, "status", "conditions") or ()
     return any(one.get("type") == "PodScheduled" and one.get("reason") == "SchedulingGated" for one in conditions)
 
 
 def _starting(pod: Object) -> str:
     """The first init container that is not done."""
-    total = len(nested_field(pod, "spec.initContainers") or ())
+    total = len(value_at(pod, "spec", "initContainers") or ())
     for at, one in enumerate(_statuses(pod, "initContainerStatuses")):
-        ended = nested_field(one, "state.terminated")
+        ended = value_at(one, "state", "terminated")
         if ended is not None:
             if ended.get("exitCode") == 0:
                 continue
             return f"Init:{_end(ended)}"
-        waiting = nested_field(one, "state.waiting.reason")
+        waiting = value_at(one, "state", "waiting", "reason")
         return f"Init:{waiting}" if waiting and waiting != "PodInitializing" else f"Init:{at}/{total}"
     return ""
 
 
 def _running(pod: Object, text: str) -> str:
     for one in reversed(_statuses(pod)):
-        if waiting := nested_field(one, "state.waiting.reason"):
+        if waiting := value_at(one, "state", "waiting", "reason"):
             text = str(waiting)
-        elif (ended := nested_field(one, "state.terminated")) is not None:
+        elif (ended := value_at(one, "state", "terminated")) is not None:
             text = _end(ended)
-    running = any(one.get("ready") and nested_field(one, "state.running") is not None for one in _statuses(pod))
+    running = any(one.get("ready") and value_at(one, "state", "running") is not None for one in _statuses(pod))
     # One container is done and another still works: the pod as a whole runs.
     return "Running" if text == "Completed" and running else text
 
@@ -127,18 +126,18 @@ class PrinterColumn:
 
 def _field(path: str, default: Any = "<none>") -> Cell:
     def cell(obj: Object, now: float) -> Any:
-        value = nested_field(obj, path)
+        value = value_at(obj, *path.split("."))
         return default if value in (None, "") else value
 
     return cell
 
 
 def _count(path: str) -> Cell:
-    return lambda obj, now: len(nested_field(obj, path) or ())
+    return lambda obj, now: len(value_at(obj, *path.split(".")) or ())
 
 
 def _age_of(path: str) -> Cell:
-    return lambda obj, now: human_age(nested_field(obj, path), now)
+    return lambda obj, now: human_age(value_at(obj, *path.split(".")), now)
 
 
 _AGE = PrinterColumn("Age", _age_of("metadata.creationTimestamp"))
@@ -152,16 +151,16 @@ def _ports(service: Object, now: float) -> str:
 
 def _pairs(path: str) -> Cell:
     def cell(obj: Object, now: float) -> str:
-        return ",".join(f"{key}={value}" for key, value in (nested_field(obj, path) or {}).items()) or "<none>"
+        return ",".join(f"{key}={value}" for key, value in (value_at(obj, *path.split(".")) or {}).items()) or "<none>"
 
     return cell
 
 
 def _node_status(node: Object, now: float) -> str:
-    conditions = nested_field(node, "status.conditions") or ()
+    conditions = value_at(node, "status", "conditions") or ()
     ready = next((item.get("status") for item in conditions if item.get("type") == "Ready"), "Unknown")
     parts = ["Ready" if ready == "True" else "NotReady" if ready == "False" else "Unknown"]
-    if nested_field(node, "spec.unschedulable"):
+    if value_at(node, "spec", "unschedulable"):
         parts.append("SchedulingDisabled")
     return ",".join(parts)
 
@@ -174,7 +173,7 @@ def _node_roles(node: Object, now: float) -> str:
 
 def _address(kind: str) -> Cell:
     def cell(node: Object, now: float) -> str:
-        addresses = nested_field(node, "status.addresses") or ()
+        addresses = value_at(node, "status", "addresses") or ()
         return next((str(item["address"]) for item in addresses if item.get("type") == kind), "<none>")
 
     return cell
@@ -182,7 +181,7 @@ def _address(kind: str) -> Cell:
 
 def _last_seen(event: Object, now: float) -> str:
     paths = ("series.lastObservedTime", "lastTimestamp", "eventTime", "firstTimestamp", "metadata.creationTimestamp")
-    return human_age(next((time for path in paths if (time := nested_field(event, path))), None), now)
+    return human_age(next((time for path in paths if (time := value_at(event, *path.split(".")))), None), now)
 
 
 def _involved(event: Object, now: float) -> str:
@@ -198,11 +197,11 @@ def _job_state(job: Object, now: float) -> str:
     """The newest condition that holds (v1), else the phase (v1alpha1), else what tf-dist itself wrote."""
     status = job.get("status") or {}
     held = [item.get("type") for item in status.get("conditions") or () if item.get("status") == "True"]
-    return str((held[-1] if held else "") or status.get("phase") or nested_field(status, "tfDist.phase") or "")
+    return str((held[-1] if held else "") or status.get("phase") or value_at(status, "tfDist", "phase") or "")
 
 
 def _bound(obj: Object, now: float) -> str:
-    return f"{nested_field(obj, 'roleRef.kind')}/{nested_field(obj, 'roleRef.name')}"
+    return f"{value_at(obj, 'roleRef', 'kind')}/{value_at(obj, 'roleRef', 'name')}"
 
 
 _KIND_COLUMNS: Mapping[api.Resource, tuple[PrinterColumn, ...]] = {
@@ -243,7 +242,7 @@ _KIND_COLUMNS: Mapping[api.Resource, tuple[PrinterColumn, ...]] = {
         PrinterColumn("Status", _field("status.phase")),
         PrinterColumn("Volume", _field("spec.volumeName", "")),
         PrinterColumn("Capacity", _field("status.capacity.storage", "")),
-        PrinterColumn("Access Modes", lambda claim, now: ",".join(nested_field(claim, "spec.accessModes") or ())),
+        PrinterColumn("Access Modes", lambda claim, now: ",".join(value_at(claim, "spec", "accessModes") or ())),
         PrinterColumn("StorageClass", _field("spec.storageClassName", "")),
         _AGE,
     ),

@@ -16,10 +16,11 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from tf_dist.cluster.api import EVENTS, NODES, PODS, Object, PatchType, Resource, Stream, WatchEvent
-from tf_dist.cluster.apiserver.storage.json_objects import format_timestamp, nested_field
+from tf_dist.cluster.api import EVENTS, NODES, PODS, TERMINAL_PHASES, Object, PatchType, Resource, Stream, WatchEvent
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.core.api.fieldpath import value_at
 from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.placement import predicates
 from tf_dist.core.gang.placement.anti_affinity import (
     HOSTNAME,
@@ -58,7 +59,7 @@ def parse_resources(quantities: Mapping[str, Any] | None) -> Amounts:
 
 def free_resources(nodes: Iterable[Object], taken: Iterable[tuple[str, Amounts]]) -> dict[str, Amounts]:
     """What is left of each node's allocatable resources when pods have taken theirs."""
-    free = {node["metadata"]["name"]: parse_resources(nested_field(node, "status.allocatable")) for node in nodes}
+    free = {node["metadata"]["name"]: parse_resources(value_at(node, "status", "allocatable")) for node in nodes}
     for name, wanted in taken:
         if name in free:
             assume_resources(free[name], wanted)
@@ -162,7 +163,7 @@ def _conflict(one: Port, other: Port) -> bool:
 
 
 def _score(pod: Object, node: Object, free: Amounts) -> tuple[int, Decimal, str]:
-    total = parse_resources(nested_field(node, "status.allocatable"))
+    total = parse_resources(value_at(node, "status", "allocatable"))
     emptiness = sum((free[name] / total[name] for name in ("cpu", "memory") if total.get(name)), _ZERO)
     name = node["metadata"]["name"]
     return -predicates.node_affinity_score(pod["spec"], name, _labels(node)), -emptiness, name
@@ -183,19 +184,19 @@ def node_filter_reasons(pod: Object, wanted: Amounts, node: Object, free: Amount
 
 
 def _filter_reason(spec: Object, node: Object) -> str:
-    if nested_field(node, "spec.unschedulable") and predicates.untolerated_taint(spec, (_CORDON,)):
+    if value_at(node, "spec", "unschedulable") and predicates.untolerated_taint(spec, (_CORDON,)):
         return "node(s) were unschedulable"
     # What the pod would like is read here too: what makes no sense must show before nodes are ranked by it.
     predicates.node_affinity_score(spec, node["metadata"]["name"], _labels(node))
     if not predicates.matches_node_affinity(spec, node["metadata"]["name"], _labels(node)):
         return "node(s) didn't match Pod's node affinity/selector"
-    if taint := predicates.untolerated_taint(spec, nested_field(node, "spec.taints") or ()):
+    if taint := predicates.untolerated_taint(spec, value_at(node, "spec", "taints") or ()):
         return f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value', '')}}}"
     return ""
 
 
 def _is_ready(node: Object) -> bool:
-    conditions = nested_field(node, "status.conditions") or ()
+    conditions = value_at(node, "status", "conditions") or ()
     return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
 
 
@@ -204,7 +205,6 @@ def _labels(node: Object) -> Mapping[str, str]:
 
 
 _log = logging.getLogger(__name__)
-_ENDED = ("Succeeded", "Failed")
 
 
 class Scheduler:
@@ -278,7 +278,7 @@ class Scheduler:
         if not pending:
             return 0
         nodes = self._cluster.list(NODES).items
-        bound = [pod for pod in pods if pod["spec"].get("nodeName") and _phase(pod) not in _ENDED]
+        bound = [pod for pod in pods if pod["spec"].get("nodeName") and _phase(pod) not in TERMINAL_PHASES]
         self._known = {pod["metadata"]["uid"]: self._wanted(pod) for pod in (*bound, *pending)}
         free = free_resources(nodes, ((pod["spec"]["nodeName"], self._wanted(pod)) for pod in bound))
         neighbours = AssignedPods(nodes, bound)
@@ -302,7 +302,7 @@ class Scheduler:
 
     def _explain(self, pod: Object, message: str) -> None:
         conditions = (pod.get("status") or {}).get("conditions") or ()
-        now = format_timestamp(self._cluster.clock())
+        now = format_time(self._cluster.clock())
         said: Object = next((one for one in conditions if one.get("type") == "PodScheduled"), {})
         if (said.get("reason"), said.get("message")) == ("Unschedulable", message):
             return
@@ -326,7 +326,7 @@ class Scheduler:
 def _is_pending(pod: Object) -> bool:
     spec = pod["spec"]
     leaving = pod["metadata"].get("deletionTimestamp")
-    return not (spec.get("nodeName") or spec.get("schedulingGates") or leaving or _phase(pod) in _ENDED)
+    return not (spec.get("nodeName") or spec.get("schedulingGates") or leaving or _phase(pod) in TERMINAL_PHASES)
 
 
 def _phase(pod: Object) -> str:

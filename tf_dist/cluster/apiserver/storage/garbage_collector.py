@@ -17,20 +17,20 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from tf_dist.cluster.api import Object
+from tf_dist.cluster.api import TERMINAL_PHASES, Object
 from tf_dist.cluster.api_errors import BadRequest
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
-from tf_dist.cluster.apiserver.storage.json_objects import format_timestamp, owner_references, with_metadata
+from tf_dist.cluster.apiserver.storage.json_objects import owner_references, with_metadata
 from tf_dist.cluster.apiserver.storage.object_admission import ServerContext, update_quota_status
 from tf_dist.cluster.apiserver.storage.object_validation import DEFAULT_GRACE_SECONDS
 from tf_dist.cluster.apiserver.storage.store import Key
+from tf_dist.core.api.timestamps import format_time
 from tf_dist.errors import ClusterError, Conflict, Forbidden
 
 _log = logging.getLogger(__name__)
 _SHORTEST, _LONGEST = 0.1, 5.0  # seconds until what the disk refused is tried again
 FOREGROUND_FINALIZER = "foregroundDeletion"
 _PROTECTED = frozenset({"default", "kube-system", "kube-public"})
-_ENDED = ("Succeeded", "Failed")
 _POLICIES = ("Background", "Foreground", "Orphan")
 
 
@@ -90,7 +90,7 @@ class GarbageCollector:
 
     def _grace(self, key: Key, obj: Object, options: DeleteOptions) -> int:
         spec = obj.get("spec") or {}
-        if key.kind != "pods" or not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in _ENDED:
+        if key.kind != "pods" or not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in TERMINAL_PHASES:
             return 0
         wanted = options.grace_period
         if wanted is None:
@@ -105,7 +105,7 @@ class GarbageCollector:
         if metadata.get("deletionTimestamp") and same:
             return obj
         changes: Object = {
-            "deletionTimestamp": format_timestamp(self._context.clock() + grace),
+            "deletionTimestamp": format_time(self._context.clock() + grace),
             "deletionGracePeriodSeconds": grace,
             "finalizers": finalizers or None,
         }

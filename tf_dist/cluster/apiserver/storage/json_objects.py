@@ -1,12 +1,10 @@
-"""Plain JSON objects: copies, nested fields, owner references, timestamps."""
+"""Plain JSON objects: copies, metadata, owner references."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 from tf_dist.cluster.api import Object
@@ -52,15 +50,6 @@ def _copy_unusual(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
-def nested_field(value: Any, path: str) -> Any:
-    """The value at a dotted path through mappings, or None."""
-    for part in path.split("."):
-        if not isinstance(value, Mapping):
-            return None
-        value = value.get(part)
-    return value
-
-
 def with_metadata(obj: Object, **metadata: Any) -> Object:
     """A copy of ``obj`` with other metadata fields; None removes one. Everything else is shared."""
     merged = {**obj["metadata"], **metadata}
@@ -70,18 +59,3 @@ def with_metadata(obj: Object, **metadata: Any) -> Object:
 def owner_references(obj: Object) -> list[Object]:
     """The owner references of an object."""
     return obj["metadata"].get("ownerReferences") or []
-
-
-@lru_cache(maxsize=4)
-def _rfc3339(second: int) -> str:
-    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def format_timestamp(seconds: float) -> str:
-    """Seconds since 1970 as Kubernetes writes them: UTC, whole seconds."""
-    return _rfc3339(int(seconds))
-
-
-def parse_timestamp(text: str) -> float:
-    """The reverse of ``format_timestamp``; ValueError."""
-    return datetime.fromisoformat(text).timestamp()

@@ -16,12 +16,13 @@ from tf_dist.cluster.api_errors import BadRequest
 from tf_dist.cluster.apiserver.storage import list_watch
 from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, Kind, ResourceRegistry, request_scope
 from tf_dist.cluster.apiserver.storage.garbage_collector import DeleteOptions, GarbageCollector
-from tf_dist.cluster.apiserver.storage.json_objects import Clock, format_timestamp
+from tf_dist.cluster.apiserver.storage.json_objects import Clock
 from tf_dist.cluster.apiserver.storage.list_watch import WatchStream
 from tf_dist.cluster.apiserver.storage.object_admission import ServerContext, Validator
 from tf_dist.cluster.apiserver.storage.store import Journal, Key, Store
 from tf_dist.cluster.apiserver.storage.writes import ObjectWriter, object_not_found
 from tf_dist.core.api.names import SYSTEM_NAMESPACE
+from tf_dist.core.api.timestamps import format_time
 from tf_dist.errors import NotFound
 
 
@@ -296,7 +297,7 @@ class MemoryCluster:
             self._reaper.check(Key("pods", namespace, pod), before, options)
             if dry_run:
                 return
-            patch = {"status": {"conditions": [_disruption_target(format_timestamp(self.clock()))]}}
+            patch = {"status": {"conditions": [_disruption_target(format_time(self.clock()))]}}
             self.patch(api.PODS, namespace, pod, patch, kind=PatchType.STRATEGIC, subresource="status")
             self.delete_with(api.PODS, namespace, pod, replace(options, version=""))
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from tf_dist.cluster.api import Object
+from tf_dist.cluster.api import TERMINAL_PHASES, Object
 from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid
 from tf_dist.cluster.apiserver.storage import object_validation
 from tf_dist.cluster.apiserver.storage.api_resources import PRIORITY_CLASSES, Kind, ResourceRegistry, kind_from_crd
-from tf_dist.cluster.apiserver.storage.json_objects import Clock, deep_copy_json, format_timestamp
+from tf_dist.cluster.apiserver.storage.json_objects import Clock, deep_copy_json
 from tf_dist.cluster.apiserver.storage.store import Key, Store
+from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
 from tf_dist.core.gang.types import GangQuotaUsage, PodQuotaUsage, ResourceQuota
 from tf_dist.errors import Forbidden, InvalidJob, Problem
@@ -38,7 +39,7 @@ class ServerContext:
 
     def now(self) -> str:
         """The time as objects carry it."""
-        return format_timestamp(self.clock())
+        return format_time(self.clock())
 
 
 def raise_if_invalid(kind: Kind, obj: Object, problems: Iterator[Problem]) -> None:
@@ -198,7 +199,6 @@ CREATE_DEFAULTS: Mapping[str, Callable[[ServerContext, Object], None]] = {
 QUOTAS_KEY: Final = "resourcequotas"
 _COUNTED: Final = ("pods", "services")
 _SERVICE: Final = (("count/services", Decimal(1)), ("services", Decimal(1)))
-_ENDED: Final = ("Succeeded", "Failed")
 
 
 def check_quota(context: ServerContext, kind: Kind, obj: Object) -> None:
@@ -255,7 +255,7 @@ def _used(context: ServerContext, namespace: str, quota: ResourceQuota) -> dict[
 def _counted(context: ServerContext, namespace: str) -> Iterator[tuple[str, Object]]:
     for kind in _COUNTED:
         for obj in context.store.by_age(kind, namespace).values():
-            if (obj.get("status") or {}).get("phase") not in _ENDED:
+            if (obj.get("status") or {}).get("phase") not in TERMINAL_PHASES:
                 yield kind, obj
 
 

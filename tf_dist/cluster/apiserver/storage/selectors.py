@@ -10,7 +10,7 @@ from typing import Any
 
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.api_errors import BadRequest
-from tf_dist.cluster.apiserver.storage.json_objects import nested_field
+from tf_dist.core.api.fieldpath import value_at
 
 Predicate = Callable[[Object], bool]
 _LabelTest = Callable[[Mapping[str, str]], bool]
@@ -125,7 +125,8 @@ def _field_test(path: str, value: str, *, equal: bool) -> Predicate:
     # The commonest path, worth its own reader: kubectl watches one object by name.
     if path == "metadata.name":
         return lambda obj: (obj["metadata"]["name"] == value) is equal
-    return lambda obj: (_text(nested_field(obj, path)) == value) is equal
+    keys = path.split(".")
+    return lambda obj: (_text(value_at(obj, *keys)) == value) is equal
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid, Uns
 from tf_dist.cluster.apiserver.storage import object_admission, object_validation
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS, Kind
 from tf_dist.cluster.apiserver.storage.garbage_collector import GarbageCollector
-from tf_dist.cluster.apiserver.storage.json_objects import deep_copy_json, format_timestamp, owner_references
+from tf_dist.cluster.apiserver.storage.json_objects import deep_copy_json, owner_references
 from tf_dist.cluster.apiserver.storage.object_admission import (
     ServerContext,
     admit_create,
@@ -20,6 +20,7 @@ from tf_dist.cluster.apiserver.storage.object_admission import (
 )
 from tf_dist.cluster.apiserver.storage.patch import apply_patch
 from tf_dist.cluster.apiserver.storage.store import Key
+from tf_dist.core.api.timestamps import format_time
 from tf_dist.errors import AlreadyExists, Conflict, NotFound, Problem
 
 _CRDS_KEY = f"{CRDS.plural}.{CRDS.group}"
@@ -67,7 +68,7 @@ class ObjectWriter:
 
     def _forget_old_events(self, namespace: str) -> None:
         """Events last an hour after they were seen last, as in Kubernetes; looked at whenever one is added."""
-        limit = format_timestamp(self._context.clock() - _EVENT_SECONDS)
+        limit = format_time(self._context.clock() - _EVENT_SECONDS)
         old: list[str] = []
         for name, event in self._store.by_age("events", namespace).items():
             if event["metadata"]["creationTimestamp"] >= limit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tf_dist.cluster.api import Object
+from tf_dist.cluster.api import TERMINAL_PHASES, Object
 from tf_dist.cluster.kubelet.node.node_settings import RestartBackoff
 from tf_dist.cluster.kubelet.pod.pod_status import (
     SUPERVISOR_LOST,
@@ -29,7 +29,6 @@ from tf_dist.cluster.kubelet.pod.pod_status import (
 from tf_dist.core.api import names
 from tf_dist.core.api.timestamps import parse_time
 
-TERMINAL_PHASES = ("Succeeded", "Failed")
 _DEADLINE = "DeadlineExceeded"
 _SHUTDOWN = "NodeShutdown"
 _SHUTDOWN_MESSAGE = "the node that the pod ran on was shut down"

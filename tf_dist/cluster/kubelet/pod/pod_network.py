@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tf_dist.cluster.api import Object
+from tf_dist.cluster.api import TERMINAL_PHASES, Object
 from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
-from tf_dist.cluster.kubelet.pod.pod_lifecycle import TERMINAL_PHASES
 from tf_dist.cluster.kubelet.pod.pod_state import PodState
 from tf_dist.cluster.kubelet.pod.podspec import pod_hostname
 from tf_dist.cluster.kubelet.pod.security_context import is_dns_label
@@ -58,7 +57,6 @@ _HEAD = (
     "127.0.0.1\tlocalhost",
     "::1\tlocalhost ip6-localhost ip6-loopback",
 )
-_TERMINAL_PHASES = ("Succeeded", "Failed")
 HostsEntry = tuple[str, str, str]  # namespace, address, short name
 
 
@@ -69,7 +67,7 @@ def hosts_entries(
     known = [
         (pod, addresses[pod["metadata"]["uid"]])
         for pod in pods
-        if pod["metadata"]["uid"] in addresses and (pod.get("status") or {}).get("phase") not in _TERMINAL_PHASES
+        if pod["metadata"]["uid"] in addresses and (pod.get("status") or {}).get("phase") not in TERMINAL_PHASES
     ]
     found: list[HostsEntry] = []
     for service in services:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from tf_dist.cluster.api import Object
+from tf_dist.cluster.api import TERMINAL_PHASES, Object
 from tf_dist.core.api.timestamps import format_time, parse_time
 from tf_dist.errors import TFDistError
 
@@ -198,9 +198,6 @@ def _past_run(name: str, attempt: int, ended: Object, now: float) -> ContainerRu
     )
 
 
-_OVER = ("Succeeded", "Failed")
-
-
 @dataclass(frozen=True, slots=True)
 class PhaseVerdict:
     """The pod's phase and why; ``crashing`` containers wait for their next start."""
@@ -317,7 +314,7 @@ def _conditions(
     pod: Object, inits: list[Object], containers: list[Object], verdict: PhaseVerdict, now: float
 ) -> list[dict[str, Any]]:
     unready = [item["name"] for item in containers if not item["ready"]]
-    over = verdict.phase in _OVER
+    over = verdict.phase in TERMINAL_PHASES
     initialized = verdict.phase != "Pending" or not inits or all("terminated" in item["state"] for item in inits)
     reason = "PodCompleted" if verdict.phase == "Succeeded" else "ContainersNotReady" if unready else ""
     message = f"containers with unready status: [{' '.join(unready)}]" if unready and not over else ""

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from tf_dist.cluster.api import Cluster, Object
+from tf_dist.cluster.api import TERMINAL_PHASES, Cluster, Object
 from tf_dist.cluster.client.informer import UidInformer
 from tf_dist.cluster.kubelet.node import machine
 from tf_dist.cluster.kubelet.node.node_runtime import NodeRuntime
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode, NodeSettings
 from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
-from tf_dist.cluster.kubelet.pod.pod_lifecycle import TERMINAL_PHASES, decide
+from tf_dist.cluster.kubelet.pod.pod_lifecycle import decide
 from tf_dist.cluster.kubelet.pod.pod_network import PodNetwork
 from tf_dist.cluster.kubelet.pod.pod_state import PodState
 from tf_dist.cluster.kubelet.pod.pod_status import DeletePod, PodDecision, PodStartError
