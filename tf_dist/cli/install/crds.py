@@ -8,6 +8,12 @@ from typing import Final
 from tf_dist.cli.install.crd_schemas import QUEUE_SCHEMA, TFJOB_SCHEMA, VOLCANO_JOB_SCHEMA
 from tf_dist.cli.install.install_options import InstallOptions, Manifest, metadata
 from tf_dist.cli.install.schema_builders import Schema, without_rules
+from tf_dist.cluster.printer_columns import (
+    QUEUE_COLUMNS,
+    TFJOB_COLUMNS,
+    VOLCANO_JOB_COLUMNS,
+    AdditionalPrinterColumn,
+)
 
 TFJOBS: Final = "tfjobs.kubeflow.org"
 QUEUES: Final = "queues.tf-dist.dev"
@@ -26,12 +32,6 @@ def tfjobs() -> Manifest:
     There is no conversion, so the API server shows a job of either version under both, apiVersion exchanged;
     ``dialects.read`` goes by the layout of the spec.
     """
-    columns = [
-        _column("State", ".status.tfDist.state"),
-        _column("Ready", ".status.tfDist.ready"),
-        _column("Reason", ".status.tfDist.why"),
-        _AGE,
-    ]
     # Not below status.replicaStatuses: that is a list in v1alpha1, and the server refuses a status in which it cannot
     # follow these paths, at whichever version the job was written.
     scale = {
@@ -40,58 +40,43 @@ def tfjobs() -> Manifest:
         "labelSelectorPath": ".status.tfDist.selector",
     }
     versions = [
-        _version("v1", TFJOB_SCHEMA, columns, scale=scale),
-        _version("v1alpha1", TFJOB_SCHEMA, columns, storage=False),
+        _version("v1", TFJOB_SCHEMA, TFJOB_COLUMNS, scale=scale),
+        _version("v1alpha1", TFJOB_SCHEMA, TFJOB_COLUMNS, storage=False),
     ]
     return _definition("kubeflow.org", "TFJob", versions, short=["tfj"])
 
 
 def queues() -> Manifest:
     """``queues.tf-dist.dev``: cluster-wide."""
-    columns = [
-        _column("Pending", ".status.pending", "integer"),
-        _column("Admitted", ".status.admitted", "integer"),
-        _column("Used", ".status.usage"),
-        _column("Share", ".status.share"),
-        _column("Parent", ".spec.parent"),
-        _AGE,
-        _column("Weight", ".spec.weight", "integer", priority=1),
-        _column("Message", ".status.message", priority=1),
-    ]
-    version = _version("v1alpha1", QUEUE_SCHEMA, columns)
+    version = _version("v1alpha1", QUEUE_SCHEMA, QUEUE_COLUMNS)
     return _definition("tf-dist.dev", "Queue", [version], short=["tfq"], scope="Cluster", shown_in_all=False)
 
 
 def volcano_jobs() -> Manifest:
     """``jobs.batch.volcano.sh``."""
-    columns = [
-        _column("Status", ".status.state.phase"),
-        _column("minAvailable", ".status.minAvailable", "integer"),
-        _column("Runnings", ".status.running", "integer"),
-        _AGE,
-        _column("Queue", ".spec.queue", priority=1),
-    ]
-    version = _version("v1alpha1", VOLCANO_JOB_SCHEMA, columns)
+    version = _version("v1alpha1", VOLCANO_JOB_SCHEMA, VOLCANO_JOB_COLUMNS)
     return _definition("batch.volcano.sh", "Job", [version], short=["vcjob", "vj"])
 
 
-def _column(name: str, path: str, kind: str = "string", priority: int = 0) -> Manifest:
-    column: Manifest = {"name": name, "type": kind, "jsonPath": path}
-    return {**column, "priority": priority} if priority else column
-
-
-_AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
+def _column(column: AdditionalPrinterColumn) -> Manifest:
+    found: Manifest = {"name": column.name, "type": column.type, "jsonPath": f".{column.path}"}
+    return {**found, "priority": column.priority} if column.priority else found
 
 
 def _version(
-    name: str, schema: Schema, columns: Sequence[Manifest], *, storage: bool = True, scale: Manifest | None = None
+    name: str,
+    schema: Schema,
+    columns: Sequence[AdditionalPrinterColumn],
+    *,
+    storage: bool = True,
+    scale: Manifest | None = None,
 ) -> Manifest:
     return {
         "name": name,
         "served": True,
         "storage": storage,
         "subresources": {"status": {}, **({"scale": scale} if scale else {})},
-        "additionalPrinterColumns": list(columns),
+        "additionalPrinterColumns": [_column(one) for one in columns],
         "schema": {"openAPIV3Schema": schema},
     }
 

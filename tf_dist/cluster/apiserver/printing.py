@@ -8,8 +8,8 @@ from typing import Any
 
 from tf_dist.cluster import api
 from tf_dist.cluster.api import Object, ObjectList, Resource
-from tf_dist.cluster.apiserver.storage import api_resources
 from tf_dist.cluster.apiserver.storage.api_resources import Kind
+from tf_dist.cluster.printer_columns import AdditionalPrinterColumn
 from tf_dist.core.api.fieldpath import value_at
 from tf_dist.core.api.timestamps import parse_time
 
@@ -132,10 +132,6 @@ def _field(path: str, default: Any = "<none>") -> Cell:
     return cell
 
 
-def _count(path: str) -> Cell:
-    return lambda obj, now: len(value_at(obj, *path.split(".")) or ())
-
-
 def _age_of(path: str) -> Cell:
     return lambda obj, now: human_age(value_at(obj, *path.split(".")), now)
 
@@ -193,17 +189,6 @@ def _message(event: Object, now: float) -> str:
     return str(event.get("message", "")).strip()
 
 
-def _job_state(job: Object, now: float) -> str:
-    """The newest condition that holds (v1), else the phase (v1alpha1), else what tf-dist itself wrote."""
-    status = job.get("status") or {}
-    held = [item.get("type") for item in status.get("conditions") or () if item.get("status") == "True"]
-    return str((held[-1] if held else "") or status.get("phase") or value_at(status, "tfDist", "phase") or "")
-
-
-def _bound(obj: Object, now: float) -> str:
-    return f"{value_at(obj, 'roleRef', 'kind')}/{value_at(obj, 'roleRef', 'name')}"
-
-
 _KIND_COLUMNS: Mapping[api.Resource, tuple[PrinterColumn, ...]] = {
     api.PODS: (
         PrinterColumn("Ready", pod_ready_text),
@@ -234,84 +219,28 @@ _KIND_COLUMNS: Mapping[api.Resource, tuple[PrinterColumn, ...]] = {
         PrinterColumn("Kernel-Version", _field("status.nodeInfo.kernelVersion", "<unknown>"), wide=True),
         PrinterColumn("Container-Runtime", _field("status.nodeInfo.containerRuntimeVersion", "<unknown>"), wide=True),
     ),
-    api.CONFIG_MAPS: (PrinterColumn("Data", _count("data"), "integer"), _AGE),
-    api.SECRETS: (PrinterColumn("Type", _field("type")), PrinterColumn("Data", _count("data"), "integer"), _AGE),
-    api.NAMESPACES: (PrinterColumn("Status", _field("status.phase")), _AGE),
-    api.LEASES: (PrinterColumn("Holder", _field("spec.holderIdentity", "")), _AGE),
-    api.PERSISTENT_VOLUME_CLAIMS: (
-        PrinterColumn("Status", _field("status.phase")),
-        PrinterColumn("Volume", _field("spec.volumeName", "")),
-        PrinterColumn("Capacity", _field("status.capacity.storage", "")),
-        PrinterColumn("Access Modes", lambda claim, now: ",".join(value_at(claim, "spec", "accessModes") or ())),
-        PrinterColumn("StorageClass", _field("spec.storageClassName", "")),
-        _AGE,
-    ),
-    api_resources.PRIORITY_CLASSES: (
-        PrinterColumn("Value", _field("value", 0), "integer"),
-        PrinterColumn("Global-Default", lambda item, now: str(bool(item.get("globalDefault"))).lower(), "boolean"),
-        _AGE,
-    ),
-    api_resources.POD_DISRUPTION_BUDGETS: (
-        PrinterColumn("Min Available", _field("spec.minAvailable", "N/A")),
-        PrinterColumn("Max Unavailable", _field("spec.maxUnavailable", "N/A")),
-        PrinterColumn("Allowed Disruptions", _field("status.disruptionsAllowed", 0), "integer"),
-        _AGE,
-    ),
-    api_resources.CRDS: (PrinterColumn("Created At", _field("metadata.creationTimestamp")),),
-    api_resources.VOLCANO_POD_GROUPS: (
-        PrinterColumn("Status", _field("status.phase", "")),
-        PrinterColumn("minMember", _field("spec.minMember", ""), "integer"),
-        PrinterColumn("Runnings", _field("status.running", ""), "integer"),
-        _AGE,
-    ),
-    api_resources.VOLCANO_QUEUES: (PrinterColumn("Weight", _field("spec.weight", "")), _AGE),
-    api_resources.QUEUES: (
-        PrinterColumn("Pending", _field("status.pending", ""), "integer"),
-        PrinterColumn("Admitted", _field("status.admitted", ""), "integer"),
-        PrinterColumn("Used", _field("status.usage", "")),
-        PrinterColumn("Share", _field("status.share", "")),
-        PrinterColumn("Parent", _field("spec.parent", "")),
-        _AGE,
-    ),
-    api.TFJOBS: (
-        PrinterColumn("State", _job_state),
-        PrinterColumn("Ready", _field("status.tfDist.ready", "")),
-        PrinterColumn("Reason", _field("status.tfDist.why", "")),
-        _AGE,
-    ),
-    api.VOLCANO_JOBS: (
-        PrinterColumn("Status", _field("status.state.phase", "")),
-        PrinterColumn("minAvailable", _field("status.minAvailable", ""), "integer"),
-        PrinterColumn("Runnings", _field("status.running", ""), "integer"),
-        _AGE,
+    api.EVENTS: (
+        PrinterColumn("Last Seen", _last_seen),
+        PrinterColumn("Type", _field("type", "")),
+        PrinterColumn("Reason", _field("reason", "")),
+        PrinterColumn("Object", _involved),
+        PrinterColumn("Message", _message),
+        PrinterColumn("Source", _field("source.component", ""), wide=True),
+        PrinterColumn("Count", _field("count", 1), "integer", wide=True),
+        PrinterColumn("Name", _field("metadata.name"), wide=True),
     ),
 }
-_COLUMNS = {f"{one.plural}.{one.group}" if one.group else one.plural: columns for one, columns in _KIND_COLUMNS.items()}
-_BINDING = (PrinterColumn("Role", _bound), _AGE)
-_EVENT = (
-    PrinterColumn("Last Seen", _last_seen),
-    PrinterColumn("Type", _field("type", "")),
-    PrinterColumn("Reason", _field("reason", "")),
-    PrinterColumn("Object", _involved),
-    PrinterColumn("Message", _message),
-    PrinterColumn("Source", _field("source.component", ""), wide=True),
-    PrinterColumn("Count", _field("count", 1), "integer", wide=True),
-    PrinterColumn("Name", _field("metadata.name"), wide=True),
-)
 
 
 def printer_columns(kind: Kind) -> tuple[PrinterColumn, ...]:
-    """The columns of a kind: its own, those of its CRD, or name and age."""
-    if kind.key == "events":
-        return _EVENT
-    if kind.resource.plural.endswith("rolebindings"):
-        return (_NAME, *_BINDING)
+    """The columns of a kind: its own, those of its definition, or name and age."""
     if kind.columns:
         return (_NAME, *(_custom(column) for column in kind.columns))
-    return (_NAME, *_COLUMNS.get(kind.key, (_AGE,)))
+    columns = _KIND_COLUMNS.get(kind.resource, (_AGE,))
+    return columns if kind.resource == api.EVENTS else (_NAME, *columns)
 
 
-def _custom(column: api_resources.AdditionalPrinterColumn) -> PrinterColumn:
+def _custom(column: AdditionalPrinterColumn) -> PrinterColumn:
     if column.type == "date":
         return PrinterColumn(column.name, _age_of(column.path), "date", wide=column.priority > 0)
     return PrinterColumn(column.name, _field(column.path, ""), column.type, wide=column.priority > 0)

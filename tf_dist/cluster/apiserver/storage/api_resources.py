@@ -11,17 +11,13 @@ from tf_dist.cluster.api import Object, Resource
 from tf_dist.cluster.api_errors import BadRequest, MethodNotAllowed
 from tf_dist.cluster.apiserver.storage.object_validation import NameRule
 from tf_dist.cluster.apiserver.storage.store import Key
+from tf_dist.cluster.printer_columns import (
+    QUEUE_COLUMNS,
+    TFJOB_COLUMNS,
+    VOLCANO_JOB_COLUMNS,
+    AdditionalPrinterColumn,
+)
 from tf_dist.errors import NotFound
-
-
-@dataclass(frozen=True, slots=True)
-class AdditionalPrinterColumn:
-    """An additional printer column of a custom kind: a title, a type, and where its value is."""
-
-    name: str
-    type: str
-    path: str
-    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +99,10 @@ BUILTIN_KINDS: tuple[Kind, ...] = (
         names=NameRule.PATH_SEGMENT,
     ),
     _core(CRDS, "crd", "crds", status=True, generation=True, unconditional=False),
-    _custom(api.TFJOBS, "tfj", other_versions=("v1alpha1",), categories=_ALL),
-    _custom(api.VOLCANO_JOBS, "vcjob", "vj", categories=_ALL),
-    _custom(QUEUES, "tfq"),  # before Volcano's: of two kinds of that name, kubectl get queues shows the first group's
+    _custom(api.TFJOBS, "tfj", other_versions=("v1alpha1",), categories=_ALL, columns=TFJOB_COLUMNS),
+    _custom(api.VOLCANO_JOBS, "vcjob", "vj", categories=_ALL, columns=VOLCANO_JOB_COLUMNS),
+    # Before Volcano's: of two kinds of that name, kubectl get queues shows the first group's.
+    _custom(QUEUES, "tfq", columns=QUEUE_COLUMNS),
     _custom(VOLCANO_POD_GROUPS, "pg"),
     _custom(VOLCANO_QUEUES, "q"),
     _custom(VOLCANO_COMMANDS, status=False),
@@ -180,7 +177,7 @@ def kind_from_crd(spec: Mapping[str, Any]) -> Kind:
 def _columns(version: Mapping[str, Any]) -> Iterator[AdditionalPrinterColumn]:
     for column in version.get("additionalPrinterColumns") or ():
         yield AdditionalPrinterColumn(
-            column["name"], column["type"], column["jsonPath"].lstrip("."), column.get("priority", 0)
+            column["name"], column["jsonPath"].lstrip("."), column["type"], column.get("priority", 0)
         )
 
 
