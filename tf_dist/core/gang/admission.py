@@ -23,15 +23,15 @@ from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, Node, Que
 
 
 class Admitter:
-    """Admission, incremental: it is told what changes, and ``decide`` works on what has changed.
+    """Incremental admission: it is fed changes, and ``decide`` works on what has changed.
 
-    What ``decide`` says is taken for granted from then on: the room of who was admitted is taken, and nobody is told
-    twice to give way. It stands until ``put_gang`` or ``remove_gang`` of that gang says what has become of it: with a
-    place if it has been written down (as decided, or otherwise), without if not. The room of a gang that is to give way
-    is free only then, and when its pods are gone; the gang it gives way to comes first from then on. (That gang is told
-    to wait with the reason ``Preempting``, and is to be put as ``promised``, so that this outlives the admitter.)
+    Verdicts of ``decide`` are assumed to hold: an admitted gang takes its room, and a gang is preempted only once. They
+    hold until ``put_gang`` or ``remove_gang`` reports the outcome: the gang with its assignment if that was written (as
+    decided, or otherwise), without one if not. The room of a preempted gang is free only then, and when its pods are
+    gone; the gang it is preempted for comes first from then on. (That gang waits with the reason ``Preempting``, and
+    is put as ``promised``, so that this outlives the admitter.)
 
-    ``sees_nodes`` False: nodes may not be seen, and quotas alone decide. Not thread-safe.
+    ``sees_nodes`` False: nodes cannot be listed, and quotas alone decide. Not thread-safe.
     """
 
     def __init__(self, policy: AdmissionPolicy | None = None, *, sees_nodes: bool = True) -> None:
@@ -39,7 +39,7 @@ class Admitter:
         self._books = SchedulerCache()
         self._pending = PendingQueues(self._policy)
         self._known = ReservationCache()
-        # Those who have their place in writing. Nobody is told to give up what it may never have heard of.
+        # Gangs whose assignment is written. Only those can be preempted.
         self._confirmed: set[str] = set()
         self._awaits_hearing = False
         self._now = 0.0
@@ -51,23 +51,23 @@ class Admitter:
             self._books.track_nodes()
 
     def put_node(self, node: Node) -> None:
-        """A node that is new or has changed; ``free`` is what the pods that are on it leave, gangs' own included."""
+        """Add or update a node; ``free`` is what all pods on it leave, those of gangs included."""
         self._books.put_node(node)
 
     def remove_node(self, name: str) -> None:
-        """A node is gone, or takes no more pods. One that is not known is no error."""
+        """Remove a node that is gone or unschedulable. An unknown one is no error."""
         self._books.remove_node(name)
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
-        """All queues there are. ValueError: two of one name."""
+        """Replace all queues. ValueError: two of one name."""
         self._books.put_queues(tuple(queues))
 
     def put_resource_quotas(self, quotas: ResourceQuotas) -> None:
-        """All ResourceQuotas there are, by namespace."""
+        """Replace all ResourceQuotas, by namespace."""
         self._books.put_resource_quotas(quotas)
 
     def put_gang(self, gang: Gang) -> None:
-        """A gang that is new, or has changed, or has done or not done what it was told."""
+        """Add or update a gang; also to report whether a verdict on it was carried out."""
         before = self._books.entries.get(gang.uid)
         promised = gang.place is None and (gang.promised or (before is not None and before.gang.promised))
         if promised != gang.promised:
@@ -92,19 +92,18 @@ class Admitter:
                 self._books.state += 1
 
     def remove_gang(self, uid: str) -> None:
-        """A gang is over or gone. One that is not known is no error."""
+        """Remove a gang that has ended or is gone. An unknown one is no error."""
         self._pending.remove(uid)
         self._books.remove(uid)
         self._confirmed.discard(uid)
         self._new.discard(uid)
 
     def decide(self, now: float, *, reasons: bool = True) -> dict[str, Verdict]:
-        """What is new at ``now`` (epoch seconds), by uid: who starts, grows or gives way, and (``reasons``), of the
-        gangs that came or changed since the last time, or of which it is new that they can (not) start however many
-        others end, who waits, and why. Undecidable: one gang could not be decided about; nothing that this admitter
-        says counts any more.
+        """New verdicts at ``now`` (epoch seconds), by uid: which gangs start, grow or are preempted; with ``reasons``
+        also why gangs wait that came or changed since the last call, or that became able or unable to start at all.
+        GangDecisionError: the decision about one gang failed, and this admitter must not be used any more.
 
-        Why the others wait changes all the time and for everybody: ask ``explain_wait`` when it is wanted.
+        Why the others wait changes all the time: ask ``explain`` when it is needed.
         """
         self._now = now
         self._books.ends.advance(now)
@@ -136,7 +135,7 @@ class Admitter:
         return round_.verdicts
 
     def _note_hindered(self) -> None:
-        """Clients give up waiting for a gang that waits in vain: that it does, or no longer does, is said at once."""
+        """Report at once when a gang becomes able or unable to start at all: clients stop waiting for the latter."""
         moved, self._limits = self._limits != self._books.limits, self._books.limits
         for line in self._pending.lines.values():
             for group in line.groups.values():
@@ -151,7 +150,7 @@ class Admitter:
         return now if self._seen != self._books.changes else self._due
 
     def explain(self, uid: str) -> Verdict:
-        """How a gang stands as of the last decision: why it waits, and its place in line; or what it has been given.
+        """The state of a gang as of the last decision: why it waits, and its position; or its assignment.
 
         KeyError: no such gang.
         """
@@ -161,14 +160,14 @@ class Admitter:
         try:
             return explain_wait(self._books, self._pending, self._policy, entry, self._now, self._known)
         except Exception as error:
-            # That it waits has been decided; a text that fails must neither undo that nor keep it from the others.
+            # The decision stands; a message that fails must not undo it, nor affect other gangs.
             return Wait(
                 reason=PendingReason.WAITING_IN_QUEUE,
                 message=f"waits; why cannot be said ({type(error).__name__}: {error})",
             )
 
     def queue_usages(self) -> dict[str, QueueUsage]:
-        """How each queue stands that has a document."""
+        """Usage of every queue that has a document."""
         books = self._books
         return {
             name: queue_usage(books.quotas, name, pending=books.pending[name], admitted=books.admitted[name])
@@ -178,7 +177,7 @@ class Admitter:
 
     @property
     def waiting(self) -> list[str]:
-        """The uids of all gangs without a place, in no order that means anything."""
+        """The uids of all pending gangs, in arbitrary order."""
         return [uid for uid, entry in self._books.entries.items() if not entry.runs]
 
 
@@ -196,13 +195,13 @@ def admit(snapshot: Snapshot) -> dict[str, Verdict]:
 
 
 def _queue_facts_key(gang: Gang) -> tuple[object, ...]:
-    """What its place in the line depends on, besides what it asks for."""
+    """What the position of a gang in its queue depends on, besides its request."""
     line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.promised, gang.estimate
     return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.place is None
 
 
 class CacheSync:
-    """What an admitter has been told so far. The first changes that it takes have to be all there is."""
+    """What an admitter has been fed so far. The first changes it takes have to be complete."""
 
     def __init__(self, admitter: Admitter) -> None:
         self._admitter = admitter
@@ -212,7 +211,7 @@ class CacheSync:
         self._bounds: ResourceQuotas = {}
 
     def take(self, seen: SnapshotChanges) -> None:
-        """Tell it what is new, what has changed and what is gone."""
+        """Feed it what is new, what has changed and what is gone."""
         if seen.queues != self._queues:
             self._queues = seen.queues
             self._admitter.put_queues(seen.queues)
@@ -236,11 +235,11 @@ class CacheSync:
                 self._admitter.put_gang(self._gangs[uid])
 
     def assume(self, uid: str, place: Assignment) -> None:
-        """This gang was given a place before, by another admitter, and it has not been written down yet."""
+        """Assume an assignment that another admitter decided and that is not written yet."""
         gang = self._gangs.get(uid)
         if gang is not None and gang.place is None:
             self._admitter.put_gang(replace(gang, place=place))
 
     def again(self, uid: str) -> None:
-        """What it has decided about this gang has not come to pass: tell it afresh how the gang stands."""
+        """Its verdict on this gang was not carried out: feed it the gang anew."""
         self._again[uid] = None

@@ -1,8 +1,8 @@
 """Reservations and backfilling (EASY): when and where a waiting gang will start, and what others must leave to it.
 
-As in EASY backfilling: running gangs are taken to end when their estimates say, one after the other, until the gang
-fits. Those behind it may have what they do not take away from it: they end before it can start, or go where it will not
-be. It is exact to the node: of its place only the part is held back that nobody who ends before will vacate.
+As in EASY backfilling: running gangs are assumed to end by their estimates, one after the other, until the gang fits.
+Gangs behind it may start if they do not delay it: they end before it starts, or run where it will not. It is exact to
+the node: of its place only the part is held back that no gang vacates that ends before.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reservation:
-    """``entry`` starts with ``counts`` pods at ``start`` (inf: nobody knows when) at ``places``, once ``after`` has
-    ended (None: once those that are leaving have left). ``hold``: what of the free room is kept for it;
+    """A reservation: ``entry`` starts with ``counts`` pods at ``start`` (inf: unknown) at ``places``, once ``after``
+    has ended (None: once terminating pods are gone). ``hold``: what of the free room is kept for it;
     ``reserved_quota``: and of the quota that is left.
     """
 
@@ -40,7 +40,7 @@ class Reservation:
 
     @property
     def need(self) -> Resources:
-        """What it asks for, of its quota."""
+        """What it needs of its quota."""
         return self.entry.ask.need(self.counts) if self.entry.ask else {}
 
     @property
@@ -50,7 +50,7 @@ class Reservation:
 
 
 def releases_underway(books: SchedulerCache) -> list[Release]:
-    """What those give back that have been told to, or whose pods are on their way out already."""
+    """What is being released: by gangs that are preempted or shrunk, and by terminating pods."""
     return [
         Release(entry, entry.going + entry.held.leaving, add_resources((entry.goes, entry.held.terminating_quota)))
         for _, entry in sorted(books.departing.items())
@@ -66,9 +66,9 @@ def make_reservation(
     *,
     ended: bool = True,
 ) -> Reservation | None:
-    """A reservation for a gang, beside the ``earlier`` ones; None: it would not fit if all gangs that run had ended.
+    """A reservation for a gang, beside the ``earlier`` ones; None: it would not fit even when all running gangs ended.
 
-    Not ``ended``: none of those has; only those leave that are leaving already.
+    Not ``ended``: only what is being released already counts, no expected end.
     """
     going = releases_underway(books)
     running = (books.running[uid] for uid in books.ends) if ended else ()
@@ -93,7 +93,7 @@ def make_reservation(
 
 @contextmanager
 def with_reserved_taken(books: SchedulerCache, reserved: Sequence[Reservation]) -> Iterator[None]:
-    """Room and quota as they are once those who have reserved have what they reserved."""
+    """Nodes and quota as they are once these reservations have started."""
     mark = books.grants.room.mark() if books.grants else 0
     for one in reserved:
         books.quotas.take(one.entry.queue, one.need)
@@ -111,7 +111,7 @@ def with_reserved_taken(books: SchedulerCache, reserved: Sequence[Reservation]) 
 
 @contextmanager
 def with_reserved_kept(books: SchedulerCache, reserved: Sequence[Reservation]) -> Iterator[None]:
-    """Room and quota less what is kept for those who have reserved."""
+    """Nodes and quota less what is held for these reservations."""
     mark = books.grants.room.mark() if books.grants else 0
     for one in reserved:
         books.quotas.take(one.entry.queue, one.reserved_quota)
@@ -130,7 +130,7 @@ def with_reserved_kept(books: SchedulerCache, reserved: Sequence[Reservation]) -
 def _hold_quota(
     entry: WorkloadInfo, counts: Counts, steps: Sequence[Release], earlier: Sequence[Reservation]
 ) -> Resources:
-    """What it needs of its quota beyond what becomes free in its queue."""
+    """What a reservation needs of its quota beyond what becomes free in its queue."""
     free = add_resources(step.quota for step in steps if step.entry.queue == entry.queue)
     for one in earlier:
         if one.entry.queue == entry.queue:
@@ -144,7 +144,7 @@ Amounts = dict[str, dict[int, int]]
 
 
 def _vacated(steps: Sequence[Release], places: NodeAssignments, earlier: Sequence[Reservation]) -> Amounts:
-    """What becomes free on the nodes of a place, less that on which earlier reservations count already."""
+    """What becomes free on the nodes of a place, less what earlier reservations count on."""
     free: Amounts = {node: {} for placed in places for node in placed}
     for step in steps:
         for pods in step.pods:
@@ -164,7 +164,7 @@ def _add(free: Amounts, pods: PodsOnNode, sign: int) -> None:
 
 
 def _hold(entry: WorkloadInfo, places: NodeAssignments, free: Amounts) -> list[PodsOnNode]:
-    """The pods for which what becomes free does not suffice."""
+    """The pods of a place for which what becomes free does not suffice."""
     hold = []
     for shape, node, count in placed_pods(entry, places):
         there = free[node]
@@ -188,9 +188,9 @@ def placed_pods(entry: WorkloadInfo, places: NodeAssignments) -> list[PodsOnNode
 
 
 class ReservationCache:
-    """What was found out about reservations while nobody gets or gives up anything, and no estimate is overrun.
+    """Cache of reservations, valid while no gang gets or gives up anything and no estimate is overrun.
 
-    ``made``: by the gang, its pods and those who reserved before it; ``kept_out``: who finds nothing beside whom.
+    ``made``: by the gang, its pods and the reservations before it; ``kept_out``: which gang finds nothing beside which.
     """
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class ReservationCache:
         self._state: object = None
 
     def at(self, books: SchedulerCache) -> ReservationCache:
-        """What of it is true now."""
+        """The part that is valid now."""
         state = books.state, books.ends.version
         if state != self._state:
             self.made, self.kept_out, self._state = {}, set(), state
@@ -215,7 +215,7 @@ class ReservationCache:
         *,
         ended: bool,
     ) -> Reservation | None:
-        """As ``make_reservation``, but what is known already is not found out again."""
+        """``make_reservation``, cached."""
         known = self.at(books)
         key = entry, entry.ask, entry.queue, counts, ended, *before
         if key not in known.made:
@@ -224,7 +224,7 @@ class ReservationCache:
 
 
 class Reservations:
-    """Who comes later in the round gets what those who have reserved do not need."""
+    """The reservations of a cycle: later gangs get what they do not need."""
 
     def __init__(self, books: SchedulerCache, now: float, known: ReservationCache) -> None:
         self.made: list[Reservation] = []
@@ -238,16 +238,16 @@ class Reservations:
         return bool(self.made)
 
     def want(self, entry: WorkloadInfo, counts: Counts) -> None:
-        """Reserve room for a gang, beside those that came before it, should that ever matter."""
+        """Reserve room for a gang, beside the reservations before it; made when it is first needed."""
         self._wanted.append((entry, counts))
 
     def when_left(self, entry: WorkloadInfo, counts: Counts) -> bool:
-        """Whether a gang can start once those that are leaving have left; if so, the room is reserved for it."""
+        """Whether a gang can start once terminating pods are gone; if so, the room is reserved for it."""
         self._make()
         return self._reserve(entry, counts, ended=False)
 
     def find(self, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
-        """Where a gang can have so many pods, delaying nobody who has reserved; None: nowhere. Nothing is taken."""
+        """Where a gang can have so many pods without delaying a reservation; None: nowhere. Nothing is taken."""
         ask, books = entry.ask, self._books
         if ask is None or not books.quotas.fits(entry.queue, ask.need(counts)):
             return None
@@ -272,7 +272,7 @@ class Reservations:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Room and quota as they are once all who have reserved have what they reserved."""
+        """Nodes and quota as they are once all reservations have started."""
         self._make()
         with with_reserved_taken(self._books, self.made):
             yield
@@ -289,6 +289,6 @@ class Reservations:
         return reservation is not None
 
     def _ends_before(self, entry: WorkloadInfo) -> bool:
-        """Whether a gang that starts now has ended before anybody who has reserved can start."""
+        """Whether a gang that starts now ends before the first reservation can start."""
         estimate = entry.gang.estimate
         return estimate is not None and all(self._now + estimate <= one.start for one in self.made)

@@ -23,7 +23,7 @@ _Key = tuple[float, int, float, str]
 
 
 def expected_end(gang: Gang, now: float) -> float:
-    """When a gang is expected to end; inf: nobody knows.
+    """When a gang is expected to end; inf: unknown.
 
     One that is over its time is taken to need as long again as it has needed: the estimate doubles.
     """
@@ -36,7 +36,7 @@ def expected_end(gang: Gang, now: float) -> float:
 
 
 class ExpectedCompletions:
-    """Gangs with a place, those first that end first; those of whom nobody knows last, of these the small ones first.
+    """Admitted gangs by expected end; those without an estimate last, of these the small ones first.
 
     (To wait for a small gang is to reserve a node of which little is missing.) ``version`` grows when time alone has
     changed it.
@@ -49,7 +49,7 @@ class ExpectedCompletions:
         self.version = 0
 
     def put(self, gang: Gang, pods: int) -> None:
-        """A gang that has a place, and so many pods."""
+        """Add or update an admitted gang, with its number of pods."""
         self.remove(gang.uid)
         time = expected_end(gang, self._now)
         key = (time, pods if time == inf else 0, gang.place.at if gang.place else 0.0, gang.uid)
@@ -57,13 +57,13 @@ class ExpectedCompletions:
         insort(self._order, key)
 
     def remove(self, uid: str) -> None:
-        """A gang that has none any more; one that is not known is no error."""
+        """Remove a gang; an unknown one is no error."""
         known = self._gangs.pop(uid, None)
         if known is not None:
             del self._order[bisect_left(self._order, known[1])]
 
     def advance(self, now: float) -> None:
-        """It is ``now``: those who should have ended are expected later."""
+        """Move the clock to ``now``: gangs that should have ended are expected later."""
         self._now = now
         while self._order and self._order[0][0] <= now:
             gang, (_, pods, _, uid) = self._gangs[self._order[0][3]][0], self._order[0]
@@ -81,16 +81,15 @@ class ExpectedCompletions:
 
     @property
     def first(self) -> float:
-        """When the first of them is expected to end; inf: nobody knows of any."""
+        """When the first of them is expected to end; inf: unknown for all."""
         return self._order[0][0] if self._order else inf
 
 
 @dataclass(slots=True, eq=False)
 class WorkloadInfo:
-    """A gang in the books. ``ask`` None: it cannot be read, ``problem`` says why.
+    """A gang in the cache. ``ask`` None: it cannot be read, ``problem`` says why.
 
-    ``going``: the pods it will have given up once it has done what it was told, and ``goes``: what they ask for.
-    ``seats``: what ``seating`` has found out about the gang as it is.
+    ``going``: the pods it gives up by the verdict on it, and ``goes``: their requests. ``seats``: cache of ``seating``.
     """
 
     gang: Gang
@@ -112,12 +111,12 @@ class WorkloadInfo:
 
     @property
     def runs(self) -> bool:
-        """Whether it has a place."""
+        """Whether it is admitted."""
         return self.gang.place is not None
 
     @property
     def told(self) -> bool:
-        """Whether it has been told to give something up and has not confirmed it."""
+        """Whether it is being preempted or shrunk and has not confirmed it."""
         return bool(self.going or self.goes)
 
     @property
@@ -127,17 +126,17 @@ class WorkloadInfo:
 
     @property
     def moved(self) -> float:
-        """When it got or gave up room last: epoch seconds; -inf: it has none."""
+        """When it got or gave up room last: epoch seconds; -inf: it has no room."""
         at = self.gang.place
         return -inf if at is None else at.at if at.resized is None else at.resized
 
     def become(self, gang: Gang, ask: GangRequest | None, problem: str) -> None:
-        """The gang has changed."""
+        """Update the gang."""
         self.gang, self.ask, self.problem = gang, ask, problem
         self.seats = {}
 
     def seating(self, type_: str) -> list[str]:
-        """The nodes of the pods it has been given, as ``usage.nodes_by_index`` has it. Not to be changed."""
+        """The nodes of its granted pods, as ``usage.nodes_by_index`` has them. Not to be changed."""
         found = self.seats.get(type_)
         if found is None:
             found = self.seats[type_] = usage.nodes_by_index(self.gang, type_)
@@ -145,17 +144,17 @@ class WorkloadInfo:
 
 
 Turn = tuple[int, float, float, str]
-"""The order in which gangs give way: the lowest priority first, then the youngest or the largest; and the uid."""
+"""The order of preemption: the lowest priority first, then the youngest or the largest; then by uid."""
 
 
 class SchedulerCache:
-    """All gangs, with the room (None: nodes may not be seen) and the quotas of which they hold a part.
+    """All gangs, with the nodes (None: they cannot be listed) and the quotas that they use.
 
-    ``running``: those with a place; ``departing``: those with pods on their way out; ``elastic``: those with a place
-    that could be smaller or larger; ``changes`` grows with every change, ``state`` with those of what anybody holds or
-    may hold. ``youngest`` and ``largest``: per queue those with a place, the one first that is to give way first;
-    ``ends``: the one first that ends first; ``moves``: when each of them got or gave up room last, in order.
-    ``pending`` and ``admitted``: how many gangs of each queue have no place, and have one.
+    ``running``: admitted gangs; ``departing``: those with terminating pods; ``elastic``: admitted ones that could be
+    smaller or larger; ``changes`` grows with every change, ``state`` with those of what gangs hold or may hold.
+    ``youngest`` and ``largest``: per queue the admitted gangs, in the order of preemption; ``ends``: by expected end;
+    ``moves``: when each of them got or gave up room last, in order. ``pending`` and ``admitted``: how many gangs of
+    each queue are.
     """
 
     def __init__(self) -> None:
@@ -180,11 +179,11 @@ class SchedulerCache:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """Another value whenever what a gang could have with all others gone may be something else."""
+        """A value that changes whenever a gang could have more or less with all others gone."""
         return self._rules, self.grants.layout if self.grants is not None else -1
 
     def put_node(self, node: Node) -> None:
-        """A node that is new or has changed."""
+        """Add or update a node."""
         grants = self.track_nodes()
         layout = grants.layout
         grants.put_node(node)
@@ -193,21 +192,21 @@ class SchedulerCache:
         self._changed()
 
     def remove_node(self, name: str) -> None:
-        """A node is gone or takes no more pods. One that is not known is no error."""
+        """Remove a node that is gone or unschedulable. An unknown one is no error."""
         if self.grants is not None:
             self.grants.remove_node(name)
             self.quotas.put_capacity(self.grants.capacity)
             self._changed()
 
     def track_nodes(self) -> AssumedPods:
-        """Nodes may be seen, even if there is none."""
+        """Track nodes from now on, even if there are none yet."""
         if self.grants is None:
             self.grants = AssumedPods()
             self._read_again()
         return self.grants
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
-        """All queues there are. ValueError: two of one name."""
+        """Replace all queues. ValueError: two of one name."""
         listed = {queue.name: queue for queue in queues}
         self.quotas = Quotas(queues, self.grants.capacity if self.grants else {})
         self.queues = {DEFAULT_QUEUE: Queue(name=DEFAULT_QUEUE)} | listed
@@ -218,13 +217,13 @@ class SchedulerCache:
         self._changed()
 
     def put_resource_quotas(self, quotas: ByNamespace) -> None:
-        """All ResourceQuotas there are."""
+        """Replace all ResourceQuotas."""
         self.bounds.put(quotas)
         self._rules += 1
         self._changed()
 
     def put(self, gang: Gang) -> WorkloadInfo:
-        """A gang that is new or has changed. What it was told and has not done is forgotten."""
+        """Add or update a gang. A preemption that it has not confirmed is dropped."""
         entry = self.entries.get(gang.uid)
         if entry is not None and entry.gang == gang and not entry.told:
             return entry
@@ -256,7 +255,7 @@ class SchedulerCache:
             del counts[entry.queue]
 
     def remove(self, uid: str) -> None:
-        """A gang is gone, with all it held. One that is not known is no error."""
+        """Remove a gang with all it held. An unknown one is no error."""
         entry = self.entries.pop(uid, None)
         if entry is not None:
             self._tally(entry, -1)
@@ -267,13 +266,13 @@ class SchedulerCache:
             self._asks.forget([entry.ask for entry in self.entries.values() if entry.ask])
 
     def tell(self, entry: WorkloadInfo, going: list[PodsOnNode], goes: Resources) -> None:
-        """It has been told to give up these pods; their room is free when it has."""
+        """Have a gang give up these pods; their room is free once it has confirmed it."""
         self.state += 1
         entry.going, entry.goes = going, goes
         self.departing[entry.uid] = entry
 
     def _read_again(self) -> None:
-        """Asks are of the room they are made for."""
+        """Read all gangs again: requests depend on the nodes they are made for."""
         self._asks = GangRequests()
         for entry in self.entries.values():
             ask, problem, held = self._counted(entry.gang)
@@ -288,9 +287,9 @@ class SchedulerCache:
         self.state += 1
 
     def _counted(self, gang: Gang, known: WorkloadInfo | None = None) -> tuple[GangRequest | None, str, Usage]:
-        """What it asks for, or why that cannot be told, and what it holds. ``known``: it asks for what this one did.
+        """Its request, or the problem with it, and its usage. ``known``: it has the same request as this one.
 
-        Nothing is written into the books before this is known, so that a gang that cannot be counted leaves no trace.
+        Nothing is written into the cache before this is known, so that a gang that cannot be counted leaves no trace.
         """
         try:
             ask, problem = (known.ask, known.problem) if known is not None else self._ask(gang)
@@ -349,13 +348,13 @@ class SchedulerCache:
             entry.going, entry.goes = [], {}
 
     def _turns(self, entry: WorkloadInfo) -> tuple[tuple[dict[str, list[Turn]], Turn], ...]:
-        """A gang's places in the orders in which gangs give way."""
+        """Update a gang in the orders of preemption."""
         at = entry.gang.place.at if entry.gang.place else 0.0
         priority, size = entry.gang.priority, -entry.held.pods
         return (self.youngest, (priority, -at, size, entry.uid)), (self.largest, (priority, size, -at, entry.uid))
 
 
 def _ordering_key(gang: Gang) -> tuple[object, ...]:
-    """What the books are ordered by, besides what the gang holds."""
+    """What the cache is ordered by, besides what the gang holds."""
     at = gang.place
     return gang.queue, gang.priority, gang.estimate, at and (at.at, at.sizes, at.resized)

@@ -17,13 +17,13 @@ from typing import Final
 from tf_dist.core.gang.types import Queue, Quota, Resources
 
 DEFAULT_QUEUE: Final = "default"
-"""The queue of jobs that name none. It exists, without quotas, also where nobody defined it."""
+"""The queue of jobs that name none. It exists, without quotas, even if it is not defined."""
 
 _PER_UNIT: Final = Decimal(10**9)
 
 
 def resources_in_billionths(resources: Resources) -> dict[str, int]:
-    """Amounts as whole billionths, rounded up; what is zero is left out."""
+    """Amounts as whole billionths, rounded up, without zeros."""
     return {resource: to_billionths(value) for resource, value in resources.items() if value}
 
 
@@ -41,10 +41,10 @@ def from_billionths(billionths: int) -> Decimal:
 
 @dataclass(slots=True, eq=False)
 class ResourceAccount:
-    """One resource of one queue. ``line``: the accounts from the root of its tree down to itself.
+    """Account of one resource of one queue. ``line``: the accounts from the root of its tree down to itself.
 
     ``ceiling``: the most that may be used here at all, by its borrowing limit (None: no limit). ``possible``: the most
-    that gangs of this queue could have if nobody else had anything. ``used`` is what counts against the quota;
+    that gangs of this queue could have if no other queue had anything. ``used`` is what counts against the quota;
     ``held`` all that gangs of this queue and of those below it have of a limited resource.
     """
 
@@ -63,7 +63,7 @@ class ResourceAccount:
         return self.line[-2] if len(self.line) > 1 else None
 
     def left(self) -> tuple[int, ResourceAccount]:
-        """How much more may be used here, and the account that allows no more than that."""
+        """How much more may be used here, and the account that sets this limit."""
         root = self.line[0]
         left, narrowest = root.quota - root.used, root
         for account in self.line[1:]:
@@ -76,7 +76,7 @@ class ResourceAccount:
         return left, narrowest
 
     def add(self, more: int) -> None:
-        """Hold more, or (below zero) less, here and in every account above; what is used goes up as far as it must."""
+        """Hold more, or (below zero) less, here and in every account above; usage propagates as far up as it must."""
         extra = more
         for account in reversed(self.line):
             account.held += more
@@ -84,11 +84,11 @@ class ResourceAccount:
                 before = account.used - account.guaranteed
                 account.used += extra
                 after = before + extra
-                # What is beyond the guarantee now, less what was: the parent's part of it.
+                # The parent's part: usage beyond the guarantee now, less what it was before.
                 extra = (after if after > 0 else 0) - (before if before > 0 else 0)
 
     def beyond(self, extra: int) -> int:
-        """What of its use, with ``extra`` added, its guarantee does not cover."""
+        """Usage beyond the guarantee, with ``extra`` added."""
         return max(0, self.used + extra - self.guaranteed)
 
 
@@ -99,10 +99,9 @@ class CohortNode:
     ``limits``: the accounts of the resources that bind the queue's own gangs: those with a quota here or above.
     ``accounts``: besides those, the resources that only queues below have quotas of and share among themselves.
     ``unlimited``: what it and the queues below hold of what no quota binds them in. ``own``: its nominal quotas;
-    ``nominal``: the sum of them and of all below. ``defined``: somebody wrote it; else it is only named as a parent, or
-    is one that was deleted while its gangs run on. ``freed``: how often something was given back (known at the root).
-    ``share``: what it borrows and what it holds, in proportion and by weight; None: it has changed since that was
-    worked out.
+    ``nominal``: the sum of them and of all below. ``defined``: it has a document; else it is only named as a parent, or
+    was deleted while its gangs run on. ``freed``: how often something was given back (known at the root).
+    ``share``: what it borrows and what it holds, in proportion and by weight; None: to be computed again.
     """
 
     name: str
@@ -124,7 +123,7 @@ class CohortNode:
         return self.path[0]
 
     def holding(self) -> dict[str, int]:
-        """All that its gangs and those of the queues below it have."""
+        """All that its gangs and those of the queues below it hold."""
         total = dict(self.unlimited)
         for resource, account in self.accounts.items():
             if account.held:
@@ -133,9 +132,9 @@ class CohortNode:
 
 
 def build_cohorts(queues: Iterable[Queue]) -> tuple[dict[str, CohortNode], dict[str, str]]:
-    """The branches by name, and what is wrong with which queue.
+    """The nodes of the tree by name, and the problems of queues.
 
-    What is wrong stops nothing: a parent that nobody defined counts as one without quotas, so that its queues still
+    A problem stops nothing: a parent that is not defined counts as one without quotas, so that its queues still
     share; queues that are each other's parents stand alone. ValueError: two queues of the same name.
     """
     known: dict[str, Queue] = {}
@@ -197,7 +196,7 @@ def _cohort_nodes(known: Mapping[str, Queue], parents: Mapping[str, str]) -> dic
 
 
 def _add_up(branch: CohortNode, quotas: Mapping[str, Quota]) -> None:
-    """Quotas, from the queues below upwards."""
+    """Sum up quotas from the leaves to the root."""
     branch.own = {resource: to_billionths(quota.nominal) for resource, quota in quotas.items()}
     totals = dict(branch.own)
     lent = dict(branch.own)
@@ -211,7 +210,7 @@ def _add_up(branch: CohortNode, quotas: Mapping[str, Quota]) -> None:
         account = branch.accounts[resource] = ResourceAccount(branch.name, value)
         quota = quotas.get(resource)
         if quota is None or len(branch.path) == 1:
-            continue  # at the root there is nobody to borrow from or to lend to
+            continue  # the root has no queue to borrow from or to lend to
         if quota.lending_limit is not None:
             account.guaranteed = max(0, value - to_billionths(quota.lending_limit))
         if quota.borrowing_limit is not None:
@@ -219,7 +218,7 @@ def _add_up(branch: CohortNode, quotas: Mapping[str, Quota]) -> None:
 
 
 def _draw_limits(branch: CohortNode, quotas: Mapping[str, Quota]) -> None:
-    """Which accounts bind the queue's gangs, and how far at most; from the root downwards."""
+    """Set the accounts that limit a queue's gangs, and their ceilings; from the root to the leaves."""
     parent = branch.path[-2] if len(branch.path) > 1 else None
     for resource in parent.limits if parent else ():
         branch.accounts.setdefault(resource, ResourceAccount(branch.name, 0))

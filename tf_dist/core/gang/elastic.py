@@ -1,8 +1,8 @@
 """Growing elastic gangs into capacity that no waiting gang needs.
 
-A worker more saves the more time the longer a gang still has to run and the fewer workers it has. Beyond what it wanted
-a gang grows only onto nodes it is on already: a worker elsewhere is slowed down by the network, and slows down others.
-Nobody's growth is rushed: not while anybody waits, nor soon after, nor twice at short intervals.
+One more worker saves the more time the longer a gang still has to run and the fewer workers it has. Beyond what it
+wanted a gang grows only onto nodes it is on already: a worker elsewhere is slowed down by the network, and slows down
+others. Gangs do not grow while others wait, nor soon after, nor twice at short intervals.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tf_dist.core.gang.placement.pod_sets import PodSetRequest
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang
 
-# A worker more slows every worker down by this part: the more workers, the less another one brings.
+# One more worker slows every worker down by this fraction: the more workers, the less another one brings.
 _SYNC_OVERHEAD = 0.03
-# To start again for it, a gang must save so many times what that costs.
+# Growing must save so many times what a restart costs, if it needs one.
 _WORTH = 3.0
-# Who gives no estimate is taken to run for as long again as it has, and no less than this (seconds): else nobody would
-# grow who has just started, and they have most to gain by it.
+# A gang without an estimate is assumed to run for as long again as it has, and at least for this (seconds): else gangs
+# that have just started would not grow, and they have most to gain by it.
 _AT_LEAST = 300.0
 
 
 @dataclass(slots=True, eq=False)
 class _Growth:
-    """One member of a gang on its way to more pods. ``extra``: on which nodes the new ones are ("": anywhere)."""
+    """Growth of one member of a gang. ``extra``: on which nodes the new ones are ("": anywhere)."""
 
     entry: WorkloadInfo
     want: PodSetRequest
@@ -50,7 +50,7 @@ class _Growth:
 
     @property
     def turn(self) -> tuple[bool, float, str, str]:
-        """The smallest grows first: those below what they wanted, then those who gain most."""
+        """Sort key: members below what they wanted first, then those that gain most."""
         return self.now >= self.want.count, -self.saves(self.now + 1), self.entry.uid, self.want.type
 
 
@@ -59,18 +59,18 @@ def _speed(pods: int) -> float:
 
 
 def growth_allowed_at(books: SchedulerCache, policy: AdmissionPolicy) -> float:
-    """From when on gangs may grow if nobody waits (epoch seconds): some time after the last one got or gave up room."""
+    """When gangs may grow if none waits (epoch seconds): some time after the last one got or gave up room."""
     return (books.moves[-1][0] if books.moves else -inf) + policy.grow_after
 
 
 def resize_cooldown_until(entry: WorkloadInfo, policy: AdmissionPolicy) -> float:
-    """From when on a gang may be resized again."""
+    """When a gang may be resized again."""
     at = entry.gang.place
     return -inf if at is None or at.resized is None else at.resized + policy.steady
 
 
 def grow_gangs(books: SchedulerCache, now: float, policy: AdmissionPolicy) -> list[Gang]:
-    """The gangs that grow now, as they will be; nothing is taken yet."""
+    """The gangs that grow now, with their new size; nothing is taken yet."""
     heap = [(one.turn, one) for entry in books.elastic.values() for one in _growths(entry, now, policy)]
     heapify(heap)
     done: list[_Growth] = []
@@ -115,7 +115,7 @@ def _wants(entry: WorkloadInfo) -> tuple[PodSetRequest, ...]:
 
 
 def _another(books: SchedulerCache, one: _Growth) -> str | None:
-    """Take room for one pod more; its node, None if there is none."""
+    """Take room for one more pod; its node, None if there is no room."""
     if not books.quotas.fits(one.entry.queue, one.want.member.requests):
         return None
     if books.bounds.beyond(one.entry.gang, _one_more(one), more=True) is not None:
@@ -135,12 +135,12 @@ def _another(books: SchedulerCache, one: _Growth) -> str | None:
 
 
 def _one_more(one: _Growth) -> tuple[int, ...]:
-    """A pod of this member, and none of the others."""
+    """Counts with one pod of this member, and none of the others."""
     return tuple(int(want is one.want) for want in _wants(one.entry))
 
 
 def _worth(one: _Growth, policy: AdmissionPolicy) -> bool:
-    """Whether what it saves is worth starting again, if it must."""
+    """Whether growing saves enough to be worth a restart, if it needs one."""
     saved = one.remaining * (1 - _speed(one.size) / _speed(one.now))
     return one.entry.gang.live or saved > _WORTH * policy.restart_cost
 

@@ -44,7 +44,7 @@ def _text(requests: Resources) -> str:
     return ", ".join(f"{resource} {format_quantity(value, resource)}" for resource, value in sorted(shown.items()))
 
 
-# -- no room --
+# -- shortages --
 
 
 def never_fits_text(room: NodeSnapshot, ask: GangRequest, lacking: int) -> str:
@@ -74,7 +74,7 @@ def shortage_text(room: NodeSnapshot, ask: GangRequest, counts: Counts, short: i
 
 
 def refused_nodes_text(ask: GangRequest) -> list[str]:
-    """The nodes that are left out because the cluster's scheduler refused them."""
+    """The nodes that are excluded because the cluster's scheduler refused them."""
     return sorted({node for want in ask.wants for node in want.member.constraints.get(REFUSED_NODES, ())})
 
 
@@ -99,7 +99,7 @@ def _open(room: NodeSnapshot, want: PodSetRequest) -> NDArray[np.bool_]:
 
 
 def _there(room: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
-    """What the nodes that its pods may go to have of what they ask for, and how many nodes that are."""
+    """What the eligible nodes have of the requested resources, and how many nodes these are."""
     open_ = _open(room, want)
     amounts_of = room.table.whole if whole else room.table.free
     shown = [r for r in sorted(want.member.requests) if r != "pods"] or ["pods"]
@@ -113,11 +113,11 @@ def _there(room: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
     return found
 
 
-# -- in line --
+# -- queue positions --
 
 
 def queue_position_text(number: int, ahead: Sequence[JobKey], queue: str) -> str:
-    """Where a gang stands in its line, ``number`` others being before it."""
+    """The position of a gang in its queue, with ``number`` others ahead."""
     whose = f" in queue {queue}" if queue else ""
     return f"; position {number + 1}{whose}" + (f", behind {join_names(ahead, number)}" if number else "")
 
@@ -132,16 +132,16 @@ def reserved_start_text(after: JobKey | None, start: float, now: float, leaving:
     return f"; starts when {after} ends{when} or is stopped"
 
 
-# -- who gives way, who grows --
+# -- preemption and resizing --
 
 
 def shrink_text(before: Sizes, sizes: Sizes, other: JobKey) -> str:
-    """A gang becomes smaller for another one."""
+    """The message of a gang that shrinks for another one."""
     return f"goes from {_change(before, sizes)}: {other} waits for the room"
 
 
 def grow_text(before: Sizes, sizes: Sizes) -> str:
-    """A gang becomes larger."""
+    """The message of a gang that grows."""
     return f"goes from {_change(before, sizes)}: nobody waits for the room"
 
 
@@ -150,7 +150,7 @@ def _change(before: Sizes, sizes: Mapping[str, int]) -> str:
 
 
 def preempted_text(victim: Gang, gang: Gang) -> str:
-    """A gang gives up its place to another one."""
+    """The message of a gang that is preempted for another one."""
     if gang.priority > victim.priority and (gang.queue or "") == (victim.queue or ""):
         return f"gives up its place to {gang.key}, whose priority is higher ({gang.priority} > {victim.priority})"
     return f"gives up its place to {gang.key}: its queue takes back what is its own"
@@ -198,7 +198,7 @@ def explain_wait(
 
 
 def unsatisfiable(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest) -> Wait | None:
-    """Why a gang cannot start however many others end, not even at its least; None: it can.
+    """Why a gang cannot start however many others end, not even at its minimum; None: it can.
 
     It depends on nothing but the gang, the nodes, the queues and the ResourceQuotas themselves
     (``SchedulerCache.limits``).
@@ -241,12 +241,12 @@ def _blocked(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest, count
 
 
 def _counts(books: SchedulerCache, group: EquivalentGangs) -> bool:
-    """Whether gangs of a group are in the way of others: not those that can never start."""
+    """Whether gangs of a group count as ahead of others: not those that can never start."""
     return books.grants is None or books.grants.never(group.ask) is None
 
 
 def _starts(books: SchedulerCache, entry: WorkloadInfo, counts: Counts, now: float, known: ReservationCache) -> str:
-    # Who need only wait for those that are leaving has been told to in the same round: then that is known.
+    # A gang that only waits for terminating pods has its reservation from the same cycle.
     reservation = known.reserve(books, entry, counts, now, ended=False) if books.departing else None
     reservation = reservation or known.reserve(books, entry, counts, now, ended=True)
     if reservation is None:

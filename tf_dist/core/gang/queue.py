@@ -1,12 +1,11 @@
 """Queues of pending gangs, and their order.
 
-In a line those come first to whom others have been told to give way, then the higher priority; of equals who is
-starving, then who came first: but a gang that says how long it will run lets those go first that come a little later,
-the longer it will run the more (``AdmissionPolicy.stretch``). Its turn is a fixed moment, so two gangs never change
-places, but by starving.
+Gangs for which others are preempted come first, then those of higher priority; of equal ones those that starve, then
+the older ones: but a gang with an estimate of its run time lets gangs go first that come a little later, the longer it
+will run the more (``AdmissionPolicy.stretch``). Its rank is a fixed moment, so two gangs only swap when one starves.
 
-Gangs of one line that ask for the same, with the same priority and about the same estimate, form a group: if its first
-gang cannot start, none can. So a round looks at groups, however long the line is.
+Gangs of one queue with equal requests and priority and about the same estimate form a group: if its first gang cannot
+start, none can. So a cycle looks at groups, however long the queue is.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tf_dist.core.gang.types import AdmissionPolicy, Gang
 
 
 class Rank(NamedTuple):
-    """A gang's place in its line; the smallest is first."""
+    """A gang's rank in its queue; the smallest is first."""
 
     promised: int
     urgency: int
@@ -38,11 +37,10 @@ class Rank(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class EquivalentGangs:
-    """Gangs of a line that can only start one after the other, in order. ``ranks`` is never empty.
+    """Gangs of a queue that can only start one after the other, in order. ``ranks`` is never empty.
 
-    ``no_preemption_at``: the state of everything in which nobody could be made to give way to its first gang.
-    ``hindered``: the reason why none of them could start however many others end, as it was said last ("": they
-    could; None: not looked at yet).
+    ``no_preemption_at``: the state in which nothing could be preempted for its first gang. ``hindered``: the last
+    reason why none of them could start however many others end ("": they could; None: not looked at yet).
     """
 
     ask: GangRequest
@@ -56,7 +54,7 @@ EquivalenceKey = tuple[object, ...]
 
 @dataclass(slots=True, eq=False)
 class PendingQueue:
-    """The gangs that wait in one queue, in order."""
+    """The pending gangs of one queue, in order."""
 
     order: list[Rank] = field(default_factory=list)
     groups: dict[EquivalenceKey, EquivalentGangs] = field(default_factory=dict)
@@ -70,8 +68,8 @@ class _Waiting:
 
 
 class PendingQueues:
-    """All lines. Gangs whose time has not come (``not_before``) are in none; nor are those that cannot be read,
-    or whose queue is not open to them."""
+    """The pending gangs of all queues, except gangs in backoff (``not_before``), gangs that cannot be read, and gangs
+    whose namespace their queue does not take."""
 
     def __init__(self, policy: AdmissionPolicy) -> None:
         self.policy = policy
@@ -83,7 +81,7 @@ class PendingQueues:
         self._starving: list[tuple[float, str]] = []
 
     def put(self, entry: WorkloadInfo) -> None:
-        """A gang that waits."""
+        """Add a pending gang."""
         self.remove(entry.uid)
         if entry.gang.not_before > self._now:
             self._asleep[entry.uid] = entry
@@ -92,7 +90,7 @@ class PendingQueues:
             self._line_up(entry, starving=False)
 
     def remove(self, uid: str) -> None:
-        """A gang that waits no more; one that is not known is no error."""
+        """Remove a gang; an unknown one is no error."""
         self._asleep.pop(uid, None)
         waiting = self._waiting.pop(uid, None)
         if waiting is None:
@@ -107,7 +105,7 @@ class PendingQueues:
             del self.lines[waiting.queue]
 
     def wake(self, now: float, entries: dict[str, WorkloadInfo]) -> bool:
-        """Those whose time has come line up; those that have become starving go ahead. Whether there were any."""
+        """Enqueue gangs whose backoff has ended, and move starving ones ahead. Whether there were any."""
         self._now = now
         moved = False
         while self._alarms and self._alarms[0][0] <= now:
@@ -127,17 +125,17 @@ class PendingQueues:
         return moved
 
     def alarm(self) -> float:
-        """When ``wake`` will have something to do: epoch seconds, inf for never."""
+        """When ``wake`` has something to do next: epoch seconds, inf for never."""
         asleep = self._alarms[0][0] if self._alarms else inf
         starving = self._starving[0][0] if self._starving else inf
         return min(asleep, starving)
 
     def asleep(self, uid: str) -> bool:
-        """Whether the gang's time has not come."""
+        """Whether the gang is in backoff."""
         return uid in self._asleep
 
     def ahead(self, uid: str, counts: Callable[[EquivalentGangs], bool]) -> tuple[int, Iterator[Rank]]:
-        """How many are before a gang in its line, and who, the first one first; of the groups that count."""
+        """How many gangs are ahead of one, and which, the first one first; of the groups that count."""
         waiting = self._waiting[uid]
         line = self.lines[waiting.queue]
         out = [group for group in line.groups.values() if not counts(group)]
@@ -148,7 +146,7 @@ class PendingQueues:
         return before, (rank for rank in ranks if not absent or id(self.group(rank.uid)) not in absent)
 
     def group(self, uid: str) -> EquivalentGangs:
-        """The group of a gang that is in a line."""
+        """The group of a gang that is queued."""
         waiting = self._waiting[uid]
         return self.lines[waiting.queue].groups[waiting.kind]
 
@@ -184,13 +182,13 @@ class PendingQueues:
 
 
 def shortest_job_delay(gang: Gang, policy: AdmissionPolicy) -> float:
-    """So many seconds later others may come and still go before the gang."""
+    """Seconds by which others may come later than the gang and still go first."""
     magnitude = _magnitude(gang.estimate if gang.estimate is not None else policy.assumed)
     return min(policy.starving, policy.stretch * 2.0 ** (magnitude or 0))
 
 
 def _magnitude(estimate: float | None) -> int | None:
-    """The power of two that is not less than an estimate: nobody knows it better."""
+    """The smallest power of two that is not less than an estimate: estimates are no more exact."""
     if estimate is None:
         return None
     mantissa, exponent = frexp(max(1.0, min(estimate, 1e12)))

@@ -2,7 +2,7 @@
 
 Each queue has a nominal quota of its own; what it does not use, the other queues of its tree may borrow, within the
 borrowing limit of the one and the lending limit of the other. Limits hold level by level: what a department borrows
-is limited by the department, whoever of its teams asks.
+is limited by the department, whichever of its teams asks.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class QuotaShortage:
 
     @property
     def missing(self) -> Decimal:
-        """How much more the queue would have to have left."""
+        """How much is missing in the queue."""
         return self.needed - self.free
 
     @property
     def never(self) -> bool:
-        """Whether it does not fit even when the queue has everything it can borrow. (A queue may yet be made.)"""
+        """Whether it does not fit even with everything the queue can borrow. (A missing queue may yet be created.)"""
         return bool(self.resource) and self.needed > self.limit
 
     @property
@@ -84,7 +84,7 @@ _NOTHING_MORE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Quotas:
-    """What all queues hold and may have. A step costs O(depth of the tree × resources), however many queues there are.
+    """Quotas and usage of all queues. A step costs O(depth of the tree × resources), however many queues there are.
 
     What is held depends only on what was taken and given, not on the order. A queue "" is the queue ``default``.
     ``problems``: by name, what is wrong with a queue; none of it stops the others. ValueError: two of one name.
@@ -99,7 +99,7 @@ class Quotas:
         self.put_capacity(capacity)
 
     def put_capacity(self, capacity: Resources) -> None:
-        """What the cluster has, where that has changed."""
+        """Set the capacity of the cluster."""
         whole = resources_in_billionths(capacity)
         if whole == self._capacity:
             return
@@ -143,7 +143,7 @@ class Quotas:
         return None if worst is None else _quota_shortage(name, worst[1], worst[2], limits[worst[1]])
 
     def fits(self, queue: str, need: Resources) -> bool:
-        """Whether such a gang fits into its queue now: whether there is no ``lack``."""
+        """Whether a gang with this request fits into its queue now: whether there is no ``lack``."""
         branch = self._branches.get(queue or DEFAULT_QUEUE)
         if branch is None or not branch.defined:
             return False
@@ -155,7 +155,7 @@ class Quotas:
         return True
 
     def could_fit(self, queue: str, need: Resources) -> bool:
-        """Whether it would with every other gang gone. (Into a queue that does not exist: it may yet be made.)"""
+        """Whether it would fit with every other gang gone. (True for a missing queue: it may yet be created.)"""
         branch = self._branches.get(queue or DEFAULT_QUEUE)
         if branch is None or not branch.limits:
             return True
@@ -173,11 +173,11 @@ class Quotas:
         return limit
 
     def take(self, queue: str, need: Resources) -> None:
-        """A gang of the queue has so much from now on, whether it fits or not: what runs, runs."""
+        """Add usage of a gang to its queue, whether it fits or not: it runs already."""
         self._move(self._branch(queue), need, 1)
 
     def give(self, queue: str, need: Resources) -> None:
-        """It has so much no more."""
+        """Subtract usage of a gang from its queue."""
         branch = self._branch(queue)
         self._move(branch, need, -1)
         branch.root.freed += 1
@@ -188,7 +188,7 @@ class Quotas:
         return self._branch(queue).root.freed
 
     def used(self, queue: str) -> dict[str, Decimal]:
-        """What the gangs of this queue and of those below it hold."""
+        """Usage of the gangs of this queue and of those below it."""
         return {
             resource: from_billionths(value)
             for resource, value in sorted(self._branch(queue).holding().items())
@@ -196,12 +196,12 @@ class Quotas:
         }
 
     def borrowed(self, queue: str) -> dict[str, Decimal]:
-        """What of that is more than its own, and hence another queue's."""
+        """The part of its usage that is beyond its own quota, hence borrowed."""
         accounts = sorted(self._branch(queue).accounts.items())
         return {resource: from_billionths(a.used - a.quota) for resource, a in accounts if a.used > a.quota}
 
     def nominal(self, queue: str) -> dict[str, Decimal]:
-        """What is its own, with that of the queues below it."""
+        """Its nominal quota, with those of the queues below it."""
         return {resource: from_billionths(value) for resource, value in sorted(self._branch(queue).nominal.items())}
 
     def share(self, queue: str, need: Resources = _NOTHING) -> Share:
@@ -223,9 +223,9 @@ class Quotas:
         return tuple(part for level in reversed(levels) for part in level)
 
     def fill(self, queue: str) -> float:
-        """How much of what is its own the queue holds, of the resource where that is most; 1: all, more: it borrows.
+        """Usage of its nominal quota, of the resource where that is most; 1: all, more: it borrows.
 
-        A queue without quotas: of the cluster; 0 if that is not known.
+        For a queue without quotas: of the cluster; 0 if that is unknown.
         """
         return self._holding(self._branch(queue), _NOTHING_MORE)
 
@@ -245,7 +245,7 @@ class Quotas:
         )
 
     def entitled(self, queue: str, need: Resources, victim: str) -> bool:
-        """Whether, seen from where the two branches part, that of ``queue`` stays within what is its own."""
+        """Whether ``queue``'s branch, below the common ancestor of the two, stays within its nominal quota."""
         ours, theirs = self._branch(queue), self._branch(victim)
         if ours is theirs or ours.root is not theirs.root:
             return False
@@ -256,7 +256,7 @@ class Quotas:
         return all(_over(ours, parting, resource) + value <= 0 for resource, value in wanted.items())
 
     def _branch(self, queue: str) -> CohortNode:
-        """A queue's branch; one that is not there (any more) holds what its gangs hold, and counts nowhere else."""
+        """A queue's node in the tree; a missing or deleted one holds what its gangs hold, and counts nowhere else."""
         name = queue or DEFAULT_QUEUE
         branch = self._branches.get(name)
         if branch is None:
@@ -358,7 +358,7 @@ class QueueUsage:
 
 
 def queue_usage(quotas: Quotas, queue: str, *, pending: int, admitted: int) -> QueueUsage:
-    """What there is to say of a queue."""
+    """The usage of a queue."""
     return QueueUsage(
         pending=pending,
         admitted=admitted,
@@ -371,7 +371,7 @@ def queue_usage(quotas: Quotas, queue: str, *, pending: int, admitted: int) -> Q
 
 
 def queue_status(found: QueueUsage) -> dict[str, Any]:
-    """The status of its object; equal for equal facts, so that nothing is written when nothing changed."""
+    """The status of a Queue object; equal for equal usage, so that nothing is written when nothing changed."""
     status: dict[str, Any] = {
         "pending": found.pending,
         "admitted": found.admitted,
@@ -388,7 +388,7 @@ def _quantities(resources: Resources) -> dict[str, str]:
 
 
 def exact_quantity(value: Decimal, resource: str) -> str:
-    """An amount as a quantity that says exactly this, and is easy to read: ``64Gi``, ``1500m``, ``4``."""
+    """An amount as an exact and readable quantity: ``64Gi``, ``1500m``, ``4``."""
     if value == value.to_integral_value():
         if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
             for power, suffix in zip(range(6, 0, -1), _BINARY, strict=True):
@@ -401,7 +401,7 @@ def exact_quantity(value: Decimal, resource: str) -> str:
 
 
 def _usage(used: Resources, nominal: Mapping[str, Decimal]) -> str:
-    """``nvidia.com/gpu 6/8, cpu 12``: what is used of what is its own, the scarce first."""
+    """``nvidia.com/gpu 6/8, cpu 12``: usage of the nominal quota, scarce resources first."""
     shown = [resource for resource in {**nominal, **used} if resource in nominal or resource != "pods"]
     ordered = sorted(shown, key=lambda resource: ("/" not in resource, resource))
     return ", ".join(f"{resource} {_part(resource, used, nominal)}" for resource in ordered)

@@ -20,7 +20,7 @@ _NONE: Final = Decimal(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodQuotaUsage:
-    """What one pod counts as in the ResourceQuotas of its namespace, and what says in which of them."""
+    """Usage of one pod in the ResourceQuotas of its namespace, and the properties that decide which ones count it."""
 
     amounts: tuple[tuple[str, Decimal], ...]
     terminating: bool = False
@@ -30,21 +30,21 @@ class PodQuotaUsage:
 
 @dataclass(frozen=True, slots=True)
 class GangQuotaUsage:
-    """What a gang counts as there: a pod of each member, in their order; and ``once``, however many pods there are."""
+    """Usage of a gang in ResourceQuotas: a pod of each member, in order; ``once``: whatever the number of pods."""
 
     members: tuple[PodQuotaUsage, ...]
     once: tuple[tuple[str, Decimal], ...] = ()
 
 
 class Scope(NamedTuple):
-    """Which pods a quota counts: all whose property fulfils the operator."""
+    """Scope of a ResourceQuota: it counts the pods whose property fulfils the operator."""
 
     name: str
     operator: str = "Exists"
     values: frozenset[str] = frozenset()
 
     def counts(self, pod: PodQuotaUsage) -> bool:
-        """Whether it counts a pod. What is not known here counts none."""
+        """Whether the scope includes a pod. An unknown scope includes none."""
         match self.name:
             case "Terminating":
                 return pod.terminating
@@ -71,7 +71,7 @@ class Scope(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceQuota:
-    """A quota of a namespace: of each resource how much there may be, and how much the API server has counted."""
+    """A ResourceQuota: the hard limit of each resource, and the usage that the API server has counted."""
 
     name: str
     hard: Mapping[str, Decimal]
@@ -83,7 +83,7 @@ class ResourceQuota:
         return all(scope.counts(pod) for scope in self.scopes)
 
     def need(self, charges: GangQuotaUsage, counts: Sequence[int], *, once: bool = True) -> dict[str, Decimal]:
-        """What so many pods of each member take of it, and (``once``) what a gang takes however many they are."""
+        """What so many pods of each member use of it; ``once``: plus what the gang uses whatever their number."""
         need = {resource: value for resource, value in charges.once if resource in self.hard} if once else {}
         for pod, count in zip(charges.members, counts, strict=True):
             if count and self.counts(pod):
@@ -96,18 +96,18 @@ class ResourceQuota:
 Resources = Mapping[str, Decimal]
 
 
-# Of what no node has twice, every node has so much; no node has more pods than this.
+# Capacity of a node for an exclusive resource (one that no node has twice); no node has more pods than this.
 EXCLUSIVE_CAPACITY: Final = 1 << 20
 EXCLUSIVE_PREFIX: Final = "exclusive:"
 
 
 def exclusive_resource(number: int) -> str:
-    """The name of a column for something that no node has twice; as a resource it could not be called so."""
+    """The column name of something that no node has twice; no resource can have such a name."""
     return f"{EXCLUSIVE_PREFIX}{number}"
 
 
 class ExclusiveResource(NamedTuple):
-    """What one pod takes of what no node has twice (a host port, say): the name of its column, how much, in words."""
+    """What a pod takes of something that no node has twice, such as a host port: column, amount, and a description."""
 
     name: str
     amount: int
@@ -116,7 +116,7 @@ class ExclusiveResource(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSet:
-    """``count`` equal pods of a gang: what one requests, and what says which nodes it may go to.
+    """``count`` equal pods of a gang: the requests of one, and its constraints on nodes.
 
     The gang may start with ``least`` of them (None: with no fewer than ``count``) and may grow to ``most`` (None: not
     beyond ``count``). ``constraints`` are the parts of the pod spec that ``fit`` reads: node selector, affinity,
@@ -135,7 +135,7 @@ class PodSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyRequest:
-    """All pods of a gang on nodes that agree in the value of ``label``: if possible, or (``required``) not at all."""
+    """All pods of a gang on nodes with one value of ``label``: preferred, or ``required``."""
 
     label: str
     required: bool = False
@@ -143,7 +143,7 @@ class TopologyRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What a gang was given: how many pods per type, and per type on which nodes (node -> count) where that is known.
+    """Pods assigned to a gang: how many per type, and where known on which nodes (type -> node -> count).
 
     ``at``: since when; ``resized``: when ``sizes`` changed last (None: never). Epoch seconds.
     """
@@ -158,14 +158,14 @@ class Assignment:
 class Gang:
     """A job as admission sees it.
 
-    ``place``: what it has been given (None: it waits). ``bound``: its pods that nodes count already, per type and node;
+    ``place``: what it is assigned (None: it waits). ``bound``: its pods that nodes count already, per type and node;
     with a place, those beyond its sizes are on their way out; without one, all of them are. ``earlier``: those of them
     from before the job was requeued: they go before the pods of the place come. ``done``: per type the
     replicas that have finished for good and need no room any more. ``seats``: per type the nodes of its pods by replica
     index, "" where there is none or it is not known; ``vacated``: how many of the seats of its place belong to replicas
     that are done, per type and node. ``not_before``: it is not considered before this time (epoch
-    seconds). ``estimate``: seconds it is expected to run (None: nobody knows). ``preempts``: whether it may have others
-    stopped for it; ``promised``: others have been told to give way to it, and it comes first until it has its place.
+    seconds). ``estimate``: seconds it is expected to run (None: unknown). ``preempts``: whether it may preempt others;
+    ``promised``: others are preempted for it, and it comes first until it is admitted.
     ``live``: its size can change while it runs (False: it must start again to grow). ``pinned``: its pods are sent to
     the nodes that are found for them (False: to as many as have room, and the cluster's scheduler chooses).
     ``charges``: what it counts as in the ResourceQuotas of its namespace (None: there are none), and ``created``: how
@@ -200,7 +200,7 @@ class Gang:
 
 
 class GangDecisionError(Exception):
-    """Deciding about one gang has failed: it is to be left out, and the admitter is to be made anew."""
+    """The decision about one gang failed: leave it out, and make a new admitter."""
 
     def __init__(self, uid: str, cause: Exception) -> None:
         super().__init__(f"{type(cause).__name__}: {cause}")
@@ -209,7 +209,7 @@ class GangDecisionError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node's room: all it has to give, and what the pods on it leave of that."""
+    """A node: what it can allocate, and what the pods on it leave free of that."""
 
     name: str
     allocatable: Resources
@@ -226,8 +226,8 @@ class QueueingStrategy(StrEnum):
 
 
 class PreemptionPolicy(StrEnum):
-    """Whom the gangs of a queue may have stopped: nobody, gangs of lower priority in the queue, or besides that gangs
-    of other queues that have borrowed what is nominally this queue's."""
+    """What the gangs of a queue may preempt: nothing, gangs of lower priority in the queue, or also gangs of other
+    queues that have borrowed this queue's nominal quota."""
 
     NEVER = "Never"
     LOWER_PRIORITY = "LowerPriority"
@@ -236,7 +236,7 @@ class PreemptionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """Of one resource: what is the queue's own, how much more it may borrow, how much of its own it lends.
+    """Quota of one resource: the nominal quota, and the limits of borrowing and lending.
 
     None: no limit (borrow whatever others lend; lend all).
     """
@@ -248,7 +248,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """A queue of gangs. Queues with the same ``parent`` share what they do not use.
+    """A queue of gangs. Queues with the same ``parent`` lend each other what they do not use.
 
     A resource without a quota, here and in every ancestor, is not limited by quota. ``recovery_timeout``: seconds, see
     ``core.recovery`` (None: the default). ``namespace_selector``: whose labels a namespace must have for its jobs to be
@@ -270,14 +270,13 @@ class Queue:
 class AdmissionPolicy:
     """The tunable part of admission; seconds.
 
-    ``patience``: a gang that has waited so long gets a reservation, and nobody passes it who would delay it.
-    ``starving``: from then on it comes before everybody of its priority. ``stretch``: a gang lets those of its priority
-    go first that come up to so many times its estimate later, but never longer than ``starving``; who gives no estimate
-    is taken to run for ``assumed``. ``shrink_after``: so long a gang waits before overgrown others are made smaller for
-    it, or before it starts with less than it wanted; ``shrink_below_spec_after``: before others, of no higher
-    priority, are made smaller than they wanted to be. ``grow_after``: for so long nobody must have waited before
-    gangs grow; ``steady``: a gang is not resized again (unless for a waiting one) within this time. ``restart_cost``:
-    what growing costs a gang that must start again for it.
+    ``patience``: the wait after which a gang gets a reservation, which gangs behind it must not delay. ``starving``:
+    the wait after which it comes before all others of its priority. ``stretch``: gangs of its priority that come up to
+    so many times its estimate later go first, but never later than ``starving``; without an estimate, ``assumed`` is
+    taken. ``shrink_after``: the wait after which overgrown gangs shrink for it, or it starts with less than it wanted;
+    ``shrink_below_spec_after``: after which others, of no higher priority, shrink below what they wanted.
+    ``grow_after``: gangs grow when none has waited for so long; ``steady``: a gang is not resized again (unless for a
+    waiting one) within this time. ``restart_cost``: what growing costs a gang that has to restart for it.
     """
 
     patience: float = 900.0
@@ -293,9 +292,9 @@ class AdmissionPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything one admission pass decides on. ``now``: epoch seconds.
+    """The input of one admission cycle. ``now``: epoch seconds.
 
-    ``nodes`` None: they may not be seen, and quotas alone decide. ``bounds``: the ResourceQuotas by namespace.
+    ``nodes`` None: the driver may not list them, and quotas alone decide. ``bounds``: the ResourceQuotas by namespace.
     """
 
     gangs: tuple[Gang, ...]
@@ -311,7 +310,7 @@ Overheads = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """What a PriorityClass says: its value, and whether its jobs may have others stopped for them."""
+    """A PriorityClass: its value, and whether its jobs may preempt others."""
 
     value: int
     preempts: bool = True
@@ -319,10 +318,10 @@ class PriorityClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionConfig:
-    """What else counts: the queues, and the priority classes by name ("": that of jobs which name none, whose
-    name is ``default_class``), and what a pod of a runtime class takes besides its containers, by its name.
+    """Cluster-wide configuration: the queues; the priority classes by name ("": that of jobs which name none, called
+    ``default_class``); the pod overhead of runtime classes by name.
 
-    ``queues`` None: there are none, or they may not be seen. The queue that a job names is another system's then.
+    ``queues`` None: there are none, or the driver may not list them. The queue that a job names is another system's.
     """
 
     queues: tuple[Queue, ...] | None = None
@@ -332,7 +331,7 @@ class AdmissionConfig:
 
     @property
     def counted(self) -> tuple[object, ...]:
-        """What of it decides how jobs are counted, as a value to compare: quotas do not."""
+        """The part that decides how jobs are counted, for comparing; quotas are not part of it."""
         queues = None if self.queues is None else {one.name: one.default_priority for one in self.queues}
         return queues, self.priorities, self.default_class, self.overheads
 

@@ -1,1 +1,1 @@
-"""Resources."""
+"""Resources of nodes, pods, queues and namespaces, read from stored objects."""

@@ -16,7 +16,7 @@ from tf_dist.errors import InvalidQueue
 def admission_config(
     queues: Iterable[Document], priorities: Iterable[Document], runtime_classes: Iterable[Document] = ()
 ) -> AdmissionConfig:
-    """What they say together. A document that cannot be read says nothing: its jobs wait, as for a queue not there."""
+    """The configuration of admission. An invalid queue is left out: its jobs wait, as for a missing queue."""
     stored, classes = list(queues), list(priorities)
     listed = tuple(sorted(_queues(stored), key=lambda queue: queue.name)) if stored else None
     default, values = _default_class(classes), dict(_priorities(classes))

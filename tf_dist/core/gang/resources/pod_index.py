@@ -1,7 +1,7 @@
 """Pod index: nodes' free resources and jobs' bound pods, kept up to date pod by pod.
 
-``PodIndex`` is told of every pod that changes, and gives nodes and gangs as values: the very same ones as long as
-nothing about them has changed, so that whoever compares them is done at once.
+``PodIndex`` is fed every change of a pod, and gives nodes and gangs as values: the identical ones as long as nothing
+about them has changed, so that comparing them is cheap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, Resources
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _NONE: Final = Decimal(0)
-# A pod that has one of these requests more than its containers together.
+# A pod with one of these requests more than its containers together.
 _MORE: Final = frozenset({"initContainers", "overhead", "resources"})
 _PLENTY: Final = Decimal(EXCLUSIVE_CAPACITY**2)
 _MOST_SHAPES: Final = 10_000
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class BoundPods:
-    """The pods of one job that are on nodes: how many, per type and node, and per type, index and node.
+    """The bound pods of one job: how many per type and node, and per type, index and node.
 
     All of them by the attempt of the job that made them, 0 where their labels do not say.
     """
@@ -82,7 +82,7 @@ class _PodKinds:
             del self._on[node]
 
     def taken(self, node: str, key: Key) -> int:
-        """What the pods on a node take of a key."""
+        """What the pods on a node take of a resource key."""
         return sum(pods * exclusive_cost(key, kind) for kind, pods in self._on.get(node, {}).items())
 
     def concerned(self, keys: Iterable[Key]) -> Iterator[str]:
@@ -94,7 +94,7 @@ class _PodKinds:
 
 
 class PodIndex:
-    """The room that pods take on nodes, and where the pods of jobs are."""
+    """Index of pods: what they take on nodes, and the nodes of the pods of jobs."""
 
     def __init__(self) -> None:
         self._used: dict[str, dict[str, Decimal]] = {}
@@ -110,10 +110,10 @@ class PodIndex:
         # What pods of one list of containers request; the list is kept, so that its id stays its own.
         self._shapes: dict[int, tuple[object, Resources]] = {}
 
-    # What it is told
+    # Input
 
     def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
-        """A pod has come (``old`` None), has changed, or is gone (``new`` None); changes may come in any order."""
+        """Apply a change of a pod: added (``old`` None), changed, or deleted (``new`` None); in any order."""
         before, after = node_of_pod(old) if old else "", node_of_pod(new) if new else ""
         there, stays = old is not None and _lives(old), new is not None and _lives(new)
         if old and new and (before, there) == (after, stays) and _says_the_same(old, new):
@@ -128,7 +128,7 @@ class PodIndex:
             self._take(new, after, 1)
 
     def put_node(self, name: str, raw: Mapping[str, Any] | None) -> None:
-        """A node has come or changed, or is gone (``raw`` None)."""
+        """Add, update or (``raw`` None) remove a node."""
         if raw is not None:
             self._raw[name] = raw
         else:
@@ -184,28 +184,28 @@ class PodIndex:
             del self._bound[key]
         self._moved.add(key)
 
-    # What it gives
+    # Output
 
     def bound(self, key: str) -> BoundPods:
         """Where the pods of a job are, by its ``names.owned_by_key``."""
         return self._bound.get(key, BoundPods())
 
     def created(self, key: str) -> dict[str, int]:
-        """How many pods of a job there are that have not ended, by type, whether they have a node or not."""
+        """How many pods of a job have not ended, by type, bound to a node or not."""
         return {type_: count for type_, count in self._created.get(key, {}).items() if count > 0}
 
     def came(self) -> frozenset[str]:
-        """The jobs for which that has changed since this was asked last."""
+        """The jobs for which ``created`` has changed since the last call."""
         came, self._came = self._came, set()
         return frozenset(came)
 
     def moved(self) -> frozenset[str]:
-        """The jobs (``names.owned_by_key``) whose pods have come to nodes, or left them, since this was asked last."""
+        """The jobs (``names.owned_by_key``) whose pods were bound to nodes, or left them, since the last call."""
         moved, self._moved = self._moved, set()
         return frozenset(moved)
 
     def nodes(self, keys: Mapping[str, Key], *, whole: bool = False) -> dict[str, Node | None]:
-        """The nodes that have changed since this was asked last, by name; None: it takes no pods (any more).
+        """The nodes that have changed since the last call, by name; None: it takes no pods (any more).
 
         ``keys``: what else they say is free, by name. ``whole``: all of them that take pods.
         """
@@ -257,7 +257,7 @@ class PodIndex:
 
 
 def _says_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether they are told apart by their status only, as two versions of a pod mostly are."""
+    """Whether two pods differ in their status only, as two versions of one mostly do."""
     return old.get("spec") == new.get("spec") and _marks(old) == _marks(new)
 
 
@@ -276,7 +276,7 @@ def _lives(pod: Mapping[str, Any]) -> bool:
 
 
 def node_of_pod(pod: Mapping[str, Any]) -> str:
-    """The node on which a pod takes room; "": it takes none."""
+    """The node whose resources a pod uses; "": none."""
     return text(mapping(pod.get("spec")).get("nodeName")) if _lives(pod) else ""
 
 

@@ -26,7 +26,7 @@ _CONSTRAINTS: Final = ("nodeSelector", "affinity", "tolerations")
 
 
 def pod_requests(pod_spec: Document) -> dict[str, Decimal]:
-    """What a pod requests: its containers together, or the most that starting it takes; its overhead; and one pod.
+    """Requests of a pod: its containers together, or the maximum while it starts; its overhead; and one pod.
 
     What the pod requests as a whole (``spec.resources``) is in place of what its containers do. A limit of the pod
     counts where nothing is requested.
@@ -39,7 +39,7 @@ def pod_requests(pod_spec: Document) -> dict[str, Decimal]:
 
 
 def pod_limits(pod_spec: Document) -> dict[str, Decimal]:
-    """What a pod is limited to: added up in the same way; the overhead comes on top where there is a limit."""
+    """Limits of a pod, added up in the same way; the overhead is added where there is a limit."""
     found = _together(pod_spec, _limited) | _of_pod(mapping(pod_spec.get("resources")).get("limits"))
     overhead = parse_resources(pod_spec.get("overhead"))
     return {resource: value + overhead.get(resource, _NONE) for resource, value in found.items()}
@@ -78,7 +78,7 @@ def _limited(container: Mapping[str, Any]) -> dict[str, Decimal]:
 
 
 def parse_resources(stated: object) -> dict[str, Decimal]:
-    """Quantities as numbers; one that cannot be read counts as nothing: what others wrote must not stop admission."""
+    """Quantities as numbers; an invalid one counts as nothing: objects of others must not stop admission."""
     found: dict[str, Decimal] = {}
     for resource, value in mapping(stated).items():
         with suppress(ValueError):
@@ -96,7 +96,7 @@ def add_resources(parts: Iterable[Resources]) -> dict[str, Decimal]:
 
 
 def subtract_resources(whole: Resources, part: Resources) -> dict[str, Decimal]:
-    """``whole`` less ``part``; may go below zero."""
+    """The difference of two resource lists; may go below zero."""
     return {resource: whole.get(resource, _NONE) - part.get(resource, _NONE) for resource in {*whole, *part}}
 
 

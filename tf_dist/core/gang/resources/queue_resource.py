@@ -119,7 +119,7 @@ class QueueShape(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class ParsedQueue:
-    """A document that was read: the queue, and what to tell whoever wrote it."""
+    """A parsed document: the queue, and warnings for its author."""
 
     queue: Queue
     warnings: tuple[Problem, ...] = ()
@@ -142,7 +142,7 @@ def read_queue(stored: Document) -> Queue:
 
 
 def check_together(queues: Sequence[Queue]) -> Iterator[tuple[int, Problem, bool]]:
-    """What is wrong with queues as a whole: with which of them, the problem, and whether it is only a warning."""
+    """Problems between queues: the position of the queue, the problem, and whether it is only a warning."""
     parents = {queue.name: queue.parent for queue in queues}
     around = set(circular_parents(parents))
     for position, queue in enumerate(queues):
@@ -159,7 +159,7 @@ def _read(document: Document, out: FieldErrors, *, strict: bool) -> ParsedQueue:
     _check_kind(document, out)
     shape = _shaped(document, out, strict=strict)
     selector = value_at(document, "spec", "namespaceSelector")
-    if selector is not None and not strict:  # a key of it that we do not know would let in who is kept out
+    if selector is not None and not strict:  # an unknown key of it would admit namespaces that it is to exclude
         _shaped({**_BARE, "spec": {"namespaceSelector": selector}}, out, strict=True)
     check_selector(selector, ("spec", "namespaceSelector"), out)
     quotas = dict(_quotas(value_at(document, "spec", "quotas"), out, strict=strict))
@@ -208,7 +208,7 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
 
 
 def _advise(resource: str, quota: Quota, shared: bool, out: FieldErrors) -> None:
-    """Limits that change nothing."""
+    """Warn about limits that change nothing."""
     loc = ("spec", "quotas", resource)
     if quota.lending_limit is not None and quota.lending_limit > quota.nominal:
         out.warn((*loc, "lendingLimit"), "is more than nominal, so that all of it is lent", "leave it out")
@@ -250,7 +250,7 @@ def _amount(entry: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors
 
 
 def _check_resource(resource: str, out: FieldErrors) -> None:
-    """A resource no pod can request limits nothing, which nobody wants who wrote it."""
+    """Refuse a resource that no pod can request: a quota of it would limit nothing."""
     short = resource.removeprefix("requests.").removeprefix("limits.")  # as a ResourceQuota has them
     if short == resource and ("/" in resource or resource in _NATIVE or resource.startswith("hugepages-")):
         return

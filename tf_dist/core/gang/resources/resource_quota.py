@@ -24,7 +24,7 @@ _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 def pod_quota_usage(spec: Document) -> PodQuotaUsage:
-    """What a pod counts as."""
+    """The usage of a pod in ResourceQuotas."""
     asked = {resource: value for resource, value in pod_requests(spec).items() if resource != "pods" and value}
     limited = {resource: value for resource, value in pod_limits(spec).items() if resource in _COMPUTE and value}
     amounts = {"pods": _ONE, "count/pods": _ONE}
@@ -40,7 +40,7 @@ def pod_quota_usage(spec: Document) -> PodQuotaUsage:
 
 
 def gang_quota_usage(job: Job, overheads: Overheads, default_class: str = "") -> GangQuotaUsage:
-    """What a gang counts as. ``default_class``: the priority class of pods that name none."""
+    """The usage of a gang in ResourceQuotas. ``default_class``: the priority class of pods that name none."""
     services = {"services": _ONE, "count/services": _ONE}
     each = services if job.services is ServiceStyle.PER_REPLICA else {}
     once = services if job.services is ServiceStyle.PER_JOB else {}
@@ -104,7 +104,7 @@ ResourceQuotas = Mapping[str, tuple[ResourceQuota, ...]]
 
 
 class ResourceQuotaUsage:
-    """What gangs hold, and may still have, of the quotas of their namespaces."""
+    """What gangs use, and may still use, of the ResourceQuotas of their namespaces."""
 
     def __init__(self) -> None:
         self._quotas: ResourceQuotas = {}
@@ -112,18 +112,18 @@ class ResourceQuotaUsage:
         self._supposed: list[tuple[str, GangQuotaUsage, tuple[int, ...]]] = []
 
     def put(self, quotas: ResourceQuotas) -> None:
-        """All quotas there are."""
+        """Replace all quotas."""
         self._quotas = quotas
 
     def hold(self, gang: Gang) -> None:
-        """A gang is as it is now."""
+        """Add or update a gang."""
         if gang.charges is not None and gang.place is not None:
             self._held.setdefault(gang.key.namespace, {})[gang.uid] = gang
         elif self._held:
             self.drop(gang)
 
     def drop(self, gang: Gang) -> None:
-        """A gang is gone; one that is not known is no error."""
+        """Remove a gang; an unknown one is no error."""
         held = self._held.get(gang.key.namespace)
         if held is not None:
             held.pop(gang.uid, None)
@@ -164,7 +164,7 @@ class ResourceQuotaUsage:
                     )
 
     def _usage(self, gang: Gang, quota: ResourceQuota) -> dict[str, Decimal]:
-        """What is used and promised. What the API server has counted may not have been heard of yet: then our own."""
+        """Usage and promised usage. The API server's count may lag behind: then our own is larger and counts."""
         counted, ours = dict(quota.used), dict[str, Decimal]()
         for other in self._held.get(gang.key.namespace, {}).values():
             charges, wanted = other.charges, _wanted(other)
@@ -181,12 +181,12 @@ class ResourceQuotaUsage:
         return {r: max(counted.get(r, _NONE), ours.get(r, _NONE)) for r in {*counted, *ours}}
 
     def suppose(self, gang: Gang, counts: tuple[int, ...]) -> None:
-        """So many pods more of a gang, until ``forget``."""
+        """Suppose so many more pods of a gang, until ``forget``."""
         if gang.charges is not None:
             self._supposed.append((gang.key.namespace, gang.charges, counts))
 
     def forget(self) -> None:
-        """Nothing is supposed any more."""
+        """Drop what was supposed."""
         self._supposed.clear()
 
 
