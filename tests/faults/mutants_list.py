@@ -380,16 +380,16 @@ MUTANTS: Final = (
     ),
     Mutant(
         "deadline-needs-another-event",
-        "core/reconciler/reconcile.py",
-        "        active_deadline_at(job, status),\n",
-        "",
+        "core/reconciler/transitions.py",
+        "_phases(Phase.FAILED), active_deadline_at),",
+        "_phases(Phase.FAILED)),",
         "activeDeadlineSeconds falls when something else happens",
     ),
     Mutant(
         "ttl-needs-another-event",
         "core/reconciler/reconcile.py",
-        "return _earliest(_expires_at(job, status), look_again)",
-        "return look_again",
+        "return s.next_of(_expires_at(s.job, s.status), next_transition_at(s), retry, *backoffs)",
+        "return s.next_of(next_transition_at(s), retry, *backoffs)",
         "a finished job is deleted when something else happens",
     ),
     Mutant(

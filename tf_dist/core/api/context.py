@@ -70,6 +70,10 @@ class ReconcileContext:
         """Epoch seconds."""
         return self.observed.now
 
+    def next_of(self, *moments: float | None) -> float | None:
+        """The earliest of these moments that is yet to come; None if none is."""
+        return min((moment for moment in moments if moment is not None and moment > self.now), default=None)
+
     @property
     def policy_pending(self) -> bool:
         """Whether a policy is only waiting for its timeout: what it will do is not to be forestalled."""

@@ -155,10 +155,10 @@ def track_completeness(job: Job, status: Status, facts: PodClassification, obser
     return replace(status, unconfirmed="", admission=replace(place, incomplete=since))
 
 
-def recovery_due_at(job: Job, status: Status, observed: Observed) -> float | None:
+def recovery_due_at(s: ReconcileContext) -> float | None:
     """When the gang stops waiting for what it lacks, if nothing changes; None if it lacks nothing."""
-    since = _since(job, status.admission, observed) if status.admission is not None else None
-    return None if since is None else round_time(since + recovery_timeout(job, observed))
+    since = _since(s.job, s.status.admission, s.observed) if s.status.admission is not None else None
+    return None if since is None else round_time(since + recovery_timeout(s.job, s.observed))
 
 
 def _since(job: Job, place: Admission, observed: Observed) -> float | None:
@@ -171,12 +171,9 @@ def _since(job: Job, place: Admission, observed: Observed) -> float | None:
     return observed.now if late else since
 
 
-def recovery_times(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Iterator[float]:
-    """When time alone may change what is decided here."""
-    due = recovery_due_at(job, status, observed)
-    if due is not None:
-        yield due
-    yield from (due for pod in facts.stale if (due := pod_overdue_at(pod)) is not None)
+def next_overdue_at(s: ReconcileContext) -> float | None:
+    """When the next pod of an older attempt should have stopped."""
+    return s.next_of(*map(pod_overdue_at, s.facts.stale))
 
 
 # What follows
@@ -184,7 +181,7 @@ def recovery_times(job: Job, status: Status, facts: PodClassification, observed:
 
 def recover_from_node_loss(s: ReconcileContext) -> Status | None:
     """The gang has lacked nodes for too long: it goes on with fewer replicas, or gives its place back."""
-    due = recovery_due_at(s.job, s.status, s.observed)
+    due = recovery_due_at(s)
     if due is None or s.now < due:
         return None
     lacking = list(_lacking(s.job, s.status, s.facts, s.now))

@@ -19,10 +19,8 @@ from dataclasses import replace
 from typing import Any, Final, overload
 
 from tf_dist.core.api.assignment import PendingReason, granted_job
-from tf_dist.core.api.context import Action, DeleteJob, EmitEvent, Observed, Plan, WriteStatus
+from tf_dist.core.api.context import Action, DeleteJob, EmitEvent, Observed, Plan, ReconcileContext, WriteStatus
 from tf_dist.core.api.job import Job
-from tf_dist.core.api.lifecycle_policy import next_policy_timeout
-from tf_dist.core.api.pod_events import PodClassification
 from tf_dist.core.api.status import (
     LIVE,
     RESIZED,
@@ -35,17 +33,14 @@ from tf_dist.core.api.status import (
 from tf_dist.core.api.status_codec import ADOPTED, load_status
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.integrations.dispatch import retry_at, with_default_scheduler, with_verdict
-from tf_dist.core.reconciler import node_loss
 from tf_dist.core.reconciler.invalid_spec import spec_events, with_accepted_spec
 from tf_dist.core.reconciler.requeue import (
     NODE_EXCLUDED_FOR,
     requeue_backoff,
-    requeue_unplaced_at,
-    unpin_at,
 )
 from tf_dist.core.reconciler.status_writer import build_status
 from tf_dist.core.reconciler.sync import backoff_until, sync_job
-from tf_dist.core.reconciler.transitions import active_deadline_at, apply_transitions
+from tf_dist.core.reconciler.transitions import apply_transitions, next_transition_at
 
 # Seconds by which clocks of one cluster may differ: less than this is not worth a write of every job at a fail-over.
 CLOCK_SKEW_TOLERANCE: Final = 5.0
@@ -139,21 +134,22 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     driven = with_accepted_spec(driven, observed.accepted, observed.refused)
     observed = with_verdict(job, driven, observed)
     after, facts = apply_transitions(job, driven, observed)
-    job = granted_job(job, after)
+    granted = granted_job(job, after)
     actions: list[Action] = []
     report_at = _status_write_at(stored, after, observed.now)
     if report_at is not None and report_at <= observed.now:
         after = replace(after, reported=observed.now)
         report_at = None
-        actions.append(WriteStatus(build_status(job, after, observed.stored_status, observed.now)))
-    actions += sync_job(job, after, facts, observed)
+        actions.append(WriteStatus(build_status(granted, after, observed.stored_status, observed.now)))
+    actions += sync_job(granted, after, facts, observed)
     if _deserves_event(before, after):
         grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason != RESIZED)
         actions.append(EmitEvent("Warning" if grave else "Normal", after.reason, after.message))
     actions += spec_events(before, after)
     if _expired(job, after, observed.now):
         return Plan(after, (*actions, DeleteJob()))
-    return Plan(after, tuple(actions), _earliest(_wake_at(job, after, facts, observed), report_at))
+    context = ReconcileContext(granted, after, facts, observed, job)
+    return Plan(after, tuple(actions), context.next_of(_wake_at(context), report_at))
 
 
 def _deserves_event(before: Status, after: Status) -> bool:
@@ -211,10 +207,6 @@ def _completed(stored: Status, after: Status) -> dict[str, Any]:
     return {"admission": kept, "requeues": after.requeues, "not_before": after.not_before}
 
 
-def _earliest(*times: float | None) -> float | None:
-    return min((time for time in times if time is not None), default=None)
-
-
 def _expires_at(job: Job, status: Status) -> float | None:
     if not status.finished or job.run_policy.ttl is None or status.completion_time is None:
         return None
@@ -226,23 +218,10 @@ def _expired(job: Job, status: Status, now: float) -> bool:
     return at is not None and at <= now
 
 
-def _wake_at(job: Job, status: Status, facts: PodClassification, observed: Observed) -> float | None:
-    """The earliest moment at which time alone changes the answer."""
-    look_again = retry_at(job, status, observed)
-    if status.phase not in LIVE:
-        return _earliest(_expires_at(job, status), look_again)
-    times = [
-        look_again,
-        active_deadline_at(job, status),
-        requeue_unplaced_at(job, status, facts),
-        unpin_at(job, status, facts),
-    ]
-    times += [*node_loss.recovery_times(job, status, facts, observed), *node_loss.node_loss_times(job, observed)]
-    if status.admission is None:
-        times += [status.not_before, *status.refused_nodes.values()]
-    if any(counts.pending or counts.failed for counts in facts.counts.values()):
-        times.append(next_policy_timeout(job, status, facts, observed.now))
-    if status.backoffs:
-        times += [backoff_until(status, replica) for replica in job.replicas if replica not in facts.current]
-    later = [time for time in times if time is not None and time > observed.now]
-    return min(later) if later else None
+def _wake_at(s: ReconcileContext) -> float | None:
+    """The earliest moment at which time alone changes the plan."""
+    backoffs: list[float] = []
+    if s.status.backoffs and s.status.phase in LIVE:
+        backoffs = [backoff_until(s.status, replica) for replica in s.job.replicas if replica not in s.facts.current]
+    retry = retry_at(s.job, s.status, s.observed)
+    return s.next_of(_expires_at(s.job, s.status), next_transition_at(s), retry, *backoffs)

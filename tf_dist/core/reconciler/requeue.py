@@ -111,12 +111,12 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
     )
 
 
-def unpin_at(job: Job, status: Status, facts: PodClassification) -> float | None:
-    """When the next pod has waited long enough for its node; None if none does."""
-    place = status.admission
-    if place is None or not _may_unpin(job, place):
+def unpin_due_at(s: ReconcileContext) -> float | None:
+    """When the first pod has waited long enough for its node; None if none does."""
+    place = s.status.admission
+    if place is None or not _may_unpin(s.job, place):
         return None
-    due = min(map(_since, facts.current.values()), default=float("inf")) + UNPIN_AFTER
+    due = min(map(_since, s.facts.current.values()), default=float("inf")) + UNPIN_AFTER
     return None if due == float("inf") else round_time(due)
 
 
@@ -196,7 +196,7 @@ def requeue_unplaced(s: ReconcileContext) -> Status | None:
 
     It is tried for again after a pause, or as soon as the job has another spec.
     """
-    due = requeue_unplaced_at(s.job, s.status, s.facts)
+    due = unplaced_due_at(s)
     if due is None:
         return None
     if s.observed.rejected:
@@ -241,18 +241,18 @@ def schedule_timeout(job: Job) -> float:
     return job.scheduling.timeout or DEFAULT_SCHEDULE_TIMEOUT
 
 
-def requeue_unplaced_at(job: Job, status: Status, facts: PodClassification) -> float | None:
-    """When the gang is released if nothing changes; None if every pod has its node, or once had.
+def unplaced_due_at(s: ReconcileContext) -> float | None:
+    """When the gang is requeued if nothing changes; None if every pod has its node, or once had.
 
-    A gang scheduler that binds pods has its own patience with those that a gang can do without.
+    A gang scheduler that binds pods has a timeout of its own for those that a gang can do without.
     """
-    if status.admission is None or status.admission.complete is not None:
+    if s.status.admission is None or s.status.admission.complete is not None:
         return None
-    scheduler = integration_of(job, status)
+    scheduler = integration_of(s.job, s.status)
     if scheduler is not None and scheduler.pods_first:
         return None
-    since = min((since for _, since in _unplaced(job, status, facts)), default=None)
-    return None if since is None else round_time(since + schedule_timeout(job))
+    since = min((since for _, since in _unplaced(s.job, s.status, s.facts)), default=None)
+    return None if since is None else round_time(since + schedule_timeout(s.job))
 
 
 def _unplaced(job: Job, status: Status, facts: PodClassification) -> Iterator[tuple[ReplicaId, float]]:

@@ -21,7 +21,7 @@ from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Resize, Wait, granted_job, replica_difference_text
 from tf_dist.core.api.context import Observed, ReconcileContext, matching_replicas
 from tf_dist.core.api.job import Action, CompletionByCounts, Job, ReplicaId, ReplicaSpec
-from tf_dist.core.api.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
+from tf_dist.core.api.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action, next_policy_timeout
 from tf_dist.core.api.pod_events import (
     PodClassification,
     classify_pods,
@@ -37,8 +37,11 @@ from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler import restarts, sync
 from tf_dist.core.reconciler.node_loss import (
     mark_lost_pods,
+    next_overdue_at,
+    node_loss_times,
     overdue_pods,
     recover_from_node_loss,
+    recovery_due_at,
     track_completeness,
     wait_for_lost_nodes,
 )
@@ -48,7 +51,9 @@ from tf_dist.core.reconciler.requeue import (
     requeue_unplaced,
     resize,
     unexpired_exclusions,
+    unpin_due_at,
     unpin_pods,
+    unplaced_due_at,
 )
 from tf_dist.core.reconciler.sync import pods_to_delete
 from tf_dist.errors import TFDistError
@@ -70,12 +75,14 @@ class VerdictOnly(Enum):
 class TransitionRule:
     """A row of the list: ``apply`` gives the next status, or None where the rule has nothing to change.
 
-    It is called in ``phases`` only, and either leaves the phase as it is or leads to one of ``leads_to``.
+    It is called in ``phases`` only, and either leaves the phase as it is or leads to one of ``leads_to``. ``due``: when
+    it may have something to change though nothing but the time is different; a moment that has passed counts for none.
     """
 
     apply: Callable[[ReconcileContext], Status | None]
     phases: frozenset[Phase]
     leads_to: frozenset[Phase] = frozenset()
+    due: Callable[[ReconcileContext], float | None] | None = None
     verdict_only: VerdictOnly = VerdictOnly.DEFER
 
     @property
@@ -121,17 +128,17 @@ def resume(s: ReconcileContext) -> Status | None:
 
 def exceed_active_deadline(s: ReconcileContext) -> Status | None:
     """The job has been active longer than its ``activeDeadlineSeconds``, counted from its start."""
-    due = active_deadline_at(s.job, s.status)
+    due = active_deadline_at(s)
     if due is None or s.now < due:
         return None
     message = f"active longer than activeDeadlineSeconds={s.job.run_policy.active_deadline:g}"
     return s.status.to(Phase.FAILED, s.now, "DeadlineExceeded", message)
 
 
-def active_deadline_at(job: Job, status: Status) -> float | None:
+def active_deadline_at(s: ReconcileContext) -> float | None:
     """When the active deadline expires; None without one, or before the start."""
-    limit = job.run_policy.active_deadline
-    return None if limit is None or status.start_time is None else round_time(status.start_time + limit)
+    limit, start = s.job.run_policy.active_deadline, s.status.start_time
+    return None if limit is None or start is None else round_time(start + limit)
 
 
 def succeed(s: ReconcileContext) -> Status | None:
@@ -148,6 +155,13 @@ def apply_lifecycle_policy(s: ReconcileContext) -> Status | None:
     """The most severe action that the lifecycle policy table has for the events of the job's pods."""
     decided = most_severe_action(s.job, derive_events(s.job, s.status, s.facts), s.now)
     return None if decided is None else _ACTIONS[decided[0]](s, decided[1])
+
+
+def policy_due_at(s: ReconcileContext) -> float | None:
+    """When the next timeout of a policy expires, or the next pod is lost with its node."""
+    timed = any(counts.pending or counts.failed for counts in s.facts.counts.values())
+    timeout = next_policy_timeout(s.job, s.status, s.facts, s.now) if timed else None
+    return s.next_of(timeout, *node_loss_times(s.job, s.observed))
 
 
 def _end(phase: Phase) -> Callable[[ReconcileContext, DecidedEvents], Status]:
@@ -277,6 +291,13 @@ def take_admission(s: ReconcileContext) -> Status | None:
     return None
 
 
+def admission_due_at(s: ReconcileContext) -> float | None:
+    """When a job that waits may try again, or a node that was excluded for it may be tried again."""
+    if s.status.admission is not None:
+        return None
+    return s.next_of(s.status.not_before, *s.status.refused_nodes.values())
+
+
 def follow_pod_phases(s: ReconcileContext) -> Status | None:
     """Pending, Restarting and Running of an admitted job follow from the phases of its pods."""
     if s.status.admission is None:
@@ -326,26 +347,27 @@ _SKIP: Final = VerdictOnly.SKIP
 _BY_POLICY: Final = _phases(*END_PHASES.values())
 
 TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
+    # Columns: rule, phases in which it applies, phases to which it may lead, when it is due, another driver's verdict.
     # The job stops, ends or fails.
     TransitionRule(finish_stopping, _phases(*_STOPPED_AS), _phases(*_STOPPED_AS.values())),
     TransitionRule(suspend, LIVE, _phases(Phase.ABORTING)),
     TransitionRule(resume, STOPPED, _phases(Phase.PENDING)),
-    TransitionRule(exceed_active_deadline, LIVE, _phases(Phase.FAILED)),
+    TransitionRule(exceed_active_deadline, LIVE, _phases(Phase.FAILED), active_deadline_at),
     TransitionRule(succeed, LIVE, _phases(Phase.COMPLETING)),
-    TransitionRule(apply_lifecycle_policy, LIVE, _BY_POLICY | {Phase.RESTARTING}),
+    TransitionRule(apply_lifecycle_policy, LIVE, _BY_POLICY | {Phase.RESTARTING}, policy_due_at),
     TransitionRule(finish_by_counts, LIVE, _phases(Phase.COMPLETING, Phase.FAILED)),
     TransitionRule(fail_when_success_unreachable, LIVE, _phases(Phase.FAILED)),
     TransitionRule(fail_over_backoff_limit, LIVE, _phases(Phase.FAILED)),
     # An admitted gang loses its admission, in whole or in part, or is resized.
-    TransitionRule(requeue_preempted, LIVE, _BY_POLICY | {Phase.PENDING}, _APPLY),
-    TransitionRule(requeue_unplaced, LIVE, _phases(Phase.PENDING), _SKIP),
-    TransitionRule(recover_from_node_loss, LIVE, _phases(Phase.PENDING, Phase.RESTARTING), _SKIP),
-    TransitionRule(unpin_pods, LIVE, verdict_only=_SKIP),
-    TransitionRule(resize, LIVE, _phases(Phase.RESTARTING), _APPLY),
+    TransitionRule(requeue_preempted, LIVE, _BY_POLICY | {Phase.PENDING}, verdict_only=_APPLY),
+    TransitionRule(requeue_unplaced, LIVE, _phases(Phase.PENDING), unplaced_due_at, _SKIP),
+    TransitionRule(recover_from_node_loss, LIVE, _phases(Phase.PENDING, Phase.RESTARTING), recovery_due_at, _SKIP),
+    TransitionRule(unpin_pods, LIVE, _phases(), unpin_due_at, _SKIP),
+    TransitionRule(resize, LIVE, _phases(Phase.RESTARTING), verdict_only=_APPLY),
     # A gang waits, is admitted and runs.
-    TransitionRule(wait_for_lost_nodes, LIVE, verdict_only=_SKIP),
-    TransitionRule(take_admission, LIVE, verdict_only=_APPLY),
-    TransitionRule(follow_pod_phases, LIVE, _phases(Phase.PENDING, Phase.RUNNING), _SKIP),
+    TransitionRule(wait_for_lost_nodes, LIVE, _phases(), next_overdue_at, _SKIP),
+    TransitionRule(take_admission, LIVE, _phases(), admission_due_at, _APPLY),
+    TransitionRule(follow_pod_phases, LIVE, _phases(Phase.PENDING, Phase.RUNNING), verdict_only=_SKIP),
 )
 
 # A job that takes more steps than this in one pass goes round in a cycle; so many of them are shown.
@@ -389,6 +411,11 @@ def apply_transitions(
         status = following
     status = _without_removed(granted, status) if observed.verdict_only else _record(granted, status, facts, observed)
     return (before if status == before else status), facts
+
+
+def next_transition_at(s: ReconcileContext, rules: tuple[TransitionRule, ...] = TRANSITION_RULES) -> float | None:
+    """The earliest moment at which time alone may lead to a transition."""
+    return s.next_of(*(rule.due(s) for rule in rules if rule.due is not None and s.status.phase in rule.phases))
 
 
 def _next_transition(s: ReconcileContext, rules: tuple[TransitionRule, ...]) -> tuple[TransitionRule, Status] | None:
