@@ -1,1 +1,1 @@
-"""Task decorators."""
+"""The task decorator ``@task.tfjob``."""

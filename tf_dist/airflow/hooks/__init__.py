@@ -1,1 +1,1 @@
-"""Hooks."""
+"""The hook, and the cluster that a connection and a task's arguments name."""

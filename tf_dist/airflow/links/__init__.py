@@ -1,1 +1,1 @@
-"""Extra links."""
+"""Extra links of a task: its job, TensorBoard, the checkpoint."""

@@ -1,1 +1,1 @@
-"""Operators."""
+"""The operator, and what one try of its task does."""

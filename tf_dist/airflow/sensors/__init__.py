@@ -1,1 +1,1 @@
-"""Sensors."""
+"""Sensors: a job's end, and the admission of a gang."""

@@ -1,1 +1,1 @@
-"""Triggers."""
+"""The trigger of deferred tasks."""

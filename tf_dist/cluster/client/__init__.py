@@ -1,1 +1,1 @@
-"""Client."""
+"""The client of any Kubernetes API server: kubeconfig, credentials, connections, retries, informers."""
