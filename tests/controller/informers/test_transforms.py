@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.core import builders
 from tf_dist.controller.informers import transforms
 from tf_dist.core.api import names
 from tf_dist.core.api.pods import pod_view
+from tf_dist.core.gang.resources.pod_index import node_of_pod
+from tf_dist.core.podbuilder.replica_pod import require_node
 
 TEXTS = st.sampled_from(["", "Evicted", "OOMKilled", "NodeLost", "no room"])
 TIMES = st.sampled_from(["2027-01-15T08:00:00Z", "2027-01-15T09:00:00Z"])
@@ -120,6 +125,23 @@ def test_a_pod_is_seen_as_the_whole_pod_would_be(pod: dict[str, Any]) -> None:
     assert names.owner_key(kept) == names.owner_key(pod) != ""
     assert transforms.pod(kept) == kept
     assert "managedFields" not in json.dumps(kept)
+
+
+@pytest.mark.parametrize("bound", ["", "n2"])
+@pytest.mark.parametrize("terms", [None, [], [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}, {}]])
+def test_a_pod_takes_room_on_the_node_that_it_requires_until_it_is_bound(terms: Any, bound: str) -> None:
+    pod = builders.pod(builders.v1_job(), "worker-0")
+    free = copy.deepcopy(pod)
+    if terms is not None:
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        pod["spec"]["affinity"] = {"nodeAffinity": required}
+    require_node(pod["spec"], "n1")
+    if bound:
+        pod["spec"]["nodeName"] = free["spec"]["nodeName"] = bound
+    # A term without any rule matches no node, nor does an empty list of terms: such a pod is not known to go to n1.
+    pinned = "n1" if terms is None else ""
+    for stored, node in ((pod, bound or pinned), (free, bound)):
+        assert node_of_pod(stored) == node_of_pod(transforms.pod(stored)) == node
 
 
 def test_what_only_has_to_exist_still_says_whose_it_is() -> None:

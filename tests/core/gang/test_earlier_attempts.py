@@ -18,6 +18,7 @@ from tf_dist.core.api.status import Admission, Attempts, Phase, Status
 from tf_dist.core.gang.admission import admit
 from tf_dist.core.gang.snapshot import AdmissionRequest, build_snapshot
 from tf_dist.core.gang.types import AdmissionConfig, PriorityClass
+from tf_dist.core.podbuilder.replica_pod import require_node
 
 RULES = AdmissionConfig(priorities={"high": PriorityClass(100)})
 
@@ -87,6 +88,22 @@ def test_a_job_that_starts_again_where_its_pods_are_takes_the_room_once(phase: P
     jobs = {"again": (again, status), "other": (other, Status())}
     found = decided(jobs, pods(again, "n1", "n1", attempt="1.0.0"), n1=4)
     assert isinstance(found["other"], Admit)
+
+
+@pytest.mark.parametrize("here", ["", "n1"])
+def test_the_room_of_a_pod_that_may_yet_be_bound_is_not_free(here: str) -> None:
+    """The scheduler may bind pods of a preempted gang until they are deleted: no other gang gets their room."""
+    gone, first, other = job("gone", 2, 1), job("first", 2, 1, "high"), job("other", 2, 1)
+    requeued = Status(phase=Phase.PENDING, reason="Preempted", attempts=Attempts(2))
+    waits = Status(phase=Phase.PENDING, reason=PendingReason.PREEMPTING)
+    there = pods(gone, here, here, attempt="1.0.0")
+    for pod in there:
+        require_node(pod["spec"], "n1")
+    jobs = {"first": (first, waits), "gone": (gone, requeued), "other": (other, Status())}
+    found = decided(jobs, there, n1=2)
+    assert reason(found["first"]) == PendingReason.PREEMPTING
+    assert "Admit" not in {reason(found["gone"]), reason(found["other"])}
+    assert reason(decided(jobs, [], n1=2)["first"]) == "Admit"
 
 
 @pytest.mark.parametrize("late", [0.0, 20.0])

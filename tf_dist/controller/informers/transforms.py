@@ -14,6 +14,8 @@ from tf_dist.cluster.api import Object
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
 from tf_dist.core.gang.placement.anti_affinity import REQUIRED_AFFINITY, required_anti_affinity
+from tf_dist.core.gang.resources.pod_index import required_node
+from tf_dist.core.podbuilder.replica_pod import require_node
 
 _IDENTITY: Final = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _OWNER: Final = ("apiVersion", "kind", "name", "uid", "controller")
@@ -44,6 +46,8 @@ def pod(stored: Object) -> Object:
         kept["affinity"] = {"podAntiAffinity": {REQUIRED_AFFINITY: _shared(apart)}}
     if node := text(kept.pop("nodeName", None)):
         kept["nodeName"] = intern(node)
+    elif pinned := required_node(spec):
+        require_node(kept, intern(pinned))
     return {"metadata": _metadata(stored), "spec": kept, "status": _pod_status(status)}
 
 

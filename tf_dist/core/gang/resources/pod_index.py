@@ -12,8 +12,15 @@ from decimal import Decimal
 from typing import Any, Final, TypeVar
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
-from tf_dist.core.gang.placement.anti_affinity import Key, PodKind, exclusive_cost, kind_of, pods_exclude_each_other
+from tf_dist.core.api.fieldpath import list_items, mapping, mappings, text, texts
+from tf_dist.core.gang.placement.anti_affinity import (
+    REQUIRED_AFFINITY,
+    Key,
+    PodKind,
+    exclusive_cost,
+    kind_of,
+    pods_exclude_each_other,
+)
 from tf_dist.core.gang.resources.pod_requests import parse_resources, pod_requests, subtract_resources
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, Resources
 
@@ -276,8 +283,32 @@ def _lives(pod: Mapping[str, Any]) -> bool:
 
 
 def node_of_pod(pod: Mapping[str, Any]) -> str:
-    """The node whose resources a pod uses; "": none."""
-    return text(mapping(pod.get("spec")).get("nodeName")) if _lives(pod) else ""
+    """The node whose resources a pod uses; "": none.
+
+    A pinned pod of a job uses them from its creation: until it is deleted, the scheduler may bind it.
+    """
+    if not _lives(pod):
+        return ""
+    spec = mapping(pod.get("spec"))
+    return text(spec.get("nodeName")) or (required_node(spec) if names.owner_key(pod) else "")
+
+
+def required_node(spec: Mapping[str, Any]) -> str:
+    """The one node to which a pod of this spec may go by its name, as ``podbuilder`` pins it; "": it is not pinned."""
+    if "affinity" not in spec:
+        return ""
+    nodes = mapping(mapping(spec["affinity"]).get("nodeAffinity"))
+    terms = mappings(mapping(nodes.get(REQUIRED_AFFINITY)).get("nodeSelectorTerms"))
+    found = {_named_node(term) for term in terms}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _named_node(term: Mapping[str, Any]) -> str:
+    for rule in mappings(term.get("matchFields")):
+        values = list_items(rule.get("values"))
+        if (rule.get("key"), rule.get("operator"), len(values)) == ("metadata.name", "In", 1):
+            return text(values[0])
+    return ""
 
 
 def is_schedulable(node: Mapping[str, Any]) -> bool:
