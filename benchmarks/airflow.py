@@ -174,22 +174,22 @@ def event() -> Measured:
     with MemoryCluster() as cluster:
         for number in range(JOBS):
             cluster.create(TFJOBS, "default", tfjob(f"job-{number}"))
-        hub = SharedJobInformer(Connection(cluster, "default", "memory"), "default")
+        informer = SharedJobInformer(Connection(cluster, "default", "memory"), "default")
         try:
-            ours, bare = asyncio.run(_handed(hub, JOBS))
+            ours, bare = asyncio.run(_handed(informer, JOBS))
         finally:
-            hub.close()
+            informer.close()
     return Measured(ours, {_BARE: bare})
 
 
-async def _handed(hub: Any, count: int) -> tuple[list[float], list[float]]:
+async def _handed(informer: Any, count: int) -> tuple[list[float], list[float]]:
     """Microseconds an event and waiter, in rounds."""
     from tf_dist.airflow.shared.informer_registry import waker_of_running_loop
 
     loop, events = asyncio.get_running_loop(), [asyncio.Event() for _ in range(count)]
     refs = [JobRef(TFJOBS, "default", f"job-{number}") for number in range(count)]
-    ring = waker_of_running_loop().ring
-    tickets = [hub.join(ref, partial(ring, loop, event)) for ref, event in zip(refs, events, strict=True)]
+    wake = waker_of_running_loop().wake
+    subscriptions = [informer.join(ref, partial(wake, loop, event)) for ref, event in zip(refs, events, strict=True)]
 
     async def one_round(tell: Callable[[int], object], take: Callable[[], object]) -> float:
         for event in events:
@@ -204,10 +204,12 @@ async def _handed(hub: Any, count: int) -> tuple[list[float], list[float]]:
 
     found: tuple[list[float], list[float]] = [], []
     for _ in range(_ROUNDS):
-        found[0].append(await one_round(lambda at: hub.ring(refs[at]), lambda: [ticket.take(0) for ticket in tickets]))
+        found[0].append(
+            await one_round(lambda at: informer.notify(refs[at]), lambda: [one.take(0) for one in subscriptions])
+        )
         found[1].append(await one_round(lambda at: loop.call_soon_threadsafe(events[at].set), list))
-    for ticket in tickets:
-        hub.leave(ticket)
+    for subscription in subscriptions:
+        informer.leave(subscription)
     return found
 
 

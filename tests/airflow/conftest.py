@@ -132,7 +132,9 @@ def nothing_is_left(cluster_site: Site) -> Iterator[None]:
         cluster_site.delete(job["metadata"]["name"])
     cluster_site.until_empty()
     assert len(SHARED_INFORMERS) == 0
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("hub")], SECONDS)
+    until(
+        lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("shared-informer")], SECONDS
+    )
 
 
 @pytest.fixture

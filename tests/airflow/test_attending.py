@@ -42,10 +42,10 @@ def test_its_place_in_the_line_is_told_when_it_changes() -> None:
 def test_when_it_is_closed_nothing_is_followed_any_more() -> None:
     with MemoryCluster() as cluster:
         before = {*threading.enumerate()}
-        rung: list[Any] = []
-        sight = InformerJobStore(cluster, "default", rung=rung.append, troubled=lambda: None)
-        sight.follow(TFJOBS)
+        on_change: list[Any] = []
+        store = InformerJobStore(cluster, "default", on_change=on_change.append, on_error=lambda: None)
+        store.follow(TFJOBS)
         cluster.create(TFJOBS, "default", document(name="a"))
-        until(lambda: bool(rung), 60)
-        sight.close()
+        until(lambda: bool(on_change), 60)
+        store.close()
         until(lambda: {*threading.enumerate()} <= before, 60)

@@ -27,7 +27,7 @@ def hook(light: LightSite) -> Iterator[TFJobHook]:
     found.close()
 
 
-def parting(hook: TFJobHook, ti: Instance, **arguments: Any) -> JobCleanup:
+def cleanup(hook: TFJobHook, ti: Instance, **arguments: Any) -> JobCleanup:
     return JobCleanup(TFJobOperator(task_id="train", job=document(), **arguments), ti, hook, MINE)
 
 
@@ -49,7 +49,7 @@ def parting(hook: TFJobHook, ti: Instance, **arguments: Any) -> JobCleanup:
 )
 def test_after_the_wait(light: LightSite, hook: TFJobHook, action: str, end: str, over: bool, deleted: bool) -> None:
     light.submit("a", MINE)
-    one = parting(hook, Instance("r"), on_finish_action=action)
+    one = cleanup(hook, Instance("r"), on_finish_action=action)
     assert one.clean_up(hook.get_job("a", "default"), {"end": end, "over": over}) is deleted
     assert len(light.uids()) == (not deleted)
 
@@ -62,5 +62,5 @@ def test_a_wait_that_ended_before_the_job_did(
     light: LightSite, hook: TFJobHook, durable: bool, number: int, owner: str, stays: bool
 ) -> None:
     light.submit("a", owner)
-    parting(hook, Instance("r", try_number=number), durable=durable).abandon(hook.get_job("a", "default"))
+    cleanup(hook, Instance("r", try_number=number), durable=durable).abandon(hook.get_job("a", "default"))
     assert len(light.uids()) == stays

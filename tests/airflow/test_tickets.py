@@ -25,7 +25,9 @@ class Desk:
     def __init__(self) -> None:
         self.told = 0
         self.seen: SeenJob | None = job(), []
-        self.ticket = Subscription(JobRef(TFJOBS, "default", "a"), job(), self._tell, lambda: self.seen, driven=False)
+        self.subscription = Subscription(
+            JobRef(TFJOBS, "default", "a"), job(), self._tell, lambda: self.seen, driven=False
+        )
 
     def _tell(self) -> None:
         self.told += 1
@@ -37,23 +39,23 @@ LINE = LogLine(ReplicaId("worker", 0), "worker-0", "step=1", True)
 def test_several_changes_are_told_once_until_they_are_taken() -> None:
     desk = Desk()
     for _ in range(3):
-        desk.ticket.ring()
-    desk.ticket.put(LINE)
+        desk.subscription.notify()
+    desk.subscription.put(LINE)
     assert desk.told == 1
-    assert desk.ticket.take(0) == [ObjectsListed(PODS, []), LINE]
-    desk.ticket.ring()
+    assert desk.subscription.take(0) == [ObjectsListed(PODS, []), LINE]
+    desk.subscription.notify()
     assert desk.told == 2
-    assert desk.ticket.take(0) == [ObjectsListed(PODS, [])]
-    desk.ticket.look_again()
-    assert (desk.told, desk.ticket.take(0)) == (2, [ObjectsListed(PODS, [])])
+    assert desk.subscription.take(0) == [ObjectsListed(PODS, [])]
+    desk.subscription.mark_changed()
+    assert (desk.told, desk.subscription.take(0)) == (2, [ObjectsListed(PODS, [])])
 
 
 def test_what_is_too_much_for_once_is_told_again() -> None:
     desk = Desk()
     for _ in range(201):
-        desk.ticket.put(LINE)
-    assert (desk.told, len(desk.ticket.take(0)), desk.told) == (1, 200, 2)
-    assert (len(desk.ticket.take(0)), desk.told) == (1, 2)
+        desk.subscription.put(LINE)
+    assert (desk.told, len(desk.subscription.take(0)), desk.told) == (1, 200, 2)
+    assert (len(desk.subscription.take(0)), desk.told) == (1, 2)
 
 
 def test_what_is_seen_of_the_job() -> None:
@@ -66,7 +68,7 @@ def test_what_is_seen_of_the_job() -> None:
         ((None, []), False, "Completed"),
     ]:
         desk.seen = seen
-        desk.ticket.ring()
-        desk.ticket.take(0)
-        assert (desk.ticket.job is not None, desk.ticket.last.status.phase) == (there, last)
-        assert list(desk.ticket.pods) == ["p"] * there
+        desk.subscription.notify()
+        desk.subscription.take(0)
+        assert (desk.subscription.job is not None, desk.subscription.last.status.phase) == (there, last)
+        assert list(desk.subscription.pods) == ["p"] * there

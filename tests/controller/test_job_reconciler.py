@@ -54,7 +54,11 @@ class Bench:
         self.left: Callable[[], float] = lambda: math.inf
         cluster: Cluster = disturbed(self.memory, self._asked)
         self.informers = DriverInformers(
-            cluster, DriverSettings(), rung=lambda _: None, room=lambda: None, recorder=MetricsRecorder()
+            cluster,
+            DriverSettings(),
+            on_change=lambda _: None,
+            on_capacity_freed=lambda: None,
+            recorder=MetricsRecorder(),
         )
         self.job = self.world.submit(tfjob())
         self.uid = str(self.job["metadata"]["uid"])

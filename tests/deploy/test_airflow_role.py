@@ -34,7 +34,7 @@ def drivers(kubectl: Callable[..., str], install: Callable[..., CompletedProcess
 
 
 @pytest.fixture
-def hub(config_of: Callable[[str, str], str], drivers: str) -> Iterator[SharedJobInformer]:
+def informer(config_of: Callable[[str, str], str], drivers: str) -> Iterator[SharedJobInformer]:
     """As a triggerer has it that acts as the role's account."""
     found = SharedJobInformer(
         open_connection(ClusterArguments(config_file=config_of("tf-dist-driver", drivers)), {}), drivers
@@ -45,17 +45,19 @@ def hub(config_of: Callable[[str, str], str], drivers: str) -> Iterator[SharedJo
         found.close()
 
 
-def joined(hub: SharedJobInformer, told: Callable[[], None], *, drive: bool) -> Subscription:
+def joined(informer: SharedJobInformer, told: Callable[[], None], *, drive: bool) -> Subscription:
     body = document("true", name="a")
     body["metadata"]["annotations"] = {names.DRIVER: AIRFLOW_DRIVER}
-    hub.cluster.create(TFJOBS, hub.namespace, body)
-    return hub.join(JobRef(TFJOBS, hub.namespace, "a"), told, drive=drive)
+    informer.cluster.create(TFJOBS, informer.namespace, body)
+    return informer.join(JobRef(TFJOBS, informer.namespace, "a"), told, drive=drive)
 
 
-def test_a_job_is_driven_to_its_end(admin: RestCluster, hub: SharedJobInformer, room: Kubelet) -> None:
-    rung = threading.Event()
-    ticket = joined(hub, rung.set, drive=True)
-    wait_steps = JobWaiter(hub, ticket, WaitOptions(get_logs=False, results=False), lambda _: None).wait_steps()
+def test_a_job_is_driven_to_its_end(admin: RestCluster, informer: SharedJobInformer, room: Kubelet) -> None:
+    changed = threading.Event()
+    subscription = joined(informer, changed.set, drive=True)
+    wait_steps = JobWaiter(
+        informer, subscription, WaitOptions(get_logs=False, results=False), lambda _: None
+    ).wait_steps()
     ends, found = {"worker-0": 0}, []
 
     def over() -> bool:
@@ -66,24 +68,26 @@ def test_a_job_is_driven_to_its_end(admin: RestCluster, hub: SharedJobInformer, 
             found.append(done.value["end"])
         return bool(found)
 
-    until(lambda: exists(admin, PODS, hub.namespace, "a-worker-0"), SECONDS)
+    until(lambda: exists(admin, PODS, informer.namespace, "a-worker-0"), SECONDS)
     until(over, SECONDS)
     assert found == ["reached"]
-    hub.leave(ticket)
+    informer.leave(subscription)
 
 
 @pytest.mark.parametrize("drive", [True, False], ids=["drives", "looks on"])
 def test_a_right_that_is_missing_is_said_and_not_waited_for(
-    kubectl: Callable[..., str], hub: SharedJobInformer, drive: bool
+    kubectl: Callable[..., str], informer: SharedJobInformer, drive: bool
 ) -> None:
-    without = [{"op": "remove", "path": f"/rules/{number}"} for number in _of_pods(kubectl, hub.namespace)]
-    kubectl("patch", "role", "tf-dist-driver", "-n", hub.namespace, "--type=json", "-p", str(without).replace("'", '"'))
-    rung = threading.Event()
-    ticket = joined(hub, rung.set, drive=drive)
-    wait_steps = JobWaiter(hub, ticket, WaitOptions(), lambda _: None).wait_steps()
+    without = [{"op": "remove", "path": f"/rules/{number}"} for number in _of_pods(kubectl, informer.namespace)]
+    kubectl(
+        "patch", "role", "tf-dist-driver", "-n", informer.namespace, "--type=json", "-p", str(without).replace("'", '"')
+    )
+    changed = threading.Event()
+    subscription = joined(informer, changed.set, drive=drive)
+    wait_steps = JobWaiter(informer, subscription, WaitOptions(), lambda _: None).wait_steps()
     with pytest.raises(Forbidden, match="pods"):
-        wait_in_thread(wait_steps, rung, lambda: None)
-    hub.leave(ticket)
+        wait_in_thread(wait_steps, changed, lambda: None)
+    informer.leave(subscription)
 
 
 def _of_pods(kubectl: Callable[..., str], namespace: str) -> list[int]:

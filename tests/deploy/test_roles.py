@@ -249,9 +249,9 @@ def test_a_dead_driver_is_known_as_such(admin: RestCluster, as_account: Account,
     book = LeaseMonitor(as_account("tf-dist-controller", SYSTEM), "me", monotonic=lambda: clock[0])
     book.watch_drivers([f"{drivers}/dead"])
     for _ in range(4):
-        book.look()
+        book.poll()
         clock[0] += 30
-    book.look()
+    book.poll()
     assert book.stale() == {f"{drivers}/dead"}
     assert not book.unknown()
 

@@ -90,8 +90,8 @@ MUTANTS: Final = (
     Mutant(
         "mandate-outlives-its-lease",
         "controller/leases/leader_election.py",
-        "return span.since <= self._monotonic() < span.until",
-        "return span.since <= self._monotonic()",
+        "return interval.since <= self._monotonic() < interval.until",
+        "return interval.since <= self._monotonic()",
         "a driver that has lost its Lease goes on beside its successor",
     ),
     Mutant(
@@ -104,8 +104,8 @@ MUTANTS: Final = (
     Mutant(
         "lease-counted-from-the-answer",
         "controller/leases/leader_election.py",
-        "self._span = ValidInterval(since, sent + self._duration * (1 - _SAFETY_MARGIN))",
-        "self._span = ValidInterval(since, received + self._duration * (1 - _SAFETY_MARGIN))",
+        "self._valid_interval = ValidInterval(since, sent + self._duration * (1 - _SAFETY_MARGIN))",
+        "self._valid_interval = ValidInterval(since, received + self._duration * (1 - _SAFETY_MARGIN))",
         "two drivers at once after a renewal that took long to be answered",
     ),
     Mutant(
@@ -261,8 +261,8 @@ MUTANTS: Final = (
     Mutant(
         "withdrawn-verdict-stands",
         "controller/gang_admission/verdicts.py",
-        "            self._drop(uid)\n        self._intents.settle((uid,))\n",
-        "            del self._given[uid]\n        self._intents.settle((uid,))\n",
+        "            self._drop(uid)\n        self._pending.settle((uid,))\n",
+        "            del self._given[uid]\n        self._pending.settle((uid,))\n",
         "a gang whose verdict could not be written waits for ever, and keeps its room from others",
     ),
     Mutant(

@@ -73,7 +73,7 @@ class Puppet:
             self.leadership = self._lease_mandate()
             self.arbiter = LeaseAdmissionLeader(
                 self._leases,
-                stands=self.leadership.valid,
+                wanted=self.leadership.valid,
                 monotonic=self.process.monotonic,
                 runtime=self.runtime,
             )
@@ -83,7 +83,7 @@ class Puppet:
             monotonic=self.process.monotonic,
             settings=settings,
             leadership=self.leadership,
-            arbiter=self.arbiter,
+            admission_leader=self.arbiter,
             runtime=self.runtime,
         )
         self.process.spawn(self._live, "main")
@@ -115,7 +115,7 @@ class Puppet:
             resync=_NEVER,
             admissions=admissions,
             can_lead_admission=self.reach is not Reach.ALONE,
-            intents=intents,
+            max_pending_admissions=intents,
         )
 
     def _lease_name(self) -> str:

@@ -132,19 +132,19 @@ def _place(pod: dict[str, Any], problem: PodStartError) -> str:
     return ".volumes" if "volume" in str(problem).lower() else ""
 
 
-def run_locally(order: RunRequest, settings: EmbeddedSettings) -> RunResult:
+def run_locally(request: RunRequest, settings: EmbeddedSettings) -> RunResult:
     """Run it to its end; InvalidFiles when this machine cannot."""
     with Signals() as signals, EmbeddedCluster(settings) as embedded:
-        check_machine(order.entry, order.companions, settings, embedded.network)
+        check_machine(request.entry, request.companions, settings, embedded.network)
         cluster = embedded.cluster
-        for written in (order.entry.written, *order.companions):
-            _make_namespace(cluster, order.spaces.of(written))
-        order.create_companions(cluster)
+        for written in (request.entry.written, *request.companions):
+            _make_namespace(cluster, request.spaces.of(written))
+        request.create_companions(cluster)
         logs = embedded.node.state_dir / (settings.keep_logs_dir or "")
         run_options = RunOptions(open_log=lambda watch: _from_files(logs, watch))
-        with closing(view_of(order.entry.job, data_wanted=order.data_wanted)) as view, show_warnings(view):
-            job = create_job(cluster, order.entry, order.namespace, workdir="")
-            return RunSession(cluster, job, view, signals, run_options, timeout=order.timeout).run()
+        with closing(view_of(request.entry.job, data_wanted=request.data_wanted)) as view, show_warnings(view):
+            job = create_job(cluster, request.entry, request.namespace, workdir="")
+            return RunSession(cluster, job, view, signals, run_options, timeout=request.timeout).run()
 
 
 def _make_namespace(cluster: Cluster, name: str) -> None:

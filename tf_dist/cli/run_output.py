@@ -51,11 +51,11 @@ class PlainView:
         self._write = write
         self._shown: dict[str, str] = {}
 
-    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
+    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
         """Write what is new."""
         if lines:
             self._write(self._prefixes.lines((line.source, line.text) for line in lines))
-        for text in state_changes(scene, self._shown):
+        for text in state_changes(snapshot, self._shown):
             self.say(text)
         output.flush()
 
@@ -83,14 +83,14 @@ class LiveView:
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
         self._live.start()
 
-    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
+    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
         """Print lines above the table, and draw the table again if it is time."""
         if lines:
             self._console.print(self._text(lines))
         now = time.monotonic()
         if now - self._drawn >= _REFRESH or lines:
             self._drawn = now
-            self._live.update(self._table(scene, now), refresh=True)
+            self._live.update(self._table(snapshot, now), refresh=True)
 
     def say(self, text: str, style: str = "") -> None:
         """A line above the table."""
@@ -112,41 +112,41 @@ class LiveView:
             text.append_text(Text.from_ansi(f" {visible_text(line.text)}"))
         return text
 
-    def _table(self, scene: JobSnapshot, now: float) -> Table:
+    def _table(self, snapshot: JobSnapshot, now: float) -> Table:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
-        title = f"{scene.job.key.name}: {scene.state}, {format_duration(now - self._started)}"
-        metrics = _metrics(scene)
+        title = f"{snapshot.job.key.name}: {snapshot.state}, {format_duration(now - self._started)}"
+        metrics = _metrics(snapshot)
         table = Table(
-            title=title, box=SIMPLE_HEAD, title_justify="left", caption=_caption(scene), caption_justify="left"
+            title=title, box=SIMPLE_HEAD, title_justify="left", caption=_caption(snapshot), caption_justify="left"
         )
         for name in ("replica", "state", "node", "restarts", *metrics, "last line"):
             table.add_column(name, justify="right" if name in (*metrics, "restarts", "last line") else "left")
-        for row in scene.replicas:
-            progress = scene.progress.get(row.replica, NO_PROGRESS)
-            heard = scene.heard.get(row.replica)
+        for row in snapshot.replicas:
+            progress = snapshot.progress.get(row.replica, NO_PROGRESS)
+            last_line_at = snapshot.last_line_at.get(row.replica)
             table.add_row(
                 f"[{self._prefixes.colour(str(row.replica))}]{row.replica}[/]",
                 f"[{STATE_STYLES.get(row.state, 'default')}]{row.state}[/]",
                 row.node,
                 str(row.restarts or ""),
                 *(format_number(progress.metrics.get(name)) for name in metrics),
-                "" if heard is None else f"{int(now - heard)}s ago",
+                "" if last_line_at is None else f"{int(now - last_line_at)}s ago",
             )
         return table
 
 
-def _metrics(scene: JobSnapshot) -> tuple[str, ...]:
+def _metrics(snapshot: JobSnapshot) -> tuple[str, ...]:
     """Step, loss and accuracy, and one more if the job speaks of others only."""
-    spoken = {name for progress in scene.progress.values() for name in progress.metrics}
+    spoken = {name for progress in snapshot.progress.values() for name in progress.metrics}
     known = tuple(name for name in _SPOKEN if name in spoken or name in ("step", "loss"))
     return known if spoken & set(_SPOKEN) or not spoken else (*known, min(spoken))
 
 
-def _caption(scene: JobSnapshot) -> str | None:
-    details = [f"{row.replica}: {row.detail}" for row in scene.replicas if row.detail and row.state != "Running"]
-    status = scene.status
+def _caption(snapshot: JobSnapshot) -> str | None:
+    details = [f"{row.replica}: {row.detail}" for row in snapshot.replicas if row.detail and row.state != "Running"]
+    status = snapshot.status
     waiting = [status.told] if (status.admission is None or status.stalled) and status.told else []
     return "\n".join([*waiting, *details]) or None
 
@@ -166,7 +166,7 @@ _WORDS: Final = {Outcome.SUCCEEDED: "Succeeded", Outcome.FAILED: "Failed", Outco
 
 def run_exit_code(result: RunResult) -> int:
     """The exit code of a run. One that was given up while it waited for a place is worth another try."""
-    status = result.scene.status
+    status = result.snapshot.status
     match result.end:
         case RunEnd.SIGNAL:
             return exit_codes.SIGNAL_BASE + result.signal
@@ -174,7 +174,7 @@ def run_exit_code(result: RunResult) -> int:
             return exit_codes.USAGE
         case RunEnd.TIMEOUT:
             return exit_codes.FAILED if status.admission is not None else exit_codes.RETRYABLE
-    return _EXIT_CODES[job_outcome(result.scene.job, status)]
+    return _EXIT_CODES[job_outcome(result.snapshot.job, status)]
 
 
 def run_state(result: RunResult) -> str:
@@ -186,30 +186,30 @@ def run_state(result: RunResult) -> str:
             return "given up: the time is over"
         case RunEnd.NEVER_FITS:
             return "never started"
-    return _WORDS.get(job_outcome(result.scene.job, result.scene.status), result.scene.state)
+    return _WORDS.get(job_outcome(result.snapshot.job, result.snapshot.status), result.snapshot.state)
 
 
 def run_findings(result: RunResult) -> tuple[Diagnosis, ...]:
     """What is to be said about a run that did not succeed."""
-    scene = result.scene
-    if result.end is RunEnd.SIGNAL or job_outcome(scene.job, scene.status) is Outcome.SUCCEEDED:
+    snapshot = result.snapshot
+    if result.end is RunEnd.SIGNAL or job_outcome(snapshot.job, snapshot.status) is Outcome.SUCCEEDED:
         return ()
-    return diagnose(scene.job, scene.status, scene.pods, now())
+    return diagnose(snapshot.job, snapshot.status, snapshot.pods, now())
 
 
 def show_summary(result: RunResult, kept: str) -> None:
     """The summary for people; ``kept``: where what was kept is, if anything was."""
-    scene, code = result.scene, run_exit_code(result)
+    snapshot, code = result.snapshot, run_exit_code(result)
     style = "green bold" if code == exit_codes.SUCCEEDED else "red bold"
     output.line()
-    output.line(f"{output.styled(scene.job.key.name, 'bold')}: {output.styled(run_state(result), style)}")
-    progress = scene.result
+    output.line(f"{output.styled(snapshot.job.key.name, 'bold')}: {output.styled(run_state(result), style)}")
+    progress = snapshot.result
     for name, value in sorted(progress.metrics.items(), key=lambda item: (item[0] != "accuracy", item[0])):
         _fact(name, format_number(value))
     _fact("checkpoint", progress.checkpoint)
     _fact("duration", format_duration(result.seconds))
-    _fact("restarts", _restarts(scene))
-    _fact("disruptions", disruption_counts(scene.status.disruptions))
+    _fact("restarts", _restarts(snapshot))
+    _fact("disruptions", disruption_counts(snapshot.status.disruptions))
     _fact("kept in", kept)
     show_findings(run_findings(result))
 
@@ -219,41 +219,41 @@ def _fact(name: str, value: str) -> None:
         output.line(f"  {name + ':':<12} {value}")
 
 
-def _restarts(scene: JobSnapshot) -> str:
-    causes = restarts_by_cause(scene)
+def _restarts(snapshot: JobSnapshot) -> str:
+    causes = restarts_by_cause(snapshot)
     total = sum(causes.values())
     return f"{total} ({', '.join(f'{count} × {cause}' for cause, count in causes.items())})" if total else "0"
 
 
-def restarts_by_cause(scene: JobSnapshot) -> dict[str, int]:
+def restarts_by_cause(snapshot: JobSnapshot) -> dict[str, int]:
     """Restarts of the whole run, those of containers inside their pods included."""
     # The status of a job that has ended counts those of its last pods already.
-    living = sum(pod.restarts for pod in scene.pods) if scene.status.phase in LIVE else 0
-    inside = scene.status.container_restarts + living
-    return {**scene.status.restarts, **({"container restarted in its pod": inside} if inside else {})}
+    living = sum(pod.restarts for pod in snapshot.pods) if snapshot.status.phase in LIVE else 0
+    inside = snapshot.status.container_restarts + living
+    return {**snapshot.status.restarts, **({"container restarted in its pod": inside} if inside else {})}
 
 
 def run_report(result: RunResult, kept: str) -> dict[str, Any]:
     """The summary for programs."""
-    scene, progress = result.scene, result.scene.result
+    snapshot, progress = result.snapshot, result.snapshot.result
     replicas = [
         {"name": str(row.replica), "state": row.state, "restarts": row.restarts}
-        | {"metrics": dict(scene.progress[row.replica].metrics) if row.replica in scene.progress else {}}
-        for row in scene.replicas
+        | {"metrics": dict(snapshot.progress[row.replica].metrics) if row.replica in snapshot.progress else {}}
+        for row in snapshot.replicas
     ]
     return {
-        "name": scene.job.key.name,
-        "namespace": scene.job.key.namespace,
+        "name": snapshot.job.key.name,
+        "namespace": snapshot.job.key.namespace,
         "end": result.end.value,
         "state": run_state(result),
-        "reason": scene.status.reason,
-        "message": scene.status.message,
+        "reason": snapshot.status.reason,
+        "message": snapshot.status.message,
         "exitCode": run_exit_code(result),
         "seconds": round(result.seconds, 3),
         "metrics": dict(progress.metrics),
         "checkpoint": progress.checkpoint,
-        "restarts": restarts_by_cause(scene),
-        "disruptions": dict(scene.status.disruptions),
+        "restarts": restarts_by_cause(snapshot),
+        "disruptions": dict(snapshot.status.disruptions),
         "replicas": replicas,
         "findings": [asdict(one) for one in run_findings(result)],
         "kept": kept or None,

@@ -21,9 +21,9 @@ from tf_dist.errors import ClusterError
 _FOLLOW: Final = LogOptions(follow=True)
 
 
-def run_remotely(order: RunRequest, connection: Connection, *, keep: bool) -> RunResult:
+def run_remotely(request: RunRequest, connection: Connection, *, keep: bool) -> RunResult:
     """Run it to its end, and take the job away again unless ``keep``. ClusterError when the cluster does not let us."""
-    cluster, entry, namespace = connection.cluster, order.entry, order.namespace
+    cluster, entry, namespace = connection.cluster, request.entry, request.namespace
     output.announce_target(connection, namespace)
     run_options = RunOptions(
         open_log=lambda _: log_opener(cluster, _FOLLOW),
@@ -31,11 +31,11 @@ def run_remotely(order: RunRequest, connection: Connection, *, keep: bool) -> Ru
         keep=keep,
         second="once more to leave without waiting for them",
     )
-    order.create_companions(cluster)
+    request.create_companions(cluster)
     key = JobKey(namespace, entry.job.key.name)
     with (
         Signals() as signals,
-        closing(view_of(entry.job, data_wanted=order.data_wanted)) as view,
+        closing(view_of(entry.job, data_wanted=request.data_wanted)) as view,
         show_warnings(view),
         inline_driver(connection, entry.job.dialect, key) as annotations,
     ):
@@ -43,7 +43,7 @@ def run_remotely(order: RunRequest, connection: Connection, *, keep: bool) -> Ru
         workdir = None if connection.here else ""
         job = create_job(cluster, entry, namespace, workdir=workdir, annotations=annotations)
         try:
-            return RunSession(cluster, job, view, signals, run_options, timeout=order.timeout).run()
+            return RunSession(cluster, job, view, signals, run_options, timeout=request.timeout).run()
         except ClusterError:
             output.warning(
                 f"{job.shown} may still be in {connection.name}", f"tf-dist delete {job.shown} -n {namespace}"

@@ -79,27 +79,29 @@ def leased_driver(
     only: JobRef | None = None,
     takes_over: bool = False,
     volcano_jobs: bool = False,
-    rung: Callable[[JobRef], object] = lambda _: None,
+    on_change: Callable[[JobRef], object] = lambda _: None,
 ) -> Iterator[tuple[Driver, LeaseLeadership]]:
     """A driver under a Lease of its own, which goes last; it drives the jobs of a namespace that name it, or ``only``.
 
     ``takes_over``: also jobs that nobody drives, or whose driver is dead; ``volcano_jobs``: Volcano's, too, which its
-    role must allow; ``rung``: see ``Driver``. ClusterError when there can be no Lease.
+    role must allow; ``on_change``: see ``Driver``. ClusterError when there can be no Lease.
     """
     with ExitStack() as stack:
         # A heartbeat comes again by itself, and must not wait behind anything.
         leases = stack.enter_context(place.cluster(connections=2, retries=0, timeout=LEASE_REQUEST_TIMEOUT))
         elector = LeaderElector(leases, unique_lease_ref(namespace), shared=False)
         stack.callback(elector.stop)
-        book, clear = LeaseMonitor(leases, elector.identity), partial(delete_expired_leases, leases, namespace)
-        leadership = LeaseLeadership(elector, book, takes_over=takes_over, housekeeping=clear)
+        lease_monitor, clear = LeaseMonitor(leases, elector.identity), partial(delete_expired_leases, leases, namespace)
+        leadership = LeaseLeadership(elector, lease_monitor, takes_over=takes_over, housekeeping=clear)
         stack.callback(leadership.stop)
         system = system_namespace()
         settings = DriverSettings(
             namespace=namespace, only=only, can_lead_admission=True, volcano_jobs=volcano_jobs, system_namespace=system
         )
-        arbiter = LeaseAdmissionLeader(leases, namespace=system, stands=leadership.valid)
-        driver = Driver(cluster, settings=settings, leadership=leadership, arbiter=arbiter, rung=rung)
+        admission_leader = LeaseAdmissionLeader(leases, namespace=system, wanted=leadership.valid)
+        driver = Driver(
+            cluster, settings=settings, leadership=leadership, admission_leader=admission_leader, on_change=on_change
+        )
         _begin(elector)
         leadership.start()
         stack.callback(driver.stop)

@@ -32,8 +32,8 @@ class ResumingLogStream:
         self._options = replace(options, timestamps=True)
         self._open: Callable[[LogOptions], Stream[bytes]] = lambda wanted: cluster.logs(namespace, pod, wanted)
         self._closed = threading.Event()
-        self._patience = Backoff(limit, sleep=self._closed.wait)
-        self._heard = time.monotonic()
+        self._backoff = Backoff(limit, sleep=self._closed.wait)
+        self._last_line_at = time.monotonic()
         self._last: _Moment | None = None  # the stamp of the newest line that was given
         self._given = 0  # how many lines had that stamp
         self._known: tuple[_Moment, int] | None = None  # both, as they were at the last break
@@ -50,7 +50,7 @@ class ResumingLogStream:
             except TRANSIENT_ERRORS as error:
                 self._broken(error)
                 continue
-            self._patience.succeeded()
+            self._backoff.succeeded()
             found = _STAMP.match(line)
             if found is None:
                 return line  # a word of the server itself
@@ -69,15 +69,15 @@ class ResumingLogStream:
                 return False
             self._known = None
         self._given = self._given + 1 if moment == self._last else 1
-        self._last, self._heard = moment, time.monotonic()
+        self._last, self._last_line_at = moment, time.monotonic()
         return True
 
     def _opened(self) -> Stream[bytes]:
         """A stream, after a break from a little before it; ClusterError."""
-        ago = math.ceil(time.monotonic() - self._heard + _SLACK)
+        ago = math.ceil(time.monotonic() - self._last_line_at + _SLACK)
         stream = self._open(replace(self._options, tail=None, since_seconds=ago) if self._last else self._options)
         self._known = (self._last, self._given) if self._last else None
-        self._patience.answered()
+        self._backoff.answered()
         with self._lock:
             self._stream = stream
         if self._closed.is_set():
@@ -90,7 +90,7 @@ class ResumingLogStream:
             stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
-        self._patience.failed(error)
+        self._backoff.failed(error)
 
     def close(self) -> None:
         """End it; from any thread."""

@@ -31,14 +31,14 @@ NO_PROGRESS = Progress()
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """One moment. ``heard``: when each replica wrote its last line (monotonic seconds)."""
+    """One moment. ``last_line_at``: when each replica wrote its last line (monotonic seconds)."""
 
     job: Job
     status: Status = field(default_factory=Status)
     pods: tuple[PodView, ...] = ()
     replicas: tuple[ReplicaState, ...] = ()
     progress: Mapping[ReplicaId, Progress] = field(default_factory=dict)
-    heard: Mapping[ReplicaId, float] = field(default_factory=dict)
+    last_line_at: Mapping[ReplicaId, float] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -61,12 +61,12 @@ class JobSnapshot:
         """The scene once some lines were read."""
         if not lines:
             return self
-        progress, heard = dict(self.progress), dict(self.heard)
+        progress, last_line_at = dict(self.progress), dict(self.last_line_at)
         for line in lines:
-            heard[line.replica] = now
+            last_line_at[line.replica] = now
             if line.trains:
                 progress[line.replica] = progress.get(line.replica, NO_PROGRESS).after(line.text)
-        return replace(self, progress=progress, heard=heard)
+        return replace(self, progress=progress, last_line_at=last_line_at)
 
 
 _MAX_LINES: Final = 10_000
@@ -280,7 +280,7 @@ class JobView(Protocol):
 
     tick: float | None
 
-    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
+    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
         """The scene has changed, or lines have come."""
 
     def say(self, text: str, style: str = "") -> None:
@@ -291,7 +291,7 @@ class JobView(Protocol):
 
 
 class JobMonitor:
-    """What is seen of a job, in ``scene``; ``signal``: the first that came, ``signals``: how many have.
+    """What is seen of a job, in ``snapshot``; ``signal``: the first that came, ``signals``: how many have.
 
     ``decided``: how it came out is known: from then on the scene takes in lines and nothing else.
     """
@@ -299,7 +299,7 @@ class JobMonitor:
     def __init__(
         self, cluster: Cluster, job: StoredJob, view: JobView, watch: JobInformer, following: LogFollower
     ) -> None:
-        self.scene = JobSnapshot(job.job)
+        self.snapshot = JobSnapshot(job.job)
         self.watch = watch
         self.signal = 0
         self.signals = 0
@@ -310,19 +310,19 @@ class JobMonitor:
         self._following = following
         self._warned: set[str] = set()
 
-    def step(self, patience: float | None) -> bool:
-        """Take in and show what has come, waiting up to ``patience`` seconds for something; whether anything had."""
-        batch = self.watch.take(patience)
+    def step(self, timeout: float | None) -> bool:
+        """Take in and show what has come, waiting up to ``timeout`` seconds for something; whether anything had."""
+        batch = self.watch.take(timeout)
         lines = [item for item in batch if isinstance(item, LogLine)]
         for pod in changed_pods(batch):
             self._following.notice(pod)
         self._note(batch)
-        scene = self.scene.with_lines(lines, time.monotonic())
+        snapshot = self.snapshot.with_lines(lines, time.monotonic())
         if self.watch.job is not None and len(lines) < len(batch) and not self.decided:
-            scene = scene.with_objects(self.watch.job.status, list(self.watch.pods.values()))
-        self.scene = scene
-        self._view.show(scene, lines)
-        self._warn(scene)
+            snapshot = snapshot.with_objects(self.watch.job.status, list(self.watch.pods.values()))
+        self.snapshot = snapshot
+        self._view.show(snapshot, lines)
+        self._warn(snapshot)
         return bool(batch)
 
     def _note(self, batch: list[JobEvent]) -> None:
@@ -335,9 +335,9 @@ class JobMonitor:
                     self._warned.add(item.problem)
                     self._view.say(f"no more lines of {item.instance.container}: {item.problem}", "yellow")
 
-    def _warn(self, scene: JobSnapshot) -> None:
+    def _warn(self, snapshot: JobSnapshot) -> None:
         """Say once what keeps a replica from starting: nobody else is there who would see to it."""
-        for one in diagnose(scene.job, scene.status, scene.pods, now()):
+        for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now()):
             if one.level is Level.WARNING and one.summary not in self._warned and one.category is not Category.FAILURE:
                 self._warned.add(one.summary)
                 self._view.say(": ".join(filter(None, (one.summary, one.detail, one.resolution))), "yellow")

@@ -30,15 +30,15 @@ def prefix_width(job: Job) -> int:
     return max((len(str(replica)) for replica in largest_job(job).replicas), default=0)
 
 
-def state_changes(scene: JobSnapshot, shown: dict[str, str]) -> list[str]:
+def state_changes(snapshot: JobSnapshot, shown: dict[str, str]) -> list[str]:
     """A sentence for each state that is not the one in ``shown``, which is brought up to date."""
-    told = []
-    status = scene.status
+    changes = []
+    status = snapshot.status
     message = f": {status.told}" if status.told else ""
     # While it waits the reason is the news: its place in the line, and what is missing.
-    state = f"{scene.state}{message}" if scene.state == _WAITING or status.stalled else scene.state
-    states = {"": (state, f"job {scene.job.key.name} is {scene.state}{message}")} if message else {}
-    for row in scene.replicas:
+    state = f"{snapshot.state}{message}" if snapshot.state == _WAITING or status.stalled else snapshot.state
+    states = {"": (state, f"job {snapshot.job.key.name} is {snapshot.state}{message}")} if message else {}
+    for row in snapshot.replicas:
         if row.state in _UNREMARKABLE:
             continue
         detail = f" ({row.detail})" if row.detail else ""
@@ -47,8 +47,8 @@ def state_changes(scene: JobSnapshot, shown: dict[str, str]) -> list[str]:
     for key, (state, text) in states.items():
         if shown.get(key) != state:
             shown[key] = state
-            told.append(text)
-    return told
+            changes.append(text)
+    return changes
 
 
 @contextmanager

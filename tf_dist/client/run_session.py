@@ -60,10 +60,10 @@ class RunEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run came out. ``scene`` is that of the moment when its end was decided."""
+    """How a run came out. ``snapshot`` is that of the moment when its end was decided."""
 
     end: RunEnd
-    scene: JobSnapshot
+    snapshot: JobSnapshot
     seconds: float
     signal: int = 0
 
@@ -110,23 +110,23 @@ class RunSession:
             seconds, monitor.decided = time.monotonic() - self._started, True
             self._announce(end)
             self._stop(monitor, _CLEAN_UP if end is RunEnd.FINISHED else None)
-            return RunResult(end, monitor.scene, seconds, monitor.signal)
+            return RunResult(end, monitor.snapshot, seconds, monitor.signal)
 
     def _until_end(self, monitor: JobMonitor) -> RunEnd:
         while True:
-            monitor.step(self._patience())
-            scene = monitor.scene
+            monitor.step(self._wait_seconds())
+            snapshot = monitor.snapshot
             if monitor.signal:
                 return RunEnd.SIGNAL
-            if monitor.watch.job is None or job_outcome(scene.job, scene.status) is not Outcome.OPEN:
+            if monitor.watch.job is None or job_outcome(snapshot.job, snapshot.status) is not Outcome.OPEN:
                 return RunEnd.FINISHED
-            reason = pending_reason(scene.status) if scene.status.admission is None else None
+            reason = pending_reason(snapshot.status) if snapshot.status.admission is None else None
             if self._run_options.gives_up and reason is not None and reason.unreachable:
                 return RunEnd.NEVER_FITS
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 return RunEnd.TIMEOUT
 
-    def _patience(self) -> float | None:
+    def _wait_seconds(self) -> float | None:
         """How long to wait for something to happen."""
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         known = [wait for wait in (left, self._view.tick) if wait is not None]

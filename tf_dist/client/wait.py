@@ -54,8 +54,8 @@ class Backoff:
         self._since = now if self._since is None else self._since
         if now - self._since > self._limit:
             raise error
-        wish = error.after if isinstance(error, Throttled) and error.after else 0.0
-        self._pause(min(wish, self._limit))
+        requested = error.after if isinstance(error, Throttled) and error.after else 0.0
+        self._pause(min(requested, self._limit))
 
     def _pause(self, least: float) -> None:
         pause = backoff_seconds(self._failures)
@@ -83,25 +83,25 @@ def watch_forever(
     cluster: Cluster, resource: Resource, namespace: str | None, labels: str = ""
 ) -> Iterator[WatchEvent]:
     """Every change of a kind, for ever: begins with what is there, and again when the server lost the thread."""
-    since, patience = "", Backoff()
+    since, backoff = "", Backoff()
     while True:
         try:
             with cluster.watch(resource, namespace, labels=labels, since=since) as stream:
-                patience.answered()
-                fruitless = True
+                backoff.answered()
+                empty = True
                 for event in stream:
-                    fruitless = False
-                    patience.succeeded()
+                    empty = False
+                    backoff.succeeded()
                     since = str(event.object["metadata"].get("resourceVersion") or since)
                     if event.type != "BOOKMARK":
                         yield event
-            if fruitless:
-                patience.unfruitful()
+            if empty:
+                backoff.unfruitful()
         except Gone:
             since = ""
-            patience.unfruitful()
+            backoff.unfruitful()
         except TRANSIENT_ERRORS as error:
-            patience.failed(error)
+            backoff.failed(error)
 
 
 def merged_watch(cluster: Cluster, kinds: Iterable[Resource], namespace: str | None) -> Iterator[ObjectChange]:
@@ -140,19 +140,19 @@ def wait_for(
     jobs: Sequence[StoredJob],
     goal: str,
     timeout: float | None,
-    told: Callable[[str], object],
+    report: Callable[[str], object],
     *,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
     """Return when every job is at ``goal``; JobFailed (JobEvicted) when one can never be, NotYet after ``timeout``.
 
-    ``told`` is given a line for each job that has come there, and for a spec that is not accepted: that can be mended.
+    ``report`` gets a line for each job that has reached the goal, and for a spec that is rejected: it can be corrected.
     ``sleep``: pauses between requests.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     for job in jobs:
-        reached = _wait(cluster, job, goal, deadline, told, sleep)
-        told(f"{job.shown} {'deleted' if reached is None else display_phase(reached.status)}")
+        reached = _wait(cluster, job, goal, deadline, report, sleep)
+        report(f"{job.shown} {'deleted' if reached is None else display_phase(reached.status)}")
         if goal == "finished" and reached is not None:
             _check(reached)
 
@@ -162,24 +162,24 @@ def _wait(
     job: StoredJob,
     goal: str,
     deadline: float | None,
-    told: Callable[[str], object],
+    report: Callable[[str], object],
     sleep: Callable[[float], object],
 ) -> StoredJob | None:
     limit = _UNAVAILABLE_LIMIT if deadline is None else min(_UNAVAILABLE_LIMIT, max(0.0, deadline - time.monotonic()))
-    patience, watches, refusal = Backoff(limit, sleep=sleep), Backoff(math.inf, sleep=sleep), ""
+    backoff, watches, refusal = Backoff(limit, sleep=sleep), Backoff(math.inf, sleep=sleep), ""
     while True:
         try:
             current, version = _get_job(cluster, job)
         except TRANSIENT_ERRORS as error:
-            patience.failed(error)
+            backoff.failed(error)
             continue
-        patience.succeeded()
+        backoff.succeeded()
         status = current.status if current else None
         if WAIT_CONDITIONS[goal](status):
             return current
         if status and status.refusal not in ("", refusal):
             refusal = status.refusal
-            told(f"{job.shown}: {refusal}")
+            report(f"{job.shown}: {refusal}")
         if goal_unreachable(goal, status):
             raise _goal_unreachable(current, job, goal)
         left = _MAX_WATCH if deadline is None else deadline - time.monotonic()

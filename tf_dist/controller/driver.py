@@ -16,8 +16,7 @@ from typing import Final
 from tf_dist.cluster.api import QUEUES, Cluster
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
-from tf_dist.controller.gang_admission import admission_leader as arbiters
-from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader
+from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader, SoleAdmissionLeader
 from tf_dist.controller.gang_admission.admission_runner import AdmissionRunner, QueueStatusWriter
 from tf_dist.controller.gang_admission.pending_admissions import (
     LeasePendingAdmissions,
@@ -104,11 +103,11 @@ _ERROR_WAIT: Final = 1.0
 class Driver:
     """Drives the jobs of a cluster, of a namespace, or one job.
 
-    ``start`` follows the cluster and acts in threads until ``stop``. ``step`` is one pass in the caller's thread, over
-    lists made for it unless ``start`` or ``informers.start`` came before. ``rung`` is called, from any thread, with
-    every job around which something has changed. ``clock``: epoch seconds, for what is written down and compared with
-    it;
-    ``monotonic``: seconds that only go forward, for every pause; ``runtime``: its threads and what they wait with.
+    ``start`` watches the cluster and acts in threads until ``stop``. ``step`` is one pass in the caller's thread, over
+    lists made for it unless ``start`` or ``informers.start`` came before. ``on_change`` is called, from any thread,
+    with every job that has changed, or whose objects have. ``clock``: epoch seconds, for timestamps that are written or
+    compared with written ones; ``monotonic``: seconds that only go forward, for every pause; ``runtime``: threads, and
+    what they wait with.
     """
 
     def __init__(
@@ -120,42 +119,42 @@ class Driver:
         monotonic: Callable[[], float] = time.monotonic,
         recorder: MetricsRecorder | None = None,
         leadership: Leadership | None = None,
-        arbiter: AdmissionLeader | None = None,
-        rung: Callable[[JobRef], object] = lambda _: None,
+        admission_leader: AdmissionLeader | None = None,
+        on_change: Callable[[JobRef], object] = lambda _: None,
         runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
         self._settings = settings or DriverSettings()
         self._monotonic = monotonic
-        self._steps = ClockStepDetector(clock, monotonic)
+        self._clock_steps = ClockStepDetector(clock, monotonic)
         self._recorder = recorder or MetricsRecorder()
         self._leadership = leadership or PermanentLeadership()
-        self._rung = rung
+        self._on_change = on_change
         self._runtime = runtime
         self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime)
         self._events = EventRecorder(cluster, clock, self._settings.component, monotonic=monotonic)
         self.informers = DriverInformers(
             cluster,
             self._settings,
-            rung=self._ring,
-            room=self._capacity_changed,
+            on_change=self._enqueue,
+            on_capacity_freed=self._capacity_changed,
             recorder=self._recorder,
             monotonic=monotonic,
             runtime=runtime,
         )
         self._job_index = JobIndex(self._settings.default_gang, others=self._settings.other_schedulers)
         self._admission = GangAdmission(self.informers, clock, monotonic, self._recorder, runtime)
-        arbiter = arbiter or arbiters.SoleAdmissionLeader()
-        arbiter.listen(self._capacity_changed)
+        admission_leader = admission_leader or SoleAdmissionLeader()
+        admission_leader.listen(self._capacity_changed)
         self._admission_runner = AdmissionRunner(
-            arbiter,
+            admission_leader,
             self._admission,
             QueueStatusWriter(cluster, self.informers, monotonic),
-            own=self._intents(cluster, self._settings.admissions),
-            common=self._intents(cluster, pending_admissions_lease(self._settings.system_namespace)),
+            own=self._pending_admissions(cluster, self._settings.admissions),
+            common=self._pending_admissions(cluster, pending_admissions_lease(self._settings.system_namespace)),
             reporting=self._settings.only is None,
             monotonic=monotonic,
         )
-        applier = PlanExecutor(
+        executor = PlanExecutor(
             cluster,
             self.informers,
             clock=clock,
@@ -168,12 +167,12 @@ class Driver:
             cluster,
             self.informers,
             self._job_index,
-            applier,
+            executor,
             clock=clock,
             leadership=self._leadership,
             recorder=self._recorder,
         )
-        self._others = TakeoverPolicy(self._leadership, self._settings, self._reconciler, self._queue, clock=clock)
+        self._takeover = TakeoverPolicy(self._leadership, self._settings, self._reconciler, self._queue, clock=clock)
         self._worker_pool = WorkerPool(
             self._reconciler,
             self._admission,
@@ -183,12 +182,12 @@ class Driver:
             self._recorder,
             clock=clock,
             monotonic=monotonic,
-            look=self._look,
-            tells=self._delivers,
-            lost=self._resync_all,
+            lookup=self._lookup,
+            delivers=self._delivers,
+            on_leadership_lost=self._resync_all,
             runtime=runtime,
         )
-        self.pulse = Liveness()
+        self.liveness = Liveness()
         self._lock = threading.Lock()
         self._dirty: set[JobRef] = set()
         self._everything = True
@@ -201,14 +200,14 @@ class Driver:
         self._thread: threading.Thread | None = None
         self._recorder.attach(self.readings)
 
-    def _intents(self, cluster: Cluster, place: LeaseRef | None) -> PendingAdmissions:
+    def _pending_admissions(self, cluster: Cluster, place: LeaseRef | None) -> PendingAdmissions:
         if place is None:
             return UnrecordedAdmissions()
         return LeasePendingAdmissions(
             cluster,
             place,
             lambda ref, stored: self.informers.wrote(ref.resource, stored),
-            room=self._settings.intents,
+            max_jobs=self._settings.max_pending_admissions,
             may_act=self._may_act,
         )
 
@@ -241,7 +240,7 @@ class Driver:
 
     def readings(self) -> DriverStats:
         """How it stands at this moment."""
-        mine = self._others.mine(self._job_index) if self._leadership.valid() else {}
+        mine = self._takeover.mine(self._job_index) if self._leadership.valid() else {}
         queues = [queue["metadata"]["name"] for queue in self.informers.rules(QUEUES)] if mine else []
         return DriverStats(
             work=self._worker_pool.reading(),
@@ -252,7 +251,7 @@ class Driver:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self.pulse.beat()
+            self.liveness.beat()
             try:
                 pause = self._round()
             except Exception as error:
@@ -301,7 +300,7 @@ class Driver:
 
     def _longest_wait(self) -> float:
         # How other drivers fare nobody rings about.
-        longest = _ERROR_WAIT if self._others.any(self._job_index.drivers()) else _IDLE_WAIT
+        longest = _ERROR_WAIT if self._takeover.any(self._job_index.drivers()) else _IDLE_WAIT
         longest = self._resync.pause(self._monotonic(), longest)
         return min(longest, self._admission_runner.pause(waiting=self._job_index.any_pending))
 
@@ -315,8 +314,8 @@ class Driver:
 
     # What rings
 
-    def _ring(self, ref: JobRef) -> None:
-        self._rung(ref)
+    def _enqueue(self, ref: JobRef) -> None:
+        self._on_change(ref)
         with self._lock:
             if ref in self._dirty:
                 return  # it is in the queue, and will be read after this
@@ -340,7 +339,7 @@ class Driver:
             return 0  # what is followed is listed anew first
         self.informers.refresh()
         # What is due by the wall clock is due at another moment than was reckoned once that clock was set.
-        stepped = self._steps.noticed()
+        stepped = self._clock_steps.noticed()
         if stepped:
             self._admission.clock_stepped()
         everything = due is None or self._everything or stepped
@@ -364,24 +363,24 @@ class Driver:
             self._due.intersection_update(self._job_index)
         self._routine.update(self._resync.due(self._monotonic()))
         self._read(everything, {*self._due, *self._routine})
-        died, turned = self._others.look(self._job_index.drivers())
+        died, turned = self._takeover.refresh(self._job_index.drivers())
         if turned:
             self._job_index.touch(turned)
             self._admission.want()
-        self._due.update(self._job_index.of(died), self._others.undone(died))
-        heard, failed = self._admitted()
+        self._due.update(self._job_index.of(died), self._takeover.undone(died))
+        with_verdict, failed = self._admitted()
         # Jobs that wait for an answer have it first.
-        taken = self._dispatch(heard)
-        taken += self._dispatch(self._concerned(self._due.difference(heard)))
+        taken = self._dispatch(with_verdict)
+        taken += self._dispatch(self._relevant(self._due.difference(with_verdict)))
         routine = {*self._job_index} if everything else self._routine
-        taken += self._dispatch(self._concerned(routine.difference(heard, self._due)), urgent=False)
+        taken += self._dispatch(self._relevant(routine.difference(with_verdict, self._due)), urgent=False)
         return taken, failed
 
     def _dispatch(self, refs: Iterable[JobRef], *, urgent: bool = True) -> int:
         return sum(self._worker_pool.dispatch(ref, urgent=urgent) for ref in refs)
 
-    def _concerned(self, refs: Iterable[JobRef]) -> list[JobRef]:
-        return sorted((ref for ref in refs if self._concerns(self._job_index.get(ref))), key=str)
+    def _relevant(self, refs: Iterable[JobRef]) -> list[JobRef]:
+        return sorted((ref for ref in refs if self._is_relevant(self._job_index.get(ref))), key=str)
 
     def _read(self, everything: bool, due: Iterable[JobRef]) -> None:
         """Take in what changed."""
@@ -391,9 +390,9 @@ class Driver:
         if everything:
             dirty |= {*self._job_index, *(ref for ref, _ in self.informers.jobs())}
         for ref in dirty:
-            self._others.track_cleanup(ref, self._know(ref))
+            self._takeover.track_cleanup(ref, self._refresh_entry(ref))
 
-    def _know(self, ref: JobRef) -> JobEntry | None:
+    def _refresh_entry(self, ref: JobRef) -> JobEntry | None:
         stored, before = self.informers.job(ref), self._job_index.get(ref)
         after = None if stored is None or managed_elsewhere(stored) else self._job_index.read(ref, stored)
         if after is None:
@@ -407,16 +406,16 @@ class Driver:
             self._capacity_changed()
         return after
 
-    def _look(self, ref: JobRef) -> tuple[JobEntry | None, bool]:
-        known = self._know(ref)
-        return known, self._others.drives(known)
+    def _lookup(self, ref: JobRef) -> tuple[JobEntry | None, bool]:
+        known = self._refresh_entry(ref)
+        return known, self._takeover.drives(known)
 
     def _resync_all(self) -> None:
         self._everything = True
 
-    def _concerns(self, known: JobEntry | None) -> bool:
+    def _is_relevant(self, known: JobEntry | None) -> bool:
         """Whether there is something to be done for a job here: to drive it, or to tell it what has not reached it."""
-        return known is not None and (self._others.drives(known) or self._worker_pool.has_pending_verdict(known))
+        return known is not None and (self._takeover.drives(known) or self._worker_pool.has_pending_verdict(known))
 
     def _admitted(self) -> tuple[list[JobRef], Exception | None]:
         """Have admission decide if it may come to another verdict.
@@ -424,27 +423,27 @@ class Driver:
         The jobs that have a verdict to hear; and what made deciding fail, which must not hold up the jobs that run:
         admission alone is tried again.
         """
-        heard: list[JobRef] = []
+        with_verdict: list[JobRef] = []
         try:
             if not self._admission_runner.ours(self._right()):
                 self._job_index.mark_all_changed()
                 self._admission.others_decide()
-                return heard, None
+                return with_verdict, None
             if self._admission.pause() <= 0 or (self._admission.wanted and not self._worker_pool.started):
-                heard = self._admission_runner.decide(self._changes, self._delivers)
+                with_verdict = self._admission_runner.decide(self._changes, self._delivers)
             self._admission_runner.report()
         except Exception as error:
-            return heard, error
-        return heard, None
+            return with_verdict, error
+        return with_verdict, None
 
     def _changes(self) -> JobChanges:
         """The jobs that have changed since the last decision; those without a part in it are as if they were gone."""
         found = self._job_index.changes()
-        counts = self._others.counts
+        counts = self._takeover.counts
         return replace(found, jobs={uid: one if one and counts(one) else None for uid, one in found.jobs.items()})
 
     def _delivers(self, known: JobEntry, verdict: Verdict) -> bool:
         """Who decides for all tells all. Else each driver its jobs, and one of many also who gives something up."""
-        if self._admission_runner.for_all() or self._others.drives(known):
+        if self._admission_runner.for_all() or self._takeover.drives(known):
             return True
         return self._settings.only is None and not isinstance(verdict, Admit | Wait)

@@ -55,7 +55,7 @@ class DriverSettings:
     ``component``: the name in the events it writes. ``admissions``: the Lease in which places are written down before
     they are given away, the same for all drivers that may succeed each other (None: this one has no successor); while
     it decides for all drivers of the cluster it is theirs (``arbiter.admissions_lease`` of ``system_namespace``).
-    ``intents``: how many jobs are named there at a time.
+    ``max_pending_admissions``: how many jobs are named there at a time.
     ``can_lead_admission``: see the jobs of all namespaces, if that may be, so that it can decide about places for all.
     ``gang_scheduler``: who decides about the gangs of jobs that name nobody. ``other_schedulers``: whether there can be
     others than tf-dist itself; where not, whom a job names does not matter.
@@ -68,7 +68,7 @@ class DriverSettings:
     resync: float = 300.0
     component: str = "tf-dist"
     admissions: LeaseRef | None = None
-    intents: int = MAX_PENDING_ADMISSIONS
+    max_pending_admissions: int = MAX_PENDING_ADMISSIONS
     can_lead_admission: bool = False
     system_namespace: str = names.SYSTEM_NAMESPACE
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN

@@ -208,7 +208,7 @@ class JobReconciler:
         cluster: Cluster,
         informers: DriverInformers,
         job_index: JobIndex,
-        applier: PlanExecutor,
+        executor: PlanExecutor,
         *,
         clock: Callable[[], float],
         leadership: Leadership,
@@ -217,48 +217,48 @@ class JobReconciler:
         self._cluster = cluster
         self._informers = informers
         self._job_index = job_index
-        self._applier = applier
+        self._executor = executor
         self._clock = clock
         self._leadership = leadership
         self._recorder = recorder
-        self._left_alone: dict[JobRef, str] = {}  # jobs of which was said that they are, and their uids
+        self._skipped: dict[JobRef, str] = {}  # jobs of which was said that they are, and their uids
 
-    def drive(self, ref: JobRef, known: JobEntry, verdict: Verdict | None, *, again: bool = False) -> Plan:
+    def reconcile(self, ref: JobRef, known: JobEntry, verdict: Verdict | None, *, again: bool = False) -> Plan:
         """One pass. Whatever the cluster answers to it is raised. ``again``: the one before did not come to its end."""
         if known.newer is not None:
-            return self._leave(ref, known, known.newer)
-        self._left_alone.pop(ref, None)
-        if self._is_anothers(known) and not known.status.finished:
+            return self._skip_newer_format(ref, known, known.newer)
+        self._skipped.pop(ref, None)
+        if self._has_other_driver(known) and not known.status.finished:
             _LOG.info("%s: its driver %s is gone; driven by %s now", ref, known.driver, self._leadership.ref)
             self._informers.confirm(ref, known.uid)
         key = names.owned_by_key(ref.namespace, known.uid)
-        gone = self._informers.departed.of(key)
+        gone = self._informers.deleted_pods.of(key)
         plan = self.plan(known, verdict, last_error=None if again else "", gone=gone)
-        self._applier.apply(ref, known.stored, plan)
-        self._informers.departed.forget(key, gone)
+        self._executor.apply(ref, known.stored, plan)
+        self._informers.deleted_pods.forget(key, gone)
         self._job_index.remember(ref, known, plan.status)
         self._record(known, plan.status)
         return plan
 
-    def _leave(self, ref: JobRef, known: JobEntry, problem: NewerStatusFormat) -> Plan:
+    def _skip_newer_format(self, ref: JobRef, known: JobEntry, problem: NewerStatusFormat) -> Plan:
         """Touch neither the job nor its pods, and say so once."""
-        if self._left_alone.get(ref) != known.uid:
-            self._left_alone[ref] = known.uid
+        if self._skipped.get(ref) != known.uid:
+            self._skipped[ref] = known.uid
             _LOG.warning("%s is left alone: %s", ref, problem)
-            told = EmitEvent("Warning", NEWER_FORMAT, f"{problem} ({problem.hint})")
-            self._applier.apply(ref, known.stored, Plan(known.status, (told,)))
+            delivery = EmitEvent("Warning", NEWER_FORMAT, f"{problem} ({problem.hint})")
+            self._executor.apply(ref, known.stored, Plan(known.status, (delivery,)))
         return Plan(known.status)
 
     @property
-    def left_alone(self) -> frozenset[str]:
+    def skipped(self) -> frozenset[str]:
         """The jobs (by uid) that are left alone, as was said."""
-        return frozenset(self._left_alone.values())
+        return frozenset(self._skipped.values())
 
     def forget(self, ref: JobRef) -> None:
         """The job is gone."""
-        self._left_alone.pop(ref, None)
+        self._skipped.pop(ref, None)
 
-    def tell(self, ref: JobRef, known: JobEntry, verdict: Verdict | None) -> Plan:
+    def deliver_verdict(self, ref: JobRef, known: JobEntry, verdict: Verdict | None) -> Plan:
         """Write a verdict into a job of another driver, as that one would; what follows from it is that one's to do.
 
         A place that the job cannot take yet is told again when it can. Its pods are listed first, if it has any: those
@@ -267,25 +267,25 @@ class JobReconciler:
         if known.status.seen:
             self._informers.confirm(ref, known.uid)
         plan = self.plan(known, verdict, driver=known.driver)
-        told = _only_actions(plan, WriteStatus, EmitEvent)
+        delivery = _only_actions(plan, WriteStatus, EmitEvent)
         if isinstance(verdict, Admit) and plan.status.admission is None:
-            told = replace(told, wake_at=plan.wake_at)
-        self._applier.apply(ref, known.stored, told)
+            delivery = replace(delivery, wake_at=plan.wake_at)
+        self._executor.apply(ref, known.stored, delivery)
         self._record(known, plan.status)
-        return told
+        return delivery
 
-    def _is_anothers(self, known: JobEntry) -> bool:
+    def _has_other_driver(self, known: JobEntry) -> bool:
         return known.driver not in ("", self._leadership.ref)
 
-    def stall(self, ref: JobRef, known: JobEntry, last_error: str, *, rejected: bool = False) -> None:
+    def report_stalled(self, ref: JobRef, known: JobEntry, last_error: str, *, rejected: bool = False) -> None:
         """Write into a job what keeps it from going on, and do nothing else for it.
 
         Not into one that is still to be taken over: with its first status it would be ours, its pods not looked for.
         """
-        if self._is_anothers(known):
+        if self._has_other_driver(known):
             return
         plan = self.plan(known, last_error=last_error, rejected=rejected)
-        self._applier.apply(ref, known.stored, _only_actions(plan, WriteStatus))
+        self._executor.apply(ref, known.stored, _only_actions(plan, WriteStatus))
         self._record(known, plan.status)
 
     def plan(

@@ -131,8 +131,8 @@ class Manager:
 
     def _pair(self, cluster: Cluster, namespace: str | None) -> tuple[LeaseLeadership, Driver]:
         """A driver of one namespace, or of all, and its mandate."""
-        book = LeaseMonitor(self._leases, self.elector.identity)
-        leadership = LeaseLeadership(self.elector, book)
+        lease_monitor = LeaseMonitor(self._leases, self.elector.identity)
+        leadership = LeaseLeadership(self.elector, lease_monitor)
         settings = DriverSettings(
             namespace=namespace,
             workers=self._settings.workers,
@@ -145,15 +145,15 @@ class Manager:
             can_lead_admission=True,
             system_namespace=self._settings.system_namespace,
         )
-        arbiter = LeaseAdmissionLeader(
+        admission_leader = LeaseAdmissionLeader(
             self._leases,
             namespace=self._settings.system_namespace,
-            stands=leadership.valid,
+            wanted=leadership.valid,
             duration=self._settings.duration,
             renew_every=self._settings.renew_every,
         )
         return leadership, Driver(
-            cluster, settings=settings, recorder=self.recorder, leadership=leadership, arbiter=arbiter
+            cluster, settings=settings, recorder=self.recorder, leadership=leadership, admission_leader=admission_leader
         )
 
     @property
@@ -203,7 +203,7 @@ class Manager:
 
     def unhealthy(self) -> str:
         """Why this process should be started anew; "" while it should not."""
-        ages = [driver.pulse.age() for _, driver in self._pairs if not driver.pulse.alive()]
+        ages = [driver.liveness.age() for _, driver in self._pairs if not driver.liveness.alive()]
         found = [f"the driver has not come round for {max(ages):.0f} s"] if ages else []
         for _, driver in self._pairs:
             found += health.stuck_threads(

@@ -86,7 +86,7 @@ class TakeoverPolicy:
         """The jobs of these drivers that are over and are not done with."""
         return [ref for ref, driver in self._pending_cleanup.items() if driver in drivers] if drivers else []
 
-    def look(self, drivers: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
+    def refresh(self, drivers: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
         """Ask how they are; which have died since the last time, and which have died or live again."""
         self._leadership.watch_drivers({*drivers, *self._pending_cleanup.values()} - {self._leadership.ref})
         before, self._stale = self._stale, frozenset(self._leadership.stale())

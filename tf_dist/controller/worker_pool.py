@@ -34,11 +34,12 @@ _REJECTED_AFTER_FAILURES: Final = 6
 
 
 class WorkerPool:
-    """Carries out passes of jobs.
+    """Reconciles single jobs.
 
-    ``look`` gives what is known of a job at this moment, and whether this driver is the one for it; ``tells`` says
-    whether it is to tell it a verdict all the same. ``lost`` is called when the mandate turns out to have ended.
-    ``start`` brings in workers; before that, and without, a pass is made in the caller's thread.
+    ``lookup`` returns the entry of a job as it is now, and whether this driver drives it; ``delivers``: whether this
+    driver writes a verdict into a job even though it does not drive it. ``on_leadership_lost`` is called when a write
+    was refused because leadership had ended. ``start`` starts the workers; before that, and without, a pass is made in
+    the caller's thread.
     ``clock``: epoch seconds; ``monotonic``: seconds that only go forward.
     """
 
@@ -53,9 +54,9 @@ class WorkerPool:
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
-        look: Callable[[JobRef], tuple[JobEntry | None, bool]],
-        tells: Callable[[JobEntry, Verdict], bool],
-        lost: Callable[[], None],
+        lookup: Callable[[JobRef], tuple[JobEntry | None, bool]],
+        delivers: Callable[[JobEntry, Verdict], bool],
+        on_leadership_lost: Callable[[], None],
         runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
         self._reconciler = reconciler
@@ -66,9 +67,9 @@ class WorkerPool:
         self._recorder = recorder
         self._clock = clock
         self._monotonic = monotonic
-        self._look = look
-        self._delivers = tells
-        self._lost = lost
+        self._lookup = lookup
+        self._delivers = delivers
+        self._on_leadership_lost = on_leadership_lost
         self._runtime = runtime
         self._lock = runtime.lock()
         self._waiting: PriorityQueue[JobRef] = PriorityQueue()  # for a worker, since a moment of ``monotonic``
@@ -76,7 +77,7 @@ class WorkerPool:
         self._workers = 0
         self._again: set[JobRef] = set()
         # What was logged last of a job whose passes fail, and of which job: once, and not for each attempt.
-        self._said: dict[JobRef, tuple[str, str]] = {}
+        self._last_errors: dict[JobRef, tuple[str, str]] = {}
         self._pool: Executor | None = None
 
     @property
@@ -130,7 +131,7 @@ class WorkerPool:
     def forget(self, ref: JobRef) -> None:
         """The job is gone."""
         self._queue.succeeded(ref)
-        self._said.pop(ref, None)
+        self._last_errors.pop(ref, None)
         self._reconciler.forget(ref)
 
     def reading(self) -> WorkQueueStats:
@@ -143,29 +144,29 @@ class WorkerPool:
 
     def _reconcile_safely(self, ref: JobRef) -> int:
         try:
-            return self._drive(ref)
+            return self._reconcile(ref)
         except Exception:
             _LOG.exception("%s: its pass met a defect", ref)
             self._recorder.reconcile_failed("defect")
             self._queue.retry(ref)
             return 1
 
-    def _drive(self, ref: JobRef) -> int:
+    def _reconcile(self, ref: JobRef) -> int:
         """One job's pass. Whatever goes wrong with it stays with it."""
-        known, mine = self._look(ref)
+        known, mine = self._lookup(ref)
         if known is None or not (mine or self.has_pending_verdict(known)):
             self._queue.succeeded(ref)
             return 0
         again = self._queue.failures(ref) > 0
         begun = time.perf_counter()
         with job_log_context(str(ref)):
-            plan = self._pass(ref, known, mine, again)
+            plan = self._attempt(ref, known, mine, again)
         self._recorder.reconciled(time.perf_counter() - begun)
         if plan is None:
             return 1
         self._queue.succeeded(ref)
         if not (plan.status.last_error or plan.status.not_before):
-            self._said.pop(ref, None)
+            self._last_errors.pop(ref, None)
         if again and plan.status.last_error:
             self._queue.add(ref)  # it goes on, and is to say so
         if plan.wake_at is not None:
@@ -177,21 +178,21 @@ class WorkerPool:
         verdict = self._admission.verdict(known)
         return verdict is not None and self._delivers(known, verdict)
 
-    def _pass(self, ref: JobRef, known: JobEntry, mine: bool, again: bool) -> Plan | None:
+    def _attempt(self, ref: JobRef, known: JobEntry, mine: bool, again: bool) -> Plan | None:
         """None: it did not come to its end, and will be tried again. ``again``: nor did the one before."""
         try:
             verdict = self._admission.verdict(known)
             if not mine:
-                return self._reconciler.tell(ref, known, verdict)
-            return self._reconciler.drive(ref, known, verdict, again=again)
+                return self._reconciler.deliver_verdict(ref, known, verdict)
+            return self._reconciler.reconcile(ref, known, verdict, again=again)
         except LeadershipLost as error:
             _LOG.info("%s", error)
-            self._lost()
+            self._on_leadership_lost()
         except (Conflict, NotFound) as error:
             _LOG.debug("%s changed under us: %s", ref, error)
             self._recorder.reconcile_failed(type(error).__name__)
             self._queue.retry(ref)
-            self._look_again(ref, known)
+            self._refetch(ref, known)
         except Unavailable as error:
             # The server may yet do it: what the job was promised stays promised until one of the writes has come there.
             self._report(ref, known, error)
@@ -201,10 +202,10 @@ class WorkerPool:
         self._admission.withdraw(known.uid)
         return None
 
-    def _look_again(self, ref: JobRef, known: JobEntry) -> None:
+    def _refetch(self, ref: JobRef, known: JobEntry) -> None:
         """What was seen of a job is out of date: do not wait for the watch to say so."""
         try:
-            self._informers.look_again(ref, known.uid)
+            self._informers.refetch(ref, known.uid)
         except ClusterError as error:
             _LOG.debug("%s: %s", ref, error)
 
@@ -213,7 +214,7 @@ class WorkerPool:
         expected = isinstance(error, ClusterError)
         self._recorder.reconcile_failed(type(error).__name__ if expected else "defect")
         what = str(error) if expected else f"{type(error).__name__}: {error}"
-        before, self._said[ref] = self._said.get(ref), (known.uid, what)
+        before, self._last_errors[ref] = self._last_errors.get(ref), (known.uid, what)
         level = logging.DEBUG if before == (known.uid, what) else logging.WARNING
         _LOG.log(level, "%s: %s; again in %.1f s", ref, error, pause, exc_info=None if expected else error)
         hint = getattr(error, "hint", "")
@@ -221,15 +222,15 @@ class WorkerPool:
         failures = self._queue.failures(ref)
         if failures >= _STALLED_AFTER_FAILURES:
             disallowed = isinstance(error, AdmissionDenied) and failures >= _REJECTED_AFTER_FAILURES
-            self._stall(ref, message, rejected=disallowed or isinstance(error, Rejected))
+            self._report_stalled(ref, message, rejected=disallowed or isinstance(error, Rejected))
         self._events.emit(ref.resource, ref.namespace, known.stored, EmitEvent("Warning", STALLED, message))
 
-    def _stall(self, ref: JobRef, message: str, *, rejected: bool) -> None:
+    def _report_stalled(self, ref: JobRef, message: str, *, rejected: bool) -> None:
         """Have the job itself say what keeps it from going on."""
-        known, mine = self._look(ref)
+        known, mine = self._lookup(ref)
         if known is None or not mine:
             return
         try:
-            self._reconciler.stall(ref, known, message, rejected=rejected)
+            self._reconciler.report_stalled(ref, known, message, rejected=rejected)
         except Exception as error:
             _LOG.debug("%s cannot be told why it cannot go on: %s", ref, error)

@@ -34,7 +34,7 @@ def main(argument: str) -> int:
     folder = Path(settings["state_dir"])
     log_to_file(folder / LOG_FILE)
     try:
-        with Signals(patience=0) as signals, EmbeddedCluster(settings_of(settings, folder)) as cluster:
+        with Signals(exit_after=0) as signals, EmbeddedCluster(settings_of(settings, folder)) as cluster:
             signals.listen(lambda _: stopping.set())
             _publish(cluster, folder)
             try:

@@ -38,7 +38,7 @@ def ref(name: str) -> JobRef:
 
 
 @pytest.fixture
-def hub(cluster_site: Site) -> Iterator[SharedJobInformer]:
+def informer(cluster_site: Site) -> Iterator[SharedJobInformer]:
     found = SharedJobInformer(
         open_connection(ClusterArguments(config_file=cluster_site.kubeconfig), {}), "default", streams=4
     )
@@ -47,71 +47,75 @@ def hub(cluster_site: Site) -> Iterator[SharedJobInformer]:
         yield found
     finally:
         found.close()
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("reflect", "hub", "log"))]
+    left = [
+        thread.name for thread in threading.enumerate() if thread.name.startswith(("reflect", "shared-informer", "log"))
+    ]
     assert [name for name in left if name not in threads] == []
     for job in cluster_site.jobs():
         cluster_site.delete(job["metadata"]["name"])
     cluster_site.until_empty()
 
 
-def wait(hub: SharedJobInformer, name: str, *, drive: bool = True, **wish: Any) -> tuple[dict[str, Any], list[str]]:
+def wait(
+    informer: SharedJobInformer, name: str, *, drive: bool = True, **options: Any
+) -> tuple[dict[str, Any], list[str]]:
     """What comes of a job, and what was logged."""
-    rung, lines = threading.Event(), list[str]()
-    ticket = hub.join(ref(name), rung.set, drive=drive)
+    changed, lines = threading.Event(), list[str]()
+    subscription = informer.join(ref(name), changed.set, drive=drive)
     try:
         return wait_in_thread(
-            JobWaiter(hub, ticket, WaitOptions(**wish), lines.append).wait_steps(), rung, lambda: None
+            JobWaiter(informer, subscription, WaitOptions(**options), lines.append).wait_steps(), changed, lambda: None
         ), lines
     finally:
-        hub.leave(ticket)
+        informer.leave(subscription)
 
 
-def test_it_drives_what_is_reserved_and_brings_every_line(cluster_site: Site, hub: SharedJobInformer) -> None:
+def test_it_drives_what_is_reserved_and_brings_every_line(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(reserved("for i in 1 2 3; do echo step=$i; done", "a"))
-    found, lines = wait(hub, "a")
+    found, lines = wait(informer, "a")
     assert found["end"] == "reached"
     assert found["result"]["metrics"] == {"step": 3.0}
     assert [line.partition("| ")[2] for line in lines if line.startswith("worker-0")] == ["step=1", "step=2", "step=3"]
 
 
-def test_a_failure_says_which_replica_and_why(cluster_site: Site, hub: SharedJobInformer) -> None:
+def test_a_failure_says_which_replica_and_why(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(reserved("echo out of luck >&2; exit 3", "a"))
-    found, lines = wait(hub, "a")
+    found, lines = wait(informer, "a")
     assert (found["end"], found["exit_code"], found["replica"]) == ("failed", 3, "worker-0")
     assert any("out of luck" in line for line in lines)
 
 
-def test_who_does_not_want_logs_gets_the_result_all_the_same(cluster_site: Site, hub: SharedJobInformer) -> None:
+def test_who_does_not_want_logs_gets_the_result_all_the_same(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(reserved("echo accuracy=0.5", "a"))
-    found, lines = wait(hub, "a", get_logs=False)
+    found, lines = wait(informer, "a", get_logs=False)
     assert found["result"]["metrics"] == {"accuracy": 0.5}
     assert not any("accuracy" in line for line in lines)
 
 
-def test_a_limit_ends_the_wait_and_not_the_job(cluster_site: Site, hub: SharedJobInformer) -> None:
+def test_a_limit_ends_the_wait_and_not_the_job(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(reserved(FOREVER, "a"))
-    found, _ = wait(hub, "a", limits=WaitLimits(deadline=0.0))
+    found, _ = wait(informer, "a", limits=WaitLimits(deadline=0.0))
     assert found["end"] == "timeout"
     assert cluster_site.jobs()
 
 
-def test_a_job_that_is_taken_away(cluster_site: Site, hub: SharedJobInformer) -> None:
+def test_a_job_that_is_taken_away(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(reserved(FOREVER, "a"))
-    rung = threading.Event()
-    ticket = hub.join(ref("a"), rung.set, drive=True)
-    wait_steps = JobWaiter(hub, ticket, WaitOptions(), lambda _: None).wait_steps()
+    changed = threading.Event()
+    subscription = informer.join(ref("a"), changed.set, drive=True)
+    wait_steps = JobWaiter(informer, subscription, WaitOptions(), lambda _: None).wait_steps()
     until(lambda: bool(cluster_site.pods()), SECONDS)
     cluster_site.delete("a")
-    assert wait_in_thread(wait_steps, rung, lambda: None)["end"] == "gone"
-    hub.leave(ticket)
+    assert wait_in_thread(wait_steps, changed, lambda: None)["end"] == "gone"
+    informer.leave(subscription)
     with pytest.raises(NotFound):
-        hub.join(ref("a"), rung.set)
+        informer.join(ref("a"), changed.set)
 
 
-def test_another_job_of_the_name_is_not_the_one(cluster_site: Site, hub: SharedJobInformer) -> None:
+def test_another_job_of_the_name_is_not_the_one(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(reserved(FOREVER, "a"))
     with pytest.raises(NotFound, match="another one"):
-        hub.join(ref("a"), lambda: None, uid="other")
+        informer.join(ref("a"), lambda: None, uid="other")
 
 
 def followed() -> Counter[str]:
@@ -119,46 +123,48 @@ def followed() -> Counter[str]:
     return Counter(thread.name for thread in threading.enumerate() if thread.name.startswith("reflect-"))
 
 
-def test_many_jobs_are_one_watch_a_kind_and_one_lease(cluster_site: Site, hub: SharedJobInformer) -> None:
-    tickets, before = [], followed()
+def test_many_jobs_are_one_watch_a_kind_and_one_lease(cluster_site: Site, informer: SharedJobInformer) -> None:
+    subscriptions, before = [], followed()
     for name in ("a", "b", "c"):
         cluster_site.submit(reserved(FOREVER, name))
-        tickets.append(hub.join(ref(name), lambda: None, drive=True))
+        subscriptions.append(informer.join(ref(name), lambda: None, drive=True))
     until(lambda: len(cluster_site.pods()) == 3, SECONDS)
     assert set((followed() - before).values()) == {1}
     assert len(cluster_site.leases()) == 1
-    for ticket in tickets:
-        hub.leave(ticket)
+    for subscription in subscriptions:
+        informer.leave(subscription)
 
 
 def test_who_looked_on_before_sees_with_the_driver_once_there_is_one(
-    cluster_site: Site, hub: SharedJobInformer
+    cluster_site: Site, informer: SharedJobInformer
 ) -> None:
-    before, rung, flag = followed(), threading.Event(), cluster_site.flag("end")
+    before, changed, flag = followed(), threading.Event(), cluster_site.flag("end")
     cluster_site.submit(document(f"while [ ! -e '{flag}' ]; do sleep 0.05; done", name="theirs"))
     cluster_site.submit(reserved(FOREVER, "ours"))
-    looker = hub.join(ref("theirs"), rung.set)
+    looker = informer.join(ref("theirs"), changed.set)
     assert (followed() - before) == {"reflect-tfjobs": 1, "reflect-pods": 1}
-    driven = hub.join(ref("ours"), lambda: None, drive=True)
+    driven = informer.join(ref("ours"), lambda: None, drive=True)
     until(lambda: "ours-worker-0" in cluster_site.pods(), SECONDS)
     until(lambda: set((followed() - before).values()) == {1}, SECONDS)
     flag.touch()
     assert (
-        wait_in_thread(JobWaiter(hub, looker, WaitOptions(), lambda _: None).wait_steps(), rung, lambda: None)["end"]
+        wait_in_thread(JobWaiter(informer, looker, WaitOptions(), lambda _: None).wait_steps(), changed, lambda: None)[
+            "end"
+        ]
         == "reached"
     )
-    hub.leave(looker)
-    hub.leave(driven)
+    informer.leave(looker)
+    informer.leave(driven)
 
 
-def test_what_others_drive_is_only_watched(cluster_site: Site, hub: SharedJobInformer) -> None:
+def test_what_others_drive_is_only_watched(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(document("echo accuracy=0.5", name="a"))  # the cluster's own driver takes it
-    found, _ = wait(hub, "a", drive=False)
+    found, _ = wait(informer, "a", drive=False)
     assert found["end"] == "reached"
     assert cluster_site.leases() == []
 
 
-def test_a_job_whose_driver_has_died_is_taken(cluster_site: Site, hub: SharedJobInformer) -> None:
+def test_a_job_whose_driver_has_died_is_taken(cluster_site: Site, informer: SharedJobInformer) -> None:
     connection = open_connection(ClusterArguments(config_file=cluster_site.kubeconfig), {})
     assert connection.place is not None
     body = document(FOREVER, name="a")
@@ -169,15 +175,15 @@ def test_a_job_whose_driver_has_died_is_taken(cluster_site: Site, hub: SharedJob
         dead = leadership.ref
     connection.close()
     pods = cluster_site.pods()
-    ticket = hub.join(ref("a"), lambda: None, drive=True)
+    subscription = informer.join(ref("a"), lambda: None, drive=True)
     until(lambda: driver_of(cluster_site.cluster.get(TFJOBS, "default", "a")) not in ("", dead), SECONDS)
-    hub.leave(ticket)
+    informer.leave(subscription)
     assert [job["metadata"]["uid"] for job in cluster_site.jobs()] == [uid]
     assert cluster_site.pods() == pods  # the same ones: nothing was started again
 
 
 def test_the_first_makes_a_hub_the_last_closes_it(cluster_site: Site) -> None:
-    hubs, made = SharedInformerRegistry(), list[SharedJobInformer]()
+    informers, made = SharedInformerRegistry(), list[SharedJobInformer]()
 
     def make() -> SharedJobInformer:
         made.append(
@@ -185,19 +191,19 @@ def test_the_first_makes_a_hub_the_last_closes_it(cluster_site: Site) -> None:
         )
         return made[-1]
 
-    first, second = hubs.enter("k", make), hubs.enter("k", make)
+    first, second = informers.enter("k", make), informers.enter("k", make)
     assert first is second
-    hubs.leave("k")
-    assert len(hubs) == 1
-    hubs.leave("k")
-    assert (len(hubs), len(made)) == (0, 1)
+    informers.leave("k")
+    assert len(informers) == 1
+    informers.leave("k")
+    assert (len(informers), len(made)) == (0, 1)
 
 
 def test_a_hub_that_cannot_be_made_is_tried_again_by_the_next(cluster_site: Site, tmp_path: Path) -> None:
-    hubs, good = SharedInformerRegistry(), ClusterArguments(config_file=cluster_site.kubeconfig)
+    informers, good = SharedInformerRegistry(), ClusterArguments(config_file=cluster_site.kubeconfig)
     bad = replace(good, config_file=str(tmp_path / "missing"))
     with pytest.raises(Exception, match="there is no kubeconfig"):
-        hubs.enter("k", lambda: SharedJobInformer(open_connection(bad, {}), "default"))
-    assert len(hubs) == 0
-    hubs.enter("k", lambda: SharedJobInformer(open_connection(good, {}), "default"))
-    hubs.leave("k")
+        informers.enter("k", lambda: SharedJobInformer(open_connection(bad, {}), "default"))
+    assert len(informers) == 0
+    informers.enter("k", lambda: SharedJobInformer(open_connection(good, {}), "default"))
+    informers.leave("k")

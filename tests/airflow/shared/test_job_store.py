@@ -28,18 +28,18 @@ class Bench:
 
     def __init__(self, light: LightSite) -> None:
         self.light = light
-        self.tickets: dict[JobRef, tuple[Subscription, ...]] = {}
-        self.seen = threading.Event()
+        self.subscriptions: dict[JobRef, tuple[Subscription, ...]] = {}
+        self.on_synced = threading.Event()
         place = client_config.load_config(light.kubeconfig, None)
         self.client = place.cluster()
-        self.seat = LeasedController(
+        self.controller = LeasedController(
             place,
             self.client,
             "default",
-            rung=lambda _: None,
-            tickets=lambda ref: self.tickets.get(ref, ()),
-            seen=self.seen.set,
-            troubled=lambda: None,
+            on_change=lambda _: None,
+            subscriptions=lambda ref: self.subscriptions.get(ref, ()),
+            on_synced=self.on_synced.set,
+            on_error=lambda: None,
         )
 
     def wait_for(self, name: str, *, driven: bool = True, uid: str = "") -> None:
@@ -48,14 +48,14 @@ class Bench:
         stored = self.light.job(name)
         if uid:
             stored = {**stored, "metadata": {**stored["metadata"], "uid": uid}}
-        self.tickets[ref] = (Subscription(ref, stored, lambda: None, lambda: None, driven=driven),)
-        self.seat.consider(ref)
+        self.subscriptions[ref] = (Subscription(ref, stored, lambda: None, lambda: None, driven=driven),)
+        self.controller.enqueue(ref)
 
     def takes(self, name: str) -> bool:
-        return self.seat.drives(self.light.job(name))
+        return self.controller.drives(self.light.job(name))
 
     def close(self) -> None:
-        self.seat.close()
+        self.controller.close()
         self.client.close()
 
 
@@ -150,4 +150,4 @@ def test_it_goes_with_its_lease(light: LightSite) -> None:
     assert len(light.leases()) == 1
     bench.close()
     assert light.leases() == []
-    assert "hub-claims" not in {thread.name for thread in threading.enumerate()}
+    assert "shared-informer-claims" not in {thread.name for thread in threading.enumerate()}

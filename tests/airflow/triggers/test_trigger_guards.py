@@ -250,7 +250,7 @@ def test_cancelled_at_any_of_its_requests_it_leaves_nothing(light: LightSite, re
     with Proxy(light.address, passed) as proxy:
         asyncio.run(begin(proxy, cancel))
         assert len(SHARED_INFORMERS) == 0
-        until(lambda: not [one for one in threading.enumerate() if one.name.startswith("hub")], SECONDS)
+        until(lambda: not [one for one in threading.enumerate() if one.name.startswith("shared-informer")], SECONDS)
     assert light.leases() == []
     assert light.uids() == [uid]
 
@@ -281,10 +281,10 @@ def test_of_a_hub_that_others_share_it_leaves_nothing_there(light: LightSite) ->
     light.status("a", phase="Completed")
     one = trigger(light, uid=uid, drive=False)
     key = (ClusterArguments.of(one.request.access), "default")
-    hub = SHARED_INFORMERS.enter(key, lambda: make_shared_informer(*key, {}))
+    informer = SHARED_INFORMERS.enter(key, lambda: make_shared_informer(*key, {}))
     try:
         assert asyncio.run(event(one))["end"] == "reached"
-        assert hub._tickets == {}
+        assert informer._subscriptions == {}
         assert len(SHARED_INFORMERS) == 1
     finally:
         SHARED_INFORMERS.leave(key)

@@ -170,7 +170,7 @@ class Launcher:
         self._stack.callback(os.close, self._descriptor)
         self._log_writer = LogWriter(self._descriptor)
         self._stack.callback(self._log_writer.close)
-        self._signals = self._stack.enter_context(Signals(patience=_NEVER))
+        self._signals = self._stack.enter_context(Signals(exit_after=_NEVER))
         self._thread.start()
         return self
 

@@ -35,7 +35,7 @@ class Place:
 
     def __init__(self, scene: Site, cluster: Cluster | None = None) -> None:
         self.said: list[str] = []
-        self.signals = Signals(patience=0)
+        self.signals = Signals(exit_after=0)
         entry, _ = step_document(scene.options(), "default")
         self._placing = StepJobCreator(cluster or scene.memory, entry, "default", self.signals, self.said.append)
 

@@ -60,7 +60,7 @@ def inline(
         monotonic=world.clock,
         leadership=Hands(f"default/driver-of-{name}", takes_over=False),
         settings=DriverSettings(namespace=namespace, only=JobRef(TFJOBS, namespace, name), can_lead_admission=True),
-        arbiter=arbiter,
+        admission_leader=arbiter,
     )
 
 
@@ -85,7 +85,7 @@ class Believing(Process):
             monotonic=world.clock,
             leadership=self.leadership,
             settings=DriverSettings(can_lead_admission=True, only=JobRef(TFJOBS, "default", only) if only else None),
-            arbiter=Believer(self.leadership),
+            admission_leader=Believer(self.leadership),
         )
 
 
@@ -217,7 +217,7 @@ def test_a_place_that_comes_too_early_by_a_clock_that_was_set_back_is_told_again
         monotonic=steady,
         leadership=Hands("default/driver-of-a", takes_over=False),
         settings=DriverSettings(namespace="default", only=JobRef(TFJOBS, "default", "a"), can_lead_admission=True),
-        arbiter=Believer(Hands()),
+        admission_leader=Believer(Hands()),
     )
     submit(world, "b")
     after = format_time(world.clock.now + 50)
@@ -257,7 +257,7 @@ def test_when_it_is_gone_the_next_one_decides(world: World, arbiters: list[Lease
 
 def test_who_does_not_want_to_decide_any_more_gives_the_lease_back(world: World) -> None:
     wanted = [True]
-    arbiter = LeaseAdmissionLeader(world.memory, stands=lambda: wanted[0], renew_every=0.05)
+    arbiter = LeaseAdmissionLeader(world.memory, wanted=lambda: wanted[0], renew_every=0.05)
     arbiter.start(sees_all=True)
     until(arbiter.decides, 60)
     wanted[0] = False
@@ -423,7 +423,7 @@ def test_jobs_of_other_namespaces_are_seen_and_never_driven(world: World) -> Non
         settings=DriverSettings(
             namespace="default", can_lead_admission=True, admissions=LeaseRef("default", "admissions")
         ),
-        arbiter=Believer(leadership),
+        admission_leader=Believer(leadership),
     )
     for _ in range(3):
         driver.step()
@@ -491,7 +491,7 @@ def test_who_cannot_open_the_list_decides_nothing_and_drives_on(world: World) ->
         monotonic=world.clock,
         leadership=leadership,
         settings=DriverSettings(can_lead_admission=True),
-        arbiter=Believer(leadership),
+        admission_leader=Believer(leadership),
     )
     submit(world, "a")
     driver.step()

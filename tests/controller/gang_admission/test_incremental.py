@@ -135,7 +135,7 @@ class Stage(World):
             clock=self._read if decides else self.clock,
             monotonic=self.clock,
             leadership=leadership,
-            arbiter=Arbiter(decides=decides),
+            admission_leader=Arbiter(decides=decides),
             settings=DriverSettings(admissions=LeaseRef("default", "admissions") if decides else None),
         )
 
@@ -279,13 +279,15 @@ class Stage(World):
 
     def said_anew(self) -> Said:
         """What one says that has just begun, and knows of the other driver what this one knows."""
-        informers = DriverInformers(self.memory, DriverSettings(), rung=list, room=list, recorder=MetricsRecorder())
+        informers = DriverInformers(
+            self.memory, DriverSettings(), on_change=list, on_capacity_freed=list, recorder=MetricsRecorder()
+        )
         informers.refresh()
         job_index = JobIndex()
         for ref, stored in informers.jobs():
             job_index.read(ref, stored)
         admission = GangAdmission(informers, self.clock)
-        admission.decide(lambda: _counted(job_index.changes(), self.driver._others.counts), lambda *_: True)
+        admission.decide(lambda: _counted(job_index.changes(), self.driver._takeover.counts), lambda *_: True)
         return Said.of(job_index, admission)
 
 

@@ -39,7 +39,9 @@ class Altered(DriverInformers):
     """Caches whose changes come altered, or not at all."""
 
     def __init__(self, world: World, alter: Callable[[SnapshotChanges], SnapshotChanges]) -> None:
-        super().__init__(world.memory, DriverSettings(), rung=list, room=list, recorder=MetricsRecorder())
+        super().__init__(
+            world.memory, DriverSettings(), on_change=list, on_capacity_freed=list, recorder=MetricsRecorder()
+        )
         self._alter = alter
 
     def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:
@@ -291,7 +293,7 @@ def test_a_job_that_comes_while_admission_rests_is_decided_about_afterwards() ->
 def narrow() -> tuple[World, GangAdmission, LeasePendingAdmissions]:
     """Room for three gangs, and for one job in the list of what is intended."""
     world = World(cpu="9")
-    intents = LeasePendingAdmissions(world.memory, LeaseRef("default", "admissions"), lambda *_: None, room=1)
+    intents = LeasePendingAdmissions(world.memory, LeaseRef("default", "admissions"), lambda *_: None, max_jobs=1)
     admission = GangAdmission(world.driver.informers, world.clock)
     assert admission.open(1, intents)
     return world, admission, intents

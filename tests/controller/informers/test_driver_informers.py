@@ -150,7 +150,7 @@ def arbitrating(world: World, rights: Rights, namespace: str | None = "default")
     """A driver that decides for all if it sees all."""
     wide = replace(WIDE, namespace=namespace)
     with started(
-        world, rights.cluster, settings=wide, arbiter=LeaseAdmissionLeader(world.memory, renew_every=0.4)
+        world, rights.cluster, settings=wide, admission_leader=LeaseAdmissionLeader(world.memory, renew_every=0.4)
     ) as driver:
         yield driver
 

@@ -269,7 +269,9 @@ def test_what_it_may_not_see_is_named() -> None:
 
 
 def schedulers(cluster: Any, monotonic: Callable[[], float]) -> IntegrationInformers:
-    return IntegrationInformers(cluster, None, rung=lambda _: None, recorder=MetricsRecorder(), monotonic=monotonic)
+    return IntegrationInformers(
+        cluster, None, on_change=lambda _: None, recorder=MetricsRecorder(), monotonic=monotonic
+    )
 
 
 def test_a_scheduler_that_comes_later_is_found_but_not_asked_for_all_the_time() -> None:
@@ -291,7 +293,7 @@ def test_what_jobs_share_wakes_those_that_use_its_scheduler_when_it_changes() ->
     world, woken = kueue_world(), list[JobRef]()
     world.submit(asking(GangScheduler.KUEUE))
     world.settle()
-    found = IntegrationInformers(world.memory, None, rung=woken.append, recorder=MetricsRecorder())
+    found = IntegrationInformers(world.memory, None, on_change=woken.append, recorder=MetricsRecorder())
     found.served(KUEUE, {})
     woken.clear()
     world.memory.patch(FLAVORS, None, "spot", {"metadata": {"labels": {"changed": "true"}}})
@@ -444,7 +446,7 @@ def test_a_list_that_hangs_holds_up_neither_another_scheduler_nor_the_end() -> N
             answered.wait(SECONDS)
 
     schedulers = IntegrationInformers(
-        disturbed(world.memory, hang), None, rung=lambda _: None, recorder=MetricsRecorder()
+        disturbed(world.memory, hang), None, on_change=lambda _: None, recorder=MetricsRecorder()
     )
     found: list[Any] = []
     looking = threading.Thread(target=lambda: found.append(schedulers.served(VOLCANO, {})), daemon=True)
@@ -479,7 +481,7 @@ def test_of_many_jobs_that_ask_for_a_scheduler_one_looks_and_all_know() -> None:
             probes.append(resource)
 
     schedulers = IntegrationInformers(
-        disturbed(world.memory, count), None, rung=lambda _: None, recorder=MetricsRecorder()
+        disturbed(world.memory, count), None, on_change=lambda _: None, recorder=MetricsRecorder()
     )
     together, found = threading.Barrier(8), list[Any]()
 

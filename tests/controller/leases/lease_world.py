@@ -108,7 +108,7 @@ class Sim:
         machine = self._machine(offset, speed)
         book = LeaseMonitor(Wire(machine), "watcher", monotonic=machine.monotonic)
         book.watch_drivers([str(ref) for ref in refs])
-        machine.step = book.look
+        machine.step = book.poll
         self.books[book] = machine
         return book
 

@@ -318,7 +318,7 @@ def test_that_it_was_broken_is_not_forgotten_with_an_answer_that_is_lost() -> No
 
 def test_who_does_not_want_it_knows_all_the_same_that_its_holder_is_dead() -> None:
     wanted = [False]
-    bench = Bench(SHARED, shared=True, stands=lambda: wanted[0])
+    bench = Bench(SHARED, shared=True, wanted=lambda: wanted[0])
     bench.put("dead")
     for now in range(0, 20, 2):
         bench.at(now)
@@ -330,7 +330,7 @@ def test_who_does_not_want_it_knows_all_the_same_that_its_holder_is_dead() -> No
 
 def test_what_is_not_wanted_any_more_is_given_back_at_once() -> None:
     wanted, told = [True], list[bool]()
-    bench = Bench(SHARED, shared=True, stands=lambda: wanted[0])
+    bench = Bench(SHARED, shared=True, wanted=lambda: wanted[0])
     bench.elector.listen(told.append)
     bench.put()
     bench.at(0.0)

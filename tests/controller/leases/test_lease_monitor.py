@@ -71,7 +71,7 @@ def test_the_lease_of_a_single_process_is_only_read(sim: Sim) -> None:
     book = LeaseMonitor(Granting(sim.memory, "get", "list"), "me", monotonic=lambda: clock[0])  # type: ignore[arg-type]
     book.watch_drivers([str(ONE)])
     while clock[0] < 40:
-        clock[0] += max(book.look(), 0.1)
+        clock[0] += max(book.poll(), 0.1)
     assert book.stale() == {str(ONE)}
     assert book.unknown() == frozenset()
     assert sim.memory.get(LEASES, *ONE) == before
@@ -111,12 +111,12 @@ def test_an_answer_that_took_long_speaks_of_when_it_was_asked_for(sim: Sim) -> N
 
     book = LeaseMonitor(Slow(sim.memory), "me", monotonic=lambda: clock[0])  # type: ignore[arg-type]
     book.watch_drivers([str(ONE)])
-    book.look()
+    book.poll()
     clock[0], slow[0] = 11.5, 4.0
-    book.look()
+    book.poll()
     assert book.stale() == frozenset()
     clock[0], slow[0] = 18.0, 0.0
-    book.look()
+    book.poll()
     assert book.stale() == {str(ONE)}
 
 
@@ -196,7 +196,7 @@ class Slow:
     def at(self, now: float, **takes: float) -> frozenset[str]:
         """Look at that time; who is dead when that is done. ``takes``: seconds of each answer to a verb."""
         self.now, self.takes = now, takes
-        self.book.look()
+        self.book.poll()
         return self.book.stale()
 
 
@@ -311,13 +311,13 @@ def test_one_that_we_may_not_read_or_break_is_unknown(sim: Sim, granted: tuple[s
     book = LeaseMonitor(cluster, "me", monotonic=lambda: clock[0])  # type: ignore[arg-type]
     book.watch_drivers([str(ONE)])
     for _ in range(100):
-        clock[0] += book.look()
+        clock[0] += book.poll()
     assert book.stale() == frozenset()
     assert book.unknown() == {str(ONE)}
-    assert book.look() > 0, "it is not asked for again at once"
+    assert book.poll() > 0, "it is not asked for again at once"
     clock[0] += 2
     cluster.granted = ("get", "list", "replace")
-    book.look()
+    book.poll()
     assert book.unknown() == frozenset()
 
 
@@ -329,13 +329,13 @@ def test_many_of_one_namespace_are_listed(sim: Sim) -> None:
     # One without our label, that a list does not show.
     sim.memory.create(LEASES, "default", {"metadata": {"name": "bare"}, "spec": {"holderIdentity": "x"}})
     book.watch_drivers([*(str(owner.ref) for owner in owners), "default/bare"])
-    book.look()
+    book.poll()
     assert cluster.calls == {"list": 1, "get": 1}
     sim.tenures[owners[0]].dead = True
     for _ in range(12):
         sim.run(2)
         clock[0] += 2
-        book.look()
+        book.poll()
     assert (book.stale(), book.unknown()) == ({"default/run-0"}, {"default/bare"})
 
 

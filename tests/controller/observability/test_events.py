@@ -171,7 +171,7 @@ def test_memory_is_bounded(desk: Desk) -> None:
     )
     for number in range(50):
         writer.emit(TFJOBS, "default", desk.job, EmitEvent("Normal", "Noise", str(number)))
-    assert len(writer._said) == 5
+    assert len(writer._series) == 5
     budget = EventRateLimiter(desk.clock, burst=1, most=5)
     for number in range(50):
         budget.allow(str(number))

@@ -20,7 +20,7 @@ def test_those_that_ask_to_stop_are_told_of_and_no_others() -> None:
     others = threading.Event()
     before = signal.signal(signal.SIGUSR1, lambda *_: others.set())
     try:
-        with signals_heard(), Signals(patience=0) as signals:
+        with signals_heard(), Signals(exit_after=0) as signals:
             signal.raise_signal(signal.SIGTERM)
             signals.listen(told.append)
             signal.raise_signal(signal.SIGUSR1)

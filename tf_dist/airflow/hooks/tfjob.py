@@ -107,12 +107,12 @@ class TFJobHook(BaseHook):
         self.cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
 
     @contextmanager
-    def hub(self, namespace: str) -> Iterator[SharedJobInformer]:
+    def informer(self, namespace: str) -> Iterator[SharedJobInformer]:
         """The hub that all tasks of this process share for that namespace. Blocks: keep it off an event loop."""
         key = (self.access, namespace)
-        hub = SHARED_INFORMERS.enter(key, lambda: make_shared_informer(self.access, namespace, self._extras()))
+        informer = SHARED_INFORMERS.enter(key, lambda: make_shared_informer(self.access, namespace, self._extras()))
         try:
-            yield hub
+            yield informer
         finally:
             SHARED_INFORMERS.leave(key)
 

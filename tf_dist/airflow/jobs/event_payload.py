@@ -42,9 +42,9 @@ _EXCEPTIONS: Final[Mapping[str, type[TFDistError]]] = {
 }
 
 
-def event_payload(ticket: Subscription, scene: JobSnapshot, conclusion: WaitResult) -> dict[str, Any]:
+def event_payload(subscription: Subscription, snapshot: JobSnapshot, conclusion: WaitResult) -> dict[str, Any]:
     """Everything a task needs to know, for nothing may be left of the job when it reads this."""
-    last, failure = ticket.last, ticket.last.status.failure
+    last, failure = subscription.last, subscription.last.status.failure
     return {
         "end": conclusion.end.value,
         "message": conclusion.message,
@@ -58,7 +58,7 @@ def event_payload(ticket: Subscription, scene: JobSnapshot, conclusion: WaitResu
             "namespace": last.namespace,
             "uid": last.uid,
             "status": display_phase(last.status),
-            **_reported_metrics(scene),
+            **_reported_metrics(snapshot),
             **_durations(last.status),
             "restarts": last.status.total_restarts,
             "disruptions": last.status.total_disruptions,
@@ -66,18 +66,21 @@ def event_payload(ticket: Subscription, scene: JobSnapshot, conclusion: WaitResu
     }
 
 
-def _reported_metrics(scene: JobSnapshot) -> dict[str, Any]:
+def _reported_metrics(snapshot: JobSnapshot) -> dict[str, Any]:
     """What the replicas told: in log lines, and in the leader's termination message, where that is a JSON object."""
-    output = _output(scene)
+    output = _output(snapshot)
     numbers = {key: float(value) for key, value in output.items() if type(value) in (int, float)}
-    metrics = {**scene.result.metrics, **numbers}
-    told = {"metrics": {key: _plain(value) for key, value in metrics.items()}, "checkpoint": scene.result.checkpoint}
-    return {**told, "output": output} if output else told
+    metrics = {**snapshot.result.metrics, **numbers}
+    values = {
+        "metrics": {key: _plain(value) for key, value in metrics.items()},
+        "checkpoint": snapshot.result.checkpoint,
+    }
+    return {**values, "output": output} if output else values
 
 
-def _output(scene: JobSnapshot) -> dict[str, Any]:
-    exits = {pod.replica: pod.exit for pod in scene.pods if pod.exit is not None}
-    for replica in leaders_first(largest_job(scene.job)):
+def _output(snapshot: JobSnapshot) -> dict[str, Any]:
+    exits = {pod.replica: pod.exit for pod in snapshot.pods if pod.exit is not None}
+    for replica in leaders_first(largest_job(snapshot.job)):
         message = exits[replica].message.strip() if replica in exits else ""
         if message.startswith("{"):
             try:

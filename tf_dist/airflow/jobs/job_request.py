@@ -82,7 +82,7 @@ def job_request(
 
 
 def request_of_try(
-    order: JobRequest,
+    request: JobRequest,
     *,
     name: str,
     namespace: str,
@@ -94,7 +94,7 @@ def request_of_try(
 
     ``changed`` may change a copy of the document in place before; whatever it calls the job, it keeps its name.
     """
-    written = order.entry.written
+    written = request.entry.written
     content = copy.deepcopy(dict(written.content))
     changed(content)
     metadata = {key: value for key, value in content["metadata"].items() if key != "generateName"}
@@ -102,7 +102,7 @@ def request_of_try(
     metadata |= {"name": name, "namespace": namespace}
     metadata |= {"labels": {**own_labels, **labels}, "annotations": {**own_notes, **notes}}
     content = {**content, "metadata": metadata}
-    return replace(order, entry=LoadedJob(replace(written, content=content), parse(content)))
+    return replace(request, entry=LoadedJob(replace(written, content=content), parse(content)))
 
 
 def _path(job: str, folder: Path) -> Path:

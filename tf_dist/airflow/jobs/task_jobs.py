@@ -204,13 +204,17 @@ class StartResult:
     job: StoredJob
 
 
-def resource_of_request(order: JobRequest) -> Resource:
+def resource_of_request(request: JobRequest) -> Resource:
     """The kind of job that is ordered."""
-    return VOLCANO_JOBS if order.entry.job.dialect is Dialect.VOLCANO else TFJOBS
+    return VOLCANO_JOBS if request.entry.job.dialect is Dialect.VOLCANO else TFJOBS
 
 
 def adopt_or_create(
-    connection: Connection, order: JobRequest, namespace: str, this: TaskTry, changed: Callable[[dict[str, Any]], None]
+    connection: Connection,
+    request: JobRequest,
+    namespace: str,
+    this: TaskTry,
+    changed: Callable[[dict[str, Any]], None],
 ) -> StartResult:
     """Take up what an earlier try left, else create a job; ``changed`` may change its document before.
 
@@ -218,48 +222,52 @@ def adopt_or_create(
     """
     for _ in range(_START_ATTEMPTS):
         try:
-            return _adopt_or_create_once(connection, order, namespace, this, changed)
+            return _adopt_or_create_once(connection, request, namespace, this, changed)
         except (OwnershipLost, NotFound) as error:
             lost = error  # it went while we looked at it
     raise lost
 
 
 def _adopt_or_create_once(
-    connection: Connection, order: JobRequest, namespace: str, this: TaskTry, changed: Callable[[dict[str, Any]], None]
+    connection: Connection,
+    request: JobRequest,
+    namespace: str,
+    this: TaskTry,
+    changed: Callable[[dict[str, Any]], None],
 ) -> StartResult:
-    resource = resource_of_request(order)
+    resource = resource_of_request(request)
     found = {job.uid: job for job in jobs_of_task(connection.cluster, resource, namespace, this.key)}
     chosen = decide_adoption([candidate(job) for job in found.values()], durable=this.durable)
     for uid in chosen.surplus:
         delete_if_owned(connection.cluster, found[uid], annotations_of(found[uid].stored).get(OWNER_ANNOTATION, ""))
     if chosen.answer is AdoptionAction.CREATE:
-        return StartResult(chosen.answer, _create(connection, resource, order, namespace, this, changed))
+        return StartResult(chosen.answer, _create(connection, resource, request, namespace, this, changed))
     return StartResult(chosen.answer, adopt_job(connection.cluster, found[chosen.uid], this.owner))
 
 
 def _create(
     connection: Connection,
     resource: Resource,
-    order: JobRequest,
+    request: JobRequest,
     namespace: str,
     this: TaskTry,
     changed: Callable[[dict[str, Any]], None],
 ) -> StoredJob:
     drive = this.drive and connection.place is not None
-    if drive and order.entry.job.dialect is Dialect.VOLCANO:
-        refuse_beside_volcano(connection.cluster, order.base_name)
+    if drive and request.entry.job.dialect is Dialect.VOLCANO:
+        refuse_beside_volcano(connection.cluster, request.base_name)
     notes = {**this.annotations, OWNER_ANNOTATION: this.owner, **({names.DRIVER: AIRFLOW_DRIVER} if drive else {})}
     mine = request_of_try(
-        order,
-        name=this.key.job_name(order.base_name, this.number),
+        request,
+        name=this.key.job_name(request.base_name, this.number),
         namespace=namespace,
         labels={**this.labels, **this.key.labels(this.number)},
         notes=notes,
         changed=changed,
     )
-    for written in order.companions:
+    for written in request.companions:
         create_companion(connection.cluster, written, namespace, owner=this.key.task)
-    folder = order.folder if connection.here else ""
+    folder = request.folder if connection.here else ""
     try:
         created = create_job(connection.cluster, mine.entry, namespace, workdir=folder)
         return StoredJob(resource, created.stored)

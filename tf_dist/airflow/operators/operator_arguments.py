@@ -35,10 +35,10 @@ def dry_run_text(operator: TFJobOperator) -> str:
     import yaml
 
     try:
-        order = request_of_operator(operator, lambda value: value)
+        request = request_of_operator(operator, lambda value: value)
     except InvalidJob as error:
         raise task_failure(error) from None
-    return str(yaml.safe_dump(order.entry.document, sort_keys=False))
+    return str(yaml.safe_dump(request.entry.document, sort_keys=False))
 
 
 def task_failure(error: InvalidJob) -> AirflowFailException:

@@ -82,7 +82,7 @@ class XComPublisher:
             for outlet in self._operator.outlets:
                 events[outlet].extra = {**events[outlet].extra, **result}
 
-    def told(self, what: str) -> Any:
+    def published(self, what: str) -> Any:
         """What ``began`` said of the job: its name, namespace, uid or kind."""
         ti = self._ti
         return ti.xcom_pull(key=f"job_{what}", task_ids=ti.task_id, map_indexes=ti.map_index)
@@ -149,38 +149,38 @@ class ForegroundWait:
     """Waits for a job of the task ``ti`` of ``operator`` in this thread."""
 
     def __init__(
-        self, operator: TFJobOperator, ti: Any, hook: TFJobHook, parting: JobCleanup, limits: WaitLimits
+        self, operator: TFJobOperator, ti: Any, hook: TFJobHook, cleanup: JobCleanup, limits: WaitLimits
     ) -> None:
-        self._operator, self._ti, self._hook, self._parting = operator, ti, hook, parting
+        self._operator, self._ti, self._hook, self._cleanup = operator, ti, hook, cleanup
         self._limits = limits
 
-    def attend(self, job: StoredJob) -> Mapping[str, Any]:
+    def wait(self, job: StoredJob) -> Mapping[str, Any]:
         """The payload of ``outcomes``; whatever else ends the wait says what becomes of the job, and is raised."""
         try:
-            with self._hook.hub(job.namespace) as hub:
+            with self._hook.informer(job.namespace) as informer:
                 try:
-                    return self._watch(hub, job)
+                    return self._wait_for_job(informer, job)
                 except (AirflowTaskTimeout, TaskKilled) as end:
                     # At once: whoever was ended by a user is killed after five seconds.
                     if isinstance(end, AirflowTaskTimeout) or self._operator.on_kill_action == "delete_job":
-                        self._parting.give_up(job, str(end))
+                        self._cleanup.give_up(job, str(end))
                     raise
         except TaskKilled:
             raise
         except Exception:
-            self._parting.abandon(job)
+            self._cleanup.abandon(job)
             raise
 
-    def _watch(self, hub: SharedJobInformer, job: StoredJob) -> Mapping[str, Any]:
-        operator, rung, ref = self._operator, threading.Event(), JobRef.of(job.resource, job.stored)
-        wish = WaitOptions(limits=self._limits, get_logs=operator.get_logs)
+    def _wait_for_job(self, informer: SharedJobInformer, job: StoredJob) -> Mapping[str, Any]:
+        operator, changed, ref = self._operator, threading.Event(), JobRef.of(job.resource, job.stored)
+        options = WaitOptions(limits=self._limits, get_logs=operator.get_logs)
         drive = operator.driver == "inline" and not job.status.finished
-        ticket = hub.join(ref, rung.set, uid=job.uid, drive=drive)
+        subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
         try:
-            wait_steps = JobWaiter(hub, ticket, wish, operator.log.info).wait_steps()
-            return wait_in_thread(wait_steps, rung, self._stop_if_killed)
+            wait_steps = JobWaiter(informer, subscription, options, operator.log.info).wait_steps()
+            return wait_in_thread(wait_steps, changed, self._stop_if_killed)
         finally:
-            hub.leave(ticket)
+            informer.leave(subscription)
 
     def _stop_if_killed(self) -> None:
         """After ``on_kill``: find out what for. Neither a worker that goes nor a clear is a reason to touch the job."""
@@ -206,7 +206,7 @@ class TaskRun:
         self._owner = owner_of_try(self._ti.id, self._ti.try_number)
         self._hook = TFJobHook.of(operator.access())
         self._publisher = XComPublisher(operator, context)
-        self._parting = JobCleanup(operator, self._ti, self._hook, self._owner)
+        self._cleanup = JobCleanup(operator, self._ti, self._hook, self._owner)
 
     def __enter__(self) -> Self:
         return self
@@ -227,24 +227,22 @@ class TaskRun:
         try:
             self._publisher.began(start)
         except Exception:
-            self._parting.abandon(job)
+            self._cleanup.abandon(job)
             raise
         if not operator.wait_for_completion:
             return {"name": job.name, "namespace": job.namespace, "uid": job.uid}
         if operator.deferrable and not job.status.finished:
             self._defer(job)
-        return self.finish(
-            job, ForegroundWait(operator, self._ti, self._hook, self._parting, self._limits()).attend(job)
-        )
+        return self.finish(job, ForegroundWait(operator, self._ti, self._hook, self._cleanup, self._limits()).wait(job))
 
     # Beginning
 
-    def _begin(self, order: JobRequest) -> StartResult:
-        namespace = self._operator.namespace or order.namespace or self._hook.get_namespace()
+    def _begin(self, request: JobRequest) -> StartResult:
+        namespace = self._operator.namespace or request.namespace or self._hook.get_namespace()
         key = self._key()
         cluster, ask = self._hook.cluster, self._ti.get_task_states
-        task_jobs.delete_orphans(cluster, resource_of_request(order), namespace, key.deployment, ask)
-        return adopt_or_create(self._hook.connection, order, namespace, self._try(key), self._change)
+        task_jobs.delete_orphans(cluster, resource_of_request(request), namespace, key.deployment, ask)
+        return adopt_or_create(self._hook.connection, request, namespace, self._try(key), self._change)
 
     def _key(self) -> TaskInstanceKey:
         ti = self._ti
@@ -316,7 +314,7 @@ class TaskRun:
         """The result, or the error that the event means; what becomes of the job."""
         failure, result = payload_error(event), dict(event.get("result") or {})
         if job is not None:
-            self._part(job, event)
+            self._clean_up(job, event)
         self._publisher.ended(result, succeeded=failure is None)
         if failure is None:
             return result
@@ -324,10 +322,10 @@ class TaskRun:
             raise AirflowSkipException(str(failure))
         raise failure
 
-    def _part(self, job: StoredJob, event: Mapping[str, Any]) -> None:
+    def _clean_up(self, job: StoredJob, event: Mapping[str, Any]) -> None:
         if event["end"] == ERROR_KEY:
-            self._parting.abandon(job)
-        elif self._parting.clean_up(job, event):
+            self._cleanup.abandon(job)
+        elif self._cleanup.clean_up(job, event):
             self._publisher.call("on_job_cleanup", name=job.name, namespace=job.namespace)
 
     def trigger_lost(self, *, late: bool) -> None:
@@ -336,13 +334,13 @@ class TaskRun:
         if job is None:
             return
         if late:
-            self._parting.give_up(job, "the task took longer than its execution_timeout")
+            self._cleanup.give_up(job, "the task took longer than its execution_timeout")
         else:
-            self._parting.abandon(job)
+            self._cleanup.abandon(job)
 
     def job(self) -> StoredJob | None:
         """The job of this try, None if nothing is left of it or the cluster is away."""
-        name, namespace, uid, kind = (self._publisher.told(what) for what in ("name", "namespace", "uid", "kind"))
+        name, namespace, uid, kind = (self._publisher.published(what) for what in ("name", "namespace", "uid", "kind"))
         try:
             prefix = "vcjob" if kind == VOLCANO_JOBS.kind else "tfjob"
             job = find_job(self._hook.cluster, f"{prefix}/{name}", namespace)

@@ -24,7 +24,7 @@ class LoopWaker:
         self._due: deque[asyncio.Event] = deque()
         self._called = False
 
-    def ring(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    def wake(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
         """Have the event set on its loop, soon."""
         self._due.append(event)
         if not self._called:
@@ -48,11 +48,11 @@ def waker_of_running_loop() -> LoopWaker:
 
 @dataclass(slots=True)
 class _RegistryEntry:
-    """``ready`` guards ``hub``: whoever comes while it is being made waits for it."""
+    """``ready`` guards ``informer``: whoever comes while it is being made waits for it."""
 
     users: int
     ready: threading.Lock
-    hub: SharedJobInformer | None = None
+    informer: SharedJobInformer | None = None
 
 
 class SharedInformerRegistry:
@@ -69,9 +69,9 @@ class SharedInformerRegistry:
             shared.users += 1
         try:
             with shared.ready:
-                if shared.hub is None:
-                    shared.hub = make()
-                return shared.hub
+                if shared.informer is None:
+                    shared.informer = make()
+                return shared.informer
         except BaseException:
             self.leave(key)
             raise
@@ -84,8 +84,8 @@ class SharedInformerRegistry:
             if shared.users > 0:
                 return
             del self._shared[key]
-        if shared.hub is not None:
-            shared.hub.close()
+        if shared.informer is not None:
+            shared.informer.close()
 
     def __len__(self) -> int:
         return len(self._shared)

@@ -38,14 +38,14 @@ class SharedJobInformer:
         self._connection = connection
         self._slots, self._gate = BoundedThreads(streams), LogOpenLimiter()
         self._lock, self._starting = threading.Lock(), threading.Lock()
-        self._tickets: dict[JobRef, tuple[Subscription, ...]] = {}
-        self._readings: dict[Subscription, SubscriptionLogFollower] = {}
-        self._sight: JobStore | None = None  # None: nobody has come, or the driver does not see everything yet
-        self._seat: LeasedController | None = None
+        self._subscriptions: dict[JobRef, tuple[Subscription, ...]] = {}
+        self._log_followers: dict[Subscription, SubscriptionLogFollower] = {}
+        self._store: JobStore | None = None  # None: nobody has come, or the driver does not see everything yet
+        self._controller: LeasedController | None = None
 
     # Coming and going
 
-    def join(self, ref: JobRef, told: Callable[[], None], *, uid: str = "", drive: bool = False) -> Subscription:
+    def join(self, ref: JobRef, on_change: Callable[[], None], *, uid: str = "", drive: bool = False) -> Subscription:
         """Begin to follow a job (that of ``uid``, if given), and to drive it; NotFound, other ClusterErrors.
 
         Nothing is driven where the cluster sees to its jobs itself.
@@ -55,120 +55,128 @@ class SharedJobInformer:
         stored = transforms.job(self.cluster.get(ref.resource, ref.namespace, ref.name))
         if uid and stored["metadata"]["uid"] != uid:
             raise NotFound(f"job {ref} is another one by now")
-        ticket = Subscription(ref, stored, told, partial(self._look, ref, driven), driven=driven)
+        subscription = Subscription(ref, stored, on_change, partial(self._lookup, ref, driven), driven=driven)
         with self._lock:
-            self._tickets[ref] = (*self._tickets.get(ref, ()), ticket)
-            sight = self._sight
+            self._subscriptions[ref] = (*self._subscriptions.get(ref, ()), subscription)
+            store = self._store
         try:
-            if sight is not None:
-                sight.put(ref, stored)
+            if store is not None:
+                store.put(ref, stored)
         except BaseException:
-            self.leave(ticket)
+            self.leave(subscription)
             raise
-        self.ring(ref)
-        if driven and self._seat is not None:
-            self._seat.consider(ref)
-        return ticket
+        self.notify(ref)
+        if driven and self._controller is not None:
+            self._controller.enqueue(ref)
+        return subscription
 
-    def read_logs(self, ticket: Subscription, options: LogOptions, *, begun: bool) -> SubscriptionLogFollower:
+    def read_logs(self, subscription: Subscription, options: LogOptions, *, begun: bool) -> SubscriptionLogFollower:
         """Logs of the job's containers into its ticket, as threads are free for them."""
         log = self._gate.through(log_opener(self.cluster, options))
-        reading = SubscriptionLogFollower(ticket.last.job, log, ticket.put, start=self._slots.start, begun=begun)
+        follower = SubscriptionLogFollower(
+            subscription.last.job, log, subscription.put, start=self._slots.start, begun=begun
+        )
         with self._lock:
-            self._readings[ticket] = reading
-        return reading
+            self._log_followers[subscription] = follower
+        return follower
 
-    def leave(self, ticket: Subscription) -> None:
+    def leave(self, subscription: Subscription) -> None:
         """Follow and drive it no more; the job goes on."""
         with self._lock:
-            reading = self._readings.pop(ticket, None)
-            rest = tuple(one for one in self._tickets.get(ticket.ref, ()) if one is not ticket)
+            follower = self._log_followers.pop(subscription, None)
+            rest = tuple(one for one in self._subscriptions.get(subscription.ref, ()) if one is not subscription)
             if rest:
-                self._tickets[ticket.ref] = rest
+                self._subscriptions[subscription.ref] = rest
             else:
-                self._tickets.pop(ticket.ref, None)
-        ticket.close()
-        if reading is not None:
-            reading.close()
+                self._subscriptions.pop(subscription.ref, None)
+        subscription.close()
+        if follower is not None:
+            follower.close()
 
     def close(self) -> None:
         """End every thread, and give the Lease back."""
         with self._lock:
-            readings = tuple(self._readings.values())
-        for reading in readings:
-            reading.close()
-        if self._sight is not None:
-            self._sight.close()
+            followers = tuple(self._log_followers.values())
+        for follower in followers:
+            follower.close()
+        if self._store is not None:
+            self._store.close()
         self._slots.close()
-        if self._seat is not None:
-            self._seat.close()
+        if self._controller is not None:
+            self._controller.close()
         self._connection.close()
 
     # Seeing
 
     def refused(self) -> ClusterError | None:
         """What keeps it from seeing its jobs for good: a right that is missing."""
-        seer = self._seat or self._sight
-        return None if seer is None else seer.refused()
+        source = self._controller or self._store
+        return None if source is None else source.refused()
 
-    def knows_pods(self, ticket: Subscription) -> bool:
+    def decides_for(self, subscription: Subscription) -> bool:
         """Whether pods are seen here as they were when the job's end was decided: its own driver has decided that."""
-        return self._seat is not None and self._seat.drives(ticket.last.stored)
+        return self._controller is not None and self._controller.drives(subscription.last.stored)
 
-    def ring(self, ref: JobRef) -> None:
+    def notify(self, ref: JobRef) -> None:
         """Something has changed around a job: tell whoever waits for it."""
-        tickets = self._tickets.get(ref)
-        if tickets is None:
+        subscriptions = self._subscriptions.get(ref)
+        if subscriptions is None:
             return
-        for ticket in tickets:
-            ticket.ring()
+        for subscription in subscriptions:
+            subscription.notify()
 
-    def _ring_all(self) -> None:
+    def _notify_all(self) -> None:
         with self._lock:
-            refs = tuple(self._tickets)
+            refs = tuple(self._subscriptions)
         for ref in refs:
-            self.ring(ref)
+            self.notify(ref)
 
-    def _look(self, ref: JobRef, driven: bool) -> SeenJob | None:
-        sight = self._sight
-        if sight is None:
+    def _lookup(self, ref: JobRef, driven: bool) -> SeenJob | None:
+        store = self._store
+        if store is None:
             return None
-        job = sight.job(ref)
+        job = store.job(ref)
         if job is None:
             return None, []
-        if driven and self._seat is not None and not self._seat.drives(job):
-            self._seat.consider(ref)
-        return job, sight.pods(ref.namespace, job["metadata"]["uid"])
+        if driven and self._controller is not None and not self._controller.drives(job):
+            self._controller.enqueue(ref)
+        return job, store.pods(ref.namespace, job["metadata"]["uid"])
 
     def _open(self, ref: JobRef, *, driven: bool) -> None:
         """See to it that jobs of that kind are seen, and driven if they are to be; ClusterError."""
         with self._starting:
-            if driven and self._seat is None and self._connection.place is not None:
-                self._seat = LeasedController(
+            if driven and self._controller is None and self._connection.place is not None:
+                self._controller = LeasedController(
                     self._connection.place,
                     self.cluster,
                     self.namespace,
-                    rung=self.ring,
-                    tickets=lambda ref: self._tickets.get(ref, ()),
-                    seen=self._see_with_driver,
-                    troubled=self._ring_all,
+                    on_change=self.notify,
+                    subscriptions=lambda ref: self._subscriptions.get(ref, ()),
+                    on_synced=self._use_driver_store,
+                    on_error=self._notify_all,
                 )
-            if self._seat is not None:
-                self._seat.sight().follow(ref.resource)
-            elif self._sight is None:
-                self._sight = InformerJobStore(self.cluster, self.namespace, rung=self.ring, troubled=self._ring_all)
-            if self._sight is not None:
-                self._sight.follow(ref.resource)
+            if self._controller is not None:
+                self._controller.store().follow(ref.resource)
+            elif self._store is None:
+                self._store = InformerJobStore(
+                    self.cluster, self.namespace, on_change=self.notify, on_error=self._notify_all
+                )
+            if self._store is not None:
+                self._store.follow(ref.resource)
 
-    def _see_with_driver(self) -> None:
+    def _use_driver_store(self) -> None:
         """The driver sees everything: from now on everybody sees that."""
         with self._starting:
-            assert self._seat is not None  # it calls this
-            new, old = self._seat.sight(), self._sight
+            assert self._controller is not None  # it calls this
+            new, old = self._controller.store(), self._store
             with self._lock:
-                for ticket in (ticket for tickets in self._tickets.values() for ticket in tickets):
-                    new.know(ticket.ref, ticket.last.stored)  # else a job that it was not told of yet would seem gone
-                self._sight = new
+                for subscription in (
+                    subscription for subscriptions in self._subscriptions.values() for subscription in subscriptions
+                ):
+                    new.merge(
+                        subscription.ref, subscription.last.stored
+                    )  # else a job that it was not told of yet would seem gone
+                self._store = new
         if old is not None:
             old.close()
-        self._ring_all()
+        self._notify_all()

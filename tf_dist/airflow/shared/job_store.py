@@ -47,8 +47,8 @@ class JobStore(Protocol):
 
 
 class InformerJobStore:
-    """Follows what it is asked to by itself. ``rung`` is called with a job around which something has changed,
-    ``troubled`` when following fails; from any thread.
+    """Follows what it is asked to by itself. ``on_change`` is called with a job around which something has changed,
+    ``on_error`` when following fails; from any thread.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class InformerJobStore:
         cluster: Cluster,
         namespace: str,
         *,
-        rung: Callable[[JobRef], None],
-        troubled: Callable[[], None],
+        on_change: Callable[[JobRef], None],
+        on_error: Callable[[], None],
     ) -> None:
         self._cluster, self._namespace = cluster, namespace
-        self._rung, self._troubled = rung, troubled
+        self._on_change, self._on_error = on_change, on_error
         self._lock = threading.Lock()
         self._reflectors: dict[Resource, Informer] = {}
 
@@ -74,11 +74,11 @@ class InformerJobStore:
 
     def _reflector(self, resource: Resource) -> Informer:
         def job_changed(old: Object | None, new: Object | None) -> None:
-            self._rung(JobRef.of(resource, new or old or {}))
+            self._on_change(JobRef.of(resource, new or old or {}))
 
         def pod_changed(old: Object | None, new: Object | None) -> None:
             if (ref := JobRef.of_owner(new or old or {})) is not None:
-                self._rung(ref)
+                self._on_change(ref)
 
         pods = resource is PODS
         return Informer(
@@ -93,7 +93,7 @@ class InformerJobStore:
         )
 
     def _pause(self, failures: int) -> float:
-        self._troubled()
+        self._on_error()
         return jittered_backoff(failures)
 
     def put(self, ref: JobRef, stored: Object) -> None:
@@ -139,13 +139,13 @@ class DriverJobStore:
                 hint="once its role allows them and their kind is installed, let this process begin anew",
             )
 
-    def know(self, ref: JobRef, stored: Object) -> None:
+    def merge(self, ref: JobRef, stored: Object) -> None:
         """Take over what was seen of a job elsewhere, unless more is known of it."""
         self._informers.wrote(ref.resource, stored)
 
     def put(self, ref: JobRef, stored: Object) -> None:
         """See ``JobStore``."""
-        self.know(ref, stored)
+        self.merge(ref, stored)
         if self.job(ref) is None:
             raise NotFound(f"job {ref} is gone")
 
@@ -174,8 +174,9 @@ _MAX_WAIT: Final = 5.0  # seconds between two looks at whether it may see what i
 class LeasedController:
     """Drives jobs of ``namespace``; ClusterError when there can be no Lease.
 
-    ``rung`` is called with every job around which something has changed, ``tickets`` gives those who wait for a job,
-    ``seen`` is called once the driver sees everything, ``troubled`` when it may not. All from any thread.
+    ``on_change`` is called with every job that has changed, or whose objects have; ``subscriptions`` returns the
+    subscriptions to a job; ``on_synced`` is called once the driver's informers have synced, ``on_error`` when a right
+    is missing. All from any thread.
     """
 
     def __init__(
@@ -184,24 +185,24 @@ class LeasedController:
         cluster: Cluster,
         namespace: str,
         *,
-        rung: Callable[[JobRef], None],
-        tickets: Callable[[JobRef], tuple[Subscription, ...]],
-        seen: Callable[[], None],
-        troubled: Callable[[], None],
+        on_change: Callable[[JobRef], None],
+        subscriptions: Callable[[JobRef], tuple[Subscription, ...]],
+        on_synced: Callable[[], None],
+        on_error: Callable[[], None],
     ) -> None:
         self.kinds: tuple[Resource, ...] = _kinds(cluster, namespace)
         self._cluster = cluster
-        self._tickets, self._seen, self._troubled = tickets, seen, troubled
+        self._subscriptions, self._on_synced, self._on_error = subscriptions, on_synced, on_error
         self._queue: WorkQueue[JobRef] = WorkQueue()
         self._closed = threading.Event()
         self._stack = ExitStack()
         volcano = VOLCANO_JOBS in self.kinds
-        driven = leased_driver(place, cluster, namespace, volcano_jobs=volcano, rung=rung)
+        driven = leased_driver(place, cluster, namespace, volcano_jobs=volcano, on_change=on_change)
         self._driver, self._leadership = self._stack.enter_context(driven)
-        self._thread = threading.Thread(target=self._run, name="hub-claims", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="shared-informer-claims", daemon=True)
         self._thread.start()
 
-    def sight(self) -> DriverJobStore:
+    def store(self) -> DriverJobStore:
         """What its driver sees."""
         return DriverJobStore(self._driver.informers, self.kinds)
 
@@ -209,7 +210,7 @@ class LeasedController:
         """The right that is missing to see anything at all."""
         return self._driver.informers.refused()
 
-    def consider(self, ref: JobRef) -> None:
+    def enqueue(self, ref: JobRef) -> None:
         """Take a job that somebody waits for, if it is free."""
         self._queue.add(ref)
 
@@ -229,37 +230,41 @@ class LeasedController:
             self._watch_free_jobs()
             self._closed.wait(_RETRY_SOON)
         if not self._closed.is_set():
-            self._seen()
+            self._on_synced()
         while not self._closed.is_set():
             for ref in self._queue.wait(_MAX_WAIT):
-                self._consider(ref)
+                self._claim_waiting(ref)
             self._watch_free_jobs()
 
     def _watch_free_jobs(self) -> None:
         if self.refused() is not None:
-            self._troubled()
+            self._on_error()
 
-    def _consider(self, ref: JobRef) -> None:
-        for ticket in self._tickets(ref):
-            if ticket.driven and not self._closed.is_set() and (pause := self._safe_claim(ticket)) is not None:
+    def _claim_waiting(self, ref: JobRef) -> None:
+        for subscription in self._subscriptions(ref):
+            if (
+                subscription.driven
+                and not self._closed.is_set()
+                and (pause := self._safe_claim(subscription)) is not None
+            ):
                 self._queue.add(ref, pause)
 
-    def _safe_claim(self, ticket: Subscription) -> float | None:
+    def _safe_claim(self, subscription: Subscription) -> float | None:
         try:
-            return self._claim(ticket)
+            return self._claim(subscription)
         except (Conflict, NotFound):
             return _RETRY_SOON  # it has changed: look again
         except ClusterError as error:
-            _LOG.info("job %s cannot be taken yet: %s", ticket.ref, error)
+            _LOG.info("job %s cannot be taken yet: %s", subscription.ref, error)
         except Exception:
-            _LOG.exception("taking job %s met a defect", ticket.ref)
+            _LOG.exception("taking job %s met a defect", subscription.ref)
         return _LOOK_EVERY
 
-    def _claim(self, ticket: Subscription) -> float | None:
+    def _claim(self, subscription: Subscription) -> float | None:
         """Take one job if it is free; in how many seconds to look again, None if nothing is left to be done."""
         informers, me = self._driver.informers, self._leadership.ref
-        stored = informers.job(ticket.ref)
-        if stored is None or stored["metadata"]["uid"] != ticket.uid:
+        stored = informers.job(subscription.ref)
+        if stored is None or stored["metadata"]["uid"] != subscription.uid:
             return None
         if managed_elsewhere(stored) or is_newer(stored):
             return None
@@ -271,8 +276,8 @@ class LeasedController:
         if not self._driver.synced():
             return _RETRY_SOON
         # What its last driver made, and the watch has not brought yet, must not be taken for lost.
-        informers.confirm(ticket.ref, ticket.uid)
-        informers.wrote(ticket.ref.resource, claim_job(self._cluster, ticket.ref.resource, stored, me))
+        informers.confirm(subscription.ref, subscription.uid)
+        informers.wrote(subscription.ref.resource, claim_job(self._cluster, subscription.ref.resource, stored, me))
         return None
 
 

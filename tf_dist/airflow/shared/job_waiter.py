@@ -72,12 +72,12 @@ class TaskLogView:
         self._lines = lines
         self._shown: dict[str, str] = {}
 
-    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
+    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
         """Write what is new."""
         if self._lines:
             for line in lines:
                 self._write(f"{line.source:<{self._width}} | {visible_text(line.text)}")
-        for text in state_changes(scene, self._shown):
+        for text in state_changes(snapshot, self._shown):
             self.say(text)
 
     def say(self, text: str, style: str = "") -> None:
@@ -89,58 +89,66 @@ class TaskLogView:
 
 
 class JobWaiter:
-    """Attends to the job of ``ticket``; ``write`` gets each line for the task's log."""
+    """Attends to the job of ``subscription``; ``write`` gets each line for the task's log."""
 
     def __init__(
-        self, hub: SharedJobInformer, ticket: Subscription, wish: WaitOptions, write: Callable[[str], None]
+        self,
+        informer: SharedJobInformer,
+        subscription: Subscription,
+        options: WaitOptions,
+        write: Callable[[str], None],
     ) -> None:
-        job = ticket.job
+        job = subscription.job
         assert job is not None  # a ticket begins with its job
-        tail = wish.tail if wish.get_logs else _TAIL
-        self._informer, self._subscription, self._options = hub, ticket, wish
+        tail = options.tail if options.get_logs else _TAIL
+        self._informer, self._subscription, self._options = informer, subscription, options
         # Logs that nobody wants to see are read at the end only.
-        self._reading = hub.read_logs(ticket, LogOptions(follow=True, tail=tail), begun=wish.get_logs)
-        self._view = TaskLogView(job.job, write, lines=wish.get_logs)
-        self._monitor = JobMonitor(hub.cluster, job, self._view, ticket, self._reading)
+        self._log_follower = informer.read_logs(
+            subscription, LogOptions(follow=True, tail=tail), begun=options.get_logs
+        )
+        self._view = TaskLogView(job.job, write, lines=options.get_logs)
+        self._monitor = JobMonitor(informer.cluster, job, self._view, subscription, self._log_follower)
 
     def wait_steps(self) -> WaitSteps:
         """From now until the wait is over; see ``WaitSteps``."""
         while True:
             self._monitor.step(0)
             now = time.time()
-            conclusion = self._conclude(now)
-            if conclusion is not None:
+            result = self._result(now)
+            if result is not None:
                 break
             if (refused := self._informer.refused()) is not None:
                 raise refused
-            due = next_wait_limit(self._monitor.scene.status, self._options.limits, now)
+            due = next_wait_limit(self._monitor.snapshot.status, self._options.limits, now)
             yield None if due is None else due - now
-        if self._options.results and conclusion.end is not WaitEnd.GONE:
-            yield from self._drain_logs(conclusion)
-        if conclusion.end is not WaitEnd.REACHED:
-            self._view.say(f"{conclusion.message} ({conclusion.hint})" if conclusion.hint else conclusion.message)
-        return event_payload(self._subscription, self._monitor.scene, conclusion)
+        if self._options.results and result.end is not WaitEnd.GONE:
+            yield from self._drain_logs(result)
+        if result.end is not WaitEnd.REACHED:
+            self._view.say(f"{result.message} ({result.hint})" if result.hint else result.message)
+        return event_payload(self._subscription, self._monitor.snapshot, result)
 
-    def _conclude(self, now: float) -> WaitResult | None:
+    def _result(self, now: float) -> WaitResult | None:
         monitor, last = self._monitor, self._subscription.last
         if self._subscription.job is None:
             # What was known of it last may be that it was over.
-            monitor.scene = monitor.scene.with_objects(last.status, list(self._subscription.pods.values()))
-        scene = monitor.scene
-        found = evaluate_wait(scene.job, last.status, scene.pods, self._options.limits, now, goal=self._options.goal)
+            monitor.snapshot = monitor.snapshot.with_objects(last.status, list(self._subscription.pods.values()))
+        snapshot = monitor.snapshot
+        found = evaluate_wait(
+            snapshot.job, last.status, snapshot.pods, self._options.limits, now, goal=self._options.goal
+        )
         if self._subscription.job is None and (found is None or found.end in UNDECIDED):
             return WaitResult(WaitEnd.GONE, "it was deleted", "see who deletes jobs there: people, or a time to live")
         return found
 
-    def _drain_logs(self, conclusion: WaitResult) -> Generator[WaitStep, None, None]:
+    def _drain_logs(self, result: WaitResult) -> Generator[WaitStep, None, None]:
         """The last lines, and what the job's driver does after the end; both have their limits."""
         monitor = self._monitor
-        self._reading.begun = True
-        if self._informer.knows_pods(self._subscription):
-            self._subscription.look_again()  # its pods are noticed once more, and that takes no request
+        self._log_follower.begun = True
+        if self._informer.decides_for(self._subscription):
+            self._subscription.mark_changed()  # its pods are noticed once more, and that takes no request
         else:
             yield monitor.sync_pods
-        over = conclusion.end not in UNDECIDED
+        over = result.end not in UNDECIDED
         monitor.step(0)
         monitor.decided = over
         quiet, clean = time.monotonic() + _DRAIN, time.monotonic() + _CLEAN_UP
@@ -158,23 +166,23 @@ class JobWaiter:
 
     def _cleans_up(self) -> bool:
         """Whether pods still run that the job's policy takes away: its driver may be ours."""
-        job = self._monitor.scene.job
+        job = self._monitor.snapshot.job
         if (
             not self._subscription.driven
             or self._subscription.job is None
             or job.run_policy.clean_pods is CleanPodPolicy.NONE
         ):
             return False
-        return running_pods(self._monitor.scene.with_objects(self._subscription.last.status, self._pods()).pods) > 0
+        return running_pods(self._monitor.snapshot.with_objects(self._subscription.last.status, self._pods()).pods) > 0
 
     def _pods(self) -> list[dict[str, Any]]:
         return list(self._subscription.pods.values())
 
 
-def wait_in_thread(wait_steps: WaitSteps, rung: threading.Event, checked: Callable[[], None]) -> dict[str, Any]:
+def wait_in_thread(wait_steps: WaitSteps, changed: threading.Event, checked: Callable[[], None]) -> dict[str, Any]:
     """Run a course in this thread. ``checked`` is called twice a second, and may raise to end it.
 
-    ``rung`` is waited for in short pieces: a signal handler may come at any moment.
+    ``changed`` is waited for in short pieces: a signal handler may come at any moment.
     """
     while True:
         checked()
@@ -186,12 +194,12 @@ def wait_in_thread(wait_steps: WaitSteps, rung: threading.Event, checked: Callab
             step()
             continue
         until = math.inf if step is None else time.monotonic() + step
-        while (left := until - time.monotonic()) > 0 and not rung.wait(min(_CHECK, left)):
+        while (left := until - time.monotonic()) > 0 and not changed.wait(min(_CHECK, left)):
             checked()
-        rung.clear()
+        changed.clear()
 
 
-async def wait_on_loop(wait_steps: WaitSteps, rung: asyncio.Event) -> dict[str, Any]:
+async def wait_on_loop(wait_steps: WaitSteps, changed: asyncio.Event) -> dict[str, Any]:
     """Run a course on this event loop; what blocks is done in a thread."""
     turns = _thread_slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_THREADS_AT_ONCE))
     while True:
@@ -206,5 +214,5 @@ async def wait_on_loop(wait_steps: WaitSteps, rung: asyncio.Event) -> dict[str, 
             continue
         # A timer is left alone where none is needed: there may be a thousand of these.
         with suppress(TimeoutError):
-            await (rung.wait() if step is None else asyncio.wait_for(rung.wait(), max(0.0, step)))
-        rung.clear()
+            await (changed.wait() if step is None else asyncio.wait_for(changed.wait(), max(0.0, step)))
+        changed.clear()

@@ -100,40 +100,46 @@ SeenJob = tuple[Object | None, list[Object]]
 
 
 class Subscription(JobInformer):
-    """One job that somebody waits for; ``last``: how it was seen last, also when it is gone.
+    """Subscription to one job; ``last``: the job as it was seen last, also when it is gone.
 
-    That something has changed is rung for, and what it is, is looked up when it is taken (``look``; None while nothing
-    can be seen yet): however often a job changes, whoever waits is told once. ``told`` is called, from any thread, when
-    there is something to take.
+    Only that something has changed is noted; what it is, is looked up when it is taken (``lookup``; None while the
+    informers have not synced). So however often a job changes, ``on_change`` is called once, from any thread, until
+    something is taken.
     """
 
     def __init__(
-        self, ref: JobRef, stored: Object, told: Callable[[], None], look: Callable[[], SeenJob | None], *, driven: bool
+        self,
+        ref: JobRef,
+        stored: Object,
+        on_change: Callable[[], None],
+        lookup: Callable[[], SeenJob | None],
+        *,
+        driven: bool,
     ) -> None:
         self.last = StoredJob(ref.resource, stored)
         super().__init__(self.last, most_lines=_MOST_LINES, batch=_BATCH)
         self.ref, self.driven = ref, driven
-        self._told, self._look = told, look
-        self._rung = self._changed = False
+        self._on_change, self._lookup = on_change, lookup
+        self._notified = self._changed = False
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """The job or one of its pods has changed."""
         self._changed = True
-        self._tell()
+        self._notify()
 
-    def look_again(self) -> None:
+    def mark_changed(self) -> None:
         """Look the job and its pods up when something is taken next, though nothing has changed."""
         self._changed = True
 
     def put(self, item: JobEvent) -> None:
         """Add something else, as a line; see ``JobInformer``."""
         super().put(item)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        if not self._rung:
-            self._rung = True
-            self._told()
+    def _notify(self) -> None:
+        if not self._notified:
+            self._notified = True
+            self._on_change()
 
     def learn(self, item: JobEvent) -> None:
         """Bring the state up to date, and keep the job as it was before it went."""
@@ -142,19 +148,19 @@ class Subscription(JobInformer):
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
         """What has come; the rest, if that was too much for once, rings again."""
-        self._rung = False  # before anything is read: what comes from now on rings anew
-        seen = self._seen() if self._changed else []
+        self._notified = False  # before anything is read: what comes from now on rings anew
+        seen = self._changes() if self._changed else []
         if seen and self._items.empty():
             return seen
         found = super().take(0 if seen else timeout)
         if len(found) >= _BATCH:
-            self._tell()
+            self._notify()
         return [*seen, *found]
 
-    def _seen(self) -> list[JobEvent]:
+    def _changes(self) -> list[JobEvent]:
         """Look the job and its pods up, and take that in."""
         self._changed = False
-        seen = self._look()
+        seen = self._lookup()
         if seen is None:
             return []
         stored, pods = seen

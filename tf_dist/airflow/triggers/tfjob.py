@@ -124,8 +124,8 @@ class TFJobTrigger(BaseTrigger):
         request = self.request
         if self._fired or not request.owner or request.on_kill_action == "keep_job":
             return
-        patience = time.monotonic() + conf.getfloat("triggerer", "on_kill_timeout", fallback=30.0) - _RESERVE
-        while (state := await self._task_state()) not in ENDED_STATES | ACTIVE_STATES and time.monotonic() < patience:
+        deadline = time.monotonic() + conf.getfloat("triggerer", "on_kill_timeout", fallback=30.0) - _RESERVE
+        while (state := await self._task_state()) not in ENDED_STATES | ACTIVE_STATES and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK_EVERY)
         if state not in ENDED_STATES:
             self.log.info("the task is %s: its job %s goes on", state, request.name)
@@ -144,42 +144,42 @@ class TFJobTrigger(BaseTrigger):
         extras = await self._extras()
         access, namespace = ClusterArguments.of(self.request.access), self.request.namespace
         key = (access, namespace)
-        hub = await _undone_if_cancelled(
+        informer = await _undone_if_cancelled(
             lambda: SHARED_INFORMERS.enter(key, lambda: make_shared_informer(access, namespace, extras)),
             lambda _: SHARED_INFORMERS.leave(key),
         )
         try:
-            return await self._attend(hub)
+            return await self._wait_for_job(informer)
         finally:
             # In any case, and to its end: this is where threads end and the Lease goes.
             await asyncio.shield(asyncio.to_thread(SHARED_INFORMERS.leave, key))
 
-    async def _attend(self, hub: SharedJobInformer) -> dict[str, Any]:
+    async def _wait_for_job(self, informer: SharedJobInformer) -> dict[str, Any]:
         from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_on_loop
 
-        request, loop, rung = self.request, asyncio.get_running_loop(), asyncio.Event()
+        request, loop, changed = self.request, asyncio.get_running_loop(), asyncio.Event()
 
-        ticket = await self._join(hub, partial(waker_of_running_loop().ring, loop, rung))
+        subscription = await self._join(informer, partial(waker_of_running_loop().wake, loop, changed))
         try:
-            wish = WaitOptions(
+            options = WaitOptions(
                 goal=request.goal,
                 limits=request.limits,
                 get_logs=request.get_logs,
                 results=request.goal == "succeeded",
                 tail=self._tail(),
             )
-            waiter = await asyncio.to_thread(JobWaiter, hub, ticket, wish, self.log.info)
-            return await wait_on_loop(waiter.wait_steps(), rung)
+            waiter = await asyncio.to_thread(JobWaiter, informer, subscription, options, self.log.info)
+            return await wait_on_loop(waiter.wait_steps(), changed)
         finally:
-            await asyncio.shield(asyncio.to_thread(hub.leave, ticket))
+            await asyncio.shield(asyncio.to_thread(informer.leave, subscription))
 
-    async def _join(self, hub: SharedJobInformer, told: Callable[[], None]) -> Subscription:
+    async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription:
         """The ticket of the job; one that is waited for by its name only may still have to come."""
         request = self.request
-        join = partial(hub.join, request.ref, told, uid=request.uid, drive=request.drive)
+        join = partial(informer.join, request.ref, on_change, uid=request.uid, drive=request.drive)
         while True:
             try:
-                return await _undone_if_cancelled(join, hub.leave)
+                return await _undone_if_cancelled(join, informer.leave)
             except NotFound:
                 late = request.deadline is not None and time.time() >= request.deadline
                 if request.uid or late:

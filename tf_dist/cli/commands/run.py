@@ -74,7 +74,7 @@ def run(
     entry = one_job(bundle)
     _refuse_suspended(entry)
     connection = None if settings else connect(kubeconfig, context, local=local)
-    order = RunRequest(
+    request = RunRequest(
         entry=entry,
         companions=bundle.companions,
         spaces=TargetNamespaces(namespace, connection.namespace if connection else "default"),
@@ -85,16 +85,16 @@ def run(
     if connection is not None:
         from tf_dist.cli import run_remote
 
-        result = run_remote.run_remotely(order, connection, keep=keep)
+        result = run_remote.run_remotely(request, connection, keep=keep)
         if keep:
-            kept = f"{connection.name}, namespace {order.namespace}"
+            kept = f"{connection.name}, namespace {request.namespace}"
     elif settings is not None:
         from tf_dist.cli import run_local as here
 
         if keep:
             kept = _folder(entry)
             settings = replace(settings, data_dir=Path(kept), keep_logs_dir=Path(kept) / "logs")
-        result = here.run_locally(order, settings)
+        result = here.run_locally(request, settings)
     raise typer.Exit(_summarise(result, form, kept))
 
 

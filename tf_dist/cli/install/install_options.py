@@ -14,7 +14,7 @@ from tf_dist.core.api.names import SYSTEM_NAMESPACE
 Manifest = dict[str, Any]
 
 CONTROLLER: Final = "tf-dist-controller"
-ARBITER: Final = "tf-dist-arbiter"
+ADMISSION_LEADER: Final = "tf-dist-arbiter"
 DRIVER: Final = "tf-dist-driver"
 NODE: Final = "tf-dist-node"
 QUEUES: Final = "tf-dist-queues"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from tf_dist.cli.install.install_options import (
-    ARBITER,
+    ADMISSION_LEADER,
     CONTROLLER,
     DRIVER,
     FLAVORS,
@@ -277,17 +277,21 @@ def controller_roles(settings: InstallOptions) -> list[Manifest]:
     taking_turns = [*lease_holder_rules(own), *lease_monitor_rules()]
     election = _granted(f"{CONTROLLER}-election", taking_turns, settings.into, settings.into)
     # That of a whole cluster decides about places for all drivers.
-    arbiter = [] if settings.namespaces else [_binding(ARBITER, CONTROLLER, settings.into, settings.system_namespace)]
-    return [account, *granted, *election, *arbiter]
+    admission = (
+        []
+        if settings.namespaces
+        else [_binding(ADMISSION_LEADER, CONTROLLER, settings.into, settings.system_namespace)]
+    )
+    return [account, *granted, *election, *admission]
 
 
 def admission_leader_roles(settings: InstallOptions) -> list[Manifest]:
     """The role of drivers that may decide about places for all, and what all others need to leave it to them."""
-    arbiter, seen, where = admission_leader_leases(settings), f"{ARBITER}-seen", settings.system_namespace
+    admission, seen, where = admission_leader_leases(settings), f"{ADMISSION_LEADER}-seen", settings.system_namespace
     everybody = {"apiGroup": _API, "kind": "Group", "name": "system:authenticated"}
     return [
-        _role(ARBITER, lease_holder_rules(ref.name for ref in arbiter), where),
-        _role(seen, lease_reader_rules(arbiter[0].name), where),
+        _role(ADMISSION_LEADER, lease_holder_rules(ref.name for ref in admission), where),
+        _role(seen, lease_reader_rules(admission[0].name), where),
         {**_binding(seen, "", "", where), "subjects": [everybody]},
     ]
 

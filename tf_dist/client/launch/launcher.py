@@ -87,7 +87,7 @@ class StepRun:
         self._started = time.monotonic()
         self._limits = limits
         self._why = ""
-        self._told = 0.0
+        self._reported_at = 0.0
         self._complained = ""
 
     def run(self, monitor: JobMonitor) -> int:
@@ -110,31 +110,31 @@ class StepRun:
 
     def _until_end(self, monitor: JobMonitor) -> StepEnd:
         while True:
-            monitor.step(self._patience(monitor))
+            monitor.step(self._wait_seconds(monitor))
             self._usage.note(monitor.watch.pods, now())
             if (end := self._end(monitor)) is not None:
                 return end
             self._tell_now_and_then(monitor)
 
     def _end(self, monitor: JobMonitor) -> StepEnd | None:
-        scene, status = monitor.scene, monitor.scene.status
+        snapshot, status = monitor.snapshot, monitor.snapshot.status
         if monitor.watch.job is None:
             self._why = _DELETED
             return StepEnd.SIGNAL if monitor.signal else StepEnd.DELETED
-        result = job_outcome(scene.job, status)
+        result = job_outcome(snapshot.job, status)
         if result is not Outcome.OPEN and not (result is Outcome.STOPPED and is_suspended(status)):
             return StepEnd.FINISHED  # whatever else is asked: what it has come to is told
         if monitor.signal:
             return StepEnd.SIGNAL
-        found = wait_result.evaluate_wait(scene.job, self._dated(status), scene.pods, self._limits, now())
+        found = wait_result.evaluate_wait(snapshot.job, self._dated(status), snapshot.pods, self._limits, now())
         if found is None or found.end not in _LIMITS:
             return None
         self._why = found.message
         return _LIMITS[found.end]
 
-    def _patience(self, monitor: JobMonitor) -> float | None:
+    def _wait_seconds(self, monitor: JobMonitor) -> float | None:
         """How long to wait for something to happen: for ever, unless a limit is near."""
-        due = wait_result.next_wait_limit(self._dated(monitor.scene.status), self._limits, now())
+        due = wait_result.next_wait_limit(self._dated(monitor.snapshot.status), self._limits, now())
         return None if due is None else max(0.0, due - now())
 
     def _dated(self, status: Status) -> Status:
@@ -144,27 +144,27 @@ class StepRun:
 
     def _tell_now_and_then(self, monitor: JobMonitor) -> None:
         """States at once, and what training tells not more often than people look."""
-        scene = monitor.scene
-        values = {"status": scene.state, "reason": scene.status.why, "message": scene.status.told}
-        if scene.result.checkpoint:
-            values["checkpoint"] = scene.result.checkpoint
-        if time.monotonic() - self._told >= _EVERY:
-            self._told = time.monotonic()
-            values |= progress_outputs(scene.result)
-            self._progress.show(scene.result)
+        snapshot = monitor.snapshot
+        values = {"status": snapshot.state, "reason": snapshot.status.why, "message": snapshot.status.told}
+        if snapshot.result.checkpoint:
+            values["checkpoint"] = snapshot.result.checkpoint
+        if time.monotonic() - self._reported_at >= _EVERY:
+            self._reported_at = time.monotonic()
+            values |= progress_outputs(snapshot.result)
+            self._progress.show(snapshot.result)
         self._put(values)
 
     # How it ends
 
     def _end_values(self, monitor: JobMonitor, end: StepEnd) -> dict[str, str]:
-        scene, failure = monitor.scene, monitor.scene.status.failure
-        result = job_outcome(scene.job, scene.status)
-        word = _WORDS.get(result, scene.state) if end is StepEnd.FINISHED else end.value
+        snapshot, failure = monitor.snapshot, monitor.snapshot.status.failure
+        result = job_outcome(snapshot.job, snapshot.status)
+        word = _WORDS.get(result, snapshot.state) if end is StepEnd.FINISHED else end.value
         failed = failure is not None and result is not Outcome.SUCCEEDED
         return {
             "status": word,
-            "reason": scene.status.why if end is StepEnd.FINISHED else end.value,
-            "message": self._why or scene.status.told,
+            "reason": snapshot.status.why if end is StepEnd.FINISHED else end.value,
+            "message": self._why or snapshot.status.told,
             "replica": failure.replica if failed and failure else "",
             "exit-code": "" if not failed or failure is None or failure.code is None else str(failure.code),
         }
@@ -176,7 +176,7 @@ class StepRun:
             "gpu-seconds": f"{self._usage.gpu_seconds(now()):.0f}",
             "duration": f"{time.monotonic() - self._started:.0f}",
         }
-        self._put(progress_outputs(monitor.scene.result) | used | values)
+        self._put(progress_outputs(monitor.snapshot.result) | used | values)
 
     def _put(self, values: dict[str, str]) -> None:
         self._outputs.put(values)
@@ -215,19 +215,19 @@ class StepRun:
 
     def _report(self, monitor: JobMonitor, end: StepEnd) -> int:
         """The last word, to people and to the workflow; and on the job, so that it counts as told."""
-        scene, values = monitor.scene, self._end_values(monitor, end)
-        succeeded = end is StepEnd.FINISHED and scene.status.phase in SUCCESSFUL
-        self._progress.show(scene.result, done=succeeded)
+        snapshot, values = monitor.snapshot, self._end_values(monitor, end)
+        succeeded = end is StepEnd.FINISHED and snapshot.status.phase in SUCCESSFUL
+        self._progress.show(snapshot.result, done=succeeded)
         if end is StepEnd.FINISHED and not succeeded:
-            for one in diagnose(scene.job, scene.status, scene.pods, now()):
+            for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now()):
                 self._view.say("\n".join(filter(None, (f"{one.level}: {one.summary}", one.detail, one.resolution))))
         self._tell(monitor, values)
         if end is StepEnd.FINISHED:
             self._note_reported()
-        self._view.say(_last_line(self._job, values, scene.result))
+        self._view.say(_last_line(self._job, values, snapshot.result))
         match end:
             case StepEnd.FINISHED:
-                return _CODES.get(job_outcome(scene.job, scene.status), exit_codes.FAILED)
+                return _CODES.get(job_outcome(snapshot.job, snapshot.status), exit_codes.FAILED)
             case StepEnd.PENDING:
                 return exit_codes.RETRYABLE
         return exit_codes.FAILED
@@ -240,10 +240,10 @@ class StepRun:
 
 
 def _last_line(job: StoredJob, values: Mapping[str, str], progress: Progress) -> str:
-    told = [f"{name}={value:g}" for name, value in sorted(progress.metrics.items())]
-    told += [f"checkpoint={progress.checkpoint}"] if progress.checkpoint else []
+    parts = [f"{name}={value:g}" for name, value in sorted(progress.metrics.items())]
+    parts += [f"checkpoint={progress.checkpoint}"] if progress.checkpoint else []
     message = f" ({values['message']})" if values["message"] else ""
-    return f"{job.shown} {values['status']}{message}{': ' if told else ''}{' '.join(told)}"
+    return f"{job.shown} {values['status']}{message}{': ' if parts else ''}{' '.join(parts)}"
 
 
 def _still_running(pod: Object) -> bool:

@@ -74,7 +74,7 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
     given = parser.parse_args([_unfolded(text, parser) for text in arguments])
     if bool(given.job) == bool(given.job_file):
         parser.error("give a job: either --job DOCUMENT or --job-file FILE")
-    told = environ.get("ARGO_TERMINATION_GRACE_PERIOD_SECONDS", "")
+    grace_period = environ.get("ARGO_TERMINATION_GRACE_PERIOD_SECONDS", "")
     progress = environ.get("ARGO_PROGRESS_FILE", "")
     return LauncherOptions(
         job=given.job,
@@ -99,7 +99,7 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         retries=given.retries or 0,
         drive=given.drive == "inline",
         on_term=None if given.on_term == AUTO else OnTerm(given.on_term),
-        grace=given.grace or (float(told) if told.isdecimal() else 30.0),
+        grace=given.grace or (float(grace_period) if grace_period.isdecimal() else 30.0),
         pending_timeout=given.pending_timeout,
         timeout=given.timeout,
         total_steps=given.total_steps,

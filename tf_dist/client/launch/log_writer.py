@@ -48,10 +48,10 @@ class LogWriter:
 
     # What is shown
 
-    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
+    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
         """The lines, and a sentence for each change of state; waits while the reader is behind."""
         texts = [self._line(line.source, line.text) for line in lines]
-        texts += [self._line(_NAME, text) for text in state_changes(scene, self._shown)]
+        texts += [self._line(_NAME, text) for text in state_changes(snapshot, self._shown)]
         if texts:
             self._put("".join(texts))
 
@@ -70,10 +70,10 @@ class LogWriter:
             self._hurried = True
             self._state.notify_all()
 
-    def finish(self, patience: float) -> bool:
-        """Write what is left, for up to ``patience`` seconds; whether all of it got out. Nothing is shown after it."""
+    def finish(self, timeout: float) -> bool:
+        """Write what is left, for up to ``timeout`` seconds; whether all of it got out. Nothing is shown after it."""
         with self._state:
-            done = self._state.wait_for(lambda: self._gone or not (self._waiting or self._writing), patience)
+            done = self._state.wait_for(lambda: self._gone or not (self._waiting or self._writing), timeout)
             self._closed = True
             self._state.notify_all()
         if done:

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
     if options.dry_run:
         return _show(options)
-    with Signals(patience=_NEVER) as signals, closing(LogWriter(_STDOUT)) as log_writer:
+    with Signals(exit_after=_NEVER) as signals, closing(LogWriter(_STDOUT)) as log_writer:
         signals.listen(lambda _: log_writer.hurry())
         log_writer.say(_first_line(options))
         try:

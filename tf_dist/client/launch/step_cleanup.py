@@ -97,14 +97,14 @@ class StepShutdown:
 
     def _ask(self, until: float | None, request: Callable[[], object]) -> None:
         """Until the cluster has taken it; ClusterError when it does not in time."""
-        patience = Backoff() if until is None else Backoff(max(0.0, until - time.monotonic()), sleep=_short)
+        backoff = Backoff() if until is None else Backoff(max(0.0, until - time.monotonic()), sleep=_short)
         while True:
             try:
                 with suppress(NotFound, Conflict):  # gone already, and perhaps another in its place
                     request()
                 return
             except TRANSIENT_ERRORS as error:
-                patience.failed(error)
+                backoff.failed(error)
 
     def _wait(self, monitor: JobMonitor, until: float | None, done: Callable[[], bool]) -> None:
         before = monitor.signals
@@ -128,7 +128,7 @@ def delete_workflow_jobs(
     cluster: Cluster,
     namespace: str,
     workflow_uid: str,
-    told: Callable[[str], object],
+    report: Callable[[str], object],
     *,
     all_jobs: bool,
     timeout: float,
@@ -142,9 +142,9 @@ def delete_workflow_jobs(
     jobs: list[StoredJob] = []
     with suppress(NotServed):
         jobs = list_jobs(cluster, namespace, labels=f"{contract.WORKFLOW_UID}={workflow_uid}")
-    doomed = [job for job in jobs if all_jobs or not job.status.finished]
-    for job in doomed:
+    marked = [job for job in jobs if all_jobs or not job.status.finished]
+    for job in marked:
         with suppress(NotFound, Conflict):  # gone already, and perhaps another in its place
             cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
-    wait_for(cluster, doomed, "deleted", timeout, told)
-    return len(doomed)
+    wait_for(cluster, marked, "deleted", timeout, report)
+    return len(marked)

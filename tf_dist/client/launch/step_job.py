@@ -189,14 +189,14 @@ class StepJobCreator:
     def _clear_away(self, found: StoredJob) -> None:
         """Delete it, and wait until it and its pods are gone: a new one has pods of the same names."""
         self._say(f"{found.shown} of an earlier try has ended: deletes it, and starts anew")
-        patience = Backoff()
+        backoff = Backoff()
         while True:
             try:
                 self._cluster.delete(found.resource, found.namespace, found.name, uid=found.uid)
             except (NotFound, Conflict):
                 pass
             except TRANSIENT_ERRORS as error:
-                patience.failed(error)
+                backoff.failed(error)
                 continue
             break
         with WatchingJobInformer(self._cluster, found) as watch:

@@ -78,7 +78,7 @@ class SoleAdmissionLeader:
 class LeaseAdmissionLeader:
     """Decides while it holds the cluster's Lease for that.
 
-    ``cluster``: for Leases; ``namespace``: where that Lease is; ``stands``: whether this driver wants it.
+    ``cluster``: for Leases; ``namespace``: where that Lease is; ``wanted``: whether this driver wants it.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class LeaseAdmissionLeader:
         cluster: Cluster,
         *,
         namespace: str = names.SYSTEM_NAMESPACE,
-        stands: Callable[[], bool] = lambda: True,
+        wanted: Callable[[], bool] = lambda: True,
         duration: float = lease.LEASE_DURATION,
         renew_every: float = lease.RENEW_INTERVAL,
         monotonic: Callable[[], float] = lease.boottime,
@@ -102,7 +102,7 @@ class LeaseAdmissionLeader:
             self._ref,
             shared=True,
             labels={names.DRIVER: lease.DRIVER_ADMISSION_LEADER},
-            stands=lambda: self._sees_all and stands(),
+            wanted=lambda: self._sees_all and wanted(),
             fenced=True,
             duration=duration,
             renew_every=renew_every,
@@ -158,10 +158,10 @@ class LeaseAdmissionLeader:
         now = self._monotonic()
         if now >= self._due:
             self._due = now + LEASE_POLL_INTERVAL
-            self._other_lives = self._look()
+            self._other_lives = self._another_holds_it()
         return self._other_lives
 
-    def _look(self) -> bool:
+    def _another_holds_it(self) -> bool:
         try:
             stored = self._cluster.get(LEASES, *self._ref)
         except (Forbidden, NotFound):

@@ -97,7 +97,7 @@ class AdmissionRunner:
 
     def __init__(
         self,
-        arbiter: AdmissionLeader,
+        admission_leader: AdmissionLeader,
         admission: GangAdmission,
         reports: QueueStatusWriter,
         *,
@@ -106,7 +106,7 @@ class AdmissionRunner:
         reporting: bool,
         monotonic: Callable[[], float],
     ) -> None:
-        self._arbiter = arbiter
+        self._admission_leader = admission_leader
         self._admission = admission
         self._reports = reports
         self._own = own
@@ -114,7 +114,7 @@ class AdmissionRunner:
         self._reporting = reporting
         self._opened: object = None
         self._monotonic = monotonic
-        self._again = -math.inf
+        self._retry_at = -math.inf
 
     def open(self, epoch: object, *, sees_all: bool) -> bool:
         """Begin, if it is ours to decide, under the mandate and with the view that ``epoch`` stands for.
@@ -123,52 +123,52 @@ class AdmissionRunner:
         be made sure of, nothing is decided for a while: places can wait, jobs that run cannot. NotDriving when somebody
         else is at it.
         """
-        self._arbiter.start(sees_all=sees_all)
-        if not self._arbiter.decides() or self._rest() > 0:
+        self._admission_leader.start(sees_all=sees_all)
+        if not self._admission_leader.decides() or self._retry_delay() > 0:
             return False
         right, self._opened = self._right(epoch), None
         try:
-            anew = self._admission.open(right, self._common if self._arbiter.for_all() else self._own)
+            anew = self._admission.open(right, self._common if self._admission_leader.for_all() else self._own)
         except LeadershipLost:
             raise
         except ClusterError as error:
             _LOG.warning("no places can be given: %s%s", error, f" ({error.hint})" if error.hint else "")
-            self._again = self._monotonic() + _RETRY_AFTER
+            self._retry_at = self._monotonic() + _RETRY_AFTER
             return False
         self._opened = right
         return anew
 
-    def _rest(self) -> float:
+    def _retry_delay(self) -> float:
         """Seconds until it is tried again."""
-        return max(0.0, self._again - self._monotonic())
+        return max(0.0, self._retry_at - self._monotonic())
 
     def _right(self, epoch: object) -> object:
-        return epoch, self._arbiter.epoch, self._arbiter.for_all()
+        return epoch, self._admission_leader.epoch, self._admission_leader.for_all()
 
     def stop(self) -> None:
         """Let another driver decide."""
-        self._arbiter.stop()
+        self._admission_leader.stop()
 
     def ours(self, epoch: object) -> bool:
         """Whether it is ours to decide, and begun."""
-        return self._arbiter.decides() and self._opened == self._right(epoch)
+        return self._admission_leader.decides() and self._opened == self._right(epoch)
 
     def for_all(self) -> bool:
         """Whether we decide for the jobs of all drivers."""
-        return self._arbiter.for_all()
+        return self._admission_leader.for_all()
 
     def pause(self, *, waiting: bool) -> float:
         """Seconds until there may be something to decide. ``waiting``: whether any job waits."""
-        if self._arbiter.decides():
+        if self._admission_leader.decides():
             reports = self._reports.pause() if self._reports_queues() else math.inf
-            return self._rest() or min(self._admission.pause(), reports)
-        return self._arbiter.pause() if waiting else float("inf")
+            return self._retry_delay() or min(self._admission.pause(), reports)
+        return self._admission_leader.pause() if waiting else float("inf")
 
-    def decide(self, changes: Callable[[], JobChanges], tells: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
+    def decide(self, changes: Callable[[], JobChanges], delivers: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
         """Decide, and say how the queues stand; the jobs that have something to hear. See ``GangAdmission.decide``."""
-        heard = self._admission.decide(changes, tells)
+        with_verdict = self._admission.decide(changes, delivers)
         self._reports.want()
-        return heard
+        return with_verdict
 
     def report(self) -> None:
         """Bring the queues' statuses up to date, if it is time."""
@@ -176,4 +176,4 @@ class AdmissionRunner:
             self._reports.write(self._admission.queue_usages)
 
     def _reports_queues(self) -> bool:
-        return self._reporting or self._arbiter.for_all()
+        return self._reporting or self._admission_leader.for_all()

@@ -80,7 +80,7 @@ class UnrecordedAdmissions:
 class LeasePendingAdmissions:
     """Kept in annotations of the Lease ``ref``, that nobody holds. ``touched`` is given each job that was touched.
 
-    ``room``: so many jobs are named at a time. ``may_act``: asked before every write, as a process that slept
+    ``max_jobs``: so many jobs are named at a time. ``may_act``: asked before every write, as a process that slept
     meanwhile may have lost the right to drive.
     """
 
@@ -90,13 +90,13 @@ class LeasePendingAdmissions:
         ref: LeaseRef,
         touched: Callable[[JobRef, Object], None],
         *,
-        room: int = MAX_PENDING_ADMISSIONS,
+        max_jobs: int = MAX_PENDING_ADMISSIONS,
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         self._cluster = cluster
         self._ref = ref
         self._touched = touched
-        self._room = room
+        self._max_jobs = max_jobs
         self._may_act = may_act
         self._stored: Object | None = None
         self._epoch: object = None
@@ -111,7 +111,7 @@ class LeasePendingAdmissions:
         self._stored = None
         stored = self._get()
         left = _load_jobs(stored)
-        stored = self._write(stored, left, arbiter=uuid.uuid4().hex)
+        stored = self._write(stored, left, leader=uuid.uuid4().hex)
         for uid, ref in left.items():
             self._fence(uid, ref)
         with self._lock:
@@ -124,7 +124,7 @@ class LeasePendingAdmissions:
         """Write down what is about to be given; what has been settled since is left out."""
         with self._lock:
             kept = {uid: ref for uid, ref in self._jobs.items() if uid not in self._settled}
-        new = dict(list(jobs.items())[: max(0, self._room - len(kept))])
+        new = dict(list(jobs.items())[: max(0, self._max_jobs - len(kept))])
         stored, self._stored = self._stored, None  # until the server has answered, nobody knows
         if stored is None:
             raise LeadershipLost("the list of intended admissions is not open")
@@ -158,12 +158,12 @@ class LeasePendingAdmissions:
         if not self._may_act():
             raise LeadershipLost("the right to drive has ended")
 
-    def _write(self, stored: Object, jobs: Mapping[str, JobRef], arbiter: str = "") -> Object:
+    def _write(self, stored: Object, jobs: Mapping[str, JobRef], leader: str = "") -> Object:
         self._check()
         metadata = stored["metadata"]
         annotations = {**(metadata.get("annotations") or {}), ADMITTING_ANNOTATION: _dump_jobs(jobs)}
-        if arbiter:
-            annotations[LEADER_ANNOTATION] = arbiter
+        if leader:
+            annotations[LEADER_ANNOTATION] = leader
         try:
             body = {**stored, "metadata": {**metadata, "annotations": annotations}}
             return self._cluster.replace(LEASES, *self._ref, body)

@@ -49,7 +49,7 @@ class GangAdmission:
         self._recorder = recorder or MetricsRecorder()
         self._clock = clock
         self._monotonic = monotonic
-        self._intents: PendingAdmissions = UnrecordedAdmissions()
+        self._pending: PendingAdmissions = UnrecordedAdmissions()
         self._opened = False
         self._epoch: object = None
         self._lock = runtime.lock()
@@ -63,7 +63,7 @@ class GangAdmission:
 
     def _begin(self) -> None:
         self._admitter: Admitter | None = None
-        self._feed: CacheSync | None = None
+        self._cache_sync: CacheSync | None = None
         # Verdicts that change what a job holds, with the version of the job that they are for: in a later version
         # somebody may have made sure that they never get there.
         self._given: dict[str, tuple[Verdict, str]] = {}
@@ -83,7 +83,7 @@ class GangAdmission:
     def clock_stepped(self) -> None:
         """The wall clock was set: whose time has come, and what falls due when, is reckoned anew."""
         with self._lock:
-            self._admitter = self._feed = None
+            self._admitter = self._cache_sync = None
         self.want()
 
     def others_decide(self) -> None:
@@ -94,7 +94,7 @@ class GangAdmission:
         with self._lock:
             if self._admitter is None:
                 return
-            self._admitter = self._feed = None
+            self._admitter = self._cache_sync = None
         self.want()
 
     def pause(self) -> float:
@@ -107,13 +107,13 @@ class GangAdmission:
             due = self._admitter.wake_at(now) - now if self._admitter is not None else math.inf
         return max(rest, due)
 
-    def open(self, epoch: object, intents: PendingAdmissions) -> bool:
+    def open(self, epoch: object, pending: PendingAdmissions) -> bool:
         """Begin to decide, under a right won as ``epoch``; whether that is new, and what was seen before out of date.
 
-        ``intents``: where places are written down before they are given away.
+        ``pending``: where places are written down before they are given away.
         """
-        anew = intents.open(epoch) or (self._opened and (intents is not self._intents or epoch != self._epoch))
-        self._intents, self._opened, self._epoch = intents, True, epoch
+        anew = pending.open(epoch) or (self._opened and (pending is not self._pending or epoch != self._epoch))
+        self._pending, self._opened, self._epoch = pending, True, epoch
         if anew:
             with self._lock:
                 self._begin()
@@ -154,16 +154,16 @@ class GangAdmission:
                 return
             # Given again, it is written down again: somebody else may decide by now, and that shows there alone.
             self._drop(uid)
-        self._intents.settle((uid,))
+        self._pending.settle((uid,))
         self.want()
 
     # How it decides
 
-    def decide(self, changes: Callable[[], JobChanges], tells: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
-        """Decide; the jobs about which something new is to be said.
+    def decide(self, changes: Callable[[], JobChanges], delivers: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
+        """Decide; the jobs that have a new verdict or a new message.
 
-        ``changes``: gives the jobs that have a part in it and have changed. ``tells``: whether this driver is the one
-        to tell a job its verdict. What others are to tell is reserved.
+        ``changes``: returns the jobs that take part in admission and have changed. ``delivers``: whether this driver
+        writes the verdict into the job. Places that other drivers are to write are reserved.
         """
         begun, self.wanted = self._monotonic(), False
         try:
@@ -171,7 +171,7 @@ class GangAdmission:
                 self._take(changes())
                 new = self._decide()
             self._rest_from(begun)
-            return sorted({*new, *self._record_pending(tells)}, key=str)
+            return sorted({*new, *self._record_pending(delivers)}, key=str)
         except BaseException:
             self.want()
             self._rest_from(begun)
@@ -209,14 +209,14 @@ class GangAdmission:
                 admitter, now = self._fed(), self._clock()
                 verdicts = admitter.decide(now)
             except GangDecisionError as error:
-                self._admitter = self._feed = None
+                self._admitter = self._cache_sync = None
                 if error.uid in self._left_out:
                     raise
                 entry = self._known[error.uid]
                 _LOG.exception("%s cannot be decided about, and is left out", entry.ref)
                 self._left_out[error.uid] = entry.job, f"it cannot be decided about: {error}"
             except BaseException:
-                self._admitter = self._feed = None
+                self._admitter = self._cache_sync = None
                 raise
             else:
                 self._changed.clear()
@@ -227,13 +227,13 @@ class GangAdmission:
         if self._informers.generation != self._generation:
             self._admitter, self._generation = None, self._informers.generation
         whole = self._admitter is None
-        admitter, feed = self._ready()
+        admitter, cache_sync = self._ready()
         uids = self._known if whole else self._changed
         claims = {uid: known.claim() if (known := self._known.get(uid)) is not None else None for uid in uids}
-        feed.take(self._without_left_out(self._informers.changes(claims, whole=whole)))
+        cache_sync.take(self._without_left_out(self._informers.changes(claims, whole=whole)))
         for uid, (verdict, _) in self._given.items() if whole else ():
             if isinstance(verdict, Admit):
-                feed.assume(uid, Assignment(at=self._clock(), sizes=verdict.sizes, placement=verdict.placement))
+                cache_sync.assume(uid, Assignment(at=self._clock(), sizes=verdict.sizes, placement=verdict.placement))
         return admitter
 
     def _without_left_out(self, seen: SnapshotChanges) -> SnapshotChanges:
@@ -245,10 +245,10 @@ class GangAdmission:
         return replace(seen, gangs={**seen.gangs, **found}) if found else seen
 
     def _ready(self) -> tuple[Admitter, CacheSync]:
-        if self._admitter is None or self._feed is None:
+        if self._admitter is None or self._cache_sync is None:
             self._admitter = Admitter(sees_nodes=self._informers.sees_nodes)
-            self._feed = CacheSync(self._admitter)
-        return self._admitter, self._feed
+            self._cache_sync = CacheSync(self._admitter)
+        return self._admitter, self._cache_sync
 
     def _settle(self) -> None:
         """What was given to a job that has changed since is in it by now, or will never be."""
@@ -261,7 +261,7 @@ class GangAdmission:
             if uid in self._left_out and (known is None or known.job is not self._left_out[uid][0]):
                 del self._left_out[uid]
                 self._again(uid)
-        self._intents.settle(self._intents.declared() - self._given.keys())
+        self._pending.settle(self._pending.declared() - self._given.keys())
 
     def _drop(self, uid: str) -> None:
         del self._given[uid]
@@ -270,17 +270,17 @@ class GangAdmission:
         self._again(uid)
 
     def _again(self, uid: str) -> None:
-        if self._feed is not None:
-            self._feed.again(uid)
+        if self._cache_sync is not None:
+            self._cache_sync.again(uid)
 
-    def _record_pending(self, tells: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
+    def _record_pending(self, delivers: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
         """Write down what is given next; the jobs that may be told now."""
         with self._lock:
             offered: dict[str, tuple[Verdict, str]] = {}
             jobs: dict[str, JobRef] = {}
             for uid in tuple(self._unwritten):
                 known, given = self._known[uid], self._given[uid]
-                if not tells(known, given[0]):
+                if not delivers(known, given[0]):
                     del self._unwritten[uid]
                     continue
                 offered[uid], jobs[uid] = given, known.ref
@@ -288,16 +288,16 @@ class GangAdmission:
                     break
         if not jobs:
             return []
-        written = self._intents.record_pending(jobs)
+        written = self._pending.record_pending(jobs)
         with self._lock:
             # What was taken back meanwhile must be written down again before it is told.
-            told = [uid for uid in jobs if uid in written and self._given.get(uid) is offered[uid]]
-            self._intended.update(told)
-            for uid in told:
+            recorded = [uid for uid in jobs if uid in written and self._given.get(uid) is offered[uid]]
+            self._intended.update(recorded)
+            for uid in recorded:
                 del self._unwritten[uid]
             if written and self._unwritten:
                 self.want()
-        return [jobs[uid] for uid in told]
+        return [jobs[uid] for uid in recorded]
 
 
 def _is_unreadable(verdict: Verdict) -> bool:

@@ -81,11 +81,12 @@ _PROBE_RIGHTS_IN_USE_EVERY: Final = 5.0
 
 
 class DriverInformers:
-    """Reflectors of every kind a driver needs.
+    """Informers of every kind a driver needs.
 
-    ``rung`` is called with a job whose surroundings changed, ``room`` when room may have become free. With ``start``
-    they follow the cluster; without, each ``refresh`` lists everything. Which kinds are served, and how far the rights
-    reach, is followed, too: ``generation`` counts how often all was seen anew because rights had changed.
+    ``on_change`` is called with a job that has changed, or whose objects have; ``on_capacity_freed`` when capacity may
+    have become free. With ``start`` they watch the cluster; without, each ``refresh`` lists everything. Which kinds are
+    served, and how far the rights reach, is checked again and again: ``generation`` counts how often everything was
+    listed anew because rights had changed.
     ``monotonic``: seconds that only go forward.
     """
 
@@ -94,16 +95,16 @@ class DriverInformers:
         cluster: Cluster,
         settings: DriverSettings,
         *,
-        rung: Callable[[JobRef], None],
-        room: Callable[[], None],
+        on_change: Callable[[JobRef], None],
+        on_capacity_freed: Callable[[], None],
         recorder: MetricsRecorder,
         monotonic: Callable[[], float] = time.monotonic,
         runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._rung = rung
-        self._room = room
+        self._on_change = on_change
+        self._on_capacity_freed = on_capacity_freed
         self._recorder = recorder
         self._monotonic = monotonic
         self._runtime = runtime
@@ -112,9 +113,9 @@ class DriverInformers:
         self._retired: list[ScopedInformers] = []
         self._probe_at = 0.0
         self.generation = 0
-        self.departed = DeletedPods()
+        self.deleted_pods = DeletedPods()
         self.schedulers = IntegrationInformers(
-            cluster, settings.namespace, rung=rung, recorder=recorder, monotonic=monotonic, runtime=runtime
+            cluster, settings.namespace, on_change=on_change, recorder=recorder, monotonic=monotonic, runtime=runtime
         )
         self.followed = False
 
@@ -138,9 +139,9 @@ class DriverInformers:
             self._cluster,
             self._settings,
             scope,
-            rung=self._rung,
-            room=self._room,
-            departed=self.departed.add,
+            on_change=self._on_change,
+            on_capacity_freed=self._on_capacity_freed,
+            on_pod_deleted=self.deleted_pods.add,
             recorder=self._recorder,
             runtime=self._runtime,
         )
@@ -337,7 +338,7 @@ class DriverInformers:
             group = names.owned_by_key(ref.namespace, uid)
             self._reflectors[PODS].refresh_group(group, namespace=ref.namespace, labels=labels)
 
-    def look_again(self, ref: JobRef, uid: str) -> None:
+    def refetch(self, ref: JobRef, uid: str) -> None:
         """Get a job anew; ClusterError when that fails.
 
         An answer that is older than what is known says that the server was set back (a backup was restored) and has

@@ -35,10 +35,10 @@ class _ServedIntegration:
 
 
 class IntegrationInformers:
-    """What a driver sees of the gang schedulers that its jobs ask for. Thread-safe.
+    """Informers of the gang schedulers that jobs ask for. Thread-safe.
 
-    ``namespace``: see their objects in this one only (None: in all). ``rung`` is called with a job that something has
-    changed for. ``monotonic``: seconds that only go forward.
+    ``namespace``: watch their objects in this one only (None: in all). ``on_change`` is called with a job whose objects
+    have changed. ``monotonic``: seconds that only go forward.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class IntegrationInformers:
         cluster: Cluster,
         namespace: str | None,
         *,
-        rung: Callable[[JobRef], None],
+        on_change: Callable[[JobRef], None],
         recorder: MetricsRecorder,
         monotonic: Callable[[], float] = time.monotonic,
         runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
         self._cluster = cluster
         self._namespace = namespace
-        self._rung = rung
+        self._on_change = on_change
         self._recorder = recorder
         self._monotonic = monotonic
         self._runtime = runtime
@@ -205,7 +205,7 @@ class IntegrationInformers:
         there = new or old
         ref = JobRef.of_owner(there) if there is not None else None
         if ref is not None:
-            self._rung(ref)
+            self._on_change(ref)
 
     def _shared_changed(self, old: Object | None, new: Object | None) -> None:
         """Any job may have waited for it; there are few such objects, and they hardly ever change."""

@@ -78,7 +78,10 @@ def _may_list(cluster: Cluster, kind: Resource, *, refusable: bool) -> bool:
 
 
 class ScopedInformers:
-    """Follows everything under one ``scope``. ``rung``, ``room``: see ``Caches``; ``departed``: for pods that go."""
+    """Informers of everything that can be seen under one ``scope``.
+
+    ``on_change``, ``on_capacity_freed``: see ``DriverInformers``; ``on_pod_deleted`` is called with each deleted pod.
+    """
 
     def __init__(
         self,
@@ -86,18 +89,18 @@ class ScopedInformers:
         settings: DriverSettings,
         scope: WatchScope,
         *,
-        rung: Callable[[JobRef], None],
-        room: Callable[[], None],
-        departed: Callable[[Object], None],
+        on_change: Callable[[JobRef], None],
+        on_capacity_freed: Callable[[], None],
+        on_pod_deleted: Callable[[Object], None],
         recorder: MetricsRecorder,
         runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self.scope = scope
-        self._rung = rung
-        self._room = room
-        self._departed = departed
+        self._on_change = on_change
+        self._on_capacity_freed = on_capacity_freed
+        self._on_pod_deleted = on_pod_deleted
         self._recorder = recorder
         self._runtime = runtime
         self._snapshots = SnapshotBuilder()
@@ -244,7 +247,7 @@ class ScopedInformers:
     def _job_changed(self, kind: Resource, old: Object | None, new: Object | None) -> None:
         there = new or old
         if there is not None:
-            self._rung(JobRef.of(kind, there))
+            self._on_change(JobRef.of(kind, there))
 
     def _owned_changed(self, old: Object | None, new: Object | None) -> None:
         self._owner_changed(new or old)
@@ -253,28 +256,28 @@ class ScopedInformers:
         with self._seeing:
             self._snapshots.change(old, new)
         if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
-            self._departed(old)
+            self._on_pod_deleted(old)
         self._owner_changed(new or old)
         if not _occupies_node(new) and (old is None or _occupies_node(old)):
-            self._room()
+            self._on_capacity_freed()
 
     def _owner_changed(self, owned: Object | None) -> None:
         ref = JobRef.of_owner(owned) if owned is not None else None
         if ref is not None:
-            self._rung(ref)
+            self._on_change(ref)
 
     def _rule_changed(self, old: Object | None, new: Object | None) -> None:
         if old is None or new is None or not transforms.same_config(old, new):
-            self._room()
+            self._on_capacity_freed()
 
     def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
         if not transforms.same_labels(old, new):
-            self._room()
+            self._on_capacity_freed()
 
     def _quota_changed(self, old: Object | None, new: Object | None) -> None:
         """Here the status counts: it says what is used."""
         if old is None or new is None or any(old.get(part) != new.get(part) for part in ("spec", "status")):
-            self._room()
+            self._on_capacity_freed()
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         there = new or old
@@ -282,7 +285,7 @@ class ScopedInformers:
             with self._seeing:
                 self._snapshots.put_node(there["metadata"]["name"], new)
         if not transforms.same_capacity(old, new):
-            self._room()
+            self._on_capacity_freed()
         if old is not None and unready_node(old) != unready_node(new):
             name = old["metadata"]["name"]
             for pod in self.reflectors[PODS].items():

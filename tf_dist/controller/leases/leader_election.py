@@ -43,7 +43,7 @@ class LeaderElector:
     used its name before (``lease.unique_lease_ref``), it is created at once and deleted at the end. ``duration``:
     seconds that it holds unrenewed; ``renew_every``: seconds between renewals; ``clock``: epoch seconds, for people
     only.
-    ``stands``: whether the Lease is wanted; one that is held and not wanted any more is given back. ``fenced``: what is
+    ``wanted``: whether the Lease is wanted; one that is held and not wanted any more is given back. ``fenced``: what is
     done under it does no harm when two believe to hold it, so that one that is absent need not be waited for.
 
     ``start`` runs ``step`` in a thread until ``stop``. ``problem`` is why the last step did not come through, if so;
@@ -60,7 +60,7 @@ class LeaderElector:
         duration: float = lease.LEASE_DURATION,
         renew_every: float = lease.RENEW_INTERVAL,
         labels: Mapping[str, str] | None = None,
-        stands: Callable[[], bool] = lambda: True,
+        wanted: Callable[[], bool] = lambda: True,
         fenced: bool = False,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = lease.boottime,
@@ -77,19 +77,19 @@ class LeaderElector:
         self._duration = duration
         self._renew_every = renew_every
         self._retry_every = renew_every * _RETRY
-        self._stands = stands
+        self._wanted = wanted
         self._fenced = fenced
         self._labels = {names.DRIVER: lease.DRIVER_CONTROLLER if shared else lease.DRIVER_INLINE, **(labels or {})}
         self._clock = clock
         self._monotonic = monotonic
         self._recorder = recorder or MetricsRecorder()
-        self._span = _NEVER
+        self._valid_interval = _NEVER
         self._held: Object | None = None  # the Lease as we wrote it last
         self._unused = not shared  # nobody can know anything about a Lease that never was
         self._maybe_contested = False  # somebody may believe that its driver is dead
         self._seen = LeaseObservation(duration)
         self._wrote = False
-        self._told = False
+        self._notified = False
         self._runtime = runtime
         self._state = runtime.condition()
         self._stopped = runtime.event()
@@ -99,13 +99,13 @@ class LeaderElector:
 
     def valid(self) -> bool:
         """Whether the Lease is ours for sure at this moment. Cheap: ask before every write."""
-        span = self._span
-        return span.since <= self._monotonic() < span.until
+        interval = self._valid_interval
+        return interval.since <= self._monotonic() < interval.until
 
     def remaining(self) -> float:
         """For how many seconds from now on it is ours for sure (0: it is not)."""
-        now, span = self._monotonic(), self._span
-        return max(0.0, span.until - now) if span.since <= now else 0.0
+        now, interval = self._monotonic(), self._valid_interval
+        return max(0.0, interval.until - now) if interval.since <= now else 0.0
 
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds until it is held (by a started tenure); whether it is."""
@@ -120,7 +120,7 @@ class LeaderElector:
 
     def start(self) -> None:
         """Begin, in a thread."""
-        self._thread = self._runtime.thread(self._run, "lease")
+        self._thread = self._runtime.thread(self._run, "leader-elector")
         self._thread.start()
 
     def stop(self) -> None:
@@ -128,8 +128,8 @@ class LeaderElector:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
-        self._span = _NEVER
-        self._tell()
+        self._valid_interval = _NEVER
+        self._notify()
         if self._wrote:
             with suppress(ClusterError):  # it runs out by itself
                 self._give_back()
@@ -140,7 +140,7 @@ class LeaderElector:
             if self._monotonic() >= due:
                 # Replicas that started together should not ask together.
                 due = self._monotonic() + self._safe_step() * self._runtime.uniform(0.8, 1.0)
-            self._tell()
+            self._notify()
             self._stopped.wait(max(min(due - self._monotonic(), self._until_change()), 0.0))
 
     def _safe_step(self) -> float:
@@ -170,42 +170,44 @@ class LeaderElector:
             self.problem = None
         except ClusterError as error:
             pause = max(self._retry_every, (error.after or 0.0) if isinstance(error, Throttled) else 0.0)
-            self._say(error)
+            self._report_problem(error)
         if before or self._held is not None:
             self._recorder.heartbeat(self._held is not None and self.problem is None)
-        self._tell()
+        self._notify()
         return pause
 
     def _attempt(self) -> float:
-        if not self._stands():
+        if not self._wanted():
             return self._stand_down()
-        if self._monotonic() >= self._span.until:
+        if self._monotonic() >= self._valid_interval.until:
             # Another may hold it by now. Its version need not show that: a restored etcd gives the same ones again.
             self._held = None
-        stored = self._held or self._look()
+        stored = self._held or self._observe()
         if stored is None:
             return self._absent()
-        terms = LeaseRecord.of(stored)
-        if terms.holder != self.identity:
-            self._span = _NEVER  # whatever gave it to another (a person, a backup): nothing is done under it any more
-        self._maybe_contested = self._maybe_contested or terms.broken
-        if terms.holder == self.identity:
+        record = LeaseRecord.of(stored)
+        if record.holder != self.identity:
+            self._valid_interval = (
+                _NEVER  # whatever gave it to another (a person, a backup): nothing is done under it any more
+            )
+        self._maybe_contested = self._maybe_contested or record.broken
+        if record.holder == self.identity:
             return self._write(lambda: self._replace(lease.renewed_lease(stored, self._duration, self._clock())))
-        if terms.holder and not self._seen.expired(self._monotonic()):
-            return min(self._retry_every, terms.duration - self._seen.age(self._monotonic()))
+        if record.holder and not self._seen.expired(self._monotonic()):
+            return min(self._retry_every, record.duration - self._seen.age(self._monotonic()))
         body = lease.acquired_lease(stored, self.identity, self._duration, self._clock())
         return self._write(lambda: self._replace(body))
 
     def _stand_down(self) -> float:
         """Somebody else should have it. It is looked at all the same: a dead holder is to be known as such in time."""
-        held, self._held, self._span = self._held, None, _NEVER
+        held, self._held, self._valid_interval = self._held, None, _NEVER
         if held is not None:
-            self._tell()
+            self._notify()
             self._give_back()
-        self._look()
+        self._observe()
         return self._retry_every
 
-    def _look(self) -> Object | None:
+    def _observe(self) -> Object | None:
         stored = self._get()
         self._seen.note(stored, self._monotonic())
         return stored
@@ -213,11 +215,11 @@ class LeaderElector:
     def _absent(self) -> float:
         """Somebody deleted the Lease, or it never was. Its last holder may be sure of it for a whole duration yet."""
         if not (self._unused or self._fenced):
-            told, self._maybe_contested = self._maybe_contested, True
+            waiting_logged, self._maybe_contested = self._maybe_contested, True
             now = self._monotonic()
-            if now >= self._span.until and not self._seen.expired(now):
+            if now >= self._valid_interval.until and not self._seen.expired(now):
                 rest = self._seen.duration - self._seen.age(now)
-                if not told:
+                if not waiting_logged:
                     text = "there is no lease %s: waiting %.0f s in case that somebody deleted it under its holder"
                     _LOG.info(text, self.ref, rest)
                 return min(self._retry_every, rest)
@@ -246,13 +248,13 @@ class LeaderElector:
             raise Conflict(f"lease {self.ref} was deleted") from None
 
     def _extend(self, sent: float, received: float) -> None:
-        since = self._span.since
-        if received >= self._span.until:
+        since = self._valid_interval.since
+        if received >= self._valid_interval.until:
             # A Lease of a single process is never broken: another driver that saw it lapse may believe us dead.
             lapsed = not self._shared and not self._unused
             self.epoch += 1
             since = received + (lease.TAKEOVER_DELAY if self._maybe_contested or lapsed else 0.0)
-        self._span = ValidInterval(since, sent + self._duration * (1 - _SAFETY_MARGIN))
+        self._valid_interval = ValidInterval(since, sent + self._duration * (1 - _SAFETY_MARGIN))
         self._maybe_contested = self._unused = False
 
     # Small things
@@ -265,14 +267,14 @@ class LeaderElector:
 
     def _until_change(self) -> float:
         """Seconds until validity begins or ends by itself."""
-        now, span = self._monotonic(), self._span
-        return next((moment - now for moment in span if now < moment < math.inf), math.inf)
+        now, interval = self._monotonic(), self._valid_interval
+        return next((moment - now for moment in interval if now < moment < math.inf), math.inf)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         valid = self.valid()
-        if valid == self._told:
+        if valid == self._notified:
             return
-        self._told = valid
+        self._notified = valid
         _LOG.info("lease %s %s", self.ref, "is ours" if valid else "is not ours any more")
         self._recorder.leading(valid)
         with self._state:
@@ -280,7 +282,7 @@ class LeaderElector:
         for listener in self._listeners:
             listener(valid)
 
-    def _say(self, error: ClusterError) -> None:
+    def _report_problem(self, error: ClusterError) -> None:
         if str(error) != str(self.problem):
             _LOG.warning("cannot hold lease %s: %s%s", self.ref, error, f" ({error.hint})" if error.hint else "")
         self.problem = error

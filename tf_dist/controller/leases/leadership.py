@@ -90,7 +90,7 @@ class LeaseLeadership:
     def __init__(
         self,
         elector: LeaderElector,
-        book: LeaseMonitor,
+        lease_monitor: LeaseMonitor,
         *,
         takes_over: bool = True,
         housekeeping: Callable[[], object] = lambda: None,
@@ -98,16 +98,16 @@ class LeaseLeadership:
     ) -> None:
         self.takes_over = takes_over
         self._elector = elector
-        self._lease_monitor = book
+        self._lease_monitor = lease_monitor
         self._housekeeping = housekeeping
         self._housekeeping_due = 0.0
         self._stale: frozenset[str] = frozenset()
         self._refs: frozenset[str] = frozenset()
         self._listener: Callable[[], None] = lambda: None
         self._runtime = runtime
-        self._stirred = runtime.event()
+        self._wake = runtime.event()
         self._stopped = False
-        self._thread = runtime.thread(self._run, "leasebook")
+        self._thread = runtime.thread(self._run, "lease-monitor")
         elector.listen(lambda _: self._listener())
 
     # What a driver asks
@@ -140,7 +140,7 @@ class LeaseLeadership:
         if wanted != self._refs:
             self._refs = wanted
             self._lease_monitor.watch_drivers(wanted)
-            self._stirred.set()
+            self._wake.set()
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call ``listener``, from any thread, when the answer of ``valid`` or ``stale`` has changed."""
@@ -155,23 +155,23 @@ class LeaseLeadership:
     def stop(self) -> None:
         """End that, and wait for its thread."""
         self._stopped = True
-        self._stirred.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
         while not self._stopped:
-            self._stirred.clear()
+            self._wake.clear()
             pause = LEASE_POLL_INTERVAL
             try:
-                pause = self._round()
+                pause = self._poll()
             except Exception:
                 _LOG.exception("the watch over other drivers met a defect and goes on")
             if not self._stopped:
-                self._stirred.wait(pause)
+                self._wake.wait(pause)
 
-    def _round(self) -> float:
-        pause = self._lease_monitor.look()
+    def _poll(self) -> float:
+        pause = self._lease_monitor.poll()
         stale = self._lease_monitor.stale()
         if stale != self._stale:
             self._stale = stale

@@ -60,17 +60,17 @@ class LeaseMonitor:
     def stale(self) -> frozenset[str]:
         """The drivers that are dead for sure at this moment. A verdict is good for a few seconds only: ask again."""
         now = self._monotonic()
-        return self._those(lambda entry: now < entry.stale_until)
+        return self._matching(lambda entry: now < entry.stale_until)
 
     def unknown(self) -> frozenset[str]:
         """The drivers of which nothing can be known: we may not read their Leases, or not break them."""
-        return self._those(lambda entry: entry.unknown)
+        return self._matching(lambda entry: entry.unknown)
 
-    def _those(self, condition: Callable[[_MonitoredLease], bool]) -> frozenset[str]:
+    def _matching(self, condition: Callable[[_MonitoredLease], bool]) -> frozenset[str]:
         with self._lock:
             return frozenset(str(ref) for ref, entry in self._entries.items() if condition(entry))
 
-    def look(self) -> float:
+    def poll(self) -> float:
         """Look at each Lease that is due; seconds until the next is. Not for two threads at once.
 
         Due is one whose last look is ``LEASE_POLL_INTERVAL`` seconds old, or whose time is over.
@@ -86,7 +86,7 @@ class LeaseMonitor:
                 sent = self._monotonic()
                 listed = self._list(namespace) if len(refs) >= _LIST_THRESHOLD else {}
                 for ref in refs:
-                    self._judge(ref, due[ref], listed.get(ref.name), sent)
+                    self._update(ref, due[ref], listed.get(ref.name), sent)
         except ClusterError as error:
             # The others would fail, too; no verdict outlives its time.
             _LOG.debug("cannot look at leases: %s", error)
@@ -102,7 +102,7 @@ class LeaseMonitor:
             return {}
         return {stored["metadata"]["name"]: stored for stored in found}
 
-    def _judge(self, ref: LeaseRef, entry: _MonitoredLease, listed: Object | None, sent: float) -> None:
+    def _update(self, ref: LeaseRef, entry: _MonitoredLease, listed: Object | None, sent: float) -> None:
         try:
             if listed is None:
                 sent = self._monotonic()
@@ -127,8 +127,8 @@ class LeaseMonitor:
     def _is_stale(self, ref: LeaseRef, entry: _MonitoredLease, stored: Object | None, sent: float) -> bool:
         if stored is None:
             return entry.seen.expired(sent)
-        terms = LeaseRecord.of(stored)
-        if terms.broken and not terms.holder:
+        record = LeaseRecord.of(stored)
+        if record.broken and not record.holder:
             return True
         if lease.is_inline_lease(stored):
             return entry.seen.expired(sent)  # it looked so when it was asked for, or later

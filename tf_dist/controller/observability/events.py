@@ -62,7 +62,7 @@ class _EventSeries:
     """What was said: how often, when it was heard last, and when written last (None: not yet)."""
 
     count: int = 0
-    heard: float = 0.0
+    seen_at: float = 0.0
     written: float | None = None
 
 
@@ -90,68 +90,68 @@ class EventRecorder:
         self._monotonic = monotonic
         self._budget = budget or EventRateLimiter(monotonic)
         self._most = most
-        self._said: OrderedDict[str, _EventSeries] = OrderedDict()
+        self._series: OrderedDict[str, _EventSeries] = OrderedDict()
         self._lock = threading.Lock()
 
     def emit(self, resource: Resource, namespace: str, stored: Object, event: EmitEvent) -> None:
         """Tell people about the job ``stored``. What is told must never stop the job: raises no ClusterError."""
         name = event_name(stored, event)
-        said = self._hear(f"{namespace}/{name}")
+        series = self._count(f"{namespace}/{name}")
         body = event_body(resource, namespace, stored, event, component=self._component, now=self._clock())
         try:
             with self._lock:
-                due, first = self._is_due(said, stored["metadata"]["uid"]), said.written is None
+                due, first = self._is_due(series, stored["metadata"]["uid"]), series.written is None
                 if due:
-                    said.written = self._monotonic()
+                    series.written = self._monotonic()
             if due and first:
-                self._create(namespace, name, body, said)
+                self._create(namespace, name, body, series)
             elif due:
-                self._count_up(namespace, name, body, said)
+                self._count_up(namespace, name, body, series)
         except ClusterError as error:
             _LOG.info("no event %s: %s", event.reason, error)
 
-    def _hear(self, key: str) -> _EventSeries:
+    def _count(self, key: str) -> _EventSeries:
         with self._lock:
             now = self._monotonic()
-            said = self._said.pop(key, None)
-            if said is None or now - said.heard >= _HOUR:
-                said = _EventSeries()
-            said.count, said.heard = said.count + 1, now
-            self._said[key] = said
-            if len(self._said) > self._most:
-                self._said.popitem(last=False)
-            return said
+            series = self._series.pop(key, None)
+            if series is None or now - series.seen_at >= _HOUR:
+                series = _EventSeries()
+            series.count, series.seen_at = series.count + 1, now
+            self._series[key] = series
+            if len(self._series) > self._most:
+                self._series.popitem(last=False)
+            return series
 
-    def _is_due(self, said: _EventSeries, job: str) -> bool:
-        lately = said.written is not None and self._monotonic() - said.written < _REPEAT_EVERY
+    def _is_due(self, series: _EventSeries, job: str) -> bool:
+        lately = series.written is not None and self._monotonic() - series.written < _REPEAT_EVERY
         return not lately and self._budget.allow(job)
 
-    def _create(self, namespace: str, name: str, body: Object, said: _EventSeries) -> None:
-        named = {**body, "metadata": {"name": name, "namespace": namespace}, "count": said.count}
+    def _create(self, namespace: str, name: str, body: Object, series: _EventSeries) -> None:
+        named = {**body, "metadata": {"name": name, "namespace": namespace}, "count": series.count}
         try:
             self._cluster.create(EVENTS, namespace, named)
         except AlreadyExists:
             # The driver before us said the same, or we did more than an hour ago: go on from its count, which the
             # answer tells (a driver may not read events).
             there = self._cluster.patch(EVENTS, namespace, name, {"lastTimestamp": body["lastTimestamp"]})
-            said.count += there.get("count") or 1
+            series.count += there.get("count") or 1
 
-    def _count_up(self, namespace: str, name: str, body: Object, said: _EventSeries) -> None:
+    def _count_up(self, namespace: str, name: str, body: Object, series: _EventSeries) -> None:
         try:
-            self._patch(namespace, name, body, said)
+            self._patch(namespace, name, body, series)
         except NotFound:  # the API server forgets events after an hour
-            self._create(namespace, name, body, said)
+            self._create(namespace, name, body, series)
 
-    def _patch(self, namespace: str, name: str, body: Object, said: _EventSeries) -> None:
-        patch = {"count": said.count, "lastTimestamp": body["lastTimestamp"]}
+    def _patch(self, namespace: str, name: str, body: Object, series: _EventSeries) -> None:
+        patch = {"count": series.count, "lastTimestamp": body["lastTimestamp"]}
         self._cluster.patch(EVENTS, namespace, name, patch)
 
 
 def event_name(stored: Object, event: EmitEvent) -> str:
     """The name of the event that says this about the job ``stored``: the same words, the same name."""
     metadata = stored["metadata"]
-    said = short_hash(metadata["uid"], event.type, event.reason, event.message, length=12)
-    return f"{metadata['name'][:_MAX_NAME].rstrip('-.')}.{said}"
+    series = short_hash(metadata["uid"], event.type, event.reason, event.message, length=12)
+    return f"{metadata['name'][:_MAX_NAME].rstrip('-.')}.{series}"
 
 
 def event_body(

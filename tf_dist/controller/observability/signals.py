@@ -21,11 +21,11 @@ _EXIT_ON_SIGNAL: Final = 3
 class Signals:
     """While it is entered, signals are told to every listener; one that came before it listened is told of then.
 
-    ``patience``: with which signal the process ends as it is (0: with none).
+    ``exit_after``: with which signal the process ends as it is (0: with none).
     """
 
-    def __init__(self, *, patience: int = _EXIT_ON_SIGNAL) -> None:
-        self._patience = patience
+    def __init__(self, *, exit_after: int = _EXIT_ON_SIGNAL) -> None:
+        self._exit_after = exit_after
         self._received: list[int] = []
         self._listeners: list[Callable[[int], None]] = []
         self._before: dict[int, Any] = {}
@@ -60,12 +60,12 @@ class Signals:
             while data := self._reading.recv(16):
                 for number in data:
                     if number in self._before:
-                        self._tell(number)
+                        self._notify(number)
 
-    def _tell(self, number: int) -> None:
+    def _notify(self, number: int) -> None:
         with self._lock:
             self._received.append(number)
-            if len(self._received) == self._patience:
+            if len(self._received) == self._exit_after:
                 os._exit(128 + number)  # the node ends its pods when its agent is gone, however it went
             for listener in self._listeners:
                 listener(number)
