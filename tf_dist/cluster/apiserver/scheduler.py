@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
-from tf_dist.cluster.api import EVENTS, NODES, PODS, TERMINAL_PHASES, Object, PatchType, Resource, Stream, WatchEvent
+from tf_dist.cluster.api import EVENTS, NODES, PODS, TERMINAL_PHASES, Object, PatchType
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.informer import Informer
 from tf_dist.core.api.fieldpath import value_at
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.api.timestamps import format_time
@@ -31,7 +31,7 @@ from tf_dist.core.gang.placement.anti_affinity import (
     pods_exclude_each_other,
 )
 from tf_dist.core.gang.resources.pod_requests import pod_requests
-from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
 
 Amounts = dict[str, Decimal]
 _CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -212,64 +212,44 @@ class Scheduler:
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
-        self._bell = threading.Event()
-        self._lock = threading.Lock()
+        self._changed = threading.Event()
         self._stopped = False
-        self._streams: dict[str, Stream[WatchEvent]] = {}
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
+        self._informers: tuple[Informer, ...] = ()
         self._known: dict[str, Amounts] = {}
 
     def start(self) -> None:
         """Schedule in the background from now on."""
-        jobs = (self._run, partial(self._listen, PODS), partial(self._listen, NODES))
-        self._threads = [threading.Thread(target=job, name="tf-dist-scheduler", daemon=True) for job in jobs]
-        for thread in self._threads:
-            thread.start()
+        self._informers = tuple(
+            Informer(self._cluster, resource, changed=lambda *_: self._changed.set(), relisted=self._changed.set)
+            for resource in (PODS, NODES)
+        )
+        self._thread = threading.Thread(target=self._run, name="tf-dist-scheduler", daemon=True)
+        self._thread.start()
+        for informer in self._informers:
+            informer.start()
 
     def stop(self) -> None:
         """End the background threads and wait for them."""
-        with self._lock:
-            self._stopped = True
-            streams = list(self._streams.values())
-        for stream in streams:
-            stream.close()
-        self._bell.set()
-        for thread in self._threads:
-            thread.join()
+        self._stopped = True
+        for informer in self._informers:
+            informer.end()
+        for informer in self._informers:
+            informer.stop()
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while True:
-            self._bell.wait()
-            self._bell.clear()
+            self._changed.wait()
+            self._changed.clear()
             if self._stopped:
                 return
             try:
                 self.step()
             except Exception:  # a scheduler that ended here would leave every pod pending, and say nothing
                 _log.exception("scheduling failed; the next change is the next try")
-
-    def _listen(self, resource: Resource) -> None:
-        since = ""
-        while stream := self._opened(resource, since):
-            self._bell.set()
-            with suppress(Gone):
-                for event in stream:
-                    since = event.object["metadata"]["resourceVersion"]
-                    if event.type != "BOOKMARK":
-                        self._bell.set()
-                continue
-            since = ""
-
-    def _opened(self, resource: Resource, since: str) -> Stream[WatchEvent] | None:
-        with self._lock:
-            if self._stopped:
-                return None
-            try:
-                stream = self._cluster.watch(resource, since=since)
-            except Gone:
-                stream = self._cluster.watch(resource)
-            self._streams[resource.plural] = stream
-            return stream
 
     def step(self) -> int:
         """Look at all pods once; how many were bound."""
