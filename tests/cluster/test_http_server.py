@@ -83,37 +83,37 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def test_a_hangup_is_noticed(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
-    hangups, gone = DisconnectWatcher(), threading.Event()
-    hangups.watch(ours, gone.set)
+    disconnects, gone = DisconnectWatcher(), threading.Event()
+    disconnects.watch(ours, gone.set)
     theirs.close()
     assert gone.wait(60)
-    hangups.stop()
+    disconnects.stop()
 
 
 def test_the_next_request_on_a_kept_connection_ends_no_stream(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     selector, moved, gone = Late(), threading.Event(), threading.Event()
-    hangups = DisconnectWatcher(selector)
+    disconnects = DisconnectWatcher(selector)
 
     def next_stream() -> None:
         """The first stream is done, the request for the second is read, and the second begins."""
-        hangups.forget(ours)
+        disconnects.forget(ours)
         ours.recv(100)
-        hangups.watch(ours, gone.set)
+        disconnects.watch(ours, gone.set)
         moved.set()
         selector.meanwhile = lambda: None
 
     selector.meanwhile = next_stream
-    hangups.watch(ours, lambda: None)
+    disconnects.watch(ours, lambda: None)
     theirs.send(b"GET /next")
     assert moved.wait(60)
     other, its_peer = socket.socketpair()
     with other:
         after = threading.Event()
-        hangups.watch(other, after.set)
+        disconnects.watch(other, after.set)
         its_peer.close()
         assert after.wait(60)  # the thread has been round once more
         assert not gone.is_set()
     theirs.close()
     assert gone.wait(60)
-    hangups.stop()
+    disconnects.stop()

@@ -1,7 +1,7 @@
 """The Cluster protocol: nine verbs over plain dicts, and the resources they are about.
 
 Objects are dicts in the Kubernetes wire form. A verb raises only ``tf_dist.errors.ClusterError`` and its children.
-Nobody may change a dict that a verb returned: copy before editing (implementations share memory where they can).
+Never change a dict that a verb returned: copy it first (implementations share memory where they can).
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Unauthorized(Forbidden):
 
 
 class AdmissionDenied(Forbidden):
-    """A rule of the cluster refuses this very object, no matter who asks (403)."""
+    """Admission refuses this object for every user (403)."""
 
 
 class QuotaExceeded(Forbidden):
@@ -69,7 +69,7 @@ class NotServed(NotFound):
 
 
 class AmbiguousCreate(AlreadyExists):
-    """The object is there, and may be the one asked for: the answer to an earlier try was lost (409)."""
+    """The object exists, and an earlier attempt whose response was lost may have created it (409)."""
 
 
 class MethodNotAllowed(Rejected):
@@ -114,18 +114,18 @@ _ALL: Final = "tf-dist install makes roles with all that tf-dist needs"
 
 
 def is_admission_denial(message: str) -> bool:
-    """Whether it is not the right to ask that lacks: admission refuses the object."""
+    """Whether admission refuses the object, rather than RBAC the request."""
     return _AUTHORIZER.search(message) is None and "forbidden:" in message
 
 
 def rbac_hint(asked: RequestInfo, message: str) -> str:
-    """What to do about a refusal with this message of the server."""
+    """The hint for a Forbidden with this message of the server."""
     who = _AUTHORIZER.search(message)
     user = who["user"] if who else ""
     if user == _ANONYMOUS:
         return "the request carried no credentials: log in, or name another user in the kubeconfig"
     if is_admission_denial(message):
-        return "a rule of the cluster refuses this object, whoever asks: change it, or ask whoever set the rule"
+        return "a rule of the cluster refuses this object for every user: change it, or ask the owner of the rule"
     return f"grant it: {_grant_commands(asked, user)} ({_ALL})"
 
 
@@ -178,7 +178,7 @@ _REJECTED: Mapping[int, type[errors.Rejected]] = {
 
 
 def status_from_error(error: ClusterError, **details: str) -> Object:
-    """The Status that says an error; ``details`` are the name, group and kind it is about."""
+    """The Status of an error; ``details`` are the name, group and kind it is about."""
     code = error.code or 500
     shown: Object = {key: value for key, value in details.items() if value}
     if isinstance(error, Invalid):
@@ -207,7 +207,7 @@ def _cause(problem: Problem) -> Object:
 
 
 def error_from_status(code: int, status: Any, *, asked: RequestInfo, retry_after: str = "") -> ClusterError:
-    """The error that a reply says: its HTTP code, its body if that is a Status."""
+    """The error of a response, from its HTTP code and, if that is a Status, its body."""
     body: Mapping[str, Any] = status if isinstance(status, Mapping) else {}
     message = str(body.get("message") or f"the server answered {code}")
     if code in (401, 403):

@@ -14,7 +14,7 @@ from typing import Any, Final
 class ThreadRuntime:
     """``threading`` and ``time``. A subclass may run the same code on virtual time, one thread after the other.
 
-    Whatever waits, starts a thread, or may hold a lock while it asks a server has that from here.
+    Code that waits, starts a thread, or may hold a lock during a request takes these from here.
     """
 
     def monotonic(self) -> float:
@@ -22,7 +22,7 @@ class ThreadRuntime:
         return time.monotonic()
 
     def uniform(self, low: float, high: float) -> float:
-        """A random number between two, so that what failed or began together does not go on so."""
+        """A random number between two, for jitter."""
         return random.uniform(low, high)
 
     def thread(self, run: Callable[[], object], name: str) -> threading.Thread:
@@ -38,11 +38,11 @@ class ThreadRuntime:
         return threading.Event()
 
     def condition(self) -> threading.Condition:
-        """A lock, and a bell for those that wait under it."""
+        """A condition variable."""
         return threading.Condition()
 
     def lock(self) -> AbstractContextManager[Any]:
-        """A reentrant lock that may be held while a server is asked."""
+        """A reentrant lock that may be held during a request."""
         return threading.RLock()
 
 

@@ -76,11 +76,11 @@ class ConnectionTrackingServer(HTTPServer):
     # What handlers say of their connections
 
     def serving(self, sock: socket.socket) -> None:
-        """The client has shown who it is and is being served, however long that takes."""
+        """Mark the connection as authenticated and being served: no deadline applies."""
         self._note(sock, None, trusted=True)
 
     def waiting(self, sock: socket.socket, seconds: float) -> None:
-        """A trusted client is to send something within so many seconds."""
+        """Mark the connection as trusted and waiting for its client for at most so many seconds."""
         self._note(sock, time.monotonic() + seconds, trusted=True)
 
     def _note(self, sock: socket.socket, deadline: float | None, *, trusted: bool) -> None:
@@ -93,7 +93,7 @@ class ConnectionTrackingServer(HTTPServer):
     # Connections
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept; where there are no more descriptors, a waiting connection makes room."""
+        """Accept a connection; when descriptors run out, a waiting one is closed first."""
         try:
             return super().get_request()
         except OSError as error:
@@ -104,7 +104,7 @@ class ConnectionTrackingServer(HTTPServer):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for a connection; none when there are too many that are being served."""
+        """Start a thread for a connection, or close it when too many are being served."""
         thread = threading.Thread(
             target=self.process_request_thread, args=(request, client_address), name=self.thread_name, daemon=True
         )
@@ -128,7 +128,7 @@ class ConnectionTrackingServer(HTTPServer):
         return True
 
     def _make_room(self) -> bool:
-        """Break the connection that waits longest, those that are not trusted first; False when none waits."""
+        """Close the longest waiting connection, untrusted ones first; False when none waits."""
         waiting = [sock for sock, connection in self._open.items() if connection.deadline is not None]
         if not waiting:
             return False
@@ -136,12 +136,12 @@ class ConnectionTrackingServer(HTTPServer):
         return True
 
     def _break(self, sock: socket.socket) -> None:
-        """End the connection under its thread, which then ends by itself."""
+        """Shut the connection down; its thread then ends by itself."""
         del self._open[sock]
         abort_connection(sock)
 
     def service_actions(self) -> None:
-        """Several times a second: connections whose time is over are closed."""
+        """Close connections whose deadline has passed; called several times a second."""
         now = time.monotonic()
         with self._lock:
             for sock, connection in list(self._open.items()):
@@ -162,7 +162,7 @@ class ConnectionTrackingServer(HTTPServer):
         except OSError:
             pass  # a connection that breaks is the client's business
         except Exception:
-            _LOG.exception("a request could not be answered")
+            _LOG.exception("failed to serve connection")
         finally:
             self.shutdown_request(request)
 
@@ -176,7 +176,7 @@ class ConnectionTrackingServer(HTTPServer):
         """A connection that cannot be served is closed, and nothing goes to stderr."""
 
     def end_connections(self) -> None:
-        """Break every connection and wait for its thread."""
+        """Shut every connection down and wait for its thread."""
         with self._lock:
             threads = list(self._serving)
             for sock in list(self._open):
@@ -186,7 +186,7 @@ class ConnectionTrackingServer(HTTPServer):
 
 
 def abort_connection(sock: socket.socket) -> None:
-    """End a connection under the feet of whoever uses it (without TLS's own farewell, which would disturb them)."""
+    """Shut a connection down while another thread uses it: without TLS's close_notify, which would disturb it."""
     with suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
@@ -203,7 +203,7 @@ class DisconnectWatcher:
         self._bell, self._ear = socket.socketpair()
         self._selector.register(self._ear, selectors.EVENT_READ, None)
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="tf-dist-hangups", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tf-dist-disconnects", daemon=True)
         self._thread.start()
 
     def watch(self, sock: socket.socket, gone: Callable[[], None]) -> None:
@@ -230,7 +230,7 @@ class DisconnectWatcher:
                 try:
                     key.data()
                 except Exception:
-                    _log.exception("a stream whose client has gone could not be closed")
+                    _log.exception("failed to close stream after client disconnected")
 
     def _drop_if_gone(self, key: selectors.SelectorKey) -> bool:
         """Whether the peer has really gone; then the socket is watched no longer.
@@ -257,7 +257,7 @@ class DisconnectWatcher:
 
 
 def _readable(sock: socket.socket) -> bool:
-    """Whether there is an end, an error or unasked data to read, without taking it."""
+    """Whether the socket has an end, an error or unexpected data, without consuming it."""
     try:
         sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except (BlockingIOError, InterruptedError):

@@ -80,7 +80,7 @@ def settings_of(given: dict[str, object], folder: Path) -> EmbeddedSettings:
 
 
 def _last_port(folder: Path) -> int:
-    """Where the daemon before listened, so that its URL stays good.
+    """The port of the previous daemon, so that its URL stays valid.
 
     Its token does not: while it was away, any other process of this machine could listen there and collect it.
     """

@@ -33,7 +33,7 @@ _LOG_TAIL_LINES: Final = 15
 
 
 def state_home() -> Path:
-    """Where the local cluster of this user lives ($TF_DIST_HOME, else below the XDG state folder)."""
+    """The folder of this user's local cluster ($TF_DIST_HOME, else below the XDG state folder)."""
     if home := os.environ.get("TF_DIST_HOME"):
         return Path(home).absolute()
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -42,7 +42,7 @@ def state_home() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
-    """What a daemon is started with; plain values, because they travel to it as JSON."""
+    """Settings of a daemon; plain values, because they are passed as JSON."""
 
     state_dir: str
     workdir: str
@@ -70,7 +70,7 @@ class DaemonEndpoint:
 def daemon_status(state_dir: Path | None = None) -> DaemonEndpoint | None:
     """The running daemon, None if there is none (or the one there was is dead).
 
-    What another user's folder says is not believed: they would get our jobs, and our signals to any process.
+    An endpoint in another user's folder is ignored: that user would get our jobs, and our signals to any process.
     """
     folder = state_dir or state_home()
     try:
@@ -101,7 +101,7 @@ def daemon_client(endpoint: DaemonEndpoint, *, retries: int = 3) -> RestCluster:
 
 
 def _current_endpoint(folder: Path) -> DaemonEndpoint:
-    """The daemon that is there now; Unavailable while it only starts."""
+    """The endpoint of the running daemon; Unavailable while it starts."""
     try:
         endpoint = _read(folder)
         os.kill(endpoint.pid, 0)
@@ -127,7 +127,7 @@ def up(settings: DaemonSettings, *, timeout: float = 30.0) -> DaemonEndpoint:
 
 @contextmanager
 def _start_lock(folder: Path) -> Iterator[None]:
-    """Whoever comes second waits for the first, and then finds its daemon. The lock goes with the process."""
+    """A second starter waits for the first, and then finds its daemon. The lock ends with the process."""
     descriptor = os.open(folder / "up.lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

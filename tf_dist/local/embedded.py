@@ -94,7 +94,7 @@ class EmbeddedCluster:
         except ClusterError:
             if self.settings.port == 0:
                 raise
-            # The port of the last time is somebody else's now.
+            # The port of the last time is taken by another process now.
             server = ApiServer(self.cluster)
             self.url = server.start()
         stack.callback(server.stop)
@@ -113,11 +113,11 @@ class EmbeddedCluster:
 
     @property
     def network(self) -> NetworkDescription:
-        """How pods are separated from one another, and why so."""
+        """The network mode of the pods, and why it is in force."""
         return self.node.network
 
     def kubeconfig(self) -> dict[str, Any]:
-        """How kubectl and clients reach this cluster."""
+        """The kubeconfig of this cluster."""
         return make_kubeconfig(self.url, self.token)
 
 
@@ -135,7 +135,7 @@ def _node_settings(settings: EmbeddedSettings) -> NodeSettings:
 
 
 def _validate(document: Object) -> Object:
-    """What a validating webhook would do on a real cluster: refuse what a driver could not read, with every reason."""
+    """The validating webhook of the embedded cluster: refuses jobs that a driver could not parse, with every reason."""
     try:
         read(document)
     except InvalidJob as first:

@@ -48,7 +48,9 @@ def informer(cluster_site: Site) -> Iterator[SharedJobInformer]:
     finally:
         found.close()
     left = [
-        thread.name for thread in threading.enumerate() if thread.name.startswith(("reflect", "shared-informer", "log"))
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name.startswith(("informer", "shared-informer", "log"))
     ]
     assert [name for name in left if name not in threads] == []
     for job in cluster_site.jobs():
@@ -120,7 +122,7 @@ def test_another_job_of_the_name_is_not_the_one(cluster_site: Site, informer: Sh
 
 def followed() -> Counter[str]:
     """How often each kind is followed in this process."""
-    return Counter(thread.name for thread in threading.enumerate() if thread.name.startswith("reflect-"))
+    return Counter(thread.name for thread in threading.enumerate() if thread.name.startswith("informer-"))
 
 
 def test_many_jobs_are_one_watch_a_kind_and_one_lease(cluster_site: Site, informer: SharedJobInformer) -> None:
@@ -142,7 +144,7 @@ def test_who_looked_on_before_sees_with_the_driver_once_there_is_one(
     cluster_site.submit(document(f"while [ ! -e '{flag}' ]; do sleep 0.05; done", name="theirs"))
     cluster_site.submit(reserved(FOREVER, "ours"))
     looker = informer.join(ref("theirs"), changed.set)
-    assert (followed() - before) == {"reflect-tfjobs": 1, "reflect-pods": 1}
+    assert (followed() - before) == {"informer-tfjobs": 1, "informer-pods": 1}
     driven = informer.join(ref("ours"), lambda: None, drive=True)
     until(lambda: "ours-worker-0" in cluster_site.pods(), SECONDS)
     until(lambda: set((followed() - before).values()) == {1}, SECONDS)

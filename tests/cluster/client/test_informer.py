@@ -521,7 +521,7 @@ def test_stopping_does_not_wait_for_the_server(script: Script) -> None:
 
 def threads() -> int:
     """How many reflectors of pods run in this process."""
-    return sum(thread.name == "reflect-pods" for thread in threading.enumerate())
+    return sum(thread.name == "informer-pods" for thread in threading.enumerate())
 
 
 def test_a_callback_that_raises_ends_nothing() -> None:

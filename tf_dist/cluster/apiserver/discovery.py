@@ -11,7 +11,7 @@ from tf_dist.cluster.apiserver.storage.api_resources import Kind
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 _VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _STATUS_VERBS = ("get", "patch", "update")
-# Kinds that are questions: they can only be created, and are answered at once.
+# Kinds that are never stored: creating one returns the answer.
 REVIEWS: tuple[Resource, ...] = (
     Resource("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False),
     Resource("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", namespaced=False),

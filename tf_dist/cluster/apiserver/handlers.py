@@ -35,12 +35,12 @@ class ResourceRequest:
 
     @property
     def shape(self) -> ObjectFormat:
-        """How the client wants objects shown."""
+        """The format that the client accepts."""
         include = self.request.query.get("includeObject", "")
         return negotiate_format(self.request.accept, self.kind, self.resource, include, self.cluster.clock())
 
     def shown(self, obj: Object, code: int = 200) -> Response:
-        """One object as a reply."""
+        """One object as a response."""
         return Response(code, self.shape.one(obj))
 
 
@@ -73,7 +73,7 @@ def delete_options(request: Request) -> tuple[DeleteOptions, bool]:
 
 
 def success_status(**more: Any) -> Object:
-    """The Status of what went well."""
+    """The Status of a success."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", **more}
 
 
@@ -142,14 +142,14 @@ POD_SUBRESOURCE_HANDLERS: Mapping[str, Mapping[str, Callable[[ResourceRequest], 
 }
 
 
-# As an API server: a watch without a wish ends after a while, so that clients spread over restarts.
+# As in an API server: a watch without a timeout ends after a while, so that clients spread over restarts.
 _WATCH_SECONDS = 1800
 # The kinds whose removal answers with the object instead of a Status.
 _RETURNED = frozenset({"pods", "services", "persistentvolumeclaims", "serviceaccounts"})
 
 
 def resolve_request(cluster: MemoryCluster, request: Request, route: ResourcePath) -> ResourceRequest:
-    """The request with the kind that its place names; NotFound."""
+    """The request with the kind that its path names; NotFound."""
     kind = cluster.kinds.find(route.group, route.version, route.plural)
     if route.namespace and not kind.resource.namespaced:
         raise NotFound("the server could not find the requested resource")
@@ -159,7 +159,7 @@ def resolve_request(cluster: MemoryCluster, request: Request, route: ResourcePat
 
 
 def handle_request(call: ResourceRequest) -> Response | StreamResponse:
-    """Do what the request asks; ClusterError."""
+    """Handle the request; ClusterError."""
     method, route = call.request.method, call.route
     verbs: Mapping[str, Callable[[ResourceRequest], Response | StreamResponse]]
     if not route.name:

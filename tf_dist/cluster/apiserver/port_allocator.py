@@ -1,6 +1,6 @@
 """Loopback ports for a job's endpoints where there is no cluster DNS, allocated in a ConfigMap the job owns.
 
-What is given out stands in a ConfigMap that the job owns: it survives a restart, and goes with the job.
+The ConfigMap survives a restart, and is garbage-collected with the job.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def pod_restarts_text(pod: Object, now: float) -> str:
 
 
 def pod_phase_text(pod: Object, now: float) -> str:
-    """What the STATUS column says."""
+    """The STATUS column."""
     text = str(value_at(pod, "status", "reason") or value_at(pod, "status", "phase") or "Unknown")
     if _gated(pod):
         text = "SchedulingGated"
@@ -251,14 +251,14 @@ _META = "meta.k8s.io/v1"
 
 @dataclass(frozen=True, slots=True)
 class ObjectFormat:
-    """How objects of a kind are shown: one, a list of them, or (``event``) one inside a watch event."""
+    """The representation of objects of a kind: of one, and of a list of them."""
 
     one: Callable[[Object], Object]
     many: Callable[[ObjectList], Object]
 
 
 def negotiate_format(accept: str, kind: Kind, resource: Resource, include: str, now: float) -> ObjectFormat:
-    """The first shape in the Accept header that is served; whole objects if there is none."""
+    """The first representation in the Accept header that is served; else whole objects."""
     for choice in accept.split(","):
         wanted = dict(part.strip().partition("=")[::2] for part in choice.split(";")[1:])
         if wanted.get("g") != "meta.k8s.io":

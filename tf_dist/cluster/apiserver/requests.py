@@ -105,7 +105,7 @@ def parse_query(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole answer."""
+    """A complete response."""
 
     code: int
     document: Any
@@ -121,7 +121,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class StreamResponse:
-    """An answer that comes in parts; ``close`` ends ``parts`` from any thread."""
+    """A streamed response; ``close`` ends ``parts`` from any thread."""
 
     parts: Iterator[bytes]
     close: Callable[[], None]
@@ -135,7 +135,7 @@ def json_line(document: Object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ResourcePath:
-    """A place in the API. ``plural`` "" is the group version itself, ``name`` "" a collection."""
+    """A path of the API. ``plural`` "" is the group version itself, ``name`` "" a collection."""
 
     group: str
     version: str
@@ -146,7 +146,7 @@ class ResourcePath:
 
 
 def parse_path(path: str) -> ResourcePath:
-    """The place that a path names; NotFound."""
+    """A parsed path; NotFound."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
     if parts[0] == "api" and len(parts) >= 2:
         return _resource_path("", parts[1], parts[2:])

@@ -1,6 +1,6 @@
 """Routes of the API server: from a request to the handler that answers it, errors included.
 
-Every answer of such a cluster names ``ADDRESSES_PATH`` in a header, so that nobody asks a server that does not know it.
+Every response of such a cluster names ``ADDRESSES_PATH`` in a header, so that no other server is asked for it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Router:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Of every answer."""
+        """Headers of every response."""
         return addresses_headers(self._cluster)
 
     def handle(self, request: Request) -> Response | StreamResponse:
-        """The answer to a request; never raises."""
+        """The response to a request; never raises."""
         route = ResourcePath("", "")
         try:
             if request.path == ADDRESSES_PATH and request.method == "POST":
@@ -46,7 +46,7 @@ class Router:
         except ClusterError as error:
             return error_response(error, route)
         except Exception:
-            _log.exception("%s %s failed", request.method, request.path)
+            _log.exception("failed to handle request: method=%s path=%s", request.method, request.path)
             return error_response(
                 ClusterError("internal error of the embedded cluster: its log has the details"), route
             )
@@ -126,7 +126,7 @@ def _is_resource(parts: list[str]) -> bool:
 
 
 def error_response(error: ClusterError, route: ResourcePath) -> Response:
-    """The Status of an error, as a reply."""
+    """The Status of an error, as a response."""
     status = status_from_error(error, name=route.name, group=route.group, kind=route.plural)
     retry = status.get("details", {}).get("retryAfterSeconds")
     return Response(status["code"], status, headers={"Retry-After": str(retry)} if retry else {})
@@ -137,7 +137,7 @@ _GROUPS = ["system:masters", "system:authenticated"]
 
 
 def review_response(route: ResourcePath, body: Object) -> Object | None:
-    """The answered review; None if the place is no review."""
+    """The answered review; None if the path is of no review."""
     statuses: dict[str, Object] = {
         "selfsubjectreviews": {"userInfo": {"username": EMBEDDED_USER, "groups": _GROUPS}},
         "selfsubjectaccessreviews": {"allowed": True, "reason": "the owner of an embedded cluster may do everything"},
@@ -156,7 +156,7 @@ ADDRESSES_PATH: Final = "/tf-dist/addresses"
 
 
 def addresses_headers(cluster: MemoryCluster) -> Mapping[str, str]:
-    """What every answer says of it."""
+    """The header that announces the addresses."""
     return {ADDRESSES_HEADER: ADDRESSES_PATH} if cluster.port_allocator is not None else {}
 
 

@@ -1,6 +1,6 @@
 """The embedded cluster's kube-scheduler: filters and scores nodes for each pending pod and binds it.
 
-It is woken by changes of pods and nodes, and then looks at everything: a change is a doorbell, a list is the truth.
+Changes of pods and nodes trigger a cycle, which lists everything: an event is a signal, the list is the truth.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ScheduleResult:
 
 
 def parse_resources(quantities: Mapping[str, Any] | None) -> Amounts:
-    """Quantities as numbers; what cannot be read counts as nothing."""
+    """Quantities as numbers; malformed ones count as zero."""
     found: Amounts = {}
     for name, text in (quantities or {}).items():
         try:
@@ -58,7 +58,7 @@ def parse_resources(quantities: Mapping[str, Any] | None) -> Amounts:
 
 
 def free_resources(nodes: Iterable[Object], taken: Iterable[tuple[str, Amounts]]) -> dict[str, Amounts]:
-    """What is left of each node's allocatable resources when pods have taken theirs."""
+    """Each node's allocatable resources minus the requests of its pods."""
     free = {node["metadata"]["name"]: parse_resources(value_at(node, "status", "allocatable")) for node in nodes}
     for name, wanted in taken:
         if name in free:
@@ -101,7 +101,7 @@ def schedule_pod(
 
 
 class AssignedPods:
-    """The pods that are on nodes already, with what keeps others away from them: host ports, required anti-affinity."""
+    """The pods that are on nodes already, with their host ports and required anti-affinity."""
 
     def __init__(self, nodes: Iterable[Object], bound: Iterable[Object]) -> None:
         self._labels = {
@@ -114,7 +114,7 @@ class AssignedPods:
             self.add(pod, pod["spec"]["nodeName"])
 
     def add(self, pod: Object, node: str) -> None:
-        """A pod that is on a node."""
+        """Add a pod that is on a node."""
         self._pods.append((node, pod))
         if ports := host_ports(pod["spec"]):
             self._ports.append((node, ports))
@@ -122,7 +122,7 @@ class AssignedPods:
             self._terms.append((node, terms))
 
     def refuse(self, pod: Object) -> dict[str, str]:
-        """The nodes on which a pod cannot be beside those that are there, and why."""
+        """The nodes on which a pod conflicts with the pods there, and why."""
         refused: dict[str, str] = {}
         for node, terms in self._terms:
             for term in (term for term in terms if _term_selects(term, pod)):
@@ -248,11 +248,11 @@ class Scheduler:
                 return
             try:
                 self.step()
-            except Exception:  # a scheduler that ended here would leave every pod pending, and say nothing
-                _log.exception("scheduling failed; the next change is the next try")
+            except Exception:  # a scheduler that ended here would leave every pod pending, silently
+                _log.exception("scheduling cycle failed; the next change starts another")
 
     def step(self) -> int:
-        """Look at all pods once; how many were bound."""
+        """Run one scheduling cycle; the number of pods that were bound."""
         pods = self._cluster.list(PODS).items
         pending = [pod for pod in pods if _is_pending(pod)]
         if not pending:

@@ -1,6 +1,6 @@
 """The API server on loopback: its socket, connections, request bodies, token, and kubeconfig.
 
-What two readers could understand differently is refused: several lengths, a length beside chunks, other codings.
+Ambiguous requests are refused: several lengths, a length beside chunks, other transfer codings.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ApiServer:
 
     @contextmanager
     def live(self, sock: socket.socket, close: Callable[[], None]) -> Iterator[None]:
-        """While a stream is written: it ends when the client hangs up, or the server stops."""
+        """Register a stream while it is written: it ends when the client disconnects or the server stops."""
         with self._lock:
             self._streams[sock] = close
         self._hangups.watch(sock, close)
@@ -183,7 +183,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
             self.rfile = stream
 
     def handle_expect_100(self) -> bool:
-        """Whether the body may come is said when it is known who asks, and for how much."""
+        """100 Continue is sent only once the client is authorized and the length is known."""
         return True
 
     def _serve(self) -> None:
@@ -202,7 +202,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
             self._refuse(error)
             return
         reply = self._api.app.handle(request)
-        # A client that hangs up in the middle is no error of ours.
+        # A client that disconnects midway is no error of the server.
         with suppress(ConnectionError, TimeoutError):
             self._send(reply) if isinstance(reply, Response) else self._stream(reply)
         if self._known:
@@ -211,7 +211,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
 
     def _authorize(self, path: str) -> None:
-        """Before anything but the head is read: a stranger costs no memory and no time."""
+        """Check the token before the body is read: an unauthorized client costs no memory and no time."""
         said = self.headers.get("Authorization", "").encode()
         self._known = any(hmac.compare_digest(said, credential) for credential in self._api.credentials)
         if self._known:
@@ -235,8 +235,8 @@ class ConnectionHandler(BaseHTTPRequestHandler):
         return body
 
     def _refuse(self, error: ClusterError) -> None:
-        """Answer without having read the body. The client may still be sending: it is let to, else it sees a broken
-        connection and not the answer."""
+        """Respond without having read the body. A client that is still sending may finish: else it would see a broken
+        connection instead of the response."""
         self.close_connection = True
         with suppress(OSError):
             self._send(error_response(error, ResourcePath("", "")))
@@ -275,7 +275,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class refuses (a bad request line, an unknown method), said as a Status."""
+        """Errors of the base class (a bad request line, an unknown method) as a Status."""
         self.close_connection = True
         error = BadRequest(message or explain or f"bad request ({code})")
         reply = error_response(error, ResourcePath("", ""))
@@ -299,7 +299,7 @@ _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
 
 
 def content_length(method: str, headers: Message) -> int | None:
-    """How many bytes follow the head, None for chunks; BadRequest, LengthRequired, TooLarge."""
+    """The length of the body in bytes, None for chunks; BadRequest, LengthRequired, TooLarge."""
     lengths, codings = headers.get_all("Content-Length", []), headers.get_all("Transfer-Encoding", [])
     if lengths and codings:
         raise BadRequest("a request has either Content-Length or Transfer-Encoding, not both")

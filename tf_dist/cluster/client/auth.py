@@ -26,18 +26,18 @@ from tf_dist.errors import ClusterError
 
 
 class CredentialProvider(Protocol):
-    """What ``RestCluster`` asks before every request, and when the server did not know us (401)."""
+    """Source of credentials for ``RestCluster``: before every request, and after a 401."""
 
     def headers(self) -> Mapping[str, str]:
-        """The headers to send now; ClusterError when there are none to be had."""
+        """The headers to send now; ClusterError when there are none."""
 
     def renew(self, rejected: Mapping[str, str]) -> bool:
-        """Replace what ``headers`` returned before; False when there is nothing newer, so that asking again is vain."""
+        """Renew what ``headers`` returned before; False when there is nothing newer, so that a retry is useless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Credentials as they were given. ``seconds``: how long they are good (None: until they are refused).
+    """Credentials. ``seconds``: how long they are valid (None: until they are refused).
 
     ``certificate``: chain and key of a client, in PEM.
     """
@@ -48,7 +48,7 @@ class Credential:
 
 
 class RefreshingCredentials:
-    """Credentials from a ``source``, asked again when they are over or were refused. Thread-safe.
+    """Credentials from a ``source``, renewed when they have expired or were refused. Thread-safe.
 
     ``use`` is given each new client certificate, for the handshakes to come.
     """
@@ -67,7 +67,7 @@ class RefreshingCredentials:
         self._held: tuple[Credential, float | None] | None = None  # with the moment when it is over
 
     def headers(self) -> Mapping[str, str]:
-        """The headers of a grant that is good by now."""
+        """The headers of credentials that are valid now."""
         grant = self._good()
         if grant is None:
             with self._lock:  # one asks, the others wait for what it gets
@@ -75,7 +75,7 @@ class RefreshingCredentials:
         return grant.headers
 
     def renew(self, rejected: Mapping[str, str]) -> bool:
-        """Ask the source again, unless somebody has since ``rejected`` was returned."""
+        """Ask the source again, unless another thread has done so since ``rejected`` was returned."""
         with self._lock:
             before = self._held[0] if self._held else None
             if before is None or before.headers is not rejected:
@@ -98,7 +98,7 @@ class RefreshingCredentials:
 
 
 def static_credentials(headers: Mapping[str, str]) -> RefreshingCredentials:
-    """Headers that stay what they are."""
+    """Fixed headers."""
     grant = Credential(dict(headers))
     return RefreshingCredentials(lambda: grant)
 
@@ -189,7 +189,7 @@ _MIN_LIFETIME: Final = 1.0  # seconds that a plugin's answer is used at least, w
 
 
 def credential_source(chosen: ResolvedContext) -> CredentialSource:
-    """What to ask for the credentials of a context's user; asking raises ClusterError when there are none to be had."""
+    """The source of credentials of a context's user; it raises ClusterError when there are none."""
     user = chosen.user
     assumed = _impersonation_headers(user)
     ask = _first_source(chosen)
@@ -203,7 +203,7 @@ def credential_source(chosen: ResolvedContext) -> CredentialSource:
 
 
 def _first_source(chosen: ResolvedContext) -> CredentialSource:
-    """The first that is there, in the order in which kubectl takes them."""
+    """The first source that is configured, in kubectl's order of precedence."""
     user = chosen.user
     if file := user.get("tokenFile"):
         return token_file_source(Path(str(file)))
@@ -235,7 +235,7 @@ def basic_header(username: str, password: str) -> dict[str, str]:
 
 
 def token_file_source(path: Path) -> CredentialSource:
-    """A token in a file that somebody replaces from time to time."""
+    """A token in a file that is replaced from time to time."""
 
     def grant() -> Credential:
         try:
@@ -248,7 +248,7 @@ def token_file_source(path: Path) -> CredentialSource:
 
 
 def _impersonation_headers(user: Mapping[str, Any]) -> dict[str, str]:
-    """The headers of a user who acts as somebody else."""
+    """The headers of a user who impersonates another."""
     groups = user.get("as-groups") or []
     if len(groups) > 1 or user.get("as-user-extra"):
         # Left out silently, requests would be made with other rights than kubectl's.
@@ -279,7 +279,7 @@ def _exec_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Crede
 
 
 def _exec_cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """The cluster as a plugin that wants to know it is told: without files."""
+    """The cluster in the form in which an exec plugin gets it: data instead of files."""
     told = {key: value for key, value in cluster.items() if key != "certificate-authority"}
     if authority := data_or_file(cluster, "certificate-authority"):
         told["certificate-authority-data"] = base64.b64encode(authority).decode()
@@ -300,7 +300,7 @@ def _exec_credential(status: Any, who: str) -> Credential:
 
 
 def _auth_provider(provider: Mapping[str, Any], chosen: ResolvedContext) -> Credential:
-    """A token by way of what came before plugins: OpenID Connect, and others that the package still knows."""
+    """A token of a legacy auth-provider: OpenID Connect, and others that the package still supports."""
     import os
     import tempfile
 

@@ -33,7 +33,7 @@ NO_CLUSTER_HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KubeContext:
-    """A cluster, and somebody to be there. ``server`` is a URL without secrets; ``namespace`` is never empty."""
+    """A cluster and a user. ``server`` is a URL without secrets; ``namespace`` is never empty."""
 
     name: str
     server: str

@@ -28,7 +28,7 @@ _RESPONSE_TIMEOUT: Final = 120.0  # seconds: a server that sends a byte now and 
 
 
 class OpenConnections:
-    """The connections of a client, so that any thread can end the requests that others wait for."""
+    """The connections of a client, so that any thread can abort the requests of others."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,12 +36,12 @@ class OpenConnections:
         self.cancelled = False
 
     def add(self, connection: HTTPConnection) -> None:
-        """Take note of one."""
+        """Register a connection."""
         with self._lock:
             self._known.add(connection)
 
     def cancel(self) -> None:
-        """Break them all, and those to come: every request that waits for an answer fails at once."""
+        """Abort them all, and those to come: every request that waits for a response fails at once."""
         with self._lock:
             self.cancelled = True
             known = list(self._known)
@@ -49,7 +49,7 @@ class OpenConnections:
             _abort(connection)
 
     def abort_slow(self, seconds: float) -> None:
-        """Break those that have waited for the head of an answer for longer than this."""
+        """Abort those that have waited for a response for longer than this."""
         latest = time.monotonic() - seconds
         with self._lock:
             slow = [one for one in self._known if getattr(one, "asked_at", math.inf) < latest]
@@ -161,7 +161,7 @@ class _HttpsConnection(_CancellableConnection, HTTPSConnection):
 
 
 class HttpPool(urllib3.HTTPConnectionPool):
-    """Connections without TLS. ``siblings``: where they are noted."""
+    """Connections without TLS. ``siblings``: where they are registered."""
 
     ConnectionCls = _HttpConnection
     siblings: OpenConnections | None = None
@@ -171,7 +171,7 @@ class HttpPool(urllib3.HTTPConnectionPool):
 
 
 class HttpsPool(urllib3.HTTPSConnectionPool):
-    """Connections with TLS. ``siblings``: where they are noted."""
+    """Connections with TLS. ``siblings``: where they are registered."""
 
     ConnectionCls = _HttpsConnection
     siblings: OpenConnections | None = None
@@ -191,7 +191,7 @@ _KEEP_ALIVE: tuple[tuple[str, int], ...] = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTV
 
 
 def socket_options() -> list[tuple[int, int, int]]:
-    """No delay, and keep-alive probes: a followed log may rightly be silent for hours, a dead peer must not be."""
+    """TCP_NODELAY, and keep-alive probes: a followed log may be silent for hours, and a dead peer must be noticed."""
     options = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     for name, value in _KEEP_ALIVE:
         if hasattr(socket, name):
@@ -202,7 +202,7 @@ def socket_options() -> list[tuple[int, int, int]]:
 def open_pool(
     url: str, tls: ssl.SSLContext | None, server_name: str, proxy: str, connections: int
 ) -> HttpPool | HttpsPool:
-    """The connections to one server, at most ``connections`` kept open; ClusterError for addresses that are none."""
+    """The pool of connections to one server, at most ``connections`` kept open; ClusterError for a malformed URL."""
     settings: dict[str, Any] = {"maxsize": connections, "block": False, "socket_options": socket_options()}
     if url.startswith("https:"):
         settings["ssl_context"] = tls

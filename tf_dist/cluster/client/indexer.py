@@ -14,7 +14,7 @@ _DIGITS = 20  # those of 64 bits
 
 
 class Change(NamedTuple):
-    """What became of an object: ``old`` None: it is new; ``new`` None: it is gone."""
+    """A change of an object: ``old`` None: added; ``new`` None: deleted."""
 
     old: Object | None
     new: Object | None
@@ -62,7 +62,7 @@ class Indexer:
         return self._objects.get(key)
 
     def items(self) -> list[Object]:
-        """Every object there is now."""
+        """Every object."""
         with self._lock:
             return list(self._objects.values())
 
@@ -82,7 +82,7 @@ class Indexer:
             return Change(old, stored)
 
     def put_response(self, stored: Object) -> Change | None:
-        """Keep what a server answered to a request, which may come late; None when it is no news."""
+        """Store the response to a request, which may come late; None when it is not newer."""
         with self._lock:
             return None if 0 < resource_version_of(stored) <= self.followed else self.put(stored)
 
@@ -95,7 +95,7 @@ class Indexer:
             return self._drop(object_key(stored), old)
 
     def discard(self, key: ObjectKey, uid: str) -> Change | None:
-        """Forget the object with this uid: the server has said that it is gone."""
+        """Remove the object with this uid, which the server has reported as gone."""
         with self._lock:
             old = self._objects.get(key)
             if old is None or old["metadata"].get("uid") != uid:
@@ -103,7 +103,7 @@ class Indexer:
             return self._drop(key, old)
 
     def mark_deleting(self, key: ObjectKey, uid: str, moment: str) -> Change | None:
-        """The server has accepted its deletion: until news comes it counts as being deleted."""
+        """Mark an object whose deletion the server has accepted, until a newer version comes."""
         with self._lock:
             old = self._objects.get(key)
             if old is None or old["metadata"].get("uid") != uid or "deletionTimestamp" in old["metadata"]:

@@ -1,7 +1,7 @@
 """Informers: list a resource, watch it from there, resume, list again after 410; a cache and change handlers.
 
-What the server says is believed only if it is newer than what is known: a repeated or delayed event, or a list from a
-server that lags behind, changes nothing. Nothing that happens on the way ends the thread. Rules and faults:
+Only what is newer than the cache is applied: a repeated or delayed event, or a list from a server that lags behind,
+changes nothing. No failure ends the thread. Rules and faults:
 style-and-libraries reference, section 3.1.
 """
 
@@ -19,16 +19,16 @@ from tf_dist.errors import ClusterError, Forbidden, Gone, NotFound, Throttled, U
 
 _LOG = logging.getLogger(__name__)
 _PAGE_SIZE: Final = 500
-# How often a list is begun anew because its pages have expired, before it counts as a failure.
+# How often a list is restarted because its pages have expired, before it counts as a failure.
 _MAX_RESTARTS: Final = 3
-# A watch that ends sooner than this, without a word, must not be asked for again at once.
+# A watch that ends sooner than this, without an event, must not be opened again at once.
 _SHORT_WATCH: Final = 1.0
 # Seconds after the first failure, and after many.
 _MIN_BACKOFF: Final = 0.1
 _MAX_BACKOFF: Final = 30.0
-# After so many lists in a row that are older than what was seen, the server has been set back: believe it.
+# After so many lists in a row that are older than what was seen, the server has been restored to an older state.
 _MAX_STALE_LISTS: Final = 8
-# A kind that is not served is asked for as seldom as after so many failures, and more seldom with each time.
+# The backoff for a kind that is not served begins as after so many failures.
 _NOT_SERVED_FAILURES: Final = 5
 
 
@@ -47,7 +47,7 @@ class Informer:
     """Follows ``resource`` in a thread.
 
     ``keep`` makes what is cached of an object (it must keep ``metadata``); ``index`` see ``Indexer``; ``changed`` is
-    called with every change, from the reflector's thread or from the one that calls ``put``; ``restarted`` with the
+    called with every change, from the informer's thread or from the one that calls ``put``; ``restarted`` with the
     kind and the cause when a watch did not end as agreed (``problem`` says more); ``relisted`` after every list;
     ``set_back`` after one that shows that the server was set back (a backup was restored): watches of other kinds may
     have been overtaken by it, and then do not notice; ``pause`` gives the seconds to wait after so many failures.
@@ -104,19 +104,19 @@ class Informer:
         self._stirred = runtime.event()
         self._stream: Stream[WatchEvent] | None = None
         self._lock = runtime.lock()
-        self._thread = runtime.thread(self._run, f"reflect-{resource.plural}")
+        self._thread = runtime.thread(self._run, f"informer-{resource.plural}")
 
-    # What others ask
+    # Reading
 
     @property
     def version(self) -> str:
-        """The newest version of the kind that the server has told of."""
+        """The newest resourceVersion of the kind that was seen."""
         return self._version
 
     def synced(self) -> bool:
-        """Whether everything there is, is cached, up to what is under way. An absent kind has nothing.
+        """Whether the cache holds everything up to the last list. An absent kind has nothing.
 
-        Not while the server refuses it: what was cached before is not vouched for any more.
+        Not while the server refuses it: the cache may then be stale.
         """
         return self._listed.is_set()
 
@@ -140,18 +140,18 @@ class Informer:
         """Every cached object."""
         return self.cache.items()
 
-    # What others know
+    # Writing through
 
     def put(self, stored: Object) -> None:
-        """Take over the server's answer to a request."""
+        """Store the server's response to a write."""
         self._tell(self.cache.put_response(self._keep(stored)))
 
     def discard(self, namespace: str | None, name: str, uid: str) -> None:
-        """The server has said that this object is gone."""
+        """Remove an object that the server has reported as gone."""
         self._tell(self.cache.discard((namespace or "", name), uid))
 
     def mark_deleting(self, namespace: str | None, name: str, uid: str, moment: str) -> None:
-        """The server has accepted the deletion of this object at ``moment`` (RFC 3339)."""
+        """Mark an object whose deletion the server has accepted at ``moment`` (RFC 3339)."""
         self._tell(self.cache.mark_deleting((namespace or "", name), uid, moment))
 
     def refresh(self) -> None:
@@ -166,13 +166,13 @@ class Informer:
             self._absent(error)
 
     def refresh_group(self, group: str, *, namespace: str, labels: str) -> None:
-        """List the objects of one group of the index now, whatever the watch has brought so far; ClusterError."""
+        """List the objects of one group of the index now, independently of the watch; ClusterError."""
         kept, version = self._pages(namespace=namespace, labels=labels)
         for change in self.cache.replace_group(group, kept, parse_resource_version(version)):
             self._tell(change)
 
     def relist(self, *, doubted: bool = False) -> None:
-        """List anew before anything else is believed; ``all_synced`` says when it is done.
+        """List again; ``synced`` is false until that is done.
 
         ``doubted``: the server was set back, and may have given versions that we know to something else since.
         """
@@ -182,27 +182,27 @@ class Informer:
             self._listed.clear()
         self._stir()
 
-    # Its life
+    # Lifecycle
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self.last_loop_at = self.last_response_at = self._runtime.monotonic()
         self._thread.start()
         self._begun = True
 
     def end(self) -> None:
-        """Begin to end: who stops several has each wait for the network at the same time."""
+        """Ask the thread to end, without waiting: several informers then stop at the same time."""
         self._stopped.set()
         self._stir()
 
     def stop(self) -> None:
-        """End it and its thread; what is cached stays."""
+        """End the thread and wait for it; the cache stays."""
         self.end()
         if self.alive():
             self._thread.join()
 
     def _stir(self) -> None:
-        """Wake the thread from whatever it waits for."""
+        """Wake the thread, whatever it waits for."""
         with self._lock:
             self._stirred.set()
             if self._stream is not None:
@@ -231,17 +231,17 @@ class Informer:
             except ClusterError as error:
                 self._again(type(error).__name__, error)
             except Exception as error:
-                _LOG.exception("the reflector of %s met a defect and goes on", self.resource.plural)
+                _LOG.exception("informer failed, retrying: resource=%s", self.resource.plural)
                 self._again("defect", Unavailable(str(error)))
 
     def _again(self, cause: str, problem: ClusterError | None, at_least: int = 0) -> None:
-        """Count a failure, say so, and wait as long as the server or the number of failures asks for."""
+        """Count and log a failure, and wait as long as the server or the backoff asks for."""
         if self._stopped.is_set():
             return
         if problem is not None and str(problem) != str(self.problem):
-            _LOG.warning("cannot follow %s: %s", self.resource.plural, problem)
+            _LOG.warning("failed to list and watch: resource=%s error=%s", self.resource.plural, problem)
         self.problem = problem
-        if at_least == 0 or self._failures == 0:  # that a kind is still not there is no news
+        if at_least == 0 or self._failures == 0:  # that a kind is still not served was reported before
             self._restarted(self.resource.plural, cause)
         asked = problem.after if isinstance(problem, Throttled) else None
         self._stirred.wait(max(asked or 0.0, self._pause(max(self._failures, at_least))))
@@ -278,7 +278,7 @@ class Informer:
             self._set_back()
 
     def _newest(self, *, doubted: bool) -> tuple[list[Object], str]:
-        """Everything there is; Unavailable when the answer is older than what was seen, unless it stays so."""
+        """The list of everything; Unavailable when it is older than what was seen, unless it stays so."""
         listed, version = self._pages(doubted=doubted, **self._scope)
         if (
             parse_resource_version(version) < parse_resource_version(self._version)
@@ -292,7 +292,7 @@ class Informer:
         return listed, version
 
     def _pages(self, *, doubted: bool = False, **scope: str | None) -> tuple[list[Object], str]:
-        """Everything there is, page by page; from the beginning again when the pages expire on the way (410).
+        """The list of everything, page by page, restarted when the pages expire (410).
 
         Only what is kept of a page outlives it: the raw objects of a large cluster are several GiB.
         """
@@ -300,7 +300,7 @@ class Informer:
             try:
                 return self._paged(scope, doubted=doubted)
             except Gone:
-                _LOG.info("the pages of %s expired on the way: listed from the beginning", self.resource.plural)
+                _LOG.info("restarting list, its pages have expired: resource=%s", self.resource.plural)
         return self._paged(scope, doubted=doubted)
 
     def _paged(self, scope: Mapping[str, str | None], *, doubted: bool) -> tuple[list[Object], str]:
@@ -316,7 +316,7 @@ class Informer:
             del found  # while the next page comes
 
     def _known(self, stored: Object) -> Object | None:
-        """What is cached of this very version: it is not kept a second time."""
+        """The cached object of the same version, which is not stored twice."""
         metadata = stored["metadata"]
         known = self.cache.get(object_key(stored))
         if known is None or not metadata.get("resourceVersion"):
@@ -330,7 +330,7 @@ class Informer:
 
     def _is_there(self) -> None:
         if self.absent or self.hidden is not None:
-            _LOG.info("%s can be seen now", self.resource.plural)
+            _LOG.info("resource became available: resource=%s", self.resource.plural)
         self.absent, self.hidden = False, None
 
     def _refused(self, error: Forbidden) -> None:
@@ -343,13 +343,10 @@ class Informer:
         self._again("Forbidden", error)
 
     def _absent(self, hidden: Forbidden | None = None) -> None:
-        """The kind is not served: its definition is not there (any more), and so none of its objects is.
-
-        Or it is ``hidden`` from us, and we go on as if there were none.
-        """
+        """Empty the cache: the kind is not served, or ``hidden`` because an optional one is forbidden."""
         if (self.absent, self.hidden is None) != (hidden is None, hidden is None):
             why = str(hidden) if hidden is not None else f"the server does not serve {self.resource.plural}"
-            _LOG.warning("%s: goes on without, and looks again", why)
+            _LOG.warning("continuing without resource, retrying: resource=%s reason=%s", self.resource.plural, why)
         self.absent, self.hidden, self.problem = hidden is None, hidden, None
         for stored in self.cache.items():
             self._tell(self.cache.discard(object_key(stored), stored["metadata"].get("uid", "")))
@@ -390,7 +387,7 @@ class Informer:
             self._failures = 0
 
     def _take(self, event: WatchEvent) -> bool:
-        """Take in what an event says; whether it is news."""
+        """Apply an event; whether it was newer than the cache."""
         version = resource_version_of(event.object)
         # Events of a kind come in the order of their versions: this one came before.
         if version and version <= parse_resource_version(self._version):
@@ -409,7 +406,7 @@ class Informer:
         try:
             self._changed(change.old, change.new)
         except Exception:
-            _LOG.exception("a change of %s was not taken in", self.resource.plural)
+            _LOG.exception("change handler failed: resource=%s", self.resource.plural)
 
 
 def all_synced(reflectors: Iterable[Informer]) -> bool:
@@ -418,7 +415,7 @@ def all_synced(reflectors: Iterable[Informer]) -> bool:
 
 
 class UidInformer:
-    """A local copy of one kind of object. ``changed(uid)`` rings after every change, from any thread."""
+    """An informer with lookup by uid. ``changed(uid)`` is called after every change, from any thread."""
 
     def __init__(
         self,
@@ -438,12 +435,12 @@ class UidInformer:
         self.put = self._reflector.put
 
     def start(self) -> None:
-        """Begin; ``synced`` holds after the first list."""
+        """Start the thread; ``synced`` is true after the first list."""
         self._started = True
         self._reflector.start()
 
     def stop(self) -> None:
-        """End it, if it ever began, and wait for that."""
+        """End the thread, if it was started, and wait for it."""
         if self._started:
             self._reflector.stop()
 

@@ -39,7 +39,7 @@ class _MergedConfig:
 
 
 def kubeconfig_files(kubeconfig: str | None, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
-    """The kubeconfig files that are there: the given one, else those of $KUBECONFIG, else ~/.kube/config.
+    """The existing kubeconfig files: the given one, else those of $KUBECONFIG, else ~/.kube/config.
 
     ClusterError when the given one, or every one of $KUBECONFIG, is missing.
     """

@@ -1,8 +1,8 @@
 """RestCluster: any Kubernetes API server as a Cluster, raw JSON over one pool of connections.
 
-Every call has a timeout. What fails for want of an answer, or by the server's own fault, is tried again (see
-``retries``); so a write may have happened although its error says that it could not: the object's version, its uid or
-its name tell. Opening a stream is tried once: whoever follows one has pauses of its own.
+Every call has a timeout. Requests without a response, and those that failed by the server's fault, are retried (see
+``retries``); so a write may have happened although it failed: the object's version, uid or name shows it. Opening a
+stream is not retried: its readers have backoffs of their own.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class RestCluster:
     ``credentials`` go with every request (``token``: a fixed one); ``ssl_context`` overrides ``ca_file``,
     ``cert_file`` and ``key_file``; ``server_name`` is what the server's certificate says if it is not the URL's host;
     ``proxy`` a URL; ``connections`` how many are kept open. ``retries``: how often a request is repeated (0: never),
-    with ``sleep`` between. A watch that is silent for ``stall`` seconds ends: servers that send bookmarks speak about
-    once a minute. ``timeout``: seconds that any other answer may keep silent. ``called`` is told of every request.
+    with ``sleep`` between. A watch that is silent for ``stall`` seconds ends: servers send a bookmark about once
+    a minute. ``timeout``: of every other read, in seconds. ``called`` observes every request.
     """
 
     def __init__(
@@ -85,17 +85,17 @@ class RestCluster:
         )
 
     def close(self) -> None:
-        """Close the idle connections, and let nobody wait for another try."""
+        """Close the idle connections, and end waits for another attempt."""
         self._caller.close()
 
     def hurry(self, seconds: float = 5.0) -> None:
-        """From now on no answer is waited for longer, and nothing is repeated: a process that stops has little time."""
+        """Shorten deadlines and stop retrying, because the process is about to stop."""
         self._caller.hurry(seconds)
 
     def cancel(self) -> None:
-        """End every request that is under way and begin none any more: a process that stops does not wait for answers.
+        """Abort every request that is under way and refuse new ones, because the process stops.
 
-        Streams that are being read end with those who read them.
+        Streams that are being read end with their readers.
         """
         self._caller.cancel()
 
@@ -172,7 +172,7 @@ class RestCluster:
         return LineStream(self._caller.stream(request, None if options.follow else READ_TIMEOUT), asked)
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
-        """What the server says that has no DNS; it tells so with every answer. From all others: nothing."""
+        """The addresses from a server without cluster DNS, which announces itself in every response; else none."""
         if not self._caller.addresses:
             return {}
         body = {"kind": "Addresses", "owner": owner, "endpoints": list(endpoints)}
@@ -222,7 +222,7 @@ class RestCluster:
         grace_period: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """Ask for deletion; NotFound, Conflict if ``uid`` is not the object's."""
+        """Delete an object; NotFound, Conflict if ``uid`` is not the object's."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         if grace_period is not None:
             options["gracePeriodSeconds"] = grace_period

@@ -1,6 +1,6 @@
 """Retry policy of requests, and the fence (a leader's lease) that is checked before every attempt.
 
-A client repeats what got no answer, for a minute and more, and the right to write (a Lease) may be lost meanwhile.
+A client retries for a minute and more, and the right to write (a Lease) may be lost meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RetryPolicy:
     """How a request is repeated: at most ``most`` times, and not once ``budget`` seconds have gone by.
 
     Pauses double from ``first`` to ``longest`` seconds. A server may ask for a longer one, but not for more than
-    ``patience`` seconds: then whoever asked is told, and has better things to do than to wait here.
+    ``patience`` seconds: then the error is raised, and the caller decides.
     """
 
     most: int = 3

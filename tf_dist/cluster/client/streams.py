@@ -26,7 +26,7 @@ def parse_body(data: bytes) -> Any:
 
 
 def error_reason(error: BaseException) -> str:
-    """What a library's error says went wrong, without the addresses of its objects."""
+    """The text of a library's error, without the addresses of its objects."""
     cause = getattr(error, "reason", None) or error
     text = str(cause)
     return text.partition(">: ")[2] or text.rpartition("): ")[2] or text
@@ -97,7 +97,7 @@ class LineStream:
         """End the stream: a reader that waits in another thread wakes up at once."""
         with self._lock:
             self._closed = True
-            # A response does not bear to be closed while it is read or closed elsewhere: who reads does it then.
+            # A response must not be closed while another thread reads it: the reader closes it then.
             if not self._reading:
                 self._release()
                 return

@@ -34,7 +34,7 @@ _HEADERS: Final = {
 }
 
 RequestObserver = Callable[[str, str, int, float], None]
-"""Is told of every finished request: RBAC verb, plural (``tfjobs/status``), HTTP code (0: no answer), seconds."""
+"""Called after every request: RBAC verb, plural (``tfjobs/status``), HTTP code (0: no answer), seconds."""
 
 
 class ApiRequest(NamedTuple):
@@ -82,35 +82,35 @@ class Transport:
         self._connections = OpenConnections()
         self._pool = self._new_pool()
         url = urlsplit(route.url)
-        # A proxy is told the whole URL, unless it only passes on what is encrypted.
+        # A forwarding proxy gets the whole URL, a tunnelling one (TLS) only the path.
         self._headers = _HEADERS | {"Host": url.netloc.rpartition("@")[2]}
         self._base = route.url if route.proxy and url.scheme == "http" else url.path.rstrip("/")
-        # Where the server is to be asked for addresses, if the last answer said that it gives any.
+        # The path of the server's addresses, if its last response named one.
         self.addresses = ""
 
     def close(self) -> None:
-        """Close the idle connections; whoever waits for another try gets the error of the last."""
+        """Close the idle connections; a request that waits for its next attempt fails with the last error."""
         self._closed.set()
         self._pool.close()
 
     def hurry(self, seconds: float) -> None:
-        """Repeat nothing any more, and end requests whose answer does not begin within so many seconds."""
+        """Stop retrying, and abort requests whose response does not begin within so many seconds."""
         if self._hurried:
             return
         self._hurried, self._retries = True, RetryPolicy(most=0)
-        threading.Thread(target=self._cancel_slow, args=(seconds,), name="hurry", daemon=True).start()
+        threading.Thread(target=self._cancel_slow, args=(seconds,), name="abort-slow-requests", daemon=True).start()
 
     def _cancel_slow(self, seconds: float) -> None:
         while not self._closed.wait(_POLL):
             self._connections.abort_slow(seconds)
 
     def cancel(self) -> None:
-        """End every request that is under way, and begin none any more: each gets Unavailable at once."""
+        """Abort every request that is under way, and refuse new ones: each fails with Unavailable at once."""
         self._closed.set()
         self._connections.cancel()
 
     def whole(self, request: ApiRequest) -> bytes:
-        """The body of the answer, after as many tries as it takes and is worth."""
+        """The body of the response, retried as the policy says."""
         started = time.monotonic()
 
         def pause(error: ClusterError, tries: int) -> float | None:
@@ -121,16 +121,16 @@ class Transport:
         return call_with_retries(lambda: self._known(request, self._whole, whole=True).data or b"", pause, self._rest)
 
     def _rest(self, seconds: float) -> bool:
-        """Wait before the next try; whether there is to be one."""
+        """Wait before the next attempt; False when the transport was closed."""
         self._sleep(seconds)
         return not self._closed.is_set()
 
     def stream(self, request: ApiRequest, read: float | None) -> urllib3.BaseHTTPResponse:
-        """An answer to be read as it comes, each read within ``read`` seconds (None: no limit). Tried once."""
+        """A streamed response, each read within ``read`` seconds (None: no limit). Never retried."""
         return self._known(request, urllib3.Timeout(connect=CONNECT_TIMEOUT, read=read), whole=False)
 
     def _known(self, request: ApiRequest, timeout: urllib3.Timeout, *, whole: bool) -> urllib3.BaseHTTPResponse:
-        """One try; a second one with new credentials if the server did not know us and there are any."""
+        """One attempt; a second one with renewed credentials after a 401, if there are any."""
         headers = self._credentials.headers()
         try:
             return self._once(request, headers, timeout, whole=whole)
@@ -149,7 +149,7 @@ class Transport:
             del headers["Content-Type"]
         else:
             headers["Content-Type"] = request.media
-        # Between two attempts, or while new credentials were fetched, the right to send it may have been lost.
+        # Between two attempts, or while credentials were renewed, the fence may have closed.
         timeout = _bounded_timeout(timeout, fence_seconds_left())
         code, started = 0, time.monotonic()
         try:
@@ -205,7 +205,7 @@ class Transport:
 
 
 def _bounded_timeout(timeout: urllib3.Timeout, seconds: float) -> urllib3.Timeout:
-    """The timeouts of an attempt that is of no use after so many seconds."""
+    """The timeouts, cut to the seconds that the attempt may take."""
     if math.isinf(seconds):
         return timeout
     connect, read = (

@@ -90,7 +90,7 @@ def _certificate_user(certificate: Mapping[str, Any]) -> UserInfo:
     names = [value for key, value in fields if key == "commonName"]
     groups = [value for key, value in fields if key == "organizationName"]
     if not names:
-        raise Unauthorized("Unauthorized: the certificate names nobody")
+        raise Unauthorized("Unauthorized: the certificate names no user")
     return UserInfo(str(names[0]), (*map(str, groups), "system:authenticated"))
 
 

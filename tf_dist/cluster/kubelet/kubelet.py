@@ -116,7 +116,7 @@ class Kubelet:
         self._registration: NodeRegistration | None = None
         self._closed = False  # to new pods
         self._empty = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="node-agent", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="kubelet", daemon=True)
         self._supervisor_lost = False
         self.failure: NodeNameTaken | None = None
         """Why the agent has given up, and wants to be stopped. ``on_end`` is called when it does."""
@@ -165,7 +165,7 @@ class Kubelet:
     def drain(self, hurry: threading.Event) -> bool:
         """Take no more pods, and end all there are as each one says; whether the cluster knows all of them ended.
 
-        ``hurry`` cuts it short; so does a cluster that cannot be told.
+        ``hurry`` cuts it short; so does a cluster that cannot be reached.
         """
         self._keeper.leaving = True
         for uid in ("", *(pod["metadata"]["uid"] for pod in self._pods.all())):
@@ -227,7 +227,7 @@ class Kubelet:
     def _replace_supervisor(self) -> None:
         """A new supervisor for the one that ended: its pods ended with it, and ``decide`` says what follows."""
         self._supervisor_lost = False
-        _log.warning("the node's supervisor ended; starting another")
+        _log.warning("restarting runtime supervisor, which has ended")
         try:
             self._keeper.on_runtime_restart(from_nothing=self._house.rebuild())
         except BaseException:
@@ -262,7 +262,7 @@ class Kubelet:
             self._give_up(error)
             return
         except (ClusterError, OSError) as error:
-            _log.warning("node %s: %s", self._settings.name, error)
+            _log.warning("failed to renew node: node=%s error=%s", self._settings.name, error)
             self._bell.add_after("", _RETRY)
         self._bell.add_after("", self._settings.heartbeat)
         for uid in due - {""}:
@@ -290,7 +290,7 @@ class Kubelet:
 
     def _give_up(self, error: NodeNameTaken) -> None:
         """Another agent has the name, and the pods with it: here nothing may be done for them any more."""
-        _log.error("%s", error)
+        _log.error("kubelet failed: node=%s error=%s", self._settings.name, error)
         self.failure = error
         self._bell.close()
         self._empty.set()

@@ -115,7 +115,7 @@ class LogServer:
                 hint="--log-port and --address choose others",
             ) from error
         self.port: int = self._listener.server_port
-        self.hangups = DisconnectWatcher()
+        self.disconnects = DisconnectWatcher()
         self._thread = threading.Thread(
             target=self._listener.serve_forever, args=(0.05,), name="node-log-server", daemon=True
         )
@@ -129,11 +129,11 @@ class LogServer:
         self._thread.join()
         self._listener.end_connections()
         self._listener.server_close()
-        self.hangups.stop()
+        self.disconnects.stop()
 
 
 class _Listener(ConnectionTrackingServer):
-    """Accepts connections and speaks TLS on them."""
+    """Accepts TLS connections."""
 
     thread_name = "node-log-reader"
 
@@ -153,7 +153,7 @@ class _Listener(ConnectionTrackingServer):
         super().process_request(secure, client_address)
 
     def serve_connection(self, request: Any, client_address: Any) -> None:
-        """Serve one request. The handshake is made here: a caller that is slow at it delays nobody."""
+        """Serve one request. The handshake is made here, so that a slow client delays no other."""
         with suppress(OSError, ValueError), request:
             request.do_handshake()
             self.finish_request(request, client_address)
@@ -187,18 +187,18 @@ class _Handler(BaseHTTPRequestHandler):
         except ClusterError as error:
             self._text(error.code or 503, str(error))
         except Exception:
-            _log.exception("a log could not be served")
+            _log.exception("failed to serve container log")
             self._text(500, "the node has failed; see its own log")
         else:
             self._stream(lines, request)
 
     def _stream(self, lines: Stream[bytes], request: LogRequest) -> None:
         self.server.serving(self.connection)
-        self.connection.settimeout(None)  # whoever follows a log may pause; keep-alive tells when it is gone
+        self.connection.settimeout(None)  # a client that follows a log may pause; keep-alive detects one that is gone
         plain = socket.socket(fileno=_duplicate(self.connection))
-        hangups = self.server.owner.hangups
+        disconnects = self.server.owner.disconnects
         with lines, plain:
-            hangups.watch(plain, lines.close)
+            disconnects.watch(plain, lines.close)
             try:
                 self._head(200, [("Transfer-Encoding", "chunked")])
                 for part in _limited(lines, request.limit):
@@ -208,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"0\r\n\r\n")
                 self.wfile.flush()
             finally:
-                hangups.forget(plain)
+                disconnects.forget(plain)
 
     def _text(self, code: int, text: str) -> None:
         body = text.encode()

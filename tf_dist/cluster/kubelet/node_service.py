@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 class LogServerSettings:
     """How logs are served to the API server.
 
-    ``port`` 0 takes a free one; ``open_to_all``: nobody has to say who they are; ``files``: a certificate and its
+    ``port`` 0 takes a free one; ``open_to_all``: clients need no credentials; ``files``: a certificate and its
     key (None: one is made).
     """
 
@@ -76,7 +76,7 @@ class NodeService:
             if agent.failure is not None:
                 raise agent.failure
             if not agent.drain(self._hurry):
-                _log.warning("the cluster does not know yet that all pods have ended")
+                _log.warning("stopping before the cluster has recorded the end of all pods")
 
     def _started(self, agent: Kubelet) -> bool:
         """Start it; False when it was asked to end before it had begun."""

@@ -137,14 +137,14 @@ class ResourceRegistry:
         return self._by_kind.get((group, kind))
 
     def define(self, crd: Object) -> None:
-        """Serve the kind that a CustomResourceDefinition describes; a kind of our own stays as it is."""
+        """Serve the kind that a CustomResourceDefinition describes; a built-in kind stays as it is."""
         kind = kind_from_crd(crd["spec"])
         if kind.key not in self._own:
             self._kinds[kind.key] = kind
             self._by_kind[kind.resource.group, kind.resource.kind] = kind
 
     def forget(self, crd: Object) -> Kind | None:
-        """Serve that kind no longer; the kind, unless it is one of our own."""
+        """Stop serving that kind; the kind, unless it is built in."""
         kind = kind_from_crd(crd["spec"])
         if kind.key in self._own:
             return None
@@ -203,7 +203,7 @@ class RequestScope:
         return obj if self._preferred else {**obj, "apiVersion": self.resource.api_version}
 
     def views(self, objects: list[Object]) -> list[Object]:
-        """Many of them; the very list where there is nothing to change."""
+        """Many of them; the same list where nothing changes."""
         return objects if self._preferred else [self.view(obj) for obj in objects]
 
     @property
@@ -211,7 +211,7 @@ class RequestScope:
         return self.resource.version == self.kind.resource.version
 
     def bookmark(self, version: str, *, initial_end: bool = False) -> Object:
-        """What a watch says at a version of the store; ``initial_end``: everything there was has been said."""
+        """A bookmark at a version of the store; ``initial_end``: it ends the initial events."""
         metadata: Object = {"resourceVersion": version, "creationTimestamp": None}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -219,7 +219,7 @@ class RequestScope:
 
 
 def request_scope(registry: ResourceRegistry, resource: Resource, subresource: str = "") -> RequestScope:
-    """What a request for ``resource`` is about; NotFound, MethodNotAllowed (as a subresource it cannot be written)."""
+    """The kind and version of a request; NotFound, MethodNotAllowed (no write through this subresource)."""
     kind = registry.find(resource.group, resource.version, resource.plural)
     if subresource and (subresource != "status" or not kind.status):
         known = subresource in ("eviction", "binding", "log")

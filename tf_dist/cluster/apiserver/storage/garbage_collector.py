@@ -36,7 +36,7 @@ _POLICIES = ("Background", "Foreground", "Orphan")
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """How to delete: fences, seconds of grace (None: what the pod says), and what happens to what it owns."""
+    """Delete options: preconditions, grace period in seconds (None: the pod's own), propagation policy."""
 
     uid: str = ""
     version: str = ""
@@ -117,7 +117,7 @@ class GarbageCollector:
         return marked
 
     def _settle(self, key: Key, marked: Object) -> Object | None:
-        """Remove the object if nothing holds it any more, else keep it marked and start what it waits for."""
+        """Remove the object if nothing blocks it any more, else keep it marked and start what it waits for."""
         old = self._store.get(key)
         if self.done(key, marked):
             self.gone(key)
@@ -140,7 +140,7 @@ class GarbageCollector:
         return not metadata.get("deletionGracePeriodSeconds")
 
     def gone(self, key: Key) -> None:
-        """Take an object out of the store, and note what that makes worth another look."""
+        """Remove an object from the store, and queue the objects that this affects."""
         last = self._store.remove(key)
         self._todo.extend(self._store.dependents(last["metadata"]["uid"]))
         for owner in owner_references(last):
@@ -163,12 +163,12 @@ class GarbageCollector:
     # What follows
 
     def consider(self, key: Key) -> None:
-        """Look whether an object may stay: after a write that changed its owners or finalizers."""
+        """Queue an object whose owners or finalizers a write has changed."""
         self._todo.append(key)
         self.process_queue()
 
     def resync_all(self) -> None:
-        """After a restart: finish what a killed process left half done."""
+        """After a restart: finish deletions that a killed process left half done."""
         owned = self._store.owned()
         owners = (owner["uid"] for key in owned for owner in owner_references(self._store.get(key) or {"metadata": {}}))
         above = (self._store.by_uid(uid) for uid in dict.fromkeys(owners))
@@ -181,7 +181,7 @@ class GarbageCollector:
         self.process_queue()
 
     def process_queue(self) -> None:
-        """Settle everything that is noted; what cannot be written now is tried again later."""
+        """Process every queued object; failed writes are retried later."""
         refused: list[Key] = []
         while self._todo:
             key = self._todo.popleft()
@@ -191,7 +191,7 @@ class GarbageCollector:
                     self._reconsider(key, obj)
             except ClusterError as error:
                 if not self._closed:
-                    _log.warning("%s %s/%s stays for now: %s", *key, error)
+                    _log.warning("failed to delete dependent: kind=%s object=%s/%s error=%s", *key, error)
                 refused.append(key)
             else:
                 self._undefined.pop(key, None)
@@ -216,7 +216,7 @@ class GarbageCollector:
                 self.process_queue()
 
     def close(self) -> None:
-        """Try nothing again: what is left is found at the next start."""
+        """Stop retrying: what is left is found at the next start."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

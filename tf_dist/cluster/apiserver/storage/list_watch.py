@@ -28,7 +28,7 @@ Bookmark = Callable[[str], Object]
 
 
 class WatchStream:
-    """Iterate it in one thread; close it from any. What a listener sees first is ``backlog``."""
+    """A watch: iterate it in one thread, close it from any. ``backlog``: its first events."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class WatchStream:
         raise StopIteration
 
     def poll(self) -> WatchEvent | None:
-        """What has happened and was not told yet, without waiting for it; None: nothing. No bookmarks. Gone.
+        """The next event without waiting; None: there is none yet. No bookmarks. Gone.
 
         StopIteration once the stream has ended.
         """
@@ -117,7 +117,7 @@ class WatchStream:
             self._ready.append(WatchEvent("BOOKMARK", self._bookmark(str(version))))
 
     def _take_rest(self) -> None:
-        """What had happened when the time was up is told, also to a reader who comes late."""
+        """Events from before the timeout are delivered, also to a reader that comes late."""
         for _ in range(self._feed.queue.qsize()):
             if event := self._seen(self._feed.queue.get_nowait()):
                 self._ready.append(event)
@@ -136,7 +136,7 @@ class WatchStream:
 
 
 def translate_change(change: Change, match: Predicate | None, view: Callable[[Object], Object]) -> WatchEvent | None:
-    """What a listener with a selector sees of a change: objects come into its view and leave it."""
+    """A change as a watch with a selector sees it: objects enter its selection and leave it."""
     before = change.previous is not None and (match is None or match(change.previous))
     now = change.type != "DELETED" and (match is None or match(change.object))
     if now:
@@ -178,7 +178,7 @@ def list_objects(store: Store, page: ListOptions) -> ObjectList:
 
 
 def _objects_at(store: Store, page: ListOptions, version: int, start: _Place) -> Iterator[tuple[str, str, Object]]:
-    """The objects after a place as they were at a version: today's, with every later change undone."""
+    """The objects after a key as they were at a version: the current ones, with every later change undone."""
     try:
         changes = store.changes_since(page.kind, version)
     except Gone as error:

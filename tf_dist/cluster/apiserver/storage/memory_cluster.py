@@ -27,21 +27,21 @@ from tf_dist.errors import NotFound
 
 
 class LogSource(Protocol):
-    """Who reads containers' logs: the node agent, once it runs. The method is ``Cluster.logs``."""
+    """Source of container logs: the kubelet, once it runs. The method is ``Cluster.logs``."""
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
         """The lines of a container's log."""
 
 
 class EndpointResolver(Protocol):
-    """Who gives endpoints their real addresses, where DNS does not work. The method is ``Cluster.addresses``."""
+    """Source of the real addresses of endpoints, where DNS does not work. The method is ``Cluster.addresses``."""
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
         """Where these endpoints of a job are really reached."""
 
 
 def log_container(pod: Object, wanted: str) -> str:
-    """The container that a log is asked of: the wanted one, or the only one; BadRequest."""
+    """The container of a log request: the named one, or the only one; BadRequest."""
     spec = pod["spec"]
     names = [item["name"] for field in ("containers", "initContainers") for item in spec.get(field) or ()]
     name = pod["metadata"]["name"]
@@ -57,7 +57,7 @@ def log_container(pod: Object, wanted: str) -> str:
 
 
 class MemoryCluster:
-    """A cluster inside this process. Thread-safe; nobody may change a dict that it returned.
+    """A cluster inside this process. Thread-safe; a dict that it returned must not be changed.
 
     ``journal`` makes it durable; ``validators`` judge new and changed specs by (group, kind) and may fill in
     defaults; ``history`` is how many changes per kind a watch can look back on; ``kinds``: what is served from the
@@ -98,7 +98,7 @@ class MemoryCluster:
                     self.create(api.NAMESPACES, None, {"metadata": {"name": name}})
 
     def close(self) -> None:
-        """End every watch and let go of the file, if there is one."""
+        """End every watch and close the file, if there is one."""
         with self._store.lock:
             self._reaper.close()
             self._store.close()
@@ -171,7 +171,7 @@ class MemoryCluster:
             )
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
-        """The lines of a container's log, from the node agent that runs it."""
+        """The lines of a container's log, from the kubelet that runs it."""
         found = self.get(api.PODS, namespace, pod)
         container = log_container(found, options.container)
         if self.log_source is None:
@@ -179,7 +179,7 @@ class MemoryCluster:
         return self.log_source.logs(namespace, pod, replace(options, container=container))
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
-        """Where endpoints are really reached: {} unless an address book says otherwise."""
+        """Where endpoints are really reached; {} without an endpoint resolver."""
         return self.port_allocator.addresses(owner, endpoints) if self.port_allocator else {}
 
     # Writing

@@ -28,7 +28,7 @@ Validator = Callable[[Object], Object]
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """The store, the kinds, and the sources of time, identity and chance."""
+    """The store, the kinds, and the sources of time, uids and random numbers."""
 
     store: Store
     registry: ResourceRegistry
@@ -220,7 +220,7 @@ def check_quota(context: ServerContext, kind: Kind, obj: Object) -> None:
 
 
 def with_quota_status(context: ServerContext, key: Key, stored: Object) -> Object:
-    """An object that was written, once the quotas of its namespace have been counted again."""
+    """A written object, after the quotas of its namespace were updated."""
     update_quota_status(context, key)
     return context.store.get(key) or stored if key.kind == QUOTAS_KEY else stored
 
@@ -292,7 +292,7 @@ def decode_body(kind: Kind, api_version: str, body: Any) -> Object:
 
 
 def admit_create(context: ServerContext, kind: Kind, obj: Object) -> Object:
-    """A created object with its stamps and defaults; Invalid, Forbidden."""
+    """A created object with server-set metadata and defaults; Invalid, Forbidden."""
     metadata = obj["metadata"]
     for field in (*_STAMPS, "resourceVersion", "selfLink", "managedFields"):
         metadata.pop(field, None)
@@ -310,7 +310,7 @@ def admit_create(context: ServerContext, kind: Kind, obj: Object) -> Object:
 
 
 def admit_update(context: ServerContext, kind: Kind, old: Object, new: Object, subresource: str) -> Object:
-    """The object that an update leaves: the other half and the stamps stay as they were; Invalid."""
+    """The object after an update: status (or spec) and server-set metadata stay as they were; Invalid."""
     metadata = old["metadata"] if subresource else _kept_metadata(old, new)
     if subresource:
         return {**old, subresource: new.get(subresource) or {}}

@@ -139,7 +139,7 @@ def all_containers(spec: Object) -> list[Object]:
 
 
 def shape_problems(pod: Object) -> Iterator[Problem]:
-    """Fields of the wrong type: nothing else may look at the pod before these are mended."""
+    """Fields of the wrong type; every other check expects that there are none."""
     spec = pod.get("spec")
     if not isinstance(spec, dict):
         yield Problem("spec", "Required value: must be an object")
@@ -265,7 +265,7 @@ def qos_class(spec: Object) -> str:
 
 
 def initial_pod_status(pod: Object) -> Object:
-    """The status of a pod that nobody has looked at yet."""
+    """The initial status of a pod."""
     status: Object = {"phase": "Pending", "qosClass": qos_class(pod["spec"])}
     if pod["spec"].get("schedulingGates"):
         status["conditions"] = [

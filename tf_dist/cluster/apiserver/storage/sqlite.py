@@ -64,7 +64,7 @@ class SqliteJournal:
         # The exclusive mode is also the lock: held until the connection, or the process, ends.
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode = WAL")
-        # NORMAL would sync at checkpoints only: a power cut would take back writes that clients were told of.
+        # NORMAL would sync at checkpoints only: a power cut would undo acknowledged writes.
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA fullfsync = ON")  # on macOS fsync alone leaves it in the disk's cache
         self._db.execute("BEGIN EXCLUSIVE")
@@ -114,7 +114,7 @@ class SqliteJournal:
                 raise self._explained(sqlite3.DatabaseError(f"{kind} {namespace}/{name}: {error}")) from error
 
     def write(self, key: Key, version: int, obj: Object | None) -> None:
-        """Commit one write; Unavailable-like ClusterError when the disk refuses it."""
+        """Commit one write; ClusterError when the disk fails."""
         db = self._connection()
         try:
             if obj is not None:
@@ -142,7 +142,7 @@ class SqliteJournal:
         return self._db
 
     def close(self) -> None:
-        """Let go of the file; the next process may open it."""
+        """Close the file, so that another process may open it."""
         self._discard()
 
     def _discard(self) -> None:

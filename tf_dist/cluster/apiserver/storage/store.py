@@ -1,7 +1,7 @@
-"""The versioned store: objects by key, indexes, history of changes, and who watches them.
+"""The versioned store: objects by key, indexes, history of changes, and watchers.
 
 It knows nothing of Kubernetes but ``metadata``: every write gets the next version, is journalled, then seen.
-Nobody may change an object it holds or returned; a write puts a new object in the old one's place.
+Objects that it holds or returned must not be changed; a write puts a new object in the old one's place.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Change(NamedTuple):
 
 
 class Journal(Protocol):
-    """Where writes become durable: each call returns when the write survives the end of this process and of power."""
+    """Durable storage of writes: each call returns when the write survives a crash and a power cut."""
 
     def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
         """The newest version and every object, as they were written last."""
@@ -48,7 +48,7 @@ class Journal(Protocol):
         """Keep the object at this version; None: it is gone."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +98,7 @@ class Store:
     def scan(
         self, kind: str, namespace: str | None, after: tuple[str, str] = ("", "")
     ) -> Iterator[tuple[str, str, Object]]:
-        """The objects of a kind (in one namespace, or in all) in order of namespace and name, from behind a place."""
+        """The objects of a kind (in one namespace, or in all) in order of namespace and name, after a key."""
         spaces = self._objects.get(kind, {})
         for space in sorted(spaces) if namespace is None else [namespace]:
             if space < after[0] or space not in spaces:
@@ -108,7 +108,7 @@ class Store:
                 yield space, name, found[name]
 
     def _in_order(self, kind: str, namespace: str) -> list[str]:
-        """The names in a namespace, sorted. Kept until one comes or goes: a list of many pages sorts them once."""
+        """The names in a namespace, sorted. Cached until one is added or removed: a paged list sorts them once."""
         place = kind, namespace
         if place not in self._sorted:
             self._sorted[place] = sorted(self._objects[kind][namespace])
@@ -217,20 +217,20 @@ class Store:
                 _send_to(feed, change)
 
     def listen(self, kind: str, namespace: str | None) -> Watcher:
-        """A feed of every change from now on."""
+        """A watcher of every change from now on."""
         feed = Watcher(namespace)
         self._feeds.setdefault(kind, []).append(feed)
         return feed
 
     def ignore(self, kind: str, feed: Watcher) -> None:
-        """End a feed; ending it again is no error."""
+        """Remove a watcher; removing it again is no error."""
         feeds = self._feeds.get(kind, [])
         if feed in feeds:
             feeds.remove(feed)
         feed.queue.put(None)
 
     def hang_up(self, kind: str) -> None:
-        """End every feed of a kind."""
+        """End every watcher of a kind."""
         for feed in tuple(self._feeds.get(kind, ())):
             self.ignore(kind, feed)
 
@@ -241,7 +241,7 @@ class Store:
         self._oldest = self.version
 
     def close(self) -> None:
-        """End every feed and let go of the journal."""
+        """End every watcher and close the journal."""
         for kind in self._feeds:
             self.hang_up(kind)
         if self._journal:

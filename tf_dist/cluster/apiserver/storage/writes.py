@@ -67,7 +67,7 @@ class ObjectWriter:
         return stored
 
     def _forget_old_events(self, namespace: str) -> None:
-        """Events last an hour after they were seen last, as in Kubernetes; looked at whenever one is added."""
+        """Delete events an hour after they were last seen, as Kubernetes does; checked when one is added."""
         limit = format_time(self._context.clock() - _EVENT_SECONDS)
         old: list[str] = []
         for name, event in self._store.by_age("events", namespace).items():
@@ -79,7 +79,7 @@ class ObjectWriter:
             self._reaper.gone(Key("events", namespace, name))
 
     def _placed(self, kind: Kind, namespace: str | None, obj: Object) -> str:
-        """The namespace of a new object, which must exist and not be on its way out."""
+        """The namespace of a new object, which must exist and not be terminating."""
         metadata = obj["metadata"]
         if not kind.resource.namespaced:
             metadata.pop("namespace", None)

@@ -13,7 +13,7 @@ from tf_dist.core.api.timestamps import format_micro_time
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound, Unavailable
 
 _log = logging.getLogger(__name__)
-_POLL = 0.5  # seconds between looks at somebody else's heartbeat
+_POLL = 0.5  # seconds between two reads of another agent's heartbeat
 _RENEW_ATTEMPTS = 3
 
 
@@ -28,7 +28,7 @@ class NodeNameTaken(Conflict):
 
 
 class NodeLease:
-    """The Lease of node ``name``, renewed by the agent ``identity`` ("": heartbeat only, nobody is kept out).
+    """The Lease of node ``name``, renewed by the agent ``identity`` ("": heartbeat only, without a claim on the name).
 
     It is good for ``seconds`` after a renewal. Whether another agent lives is judged by watching its Lease for as
     long as that Lease says, by this machine's monotonic clock: the clocks of two machines are never compared.
@@ -58,7 +58,7 @@ class NodeLease:
         return self._off
 
     def valid(self) -> bool:
-        """Whether the name is surely still this agent's: nobody else can have taken it before that ends."""
+        """Whether this agent surely still holds the name: no other can take it before the lease expires."""
         unguarded = self._off or not self._identity
         return unguarded or self._monotonic() - self._renewed < self._seconds
 
@@ -80,7 +80,7 @@ class NodeLease:
             seconds = float(lease["spec"].get("leaseDurationSeconds") or self._seconds)
             if not first:
                 first, since = version, now
-                _log.warning("node %s had another agent: watching for %g s whether it lives", self._name, seconds)
+                _log.warning("waiting for the lease of another agent: node=%s seconds=%g", self._name, seconds)
             if now - since >= seconds:
                 return
             if stopping.wait(_POLL):
@@ -103,7 +103,7 @@ class NodeLease:
         for _ in range(_RENEW_ATTEMPTS):
             if self._once(body) or self._off:
                 return
-        raise Unavailable(f"the lease of node {self._name} is written by somebody else all the time")
+        raise Unavailable(f"the lease of node {self._name} is written by another client all the time")
 
     def _once(self, body: Object) -> bool:
         """One attempt; False when the Lease was written meanwhile, by this agent as far as one can see."""
@@ -134,7 +134,7 @@ class NodeLease:
         return self._cluster.replace(LEASES, LEASE_NAMESPACE, self._name, fenced)
 
     def _give_up(self, error: ClusterError) -> None:
-        _log.warning("no heartbeat, and no guard against a second agent of this name: %s", error)
+        _log.warning("running without node lease, unprotected from a second agent of this name: error=%s", error)
         self._off = True
 
     def release(self) -> None:
@@ -145,7 +145,7 @@ class NodeLease:
             uid = self._lease["metadata"]["uid"]
             self._cluster.delete(LEASES, LEASE_NAMESPACE, self._name, uid=uid)
         except ClusterError as error:
-            _log.info("the lease of node %s stays until it is over: %s", self._name, error)
+            _log.info("failed to release node lease, it expires by itself: node=%s error=%s", self._name, error)
 
 
 AGENT_ANNOTATION: Final = "tf-dist.dev/agent"

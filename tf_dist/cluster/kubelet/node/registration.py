@@ -78,7 +78,7 @@ def node_status(
         "capacity": dict(offers),
         "allocatable": dict(offers),
         "conditions": [*(item for kind, item in known.items() if kind not in mine), *mine.values()],
-        # No Hostname: the API server would try that first, and often nobody else can resolve it.
+        # No Hostname: the API server would try that first, and other machines often cannot resolve it.
         "addresses": [{"type": "InternalIP", "address": address}],
         "nodeInfo": info,
     }
@@ -186,11 +186,11 @@ class NodeRegistration:
             try:
                 self._cluster.delete(NODES, None, self._settings.name, uid=self._node["metadata"]["uid"])
             except ClusterError as error:
-                _log.warning("the Node stays: %s", error)
+                _log.warning("failed to delete node: error=%s", error)
         self._claim.release()
 
     def _is_gone(self) -> bool:
-        """Whether somebody has deleted the Node, perhaps before anybody watched it."""
+        """Whether the Node was deleted, perhaps before it was watched."""
         if self._itself is None or self._node is None or not self._itself.synced():
             return False
         return self._itself.get(self._node["metadata"]["uid"]) is None
@@ -219,7 +219,7 @@ class NodeRegistration:
                 return
             except Conflict:
                 continue
-        raise Unavailable(f"node {self._settings.name} is being changed by somebody else all the time")
+        raise Unavailable(f"node {self._settings.name} is being changed by another client all the time")
 
     def _change(self, node: Object, labels: dict[str, str]) -> Object:
         metadata, spec = node["metadata"], node.get("spec") or {}
@@ -245,7 +245,7 @@ class NodeRegistration:
     def _report(self, now: float) -> None:
         try:
             self._keep(self._cluster.get(NODES, None, self._settings.name))
-        except NotFound:  # somebody deleted it: a kubelet comes back, too
+        except NotFound:  # deleted meanwhile: register again, as a kubelet does
             self._enter(now)
             return
         assert self._node is not None

@@ -178,7 +178,7 @@ class RuntimeClient:
         self._socket = connection
         for message in self._early:
             self._heard(message)
-        self._reader = threading.Thread(target=self._read, args=(connection,), name="node-supervisor", daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(connection,), name="kubelet-runtime", daemon=True)
         self._reader.start()
 
     # Hearing

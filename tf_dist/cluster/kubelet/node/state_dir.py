@@ -1,7 +1,7 @@
 """The kubelet's state folder: made, locked, and swept when its owner is dead.
 
 A folder is in use while someone holds the lock on its ``lock`` file (the agent and the supervisor share one). The
-system releases it however they end, so a free lock means: nobody is there. Nothing is guessed from names or ages.
+system releases it however they end, so a free lock means that no process uses the folder. Names and ages prove nothing.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def kubelet_identity(path: Path) -> str:
 
 
 def remove_state_dir(path: Path) -> None:
-    """Remove a folder that nobody uses any more; the volumes of persistent claims in it stay."""
+    """Remove a folder that is no longer in use; the volumes of persistent claims in it stay."""
     try:
         fd = os.open(path / "lock", os.O_RDWR)
     except OSError:
@@ -133,7 +133,7 @@ def remove_state_dir(path: Path) -> None:
 
 
 def _lock_soon(fd: int) -> bool:
-    """Take the lock: a supervisor that was told to end lets go of it a moment later."""
+    """Take the lock; a supervisor that was asked to stop releases it a moment later."""
     end = time.monotonic() + _LOCK_TIMEOUT
     while True:
         try:

@@ -76,7 +76,7 @@ def _terminate(pod: Object, facts: RuntimePodStatus, runs: Mapping[str, Containe
 def _end_for_shutdown(
     pod: Object, facts: RuntimePodStatus, runs: Mapping[str, ContainerRun], now: float
 ) -> PodDecision:
-    """The node is ending: stop the pod, and only when it has stopped call it failed, for whoever then replaces it."""
+    """The node is shutting down: stop the pod, and only then report it failed, so that its owner can replace it."""
     phase = (pod.get("status") or {}).get("phase") or "Pending"
     if facts.alive:
         actions = () if facts.stopping else (StopContainers(grace_period(pod)),)
@@ -124,7 +124,7 @@ def _failure(pod: Object, facts: RuntimePodStatus, runs: Mapping[str, ContainerR
 
 
 def _has_replacement(pod: Object) -> bool:
-    """Whether somebody (a ReplicaSet) would make another pod at once: such a pod waits, as with a kubelet."""
+    """Whether a controller (a ReplicaSet) would create another pod at once: such a pod waits, as with a kubelet."""
     labels = pod["metadata"].get("labels") or {}
     return pod["spec"].get("restartPolicy", "Always") == "Always" and names.JOB_UID not in labels
 

@@ -165,10 +165,10 @@ class PodWorker:
         except (NotFound, Conflict):
             return  # the watch will tell
         except ClusterError as error:
-            _log.info("pod %s: %s; trying again", uid, error)
+            _log.info("failed to sync pod, retrying: uid=%s error=%s", uid, error)
             self._bell.add_after(uid, _RETRY)
         except Exception:
-            _log.exception("pod %s", uid)
+            _log.exception("failed to sync pod: uid=%s", uid)
             self._bell.add_after(uid, 10 * _RETRY)
 
     def _sync(self, uid: str) -> None:

@@ -214,7 +214,7 @@ def _groups(of_pod: Mapping[str, Any]) -> tuple[int, ...]:
 def _home(
     uid: int, read_only: bool, node_features: NodeFeatures, find_user: Callable[[int], Account | None]
 ) -> tuple[tuple[str, str | None], ...]:
-    """Variables that speak of the node's own user, corrected; its folder for temporary files is closed to others."""
+    """Corrections of variables that name the node's own user, whose folder for temporary files is closed to others."""
     if uid == node_features.uid:
         return (("TMPDIR", None),) if read_only else ()
     user = find_user(uid)

@@ -65,7 +65,7 @@ class StatusManager:
         except AlreadyExists:
             pass
         except ClusterError as error:
-            _log.info("no event for pod %s/%s: %s", metadata["namespace"], metadata["name"], error)
+            _log.info("failed to record event: pod=%s/%s error=%s", metadata["namespace"], metadata["name"], error)
 
     def delete(self, namespace: str, name: str, uid: str) -> None:
         """The pod's last trace: nothing of it runs any more."""

@@ -59,7 +59,7 @@ class Egress:
         self._keeper = ours
 
     def open(self, bridge: int) -> None:
-        """Inside the node's network: let the keeper begin. Nobody waits: until it is ready packets are lost."""
+        """Inside the node's network: start the keeper, without waiting: until it is ready, packets are lost."""
         if self._keeper is None:
             return
         self._bridge, self._settled = bridge, False
@@ -134,7 +134,7 @@ def _keep(program: str, parent: int, subnet: PodSubnet, control: socket.socket) 
 
 
 def _command(program: str, target: int, subnet: PodSubnet, ready: int) -> list[str]:
-    """No sandbox options: whoever broke into it from a pod has no more rights than the pod has anyway."""
+    """No sandbox options: an attacker who takes it over from a pod gains no more rights than the pod has anyway."""
     options = ["--disable-host-loopback", f"--cidr={subnet.cidr}", f"--mtu={MTU}", f"--ready-fd={ready}"]
     return [program, *options, str(target), TAP_NAME]
 
@@ -153,7 +153,7 @@ def _start(command: list[str], control: socket.socket) -> int:
 
 def _end_with(parent: int) -> None:
     linux.die_with_parent(signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked to be told
+    if os.getppid() != parent:  # it ended before its death signal was set up
         os._exit(0)
 
 

@@ -152,7 +152,7 @@ class Supervisor:
             self._loop.later(self._config.orphan_limit, lambda: self._abandoned(agents))
 
     def _abandoned(self, agents: int) -> None:
-        """Nobody came back: by now the cluster has replaced these pods elsewhere."""
+        """No kubelet came back: by now the cluster has replaced these pods elsewhere."""
         if self._agent is None and self._agents == agents:
             self._orphaned = True
             self.end()
@@ -231,7 +231,7 @@ def serve(text: str) -> None:
     for fd in (config.agent_fd, config.lock_fd):
         os.set_inheritable(fd, False)
     if not config.ephemeral and os.fork():
-        os._exit(0)  # nobody's child: the agent may go
+        os._exit(0)  # reparented to init: the agent may exit
     linux.become_subreaper()
     loop = EventLoop()
     try:
