@@ -72,7 +72,7 @@ _MESSAGES: Mapping[str, _Fields] = {
 
 
 def decode_protobuf(body: bytes) -> Object:
-    """The object in a Kubernetes protobuf envelope; BadRequest, UnsupportedMedia for a kind that is not known here."""
+    """The object in a Kubernetes protobuf envelope; BadRequest, UnsupportedMediaType for an unknown kind."""
     if not body.startswith(_MAGIC):
         raise BadRequest("the body is not in Kubernetes' protobuf format")
     try:

@@ -67,7 +67,7 @@ class Request:
         return value == "All"
 
     def document(self) -> Any:
-        """The body as data; BadRequest, UnsupportedMedia."""
+        """The body as data; BadRequest, UnsupportedMediaType."""
         media = self.content_type.partition(";")[0].strip().lower()
         if "yaml" in media:
             return _from_yaml(self.body)

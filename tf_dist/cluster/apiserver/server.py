@@ -299,7 +299,7 @@ _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
 
 
 def content_length(method: str, headers: Message) -> int | None:
-    """The length of the body in bytes, None for chunks; BadRequest, LengthRequired, TooLarge."""
+    """The length of the body in bytes, None for chunks; BadRequest, LengthRequired, RequestEntityTooLarge."""
     lengths, codings = headers.get_all("Content-Length", []), headers.get_all("Transfer-Encoding", [])
     if lengths and codings:
         raise BadRequest("a request has either Content-Length or Transfer-Encoding, not both")
@@ -324,7 +324,7 @@ def content_length(method: str, headers: Message) -> int | None:
 
 
 def read_body(stream: BufferedIOBase, length: int | None) -> bytes:
-    """The body of so many bytes, or in chunks; BadRequest when it ends early, TooLarge."""
+    """The body of so many bytes, or in chunks; BadRequest when it ends early, RequestEntityTooLarge."""
     if length is None:
         return _chunks(stream)
     return _exactly(stream, length)

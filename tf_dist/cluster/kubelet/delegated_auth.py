@@ -29,14 +29,14 @@ _CACHE_SIZE = 256
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
-    """Who asks, in the words of the cluster."""
+    """The user of a request, as in a TokenReview."""
 
     user: str
     groups: tuple[str, ...]
 
 
 class DelegatedAuth:
-    """Lets callers in or not; the cluster decides. For any thread."""
+    """Authenticates and authorizes callers by the cluster's decision. Thread-safe."""
 
     def __init__(self, cluster: Cluster, node: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
@@ -46,7 +46,7 @@ class DelegatedAuth:
         self._good: dict[object, float] = {}
 
     def admit(self, certificate: Mapping[str, Any] | None, authorization: str) -> None:
-        """Return if the caller may read logs; Unauthorized, Forbidden, or what keeps the cluster from saying so.
+        """Return if the caller may read logs; Unauthorized, Forbidden, or the error of asking the cluster.
 
         ``certificate``: of the caller, verified; ``authorization``: the header of that name.
         """

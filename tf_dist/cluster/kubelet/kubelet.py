@@ -119,7 +119,7 @@ class Kubelet:
         self._thread = threading.Thread(target=self._loop, name="kubelet", daemon=True)
         self._supervisor_lost = False
         self.failure: NodeNameTaken | None = None
-        """Why the agent has given up, and wants to be stopped. ``on_end`` is called when it does."""
+        """Why the kubelet has given up, and wants to be stopped. ``on_end`` is called when it does."""
         self.on_end: Callable[[], None] = lambda: None
         self.network = NetworkDescription(NetworkMode.SHARED, "not started")
 
@@ -129,7 +129,7 @@ class Kubelet:
         """Take or find the state folder, start the supervisor, register the node, begin to work.
 
         Unavailable when the mode asked for is not possible, the folder is in use, or ``stopping`` was set meanwhile;
-        NameTaken when another agent runs a node of this name; ClusterError from registering.
+        NodeNameTaken when another kubelet runs a node of this name; ClusterError from registering.
         """
         try:
             self._start(stopping)
@@ -177,7 +177,7 @@ class Kubelet:
         return self._empty.is_set() and self.failure is None
 
     def stop(self, *, kill: bool = True) -> None:
-        """End. ``kill`` ends every pod, too; without it a lasting (not ephemeral) node goes on for the next agent."""
+        """End. ``kill`` ends every pod, too; without it a lasting (not ephemeral) node goes on for the next kubelet."""
         self._bell.close()
         for thread in (self._pods, self._services, self._itself, self._kubelets):
             thread.stop()
@@ -186,7 +186,7 @@ class Kubelet:
         self._house.leave(kill=kill)
 
     def retire(self, *, keep_node: bool) -> None:
-        """After ``stop``: take the Node (or only its heartbeat) away. Not when another agent has the name."""
+        """After ``stop``: take the Node (or only its heartbeat) away. Not when another kubelet has the name."""
         if self._registration is not None and self.failure is None:
             self._registration.retire(keep_node=keep_node)
 
@@ -199,7 +199,7 @@ class Kubelet:
 
     @property
     def settled(self) -> bool:
-        """Whether it came as far as having a folder and a supervisor."""
+        """Whether the state folder and the supervisor are ready."""
         return self._registration is not None
 
     @property
@@ -209,7 +209,7 @@ class Kubelet:
 
     @property
     def supervisor_pid(self) -> int:
-        """The process that is parent of all pods."""
+        """The process id of the supervisor, the parent of all pods."""
         return self._supervisor.pid
 
     @property
@@ -274,7 +274,7 @@ class Kubelet:
         assert self._registration is not None
         if self._registration.valid():
             self._keeper.sync(uid)
-        else:  # the name may be another agent's by now; the next heartbeat tells
+        else:  # the name may be another kubelet's by now; the next heartbeat tells
             self._bell.add_after(uid, _RETRY)
 
     def _look_after_node(self) -> None:
@@ -289,7 +289,7 @@ class Kubelet:
             self._keeper.neighbours.show(self._pods.all(), self._services.all(), self._keeper.workload)
 
     def _give_up(self, error: NodeNameTaken) -> None:
-        """Another agent has the name, and the pods with it: here nothing may be done for them any more."""
+        """Stop: another kubelet holds the node's name, and so its pods."""
         _log.error("kubelet failed: node=%s error=%s", self._settings.name, error)
         self.failure = error
         self._bell.close()

@@ -25,7 +25,7 @@ from tf_dist.errors import ClusterError, NotFound, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """Which log; at most ``limit`` bytes of it (None: all)."""
+    """A request for a log; at most ``limit`` bytes of it (None: all)."""
 
     namespace: str
     pod: str
@@ -81,7 +81,7 @@ _LIMITS = ConnectionLimits(connections=128, seconds=10.0)  # for a handshake and
 
 
 class LogSource(Protocol):
-    """What has logs: ``NodeAgent``."""
+    """Source of container logs: the Kubelet."""
 
     def logs(self, namespace: str, pod: str, options: LogOptions) -> Stream[bytes]:
         """As ``Cluster.logs``."""
@@ -90,7 +90,7 @@ class LogSource(Protocol):
 class LogServer:
     """Serves the logs of ``source`` at ``address`` (an IP of this machine), at ``port`` (0: a free one).
 
-    ``gate`` decides who may read; None serves everybody who can connect. Set ``source`` once there is one. ``limits``:
+    ``gate`` decides who may read; None serves every client. Set ``source`` once there is one. ``limits``:
     see ``ConnectionLimits``.
     """
 
@@ -161,7 +161,7 @@ class _Listener(ConnectionTrackingServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request; the connection ends with it."""
+    """Handles one request; the connection ends with it."""
 
     protocol_version = "HTTP/1.1"
     wbufsize = 64 * 1024
@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
     connection: ssl.SSLSocket
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Serve a GET request."""
         self.close_connection = True
         owner = self.server.owner
         if self.path.partition("?")[0] == "/healthz":
@@ -226,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _duplicate(sock: socket.socket) -> int:
-    """The connection below TLS: that it can be read means that the caller has gone, who has nothing more to say."""
+    """The connection below TLS: it becomes readable only when the client has disconnected."""
     return os.dup(sock.fileno())
 
 

@@ -51,14 +51,14 @@ class NodeService:
         self._wake = threading.Event()
 
     def ask(self) -> None:
-        """Ask it to end; the second time, at once."""
+        """Ask the service to end; the second call ends it at once."""
         (self._hurry if self._stopping.is_set() else self._stopping).set()
         self._wake.set()
 
     def run(self, started: Callable[[Kubelet], None]) -> None:
         """Register, tell ``started``, and work until asked to end.
 
-        ClusterError says why it cannot start; NameTaken ends it when another agent took its name over.
+        ClusterError says why it cannot start; NodeNameTaken ends it when another agent took its name over.
         """
         with ExitStack() as stack:
             server = self._serve_logs(stack)

@@ -1,4 +1,4 @@
-"""What this machine is and offers: capacity, GPUs, users, labels, nodeInfo."""
+"""This machine as a node: capacity, GPUs, users, labels, nodeInfo."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _memory() -> int:
 
 
 def base_env(environ: Mapping[str, str], marks: Mapping[str, str]) -> dict[str, str]:
-    """A clean environment: no variables by accident, but ``python`` is the one that runs tf-dist."""
+    """A clean environment in which ``python`` is the interpreter that runs tf-dist."""
     folder = str(Path(sys.executable).parent)
     env = {name: environ[name] for name in _PASSED_VARIABLES if name in environ}
     env["PATH"] = os.pathsep.join([folder, *(environ.get("PATH") or os.defpath).split(os.pathsep)])
@@ -64,7 +64,7 @@ def base_env(environ: Mapping[str, str], marks: Mapping[str, str]) -> dict[str, 
 
 
 def node_features(*, isolated: bool, enforced: Iterable[str] = ()) -> NodeFeatures:
-    """What a node can do that runs as this process does."""
+    """The features of a node with the rights of this process."""
     root = os.geteuid() == 0
     # Without the right to make namespaces it makes a user namespace of its own, where there is one user only.
     alone = isolated and root and not linux.has_sys_admin()
@@ -103,7 +103,7 @@ def label_safe(text: str) -> str:
 
 
 def node_labels(name: str) -> dict[str, str]:
-    """The labels that every node carries, in the words of Kubernetes."""
+    """Kubernetes' well-known labels of every node."""
     return {
         "kubernetes.io/hostname": label_safe(name),
         names.EMULATED: "true",

@@ -63,7 +63,7 @@ class NodeLease:
         return unguarded or self._monotonic() - self._renewed < self._seconds
 
     def take(self, stopping: threading.Event) -> None:
-        """Return when the name is free or was this agent's before; NameTaken. ``stopping`` ends the wait: Unavailable.
+        """Return when the name is free or was this agent's before; NodeNameTaken; Unavailable when ``stopping`` is set.
 
         A predecessor that says nothing is waited for until its Lease is over.
         """
@@ -96,7 +96,7 @@ class NodeLease:
             return None
 
     def renew(self, owner: Object | None, now: float) -> None:
-        """Say that the node lives; NotFound when the Lease was taken away, NameTaken when another agent has it."""
+        """Say that the node lives; NotFound when the Lease was taken away, NodeNameTaken when another agent has it."""
         if self._off:
             return
         body = lease_object(self._name, self._identity, owner, self._seconds, now)

@@ -18,7 +18,7 @@ _TAKEOVER_TIMEOUT = 10.0  # seconds to wait for a predecessor's end
 
 
 class NodeRuntime:
-    """Builds, rebuilds and leaves what a node needs on this machine. ``home`` and ``network`` are there once built."""
+    """Builds, rebuilds and releases what a node needs on this machine; ``home`` and ``network`` exist once built."""
 
     home: NodeEnvironment
     network: NetworkDescription
@@ -53,7 +53,7 @@ class NodeRuntime:
         return not kept
 
     def leave(self, *, kill: bool) -> None:
-        """End the supervisor with all pods, or (lasting nodes only) leave both to the next agent."""
+        """End the supervisor with all pods, or (lasting nodes only) leave both to the next kubelet."""
         if kill or self._settings.ephemeral:
             self._supervisor.shutdown()
         else:
@@ -105,7 +105,7 @@ class NodeRuntime:
 
 @dataclass(frozen=True, slots=True)
 class NodeEnvironment:
-    """Where a node keeps things, and the words it puts around every container."""
+    """The folders of a node, and the environment and entrypoints of its containers."""
 
     settings: NodeSettings
     state: Path
@@ -118,5 +118,5 @@ class NodeEnvironment:
 
     @property
     def claims(self) -> Path:
-        """Where persistent volume claims live."""
+        """The folder of persistent volume claims."""
         return (self.settings.data_dir or self.state) / "volumes"

@@ -53,7 +53,7 @@ def default_state_dir() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """Everything a node agent needs to know beside its cluster."""
+    """Everything a kubelet needs to know beside its cluster."""
 
     name: str = "local"
     """The node's name: a DNS subdomain."""
@@ -62,7 +62,7 @@ class NodeSettings:
     data_dir: Path | None = None
     """Where persistent volume claims live (``volumes/<namespace>/<claim>``); None: inside the state folder."""
     workdir: Path | None = None
-    """Where a container runs that names no workingDir; None: where the agent was started."""
+    """Where a container runs that names no workingDir; None: where the kubelet was started."""
     network: NetworkMode = NetworkMode.AUTO
     """Which separation of pods to use."""
     capacity: Mapping[str, str] = field(default_factory=dict)
@@ -72,9 +72,9 @@ class NodeSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to every container's environment, below what the pod says."""
     ephemeral: bool = True
-    """True: pods and state folder end with this process, however it ends. False: they wait for the next agent."""
+    """True: pods and state folder end with this process, however it ends. False: they wait for the next kubelet."""
     orphan_limit: float = 0.0
-    """Seconds that pods of a lasting node go on without an agent; 0: until one comes."""
+    """Seconds that pods of a lasting node go on without a kubelet; 0: until one comes."""
     keep_logs_dir: Path | None = None
     """Write logs here and keep them when pods go; None: logs go with their pod. Relative: inside the state folder."""
     backoff: RestartBackoff = field(default_factory=RestartBackoff)

@@ -41,12 +41,12 @@ def node_object(name: str, labels: Mapping[str, str], taints: Iterable[Taint]) -
 
 
 def is_tf_dist_node(node: Object) -> bool:
-    """Whether a Node is one that a node agent made, not a kubelet's."""
+    """Whether tf-dist made the Node, rather than another kubelet."""
     return NODE_LABEL in (node["metadata"].get("labels") or {})
 
 
 def merge_taints(before: Sequence[Taint], wanted: Sequence[Taint]) -> list[Taint]:
-    """The taints that others put on a Node, and the wanted ones in place of those that the agent put there before."""
+    """The taints of others, and the wanted ones in place of those that this kubelet set before."""
     own = {_identity(PROCESSES_TAINT), *map(_identity, wanted)}
     return [*(taint for taint in before if _identity(taint) not in own), *wanted]
 
@@ -66,7 +66,7 @@ def node_status(
     before: Object,
     now: float,
 ) -> Object:
-    """The Node's status: what it offers, where its logs are read (``log_port`` 0: nowhere), and how it is."""
+    """The Node's status: capacity, addresses, the port of its log server (``log_port`` 0: none), conditions."""
     known = {item["type"]: item for item in before.get("conditions") or []}
     ready = ("Ready", "False", "NodeShutdown", "the node agent is ending") if leaving else None
     wanted = [
@@ -139,7 +139,7 @@ class NodeRegistration:
     def register(self, text: str, now: float, stopping: threading.Event | None = None) -> None:
         """Take the name, then create the Node or take it over; ``text`` describes the network.
 
-        NameTaken while another agent heartbeats; Unavailable when the Node is a kubelet's, or ``stopping`` is set.
+        NodeNameTaken while another agent heartbeats; Unavailable when the Node is a kubelet's, or ``stopping`` is set.
         """
         self._text = text
         self._refuse_kubelets()
@@ -166,7 +166,7 @@ class NodeRegistration:
         return self._claim.valid()
 
     def beat(self, now: float) -> None:
-        """Renew what is due; NameTaken when another agent took the name."""
+        """Renew what is due; NodeNameTaken when another agent took the name."""
         if self._monotonic() >= self._lease_due:
             self._renew(now)
         if self._monotonic() >= self._status_due or self._is_gone():
@@ -175,13 +175,13 @@ class NodeRegistration:
             self._adopt()
 
     def leave(self, now: float) -> None:
-        """From now on: no new pods, and not ready."""
+        """Cordon the node and report it not ready."""
         self._leaving = True
         self._adopt()
         self._report(now)
 
     def retire(self, *, keep_node: bool) -> None:
-        """The end: the Lease goes, and the Node unless it shall stay (not ready and closed to pods)."""
+        """Delete the Lease, and the Node unless it shall stay (not ready and cordoned)."""
         if not keep_node and self._node is not None:
             try:
                 self._cluster.delete(NODES, None, self._settings.name, uid=self._node["metadata"]["uid"])
@@ -210,7 +210,7 @@ class NodeRegistration:
         self._report(now)
 
     def _adopt(self, labels: dict[str, str] | None = None) -> None:
-        """Make labels, taints and cordon of the existing Node what they shall be; what others set stays."""
+        """Reconcile labels, taints and cordon of an existing Node; what others set stays."""
         for _ in range(_TRIES):
             node = self._cluster.get(NODES, None, self._settings.name)
             change = self._change(node, labels or {})

@@ -39,7 +39,7 @@ _MAX_SOCKET_PATH = 100  # bytes of a socket's path (the limit is 107 on Linux, 1
 
 
 class RuntimeClient:
-    """A connection to a supervisor. ``changed(uid)`` rings from its reader thread, ``lost()`` when it ended."""
+    """A connection to a supervisor. ``changed(uid)`` is called from its reader thread, ``lost()`` after its end."""
 
     def __init__(self, changed: Callable[[str], None], lost: Callable[[], None]) -> None:
         self._changed = changed
@@ -149,7 +149,7 @@ class RuntimeClient:
         return (None, refusal) if refusal else (ours, "")
 
     def _greet(self, connection: socket.socket) -> str:
-        """Read the first message, which tells everything; what it refuses, or ""."""
+        """Read the first message, the whole state; its refusal, or ""."""
         lines = MessageDecoder()
         connection.settimeout(_HELLO_TIMEOUT)
         messages: list[Message] = []
@@ -212,12 +212,12 @@ class RuntimeClient:
         self._changed(uid)
 
     def record(self, uid: str) -> Message | None:
-        """What the supervisor last said of a pod (and what was ordered since)."""
+        """The supervisor's last record of a pod, with the operations that were sent since."""
         with self._lock:
             return self._records.get(uid)
 
     def uids(self) -> list[str]:
-        """The pods that it has."""
+        """The uids of its pods."""
         with self._lock:
             return list(self._records)
 
@@ -230,12 +230,12 @@ class RuntimeClient:
     # Orders
 
     def send(self, operation: str, **arguments: Any) -> None:
-        """An order; a supervisor that is gone is noticed by the reader."""
+        """Send an operation; the reader notices a supervisor that is gone."""
         with self._lock:
             self._send(operation, arguments)
 
     def create(self, uid: str, **spec: Any) -> None:
-        """Make a pod's surroundings."""
+        """Create a pod's sandbox."""
         expected = {"uid": uid, "ip": spec["ip"], "state": "creating", "message": "", "containers": []}
         self._expecting(uid, lambda record: expected, "create", spec)
 
@@ -257,7 +257,7 @@ class RuntimeClient:
     def _expecting(
         self, uid: str, expect: Callable[[Message | None], Message | None], operation: str, arguments: Message
     ) -> None:
-        """An order, and at once the record that it will lead to: else it would be given again until it is obeyed."""
+        """Send an operation and record its expected result at once: else it would be sent again until it is done."""
         with self._lock:
             expected = expect(self._records.get(uid))
             if expected is not None:

@@ -1,6 +1,6 @@
 """The kubelet's state folder: made, locked, and swept when its owner is dead.
 
-A folder is in use while someone holds the lock on its ``lock`` file (the agent and the supervisor share one). The
+A folder is in use while someone holds the lock on its ``lock`` file (the kubelet and the supervisor share one). The
 system releases it however they end, so a free lock means that no process uses the folder. Names and ages prove nothing.
 """
 
@@ -41,7 +41,7 @@ class StateDir:
         return {PROCESS_MARK: (self.path / "mark").read_text()}
 
     def release(self) -> None:
-        """Let go; the supervisor may still hold on."""
+        """Release the lock; the supervisor may still hold it."""
         os.close(self.lock_fd)
 
 
@@ -102,7 +102,7 @@ def acquire_state_dir(path: Path) -> StateDir | None:
 
 
 def kubelet_identity(path: Path) -> str:
-    """What tells the agents of this folder, one after the other, from the agents of all others."""
+    """The identity that all kubelets of this folder share, one after the other."""
     file = path / _IDENTITY
     with contextlib.suppress(FileNotFoundError):
         if known := file.read_text():
@@ -122,7 +122,7 @@ def remove_state_dir(path: Path) -> None:
         return  # it never was one
     try:
         if not _lock_soon(fd):
-            return  # the next agent is there already
+            return  # the next kubelet is there already
         _kill_leftovers(path)
         if (path / "volumes").exists():
             shutil.rmtree(path / "pods", ignore_errors=True)

@@ -107,7 +107,7 @@ class _LogFiles:
         self._open = _opened(path)
 
     def present(self) -> Iterator[bytes]:
-        """What is written by now."""
+        """The entries that are written by now."""
         while self._open:
             yield from self._read(self._open[0])
             if len(self._open) == 1:
@@ -115,7 +115,7 @@ class _LogFiles:
             self._open.pop(0).close()
 
     def coming(self) -> Iterator[bytes]:
-        """What is written from now on, until the container has ended."""
+        """The entries that are written from now on, until the container has ended."""
         while not self._closed.is_set():
             alive = self._alive()  # asked before reading: what was written before the end is then read, too
             self._look_for_newer()
@@ -125,7 +125,7 @@ class _LogFiles:
             self._closed.wait(_POLL)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         while self._open:
             self._open.pop().close()
 
@@ -177,7 +177,7 @@ def _identity(info: os.stat_result) -> tuple[int, int]:
 
 
 def log_tail(path: Path, *, lines: int = 80, size: int = 2048) -> str:
-    """The end of a log, for a failed container's message."""
+    """The last lines of a log, for a failed container's message."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 8 * size))

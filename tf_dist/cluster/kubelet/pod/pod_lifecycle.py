@@ -1,6 +1,6 @@
 """Lifecycle of a pod on its node: a pure function from pod, containers and time to actions and status.
 
-Level-triggered: it may be asked at any moment and any number of times, after any crash of the agent or supervisor.
+Level-triggered: it may be asked at any moment and any number of times, after any crash of the kubelet or supervisor.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _finish(
     now: float,
     verdict: PhaseVerdict | None = None,
 ) -> PodDecision:
-    """A pod that is over: nothing of it may stay but its status and logs. The status is written first."""
+    """A pod that has ended: everything but its status and logs is removed, after the status is written."""
     before = pod.get("status") or {}
     if verdict is None:
         verdict = PhaseVerdict(before["phase"], before.get("reason", ""), before.get("message", ""))
@@ -137,7 +137,7 @@ def _deadline(pod: Object) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Where a pod's containers are: what to start, when to look again, and whether it is over."""
+    """The next step of a pod's containers: what to start, when to sync again, and whether all have ended."""
 
     starts: tuple[StartContainer, ...] = ()
     wake_at: float | None = None

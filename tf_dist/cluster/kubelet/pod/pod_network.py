@@ -19,7 +19,7 @@ _FIRST, _LAST = 2 << 8, 255 << 8  # 10.88.2.0 to 10.88.254.255: the rest is for 
 
 
 class IpAllocator:
-    """Gives out addresses of 10.88.0.0/16, never two alike among the names it has seen."""
+    """Allocates addresses of 10.88.0.0/16, unique among the names it has seen."""
 
     def __init__(self, subnet: str = "10.88") -> None:
         self._subnet = subnet
@@ -33,7 +33,7 @@ class IpAllocator:
         return known or self.keep(namespace, name, self._free(key))
 
     def keep(self, namespace: str, name: str, address: str) -> str:
-        """Note an address that a pod already has."""
+        """Record an address that a pod already has."""
         key = f"{namespace}/{name}"
         self._by_name[key] = address
         self._taken[address] = key
@@ -125,7 +125,7 @@ class PodNetwork:
         return self._addresses.of(metadata["namespace"], metadata["name"])
 
     def show(self, pods: Sequence[Object], services: Sequence[Object], workload: Callable[[Object], PodState]) -> None:
-        """Tell every live pod the names it can reach, when they have changed."""
+        """Update /etc/hosts of every live pod when the reachable names have changed."""
         live = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in TERMINAL_PHASES]
         state = ({pod["metadata"]["uid"] for pod in live}, [item["metadata"]["resourceVersion"] for item in services])
         if state == self._shown:

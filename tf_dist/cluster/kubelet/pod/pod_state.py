@@ -57,7 +57,7 @@ _RETRY = 2.0  # seconds until something that was missing is looked for again
 
 @dataclass(slots=True, eq=False)
 class PodState:
-    """What the agent remembers of a pod; everything in it can be found again or done again."""
+    """The kubelet's state of a pod; everything in it can be recovered or repeated."""
 
     uid: str
     namespace: str
@@ -97,7 +97,7 @@ class PodState:
     # Facts
 
     def facts(self, pod: Object, record: Mapping[str, Any] | None) -> RuntimePodStatus:
-        """What is known, in the words of ``lifecycle``."""
+        """The runtime status, as ``pod_lifecycle`` takes it."""
         runs = [run_from_record(item) for item in record["containers"]] if record else []
         return RuntimePodStatus(
             uid=self.uid,
@@ -124,7 +124,7 @@ class PodState:
     # Preparing
 
     def prepare(self, cluster: Cluster, pod: Object, now: float) -> None:
-        """Work the plan out, once; what is missing becomes ``problem`` and is tried again later."""
+        """Compute the plan, once; what is missing becomes ``problem`` and is retried later."""
         if now < self.retry_at or (self.problem and self.problem.permanent):
             return
         if self.plans is not None:
@@ -191,14 +191,14 @@ class PodState:
         )
 
     def _of_one(self, around: PlanContext, number: int) -> PlanContext:
-        """What is around one of its containers: a place for temporary files, unless the node's user names one."""
+        """The environment of one of its containers: a TMPDIR, unless the node's user has set one."""
         own = pod_volumes.tmpdir_env(self.temporary / str(number))
         return replace(around, base_env={**self.home.base_env, **own, **self.home.settings.environment})
 
     # Orders
 
     def order(self, action: Any, supervisor: RuntimeClient, pod: Object, now: float) -> None:
-        """Carry out one action that concerns processes; PodProblem and OSError become the pod's problem."""
+        """Carry out one action that concerns processes; PodStartError and OSError become the pod's problem."""
         try:
             self._order(action, supervisor, pod)
         except PodStartError as problem:
@@ -275,7 +275,7 @@ class PodState:
                 path.unlink(missing_ok=True)
 
     def probe(self, supervisor: RuntimeClient, pod: Object, facts: RuntimePodStatus, now: float) -> float | None:
-        """Ask the readiness probes that are due; when the next one is."""
+        """Run the readiness probes that are due; when the next one is."""
 
         def ask(name: str, question: Mapping[str, Any], done: Callable[[int], None]) -> None:
             supervisor.exec(self.uid, name, done, **question)
@@ -326,7 +326,7 @@ def pre_stop_hooks(pod: Object) -> dict[str, list[str]]:
 
 
 def gpu_env(plan: ContainerPlan, devices: Mapping[str, str]) -> dict[str, str]:
-    """Which GPUs a container sees: those it was given, none where it asked for none and the machine has some."""
+    """The GPUs that a container sees: those assigned to it; none where it requests none and the machine has some."""
     if plan.name in devices:
         return {"CUDA_VISIBLE_DEVICES": devices[plan.name]}
     return {"CUDA_VISIBLE_DEVICES": ""} if machine.gpu_indices() and "CUDA_VISIBLE_DEVICES" not in plan.env else {}

@@ -77,7 +77,7 @@ class ContainerRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimePodStatus:
-    """What the runtime says of a pod. ``sandbox`` is "" (none), creating, ready, broken or removing."""
+    """The runtime's status of a pod. ``sandbox`` is "" (none), creating, ready, broken or removing."""
 
     uid: str = ""
     sandbox: str = ""
@@ -98,7 +98,7 @@ class RuntimePodStatus:
 
 @dataclass(frozen=True, slots=True)
 class CreateSandbox:
-    """Make the pod's surroundings."""
+    """Create the pod's sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +112,19 @@ class StartContainer:
 
 @dataclass(frozen=True, slots=True)
 class StopContainers:
-    """End all containers: politely, and after ``grace`` seconds not."""
+    """Stop all containers: SIGTERM, and SIGKILL after ``grace`` seconds."""
 
     grace: float
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveSandbox:
-    """Take the pod's surroundings down, with whatever still runs in them."""
+    """Remove the pod's sandbox and every process in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Everything is gone: the object may go, too."""
+    """Delete the pod object: everything of the pod is gone."""
 
 
 PodAction = CreateSandbox | StartContainer | StopContainers | RemoveSandbox | DeletePod
@@ -132,7 +132,7 @@ PodAction = CreateSandbox | StartContainer | StopContainers | RemoveSandbox | De
 
 @dataclass(frozen=True, slots=True)
 class PodDecision:
-    """What to do now, the status to show, and when to look again without being woken (epoch seconds)."""
+    """Actions to take now, the status to write, and when to sync again at the latest (epoch seconds)."""
 
     status: Object
     actions: tuple[PodAction, ...] = ()

@@ -60,7 +60,7 @@ Volume = FilesVolume | EmptyDirVolume | HostPathVolume | ClaimVolume
 
 
 def plan_volume(pod: Object, volume: Object, around: PlanContext) -> Volume:
-    """What a volume of the pod is; PodProblem for one that is missing something or of an unknown kind."""
+    """What a volume of the pod is; PodStartError for one that is missing something or of an unknown kind."""
     if "hostPath" in volume:
         _check_host_path(volume["hostPath"]["path"])
         return HostPathVolume(volume["hostPath"]["path"], volume["hostPath"].get("type") or "")
@@ -293,7 +293,7 @@ class ResolvedMount:
 def resolve_mounts(
     plan: ContainerPlan, volumes: Mapping[str, Volume], paths: Mapping[str, Path]
 ) -> list[ResolvedMount]:
-    """Where each mount of a container comes from; PodProblem for a volume that the pod does not have."""
+    """Where each mount of a container comes from; PodStartError for a volume that the pod does not have."""
     return [_resolve_mount(mount, volumes, paths) for mount in plan.mounts]
 
 
@@ -312,7 +312,7 @@ def _resolve_mount(mount: VolumeMount, volumes: Mapping[str, Volume], paths: Map
 
 
 def _check_inside(volume: Path, sub_path: str) -> None:
-    """PodProblem when a link of the volume leads out of it. It may change yet: who mounts it looks once more."""
+    """PodStartError when a link of the volume leads out of it. It may still change: the mount checks again."""
     if sub_path and not (volume / sub_path).resolve().is_relative_to(volume.resolve()):
         raise PodStartError(
             "CreateContainerConfigError",
@@ -323,7 +323,7 @@ def _check_inside(volume: Path, sub_path: str) -> None:
 
 
 def refuse_mounts(plan: ContainerPlan, volumes: Mapping[str, Volume], why: str) -> None:
-    """On the shared network nothing can be mounted: PodProblem unless every volume already is where it is wanted."""
+    """On the shared network nothing can be mounted: PodStartError unless every volume already is where it is wanted."""
     for mount in plan.mounts:
         volume = volumes.get(mount.volume)
         here = isinstance(volume, HostPathVolume) and os.path.normpath(volume.path) == os.path.normpath(mount.target)
@@ -342,7 +342,7 @@ _MAX_TMPDIR: Final = 70
 
 
 def tmpdir_env(folder: Path) -> dict[str, str]:
-    """What tells a program to use the folder; nothing where its path is too long to be of use."""
+    """The variables that name the folder; none where its path is too long for sockets."""
     return {"TMPDIR": str(folder)} if len(os.fsencode(folder)) <= _MAX_TMPDIR else {}
 
 

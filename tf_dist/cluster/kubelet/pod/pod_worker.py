@@ -26,7 +26,7 @@ from tf_dist.errors import ClusterError, Conflict, NotFound
 
 
 class SyncQueue:
-    """Keys rung by any thread, each waiting once; one thread takes them until it is ``closed``."""
+    """A queue of keys: added by any thread, each queued once; one thread takes them until it is ``closed``."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -36,13 +36,13 @@ class SyncQueue:
         self.closed = False
 
     def ring(self, key: str) -> None:
-        """Look at ``key`` now."""
+        """Queue ``key`` now."""
         with self._condition:
             self._due.add(key)
             self._condition.notify()
 
     def add_after(self, key: str, seconds: float) -> None:
-        """Look at ``key`` in a while, at the latest."""
+        """Queue ``key`` after a delay, at the latest."""
         at = time.monotonic() + seconds
         with self._condition:
             if self._planned.get(key, float("inf")) > at:
@@ -77,7 +77,7 @@ class SyncQueue:
 
 
 class DeviceManager:
-    """Gives every container that asks for GPUs numbers of its own."""
+    """Assigns GPUs exclusively to the containers that request them."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         self._free = list(numbers)
@@ -113,7 +113,7 @@ _RETRY = 1.0  # seconds until a refused write is tried again
 
 
 class PodWorker:
-    """Knows the workload of every pod of the node. ``leaving``: the node is ending, and its pods with it."""
+    """Syncs the pods of the node. ``leaving``: the node is shutting down, and its pods with it."""
 
     def __init__(
         self,
@@ -155,11 +155,11 @@ class PodWorker:
             self._bell.ring(pod["metadata"]["uid"])
 
     def vacated(self) -> bool:
-        """Whether nothing runs, and every pod's status says so."""
+        """Whether nothing runs, and every pod's status shows it."""
         return all(is_terminal(pod) for pod in self._pods.all()) and not self._supervisor.uids()
 
     def sync(self, uid: str) -> None:
-        """Look at one pod and do what there is to do; what fails is tried again later."""
+        """Sync one pod; a failed sync is retried later."""
         try:
             self._sync(uid)
         except (NotFound, Conflict):
@@ -192,7 +192,7 @@ class PodWorker:
                 self._bell.add_after(uid, max(at - now, 0.0))
 
     def _warn(self, workload: PodState, pod: Object, now: float) -> None:
-        """Tell of what is left out, and of a problem when it is a new one: it comes up again every few seconds."""
+        """Warn of unsupported fields, and of a problem when it is new: it recurs every few seconds."""
         while workload.notes:
             note = workload.notes.pop(0)
             self._writer.warn(pod, note, now)
@@ -225,7 +225,7 @@ class PodWorker:
             workload.devices = devices
 
     def _show(self, pod: Object, status: Object) -> Object:
-        """Write the status if it says something new; the pod as it is then."""
+        """Write the status if it changed; the pod after that."""
         written = self._writer.show(pod, status)
         if written is None:
             return pod
@@ -240,7 +240,7 @@ class PodWorker:
         workload.purge()
 
     def _forget(self, uid: str) -> None:
-        """A pod whose object is gone: nothing of it may stay."""
+        """Remove everything of a pod whose object is gone."""
         if self._supervisor.record(uid) is not None:
             self._supervisor.remove(uid)
             return
@@ -250,7 +250,7 @@ class PodWorker:
             workload.purge()
 
     def workload(self, pod: Object) -> PodState:
-        """What is remembered of a pod."""
+        """The state of a pod."""
         metadata = pod["metadata"]
         workload = self._workloads.get(metadata["uid"])
         if workload is None:

@@ -73,7 +73,7 @@ class ContainerPlan:
 
 
 def plan_container(pod: Object, container: Object, around: PlanContext) -> ContainerPlan:
-    """The plan of one container; PodProblem says what is missing."""
+    """The plan of one container; PodStartError says what is missing."""
     name = container["name"]
     check_names(pod)
     try:
@@ -246,7 +246,7 @@ def decode_text(value: bytes) -> str:
 
 
 def pod_field(pod: Object, path: str, around: PlanContext) -> str:
-    """A downward API field; PodProblem for one that does not exist."""
+    """A downward API field; PodStartError for one that does not exist."""
     metadata, spec = pod["metadata"], pod["spec"]
     if match := _SUBSCRIPT.fullmatch(path):
         return str((metadata.get(match[1]) or {}).get(match[2], ""))

@@ -16,7 +16,7 @@ ProbeRunner = Callable[
 
 @dataclass(slots=True)
 class _ProbeResults:
-    """The answers of one instance so far."""
+    """The results of one container instance so far."""
 
     attempt: int
     due: float
@@ -35,7 +35,7 @@ class ReadinessProber:
     def look(
         self, pod: Object, runs: Mapping[str, ContainerRun], ip: str, now: float, ask: ProbeRunner
     ) -> float | None:
-        """Ask what is due; when to look again."""
+        """Run the probes that are due; when the next one is."""
         times = [
             self._look(item, runs[item["name"]], ip, now, ask)
             for item in _probed(pod)

@@ -25,7 +25,7 @@ _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 
 
 def check_names(pod: Object) -> None:
-    """PodProblem for a name that is none: folders, files and lines of /etc/hosts are made of them."""
+    """PodStartError for an invalid name: names become folders, files and lines of /etc/hosts."""
     for what, name, pattern in _pod_names(pod):
         if not isinstance(name, str) or len(name) > 253 or not pattern.fullmatch(name):
             raise PodStartError(
@@ -56,7 +56,7 @@ def is_dns_label(name: object) -> bool:
 
 
 def check_relative_path(path: str, what: str) -> str:
-    """A path that stays below where it starts; PodProblem for one that does not."""
+    """A path that stays below where it starts; PodStartError for one that does not."""
     parts = path.split("/")
     if not path or path.startswith("/") or ".." in parts or parts[0].startswith("..") or "\0" in path:
         raise PodStartError(
@@ -69,7 +69,7 @@ def check_relative_path(path: str, what: str) -> str:
 
 
 def check_absolute_path(path: str, what: str) -> str:
-    """A path from the root, without steps back; PodProblem."""
+    """A path from the root, without steps back; PodStartError."""
     if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
         raise PodStartError(
             "CreateContainerConfigError",
@@ -104,7 +104,7 @@ _MAX_ID: Final = 2**32 - 2
 
 @dataclass(frozen=True, slots=True)
 class ContainerSecurity:
-    """Whom a container runs as, and with what rights; None leaves them as the node's own.
+    """The user of a container, and its rights; None leaves them as the node's own.
 
     ``capabilities``: the numbers of those that are left. ``limits``: bytes of memory, thousandths of a CPU.
     """
@@ -122,7 +122,7 @@ class ContainerSecurity:
 def plan_security(
     pod: Object, container: Object, node_features: NodeFeatures, find_user: Callable[[int], Account | None]
 ) -> ContainerSecurity:
-    """What a container gets; PodProblem when it asks for safety that cannot be had here, or cannot be understood."""
+    """What a container gets; PodStartError for protection that this node cannot enforce, or a malformed field."""
     try:
         return _plan(pod, container, node_features, find_user)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class StatusManager:
-    """Writes what is new and nothing else; a pod that took the place of the one meant is not touched."""
+    """Writes statuses that changed, and nothing else; a pod that replaced the one meant is not touched."""
 
     def __init__(self, cluster: Cluster, pods: UidInformer, node: str) -> None:
         self._cluster = cluster
@@ -24,7 +24,7 @@ class StatusManager:
         self._node = node
 
     def show(self, pod: Object, status: Object) -> Object | None:
-        """The pod with this status, None when that says nothing new; Conflict when it changed since it was seen."""
+        """Write the status; the pod after that, None when nothing changed; Conflict when it is outdated."""
         before = pod.get("status") or {}
         if _without_empty(status) == _without_empty(before):
             return None
@@ -40,7 +40,7 @@ class StatusManager:
         return written if written["metadata"]["resourceVersion"] != metadata["resourceVersion"] else None
 
     def warn(self, pod: Object, problem: PodStartError, now: float) -> None:
-        """An Event about the pod, once for each problem. That it cannot be written is no reason to fail."""
+        """An Event about the pod, once for each problem. A failure to write it is logged."""
         metadata = pod["metadata"]
         mark = hashlib.sha256(f"{metadata['uid']} {problem.reason} {problem.text}".encode()).hexdigest()[:16]
         body = {
@@ -68,7 +68,7 @@ class StatusManager:
             _log.info("failed to record event: pod=%s/%s error=%s", metadata["namespace"], metadata["name"], error)
 
     def delete(self, namespace: str, name: str, uid: str) -> None:
-        """The pod's last trace: nothing of it runs any more."""
+        """Delete the pod object, once nothing of it runs any more."""
         self._cluster.delete(PODS, namespace, name, uid=uid, grace_period=0)
 
 

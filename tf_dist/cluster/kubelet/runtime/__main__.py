@@ -1,4 +1,4 @@
-"""Start the supervisor: ``python -I -S -E __main__.py CONFIG`` where CONFIG is the JSON of ``supervisor.Config``."""
+"""Start the supervisor: ``python -I -S -E __main__.py CONFIG`` where CONFIG is a SupervisorConfig as JSON."""
 
 import os
 import sys

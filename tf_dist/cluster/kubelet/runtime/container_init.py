@@ -102,7 +102,7 @@ def _enter(folder: str) -> None:
 
 
 def exec_program(argv: list[str], env: dict[str, str]) -> NoReturn:
-    """exec with the PATH of ``env``; CannotStart names the program and where it was looked for."""
+    """exec with the PATH of ``env``; ContainerStartError names the program and where it was looked for."""
     path = env.get("PATH", os.defpath)
     program = argv[0]
     candidates = [program] if "/" in program else [os.path.join(item or ".", program) for item in path.split(":")]

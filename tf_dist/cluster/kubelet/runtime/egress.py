@@ -43,7 +43,7 @@ class Egress:
         self.problem = ""
 
     def prepare(self) -> None:
-        """While this process is in the machine's network: leave a keeper behind, who waits for ``open``."""
+        """While this process is in the machine's network: leave a keeper behind, which waits for ``open``."""
         program = shutil.which(SLIRP_PROGRAM)
         if program is None:
             self.problem = f"install {SLIRP_PROGRAM}"
@@ -77,7 +77,7 @@ class Egress:
             self._loop.step(rest)
 
     def close(self) -> None:
-        """End it and bury both processes: the machine's process 1 may be one that leaves zombies lying about."""
+        """End it and reap both processes: the machine's process 1 may not reap orphans."""
         if self._keeper is None:
             return
         self._loop.forget(self._keeper.fileno())

@@ -49,15 +49,15 @@ class SupervisorConfig:
 
     folder: str
     mode: str  # isolated or shared
-    ephemeral: bool  # end with the agent, folder included
+    ephemeral: bool  # end with the kubelet, folder included
     agent_pid: int
-    agent_fd: int  # a connected socket to the agent that starts it
+    agent_fd: int  # a connected socket to the kubelet that starts it
     lock_fd: int  # held, never used: the folder is in use while this is open
     bridge: str = "10.88.0.1"
     prefix: int = 16
     log_limit: int = 10 << 20
     pids_limit: int = 8192  # of a container; 0: none
-    orphan_limit: float = 0.0  # seconds without an agent until everything ends; 0: never
+    orphan_limit: float = 0.0  # seconds without a kubelet until everything ends; 0: never
 
 
 class EventLoop:
@@ -101,7 +101,7 @@ class EventLoop:
 
 
 def _guarded(callback: Callable[[], None]) -> None:
-    """One pod's misfortune must not end the others: it goes to supervisor.log."""
+    """Run a callback; its exception is written to supervisor.log, so that other pods go on."""
     try:
         callback()
     except Exception:

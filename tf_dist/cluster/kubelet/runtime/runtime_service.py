@@ -31,7 +31,7 @@ _KILLED = 128 + signal.SIGKILL
 
 
 class RuntimeService:
-    """All pods of a node. The methods named in ``OPERATIONS`` are what the agent may ask for."""
+    """All pods of a node. The methods named in ``OPERATIONS`` are what the kubelet may ask for."""
 
     def __init__(
         self, config: SupervisorConfig, loop: EventLoop, changed: Callable[[str], None], emit: Callable[[Message], None]
@@ -163,7 +163,7 @@ class RuntimeService:
         self.cgroups.close()
 
     def failed(self, operation: str, order: Message, error: Exception) -> None:
-        """Say what became of an order that could not be carried out: else the agent would wait for it for ever."""
+        """Say what became of an order that could not be carried out: else the kubelet would wait for it forever."""
         pod = self.pods.get(str(order.get("uid")))
         if operation == "exec":
             self._emit({"event": "exec", "token": order.get("token", ""), "code": 1})

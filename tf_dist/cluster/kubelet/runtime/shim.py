@@ -72,7 +72,7 @@ class Shim:
         return bool(data)
 
     def _obey(self, message: Message) -> None:
-        """One order. One that fails (no more processes, no more descriptors) must not end the other containers."""
+        """Execute one operation. A failure (no more processes or descriptors) must not end other containers."""
         try:
             getattr(self, "_" + message["op"])(message)
         except (BrokenPipeError, ConnectionResetError):
@@ -123,7 +123,7 @@ class Shim:
             os.close(self._spaces.pop(name))
 
     def _signal(self, message: Message) -> None:
-        """A polite signal to the main process's group; ``kill`` is the other kind."""
+        """Send a signal (but not SIGKILL) to the main process's group."""
         for pid in self._mains(message["name"]):
             linux.signal_group(pid, message["signal"])
 

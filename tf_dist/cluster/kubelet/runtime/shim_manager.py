@@ -63,7 +63,7 @@ class ContainerRecord:
     last: dict[str, Any] | None = None
 
     def report(self) -> dict[str, Any]:
-        """For the agent."""
+        """For the kubelet."""
         return {key: getattr(self, key) for key in _REPORTED} | {"last": self.last}
 
     def end(self, code: int, *, reason: str = "", message: str = "", finished: float | None = None) -> None:
@@ -87,7 +87,7 @@ class PodRecord:
     containers: dict[str, ContainerRecord] = field(default_factory=dict)
 
     def report(self) -> dict[str, Any]:
-        """For the agent."""
+        """For the kubelet."""
         containers = [container.report() for container in self.containers.values()]
         facts = {"uid": self.uid, "ip": self.spec["ip"], "state": self.state, "message": self.message}
         return facts | {"containers": containers, "devices": self.spec.get("devices")}

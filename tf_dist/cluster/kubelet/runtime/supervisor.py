@@ -1,7 +1,7 @@
 """The supervisor: the kubelet on one side, shims on the other, in one thread; and the trial of isolated mode.
 
-The agent sends operations (``op``); the supervisor answers with the whole record of each pod that changed, so that
-no message has to be matched to another and a new agent starts from ``state``.
+The kubelet sends operations (``op``); the supervisor answers with the whole record of each pod that changed, so that
+no message has to be matched to another and a new kubelet starts from ``state``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_isolation(config: SupervisorConfig, loop: EventLoop, runner: RuntimeSe
 
 
 class Supervisor:
-    """Accepts one agent at a time and does what it says."""
+    """Accepts one kubelet at a time and executes its operations."""
 
     def __init__(self, config: SupervisorConfig, loop: EventLoop) -> None:
         self._config = config
@@ -58,11 +58,11 @@ class Supervisor:
         self._out = bytearray()
         self._agents = 0
         self._orphaned = False
-        self._seen = 0  # the agent's latest order: reports that are older than it must not undo what it expects
+        self._seen = 0  # the kubelet's latest order: reports that are older than it must not undo what it expects
         self._listener = self._listen()
 
     def start(self) -> None:
-        """Try the mode once for real; OSError when the system does not allow it. Then take the first agent."""
+        """Try the mode once for real; OSError when the system does not allow it. Then take the first kubelet."""
         try:
             self._try_mode()
         except OSError:
@@ -91,7 +91,7 @@ class Supervisor:
         return listener
 
     def _watch_agent_process(self) -> None:
-        """A fork of the agent may hold its socket open: in ephemeral mode its process counts, too."""
+        """A fork of the kubelet may hold its socket open: in ephemeral mode its process counts, too."""
         if not self._config.ephemeral:
             return
         if hasattr(os, "pidfd_open"):
@@ -180,7 +180,7 @@ class Supervisor:
         self._flush()
 
     def _flush(self) -> None:
-        """Send what the agent's buffer takes; the rest soon: a stopped agent must not stop the pods."""
+        """Send what the kubelet's buffer takes; the rest soon: a stopped kubelet must not stop the pods."""
         if self._agent is None or not self._out:
             return
         try:
@@ -231,7 +231,7 @@ def serve(text: str) -> None:
     for fd in (config.agent_fd, config.lock_fd):
         os.set_inheritable(fd, False)
     if not config.ephemeral and os.fork():
-        os._exit(0)  # reparented to init: the agent may exit
+        os._exit(0)  # reparented to init: the kubelet may exit
     linux.become_subreaper()
     loop = EventLoop()
     try:
