@@ -1,4 +1,4 @@
-"""The simulated cluster and its event loop: who runs where and how fast, and what was held, used and done.
+"""The simulated cluster and its event loop: which jobs run where and how fast, and what was held, used and done.
 
 A policy changes it by ``give`` and ``take`` alone. Work is conserved: whatever a job has done stays done, and what is
 left is shared by the workers it then has.
@@ -17,7 +17,7 @@ _NOWHERE = Layout()
 
 
 class JobRun:
-    """What becomes of one job. Times in seconds; ``None``: not yet.
+    """The run of one job. Times in seconds; ``None``: not yet.
 
     ``layout``: where its pods are (None: it has none); ``works``: whether they do work, or only hold their place.
     ``left``: work to do. ``held``, ``busy``: unit-seconds of pods that had room, and of pods that worked.
@@ -189,7 +189,7 @@ STALLED: Final = 2 * 86_400.0
 
 
 class Policy(Protocol):
-    """Who gets what when. Told what happens, it acts by ``world.give`` and ``world.take``."""
+    """A scheduling policy: notified of events, it acts by ``world.give`` and ``world.take``."""
 
     def arrived(self, run: JobRun, world: World) -> None:
         """A job came."""
@@ -198,7 +198,7 @@ class Policy(Protocol):
         """A job is done; its room is free already."""
 
     def act(self, world: World) -> float | None:
-        """Decide now; when to be asked again if nothing happens until then (None: not before something happens)."""
+        """Decide now; the time to be called again if nothing happens until then (None: only after an event)."""
 
 
 def simulate(scenario: Scenario, policy: Policy, *, record: bool = False) -> World:

@@ -112,10 +112,10 @@ def _bars(world: World, pieces: Sequence[Interval], end: float, top: float, row:
             for first, count in _stretches(open_)
         )
         job = world.runs[piece.run].job
-        told = f"{job.name}: {piece.units} of node {piece.node}, {_span(piece.end - piece.start)}"
-        told += "" if piece.works else ", waits for its other pods or starts again"
+        title = f"{job.name}: {piece.units} of node {piece.node}, {_span(piece.end - piece.start)}"
+        title += "" if piece.works else ", waits for its other pods or starts again"
         fill = f'fill="hsl({piece.run * 137 % 360} 62% {55 if piece.works else 88}%)"'
-        found.append(f'<path d="{path}" {fill}><title>{escape(told)}</title></path>')
+        found.append(f'<path d="{path}" {fill}><title>{escape(title)}</title></path>')
     return "".join(found)
 
 

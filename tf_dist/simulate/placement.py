@@ -13,7 +13,7 @@ from tf_dist.simulate.scenario import Cluster, Layout, SimJob
 
 
 class NoRoom(AssertionError):
-    """A policy gave out what is not there: a defect of the policy."""
+    """A policy assigned more than there is: a defect of the policy."""
 
 
 class FreeCapacity:
@@ -155,7 +155,7 @@ def _beside(floor: FreeCapacity, node: int, taken: tuple[int, int], units: int, 
 
 
 def spread(floor: FreeCapacity, job: SimJob, size: int) -> Layout | None:
-    """Pod by pod, each on the node with the most room: what kube-scheduler does unless told otherwise."""
+    """Pod by pod, each on the node with the most room: what kube-scheduler does by default."""
     scratch = floor.copy()
     layout = Layout({}, {})
     for _ in range(job.ps):

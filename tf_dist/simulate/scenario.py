@@ -1,4 +1,4 @@
-"""What is simulated: jobs with an amount of work, equal nodes, and how fast workers are where they stand."""
+"""Scenarios: jobs with an amount of work, equal nodes, and how fast workers are where they stand."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Layout:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
     """How fast a job is. A worker away from the parameter servers does ``remote`` of what one beside them does; each
-    worker more slows all of them down by ``overhead``; a job that grows or comes back backoffs for ``restart`` seconds.
+    worker more slows all of them down by ``overhead``; a job that grows or comes back pauses for ``restart`` seconds.
     """
 
     remote: float = 0.6

@@ -1,4 +1,4 @@
-"""Traces that people write: CSV with a line for each job, or YAML with a list of them."""
+"""Trace files: CSV with a line for each job, or YAML with a list of jobs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MORE: Final = "(more)"
 
 
 def load(path: Path, wish: TraceOptions) -> Scenario:
-    """The trace of a file on a cluster of 8 nodes with 8 GPUs each, if nothing else is wished.
+    """The trace of a file on a cluster of 8 nodes with 8 GPUs each, by default.
 
-    With a wish for a load, times are stretched to it. Raises ``InvalidJob`` with all that is wrong.
+    Times are stretched to a requested load. Raises ``InvalidJob`` with all errors.
     """
     rows = _rows(path)
     per_node = 8 if wish.gpus is None else wish.gpus

@@ -62,7 +62,7 @@ def drawn_from(table: Sequence[tuple[float, float]], percent: float) -> float:
 
 
 def estimate(dice: random.Random, seconds: float) -> float | None:
-    """What a user says of a job that takes so long: most say too much, one in ten too little, one in five nothing."""
+    """A user's estimate of the run time: most are too high, one in ten too low, one in five is missing."""
     drawn = dice.random()
     if drawn < 0.2:
         return None
@@ -70,7 +70,7 @@ def estimate(dice: random.Random, seconds: float) -> float | None:
 
 
 def arrivals(dice: random.Random, count: int, span: float) -> list[float]:
-    """When jobs come: by day more than by night, at weekends fewer; ``count`` of them within about ``span`` seconds."""
+    """Arrival times: by day more than by night, at weekends fewer; ``count`` of them within about ``span`` seconds."""
     steps = 1000
     width = span / steps
     weights = [intensity((step + 0.5) * width) for step in range(steps)]
@@ -101,7 +101,7 @@ _SWEEP: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """What a trace is asked for; None: what suits it. ``cpu``: cores of a node."""
+    """Options of a trace; None: its default. ``cpu``: cores of a node."""
 
     jobs: int | None = None
     nodes: int | None = None
@@ -196,8 +196,8 @@ _CLASSES: Final = (("small", 350, 0.1, 0.2, 1, 50), ("medium", 100, 0.5, 0.5, 5,
 def kueue(wish: TraceOptions) -> Scenario:
     """The workload with which Kueue measures itself: 5 cohorts of 6 queues with 20 cores each and 500 jobs each.
 
-    It is fixed: of what is asked for, only the number of jobs counts (of every queue the first ones). Nobody is stopped
-    for anybody, though Kueue's queues would allow it: of jobs of a fraction of a second there is nothing to gain.
+    It is fixed: only the number of jobs can be chosen (of every queue the first ones). There is no preemption, though
+    Kueue's queues would allow it: with jobs of a fraction of a second there is nothing to gain.
     """
     jobs: list[SimJob] = []
     queues: list[Queue] = []
@@ -207,8 +207,8 @@ def kueue(wish: TraceOptions) -> Scenario:
         for number in range(6):
             queue = f"cohort-{cohort}-{number}"
             quota = Quota(nominal=Decimal(20), borrowing_limit=Decimal(100))
-            parent, nobody = f"cohort-{cohort}", PreemptionPolicy.NEVER
-            queues.append(Queue(name=queue, parent=parent, quotas={"cpu": quota}, preemption=nobody))
+            parent = f"cohort-{cohort}"
+            queues.append(Queue(name=queue, parent=parent, quotas={"cpu": quota}, preemption=PreemptionPolicy.NEVER))
             jobs += sorted(_of_queue(queue), key=lambda job: job.submit)[:per_queue]
     jobs.sort(key=lambda job: (job.submit, job.name))
     speed = Speed(restart=0.0)

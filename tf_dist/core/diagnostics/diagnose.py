@@ -1,4 +1,4 @@
-"""Why a job waits, and why it failed, in sentences that say what to do.
+"""Diagnosis of a job: why it waits or failed, in sentences that say what to do.
 
 Categories are a contract: tools may rely on them, so they are added to and never renamed.
 """
@@ -26,7 +26,7 @@ __all__ = ["Category", "Diagnosis", "Level", "diagnose", "diagnose_newer_format"
 
 
 class Level(StrEnum):
-    """How grave it is."""
+    """Severity of a diagnosis."""
 
     INFO = "info"
     WARNING = "warning"
@@ -34,7 +34,7 @@ class Level(StrEnum):
 
 
 class Category(StrEnum):
-    """What kind of thing it is."""
+    """Category of a diagnosis."""
 
     ADMISSION = "waits-for-admission"
     NEVER_FITS = "never-fits"
@@ -205,7 +205,7 @@ _MEND: Final = "mend it (kubectl edit, or apply a file that tf-dist validate acc
 
 
 def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> tuple[Diagnosis, ...]:
-    """What there is to say about a job at this moment, most important first; never empty."""
+    """The diagnoses of a job at this moment, most important first; never empty."""
     job = granted_job(job, status)
     facts = classify_pods(job, status, pods)
     of_phase = _of_end(status) if status.phase not in LIVE else _of_life(job, status, facts, now)
@@ -214,12 +214,12 @@ def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) ->
 
 
 def diagnose_unreadable(problem: InvalidJob) -> Diagnosis:
-    """What there is to say about a job that has no spec to go by."""
+    """The diagnosis of a job without a valid spec."""
     return Diagnosis(Level.ERROR, Category.INVALID, "the job's spec is invalid", str(problem), _MEND)
 
 
 def diagnose_newer_format(stored: Document) -> tuple[Diagnosis, ...]:
-    """What there is to say about a raw status that a newer release wrote; nothing if none did."""
+    """The diagnosis of a raw status that a newer release wrote; empty if none did."""
     try:
         check_version(stored)
     except NewerStatusFormat as problem:
@@ -319,7 +319,7 @@ def _of_life(job: Job, status: Status, facts: PodClassification, now: float) -> 
     if status.admission is None:
         yield from pending_reasons(status)
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
-        # Another gang scheduler may have the gang wait as pods without nodes: that has been said.
+        # With another gang scheduler the gang may wait as pods without nodes: that is diagnosed above.
         if status.admission is not None or pod.has_node:
             yield from _of_pod(pod)
     if facts.stale:
@@ -358,7 +358,7 @@ def _of_pod(pod: PodView) -> Iterator[Diagnosis]:
         yield Diagnosis(Level.INFO, Category.STARTING, f"{who} is starting{f' on {pod.node}' if pod.node else ''}")
 
 
-# What a kubelet calls it -> what it is, and what helps.
+# The kubelet's reason -> category, and what helps.
 _WAITING: Final[tuple[tuple[Callable[[str], bool], Category, str], ...]] = (
     (
         lambda r: "Entrypoint" in r,

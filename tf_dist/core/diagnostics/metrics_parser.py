@@ -27,7 +27,7 @@ class Progress:
     checkpoint: str = ""
 
     def after(self, line: str) -> Self:
-        """The progress once ``line`` is read too; the same object if it says nothing."""
+        """The progress after ``line``; the same object if the line has no metrics."""
         if "=" not in line:
             return self
         plain = _ESCAPE.sub("", line[:_LONGEST])
@@ -40,7 +40,7 @@ class Progress:
 
 
 def combine_progress(parts: Iterable[Progress]) -> Progress:
-    """One progress of several: for every metric the first part that has it speaks, so put the leader first."""
+    """Merge progress: every metric from the first part that has it, so put the leader first."""
     metrics: dict[str, float] = {}
     checkpoint = ""
     for part in parts:

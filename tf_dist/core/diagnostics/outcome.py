@@ -1,4 +1,4 @@
-"""How a job stands: done, succeeded, failed, stopped, evicted."""
+"""Outcome of a job, and the conditions to wait for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tf_dist.core.diagnostics.diagnose import Category, diagnose
 
 
 class Outcome(StrEnum):
-    """How a job came out. ``EVICTED``: its place was taken away and it did nothing wrong; ``STOPPED``: a policy
-    aborted it, or somebody suspended it, and a resume would start it again.
+    """Outcome of a job. ``EVICTED``: it lost its place through no fault of its own; ``STOPPED``: a policy aborted it,
+    or it was suspended, and a resume starts it again.
     """
 
     OPEN = "open"
@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
 
 def job_outcome(job: Job, status: Status) -> Outcome:
-    """How the job came out, ``OPEN`` while it still may do either."""
+    """The outcome of a job, ``OPEN`` while it is undecided."""
     if status.phase in LIVE:
         return Outcome.OPEN
     if status.phase in SUCCESSFUL:
@@ -47,16 +47,16 @@ WAIT_CONDITIONS: Final[Mapping[str, Callable[[Status | None], bool]]] = {
     "suspended": lambda status: status is not None and status.phase is Phase.ABORTED,
     "deleted": lambda status: status is None,
 }
-"""What one may wait for; the argument is the job's status, None once the job is gone."""
+"""Conditions to wait for; the argument is the job's status, None once the job is gone."""
 
 
 def goal_unreachable(goal: str, status: Status | None) -> bool:
-    """Whether a job in this state can never come to ``goal`` any more, so that waiting for it is in vain."""
+    """Whether a job in this state can never reach ``goal`` any more."""
     if status is None:
         return goal != "deleted"
     return status.finished and goal != "deleted" and not WAIT_CONDITIONS[goal](status)
 
 
 def is_suspended(status: Status) -> bool:
-    """Whether a stopped job waits for somebody to resume it, rather than having been aborted by a policy."""
+    """Whether a stopped job was suspended, and can be resumed, rather than aborted by a policy."""
     return status.reason == "Suspended"

@@ -13,7 +13,7 @@ from tf_dist.core.api.status import LIVE, Phase, Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """One replica: its state in a word or two, where it runs, how often it was started again, why it is as it is."""
+    """A replica: its state in a word or two, its node, its restarts, and the reason of its state."""
 
     replica: ReplicaId
     state: str
@@ -24,7 +24,7 @@ class ReplicaState:
 
 
 def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple[ReplicaState, ...]:
-    """Every replica of the job in document order, those without a pod too."""
+    """The state of every replica in document order, with or without a pod."""
     job = granted_job(job, status)
     facts = classify_pods(job, status, pods)
     stopping = {pod.replica for pod in facts.stale}
@@ -77,12 +77,12 @@ def _present(pod: PodView, *, done: bool) -> tuple[str, str]:
 
 
 def _was_told_to_end(exit_: Exit | None) -> bool:
-    """A pod that is deleted gets these signals, and what ends of them is called failed."""
+    """Whether a failed pod ended by the signals that a deleted pod gets."""
     return exit_ is not None and not exit_.out_of_memory and signal_name(exit_.code) in ("SIGTERM", "SIGKILL")
 
 
 def leaders_first(job: Job) -> tuple[ReplicaId, ...]:
-    """The replicas in the order of whose word counts about the job as a whole: chief, workers, evaluators, servers."""
+    """The replicas, the most significant for the job as a whole first: chief, workers, evaluators, servers."""
 
     def rank(spec: ReplicaSpec) -> int:
         order = (Role.WORKER, Role.EVALUATOR, Role.OTHER, Role.PS)

@@ -3,8 +3,8 @@
 ``tf-dist.dev/min-workers`` and ``tf-dist.dev/max-workers``. v1alpha1 says it with min-instance and max-instance, and a
 Volcano task has a minAvailable of its own.
 
-``schedulerName`` says nothing about it: it is who binds the pods, and many Volcano Jobs name volcano there only because
-every example does.
+``schedulerName`` does not select the gang scheduler: it names the scheduler that binds the pods, and many Volcano Jobs
+name volcano there only because every example does.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SHOWN: Final = 40
 
 
 def worker_bound(annotations: Mapping[str, str] | None, key: str) -> int | None:
-    """The number an annotation says; None where it says none, or nonsense (which ``check_worker_bounds`` tells)."""
+    """The number in an annotation; None if it is missing or invalid (``check_worker_bounds`` reports that)."""
     return written_number((annotations or {}).get(key, ""), 1, MAX_REPLICAS)
 
 
 def annotation_path(key: str) -> FieldPath:
-    """Where an annotation stands."""
+    """The path of an annotation."""
     return ("metadata", "annotations", key)
 
 
@@ -77,7 +77,7 @@ def warn_unused_annotation(annotations: Mapping[str, str] | None, key: str, inst
 
 
 def check_limits(document: Document, out: FieldErrors) -> None:
-    """Errors for what is no limit."""
+    """Errors for annotations of limits that cannot be read."""
     for key, reads, what, hint in (
         (MAX_DISRUPTIONS, _count, "number of disruptions", 'write one from 0 up: "20"'),
         (RECOVERY_TIMEOUT, parse_duration, "duration", "such as 90s, 10m or 1h30m"),
@@ -89,7 +89,7 @@ def check_limits(document: Document, out: FieldErrors) -> None:
 
 
 def with_limits(job: Job) -> Job:
-    """The job with the limits that its annotations say; the same if they say none."""
+    """The job with the limits of its annotations; unchanged if it has none."""
     most = _count(job.annotations.get(MAX_DISRUPTIONS, ""))
     if most is not None:
         job = replace(job, run_policy=replace(job.run_policy, max_disruptions=most))
@@ -108,7 +108,7 @@ _GANG_SCHEDULERS: Final[Mapping[str, GangScheduler]] = {one.value: one for one i
 
 
 def check_gang_scheduler(document: Document, out: FieldErrors) -> None:
-    """An error for a name that nobody has."""
+    """An error for an unknown gang scheduler."""
     named = value_at(document, *map(str, _GANG_SCHEDULER_PATH))
     if isinstance(named, str) and named not in _GANG_SCHEDULERS:
         out.error(
@@ -119,7 +119,7 @@ def check_gang_scheduler(document: Document, out: FieldErrors) -> None:
 
 
 def with_gang_scheduler(job: Job) -> Job:
-    """The job with the gang scheduler that it names; the same if it names none."""
+    """The job with the gang scheduler that it names; unchanged if it names none."""
     named = _GANG_SCHEDULERS.get(job.annotations.get(GANG_SCHEDULER, ""))
     return job if named is None else replace(job, scheduling=replace(job.scheduling, gang=named))
 
@@ -143,13 +143,13 @@ def check_queue(document: Document, out: FieldErrors) -> None:
 
 
 def with_queue(job: Job) -> Job:
-    """The job in the queue that its label names; the same if it has none."""
+    """The job in the queue that its label names; unchanged if it has none."""
     named = job.labels.get(QUEUE)
     return replace(job, scheduling=replace(job.scheduling, queue=named)) if named else job
 
 
 def queue_overrides(document: Any, dialect: Dialect, queue: str) -> tuple[Override, ...]:
-    """What puts a job into a queue: the format's field for it, and the label where it names one or is all there is."""
+    """Overrides that put a job into a queue: the format's field, and the label where it is set or is the only place."""
     field = _QUEUE_FIELDS.get(dialect)
     labelled = field is None or value_at(document, *map(str, _QUEUE_PATH)) is not None
     return (

@@ -1,6 +1,6 @@
 """Schema that all formats share: metadata, number types, and the names that Kubernetes accepts.
 
-A job whose name is too long is accepted by the API server, and then none of its pods can be made: better said before.
+The API server accepts a job whose name is too long for its pods, which then cannot be created: that is an error here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ INT32_MAX: Final = 2**31 - 1
 _MOST_DIGITS: Final = len(str(INT32_MAX))
 
 Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
-"""A number of things; the API's int32, never negative."""
+"""A count: the API's int32, never negative."""
 
 Positive = Annotated[int, Field(ge=1, le=INT32_MAX)]
 MAX_CONTAINERS: Final = 64
-"""So many containers a pod may have here: a rule about them costs an API server as much as there may be."""
+"""Maximum of containers of a pod: the API server budgets the cost of a rule by the maximum."""
 
 ReplicaCount = Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
 Seconds = Annotated[int, Field(ge=0, le=INT32_MAX)]
@@ -38,11 +38,11 @@ Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 LongSeconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Template = dict[str, Any]
-"""A pod template stays what it is: its checks are in ``pod_template``."""
+"""A pod template as a plain mapping: its checks are in ``pod_template``."""
 
 
 class SchemaModel(BaseModel):
-    """A mapping whose keys are ours: unknown ones are mistakes, and ``"2"`` is no number, as for the API server."""
+    """Base of schemas: unknown keys are errors, and ``"2"`` is no number, as for the API server."""
 
     model_config = ConfigDict(extra="forbid", strict=True, defer_build=True, alias_generator=to_camel)
 
@@ -73,7 +73,7 @@ class Metadata(SchemaModel):
 
     @property
     def key(self) -> JobKey:
-        """Where the job is or will be."""
+        """Namespace and name of the job."""
         return JobKey(self.namespace or "default", self.job_name)
 
     @property
@@ -83,7 +83,7 @@ class Metadata(SchemaModel):
 
 
 class Envelope(SchemaModel):
-    """What every document has around its spec."""
+    """The fields around the spec of every document."""
 
     api_version: str
     kind: str
@@ -92,7 +92,7 @@ class Envelope(SchemaModel):
 
 
 class RawTemplate(NamedTuple):
-    """A pod template as written, with where it is and how many pods are made of it.
+    """A pod template as written, with its path and its number of pods.
 
     ``server``: tf-dist adds a container to it, so that it needs none of its own (v1alpha1's default parameter server).
     """
@@ -104,7 +104,7 @@ class RawTemplate(NamedTuple):
 
 
 def written_number(text: str, least: int, most: int) -> int | None:
-    """The whole number that a text says, as annotations do; None if it says none, or one beyond these bounds."""
+    """The whole number in a text, such as an annotation; None if it is none, or is out of bounds."""
     text = text.strip()
     if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
         return None
@@ -112,7 +112,7 @@ def written_number(text: str, least: int, most: int) -> int | None:
 
 
 def template_containers(template: object, field: str = "containers") -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
-    """The containers of a raw template that are mappings, with where they are."""
+    """The containers of a raw template that are mappings, with their paths."""
     for index, container in enumerate(list_items(value_at(template, "spec", field))):
         if type(container) is dict or isinstance(container, Mapping):
             yield ("spec", field, index), container
@@ -160,7 +160,7 @@ def nearest_label(name: str) -> str:
 
 
 def check_label(name: str, loc: FieldPath, out: FieldErrors, *, letter_first: bool = False) -> bool:
-    """Note an error if the name is no label; ``letter_first``: DNS-1035, as for services."""
+    """Report a name that is no DNS label; ``letter_first``: DNS-1035, as for services."""
     if len(name) > MAX_NAME:
         out.error(loc, f"is {len(name)} characters long; a name may have {MAX_NAME}")
         return False
@@ -179,7 +179,7 @@ def check_label(name: str, loc: FieldPath, out: FieldErrors, *, letter_first: bo
 
 
 def check_metadata(metadata: Metadata, out: FieldErrors, *, letter_first: bool) -> bool:
-    """The job's own name and namespace; whether the name is good, so that names made from it can be judged."""
+    """Check the job's name and namespace; whether the name is valid, so that names derived from it can be checked."""
     if metadata.namespace is not None:
         check_label(metadata.namespace, ("metadata", "namespace"), out)
     if metadata.name:

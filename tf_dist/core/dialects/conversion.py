@@ -16,7 +16,7 @@ from tf_dist.errors import InvalidJob, Problem
 
 
 def replica_path(job: Job, role: str) -> FieldPath:
-    """Where a document of this job speaks of a role."""
+    """The path of a role in a document of this job."""
     for index, spec in enumerate(job.replica_specs):
         if role_of(spec) == role:
             match job.dialect:
@@ -115,7 +115,7 @@ _PATHS: Final[Mapping[Dialect, Mapping[str, FieldPath]]] = {
 
 
 def conversion_losses(source: Parsed, result: Job) -> Iterator[Problem]:
-    """Everything that the job which came out does not have of the one that went in."""
+    """Everything of the source job that the converted job does not have."""
     before, after = job_semantics(source.job), _renamed(job_semantics(result), source.job, result)
     gone = {role_of(spec) for spec in source.job.replica_specs} - {role for _, role in after}
     for role in sorted(gone):
@@ -129,7 +129,7 @@ def conversion_losses(source: Parsed, result: Job) -> Iterator[Problem]:
 
 
 def _renamed(found: Mapping[Key, Any], source: Job, result: Job) -> dict[Key, Any]:
-    """The meaning with the leader under the name it had: v1alpha1 calls every leader MASTER, which is told once."""
+    """The semantics with the leader under its former name: v1alpha1 calls every leader MASTER; reported once."""
     old, new = (_leader(job) for job in (source, result))
     if old is None or new is None or old.role is new.role:
         return dict(found)
@@ -170,7 +170,7 @@ def _path(job: Job, key: Key) -> str:
 
 
 def _difference(aspect: str, before: Any, after: Any) -> str:
-    """The two values where they are short enough to be read."""
+    """The two values, where they are short enough to read."""
     if aspect == "failed":
         return _exits(before, after)
     if isinstance(before, bool):
@@ -181,7 +181,7 @@ def _difference(aspect: str, before: Any, after: Any) -> str:
 
 
 def _exits(before: Sequence[Action], after: Sequence[Action]) -> str:
-    """For which exit codes the answer differs, of those that stand for their classes."""
+    """The exit codes for which the action differs, of those that represent their classes."""
     groups: dict[tuple[Action, Action], list[str]] = {}
     for (code, memory), old, new in zip(EXIT_SAMPLES, before, after, strict=True):
         name = "out of memory" if memory else "unknown" if code is None else str(code)
@@ -202,7 +202,7 @@ _NOT_IN_THE_JOB: Final[Mapping[Dialect, tuple[str, ...]]] = {
 
 
 def _unread(source: Parsed) -> Iterator[Problem]:
-    """What the document says and tf-dist does not use, so that the job does not have it."""
+    """Fields of the document that tf-dist does not use, so that the job does not have them."""
     spec = source.document["spec"]
     for key in _NOT_IN_THE_JOB[source.job.dialect]:
         if spec.get(key):
@@ -216,7 +216,7 @@ def _unread(source: Parsed) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """A document in another format; ``lost``: what it does not say any more, by its place in the original."""
+    """A converted document; ``lost``: what it lost, by the path in the original."""
 
     document: dict[str, Any]
     lost: tuple[Problem, ...] = ()
@@ -230,7 +230,7 @@ _WRITERS: Final[Mapping[Dialect, Callable[[Job, Document], dict[str, Any]]]] = {
 
 
 def convert(document: Any, to: Dialect) -> Conversion:
-    """The document in another format; InvalidJob if it is none, or if it has no form there (roles, names).
+    """Convert a document to another format; InvalidJob if it is invalid, or cannot be expressed there (roles, names).
 
     The result is one that ``parse`` accepts. Where it would run differently from the original, ``lost`` says how.
     """
@@ -244,7 +244,7 @@ def convert(document: Any, to: Dialect) -> Conversion:
 
 
 def _refuse(job: Job, to: Dialect) -> None:
-    """Raise where nothing sensible would be left: none of the replicas has a form there, or they run our server."""
+    """Raise if nothing sensible would be left: no replica can be expressed there, or they run our server."""
     problems = []
     if to is not Dialect.VOLCANO and not any(map(has_role, job.replica_specs)):
         hint = "name the tasks ps, worker, chief or evaluator"

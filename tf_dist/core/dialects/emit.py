@@ -1,8 +1,7 @@
-"""From a job to a document of another format, and the semantics by which two jobs are compared.
+"""Documents of each format emitted from a job, and the semantics by which two jobs are compared.
 
-Converting is judged by this alone: what differs between the job that was and the one that came out is what was lost, so
-that nothing can be forgotten in a list kept by hand. Names of tasks, addresses and the wording of policies are not part
-of the meaning.
+The loss of a conversion is the difference in semantics between source and result, so no list kept by hand can miss
+anything. Names of tasks, addresses and the wording of policies are not part of the semantics.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tf_dist.core.dialects.common_schema import (
 )
 
 UNLIMITED: Final = 1_000_000
-"""So many restarts are as good as no limit: Volcano cannot say "unlimited"."""
+"""Restarts that stand for no limit: Volcano cannot say "unlimited"."""
 
 EXIT_SAMPLES: Final[tuple[tuple[int | None, bool], ...]] = (
     *((code, False) for code in (1, 2, 126, 127, 128, 130, 134, 135, 137, 138, 139, 143, 200, 255, None)),
@@ -47,7 +46,7 @@ Key = tuple[str, str]
 
 
 def action_for(job: Job, spec: ReplicaSpec, event: Event, exit_: tuple[int | None, bool] | None = None) -> Action:
-    """What the job does when this happens to a replica of this spec: its own rows first, then the job's."""
+    """The action on an event of a replica of this spec: by its own rows first, then the job's."""
     for rule in (*spec.rules, *job.rules):
         fits = event in rule.events and (exit_ is None or exit_ in rule.codes) and not rule.timeout
         if fits and (rule.index is None or spec.replicas == 1):
@@ -56,12 +55,12 @@ def action_for(job: Job, spec: ReplicaSpec, event: Event, exit_: tuple[int | Non
 
 
 def action_for_failure(job: Job, spec: ReplicaSpec, code: int | None, out_of_memory: bool = False) -> Action:
-    """What the job does when a replica of this spec fails."""
+    """The action on a failure of a replica of this spec."""
     return action_for(job, spec, Event.POD_FAILED, (code, out_of_memory))
 
 
 def job_semantics(job: Job) -> dict[Key, Any]:
-    """Every aspect of a job that a format could say differently."""
+    """Every aspect of a job that formats can express differently."""
     found = {(aspect, ""): value for aspect, value in _job_semantics(job)}
     for spec in job.replica_specs:
         role = role_of(spec)
@@ -100,7 +99,7 @@ def _job_semantics(job: Job) -> Iterator[tuple[str, Any]]:
 
 
 def success_criteria(job: Job) -> frozenset[tuple[str, int | None]]:
-    """(role, index) of what makes the job succeed; index None: all of them. Volcano says it with a policy."""
+    """(role, index) of the replicas whose success is the job's; index None: all. Volcano has a policy for it."""
     roles = {spec.type: spec for spec in job.replica_specs}
     rules = {
         (role_of(roles[rule.type]), None if roles[rule.type].replicas == 1 else rule.index)
@@ -147,7 +146,7 @@ def _by_index(job: Job, spec: ReplicaSpec) -> tuple[Rule, ...]:
 
 
 def plain_template(job: Job, spec: ReplicaSpec) -> Document:
-    """The template with the job's volumes in it and without what the formats say outside of it."""
+    """The template with the job's volumes in it, without what formats express outside of it."""
     template = with_claims(spec.template, job.volumes, job.key.name)
     pod = {key: value for key, value in mapping(template.get("spec")).items() if key not in _OUTSIDE}
     pod["containers"] = [_plain_container(one, spec) for one in list_items(pod.get("containers"))]
@@ -185,7 +184,7 @@ def with_claims(template: Document, volumes: tuple[Document, ...], job: str) -> 
 
 
 def has_role(spec: ReplicaSpec) -> bool:
-    """Whether the replicas are something to TensorFlow, so that a TFJob can have them."""
+    """Whether the replicas have a TensorFlow role, so that a TFJob can have them."""
     return spec.role is not Role.OTHER
 
 
@@ -206,9 +205,7 @@ _FATAL: Final = (Action.FAIL_JOB, Action.ABORT_JOB, Action.COMPLETE_JOB)
 def emit_metadata(
     source: Document, *, suspended: bool = False, bounds: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The user's part of the metadata; whether the job is suspended, and how few and how many workers it may have
-    (``bounds``), is said in the way of its new format.
-    """
+    """The user's part of the metadata; suspension and the bounds of workers in the form of the new format."""
     given = mapping(source.get("metadata"))
     kept = {key: given[key] for key in ("name", "generateName", "namespace", "labels") if given.get(key)}
     ours = (SUSPEND_ANNOTATION, SERVICES_ANNOTATION, MIN_WORKERS, MAX_WORKERS)
@@ -253,7 +250,7 @@ def _workers(job: Job) -> ReplicaSpec | None:
 
 
 def _least(job: Job) -> dict[str, str]:
-    """The fewest workers, where the gang's minimum says the same."""
+    """The minimum of workers, where the gang's minimum agrees."""
     worker, total = _workers(job), sum(spec.replicas for spec in job.replica_specs if has_role(spec))
     if worker is None or not 0 < worker.min_replicas < worker.replicas:
         return {}
@@ -305,7 +302,7 @@ def emit_kubeflow_v1alpha1(job: Job, source: Document) -> dict[str, Any]:
 
 
 def _v1alpha1_type(role: Role) -> str:
-    """MASTER for whoever leads; "" for roles that v1alpha1 does not know."""
+    """MASTER for any leader; "" for roles that v1alpha1 does not know."""
     return "MASTER" if role.leads else {Role.PS: "PS", Role.WORKER: "WORKER"}.get(role, "")
 
 
@@ -382,7 +379,7 @@ def _policies(job: Job, spec: ReplicaSpec) -> list[dict[str, Any]]:
 
 
 def _template(job: Job, spec: ReplicaSpec, restart_policy: str | None) -> dict[str, Any]:
-    """The pod template with what the source said elsewhere: claims, restart policy, port, the container's name."""
+    """The pod template with what the source has elsewhere: claims, restart policy, port, the container's name."""
     template = with_claims(spec.template, job.volumes, job.key.name)
     pod = {key: value for key, value in mapping(template.get("spec")).items() if key != "restartPolicy"}
     listed = [

@@ -1,7 +1,7 @@
 """Field errors: everything wrong with a document, each with its path and a hint; checks of single values.
 
 Checks write into one :class:`FieldErrors`, so a document is read to its end however early it went wrong. What pydantic
-finds is put into the same words: its own messages speak of Python types, which mean nothing to somebody who wrote YAML.
+finds is reworded: its own messages are about Python types, which mean nothing to the author of a YAML file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MISSING: Final = "is required and missing"
 
 
 def describe_value(value: object) -> str:
-    """What was found, in words of YAML: ``the text '2'``, ``a list``, ``nothing``."""
+    """A found value in words of YAML: ``the text '2'``, ``a list``, ``nothing``."""
     match value:
         case None:
             return "nothing (null)"
@@ -58,11 +58,11 @@ def _short(value: object) -> str:
 
 @dataclass(slots=True)
 class FieldErrors:
-    """The problems of one document, in the order they are found: errors stop it, warnings are told.
+    """The problems of one document, in the order they are found: errors refuse it, warnings are shown.
 
     ``partial``: some keys could not be read, so that what they would have said is unknown; checks that relate several
     keys keep silent then, instead of reporting the same mistake a second time in a misleading place.
-    ``advice``: whether anybody will read warnings; checks that only give some may be left out if not.
+    ``advice``: whether warnings are wanted; checks that only give warnings may be skipped if not.
     """
 
     partial: bool = False
@@ -82,14 +82,14 @@ class FieldErrors:
         return tuple(self._warnings)
 
     def error(self, loc: FieldPath, message: str, hint: str = "") -> None:
-        """Note a reason why the document cannot become a job. (What is there and wrong is not missing as well.)"""
+        """Add an error: the document cannot become a job. (A value that is wrong is not reported as missing, too.)"""
         path = format_field_path(loc)
         if message != MISSING or path not in self._wrong:
             self._errors[Problem(path, message, hint)] = None
             self._wrong.add(path)
 
     def warn(self, loc: FieldPath, message: str, hint: str = "") -> None:
-        """Note something that works, but most likely not as meant."""
+        """Add a warning: it works, but most likely not as meant."""
         if self.advice:
             self._warnings[Problem(format_field_path(loc), message, hint)] = None
 
@@ -100,7 +100,7 @@ class FieldErrors:
 
 
 def report_schema_errors(error: ValidationError, model: type[BaseModel], out: FieldErrors) -> list[FieldPath]:
-    """Put pydantic's findings into words; returns where the values are that could not be read."""
+    """Add pydantic's findings; returns the paths of the values that could not be read."""
     out.partial = True
     places: list[FieldPath] = []
     for detail in error.errors(include_url=False):
@@ -165,7 +165,7 @@ def _value_hint(found: object, known: Sequence[str]) -> str:
 
 
 def keys_at(model: type[BaseModel], loc: FieldPath) -> list[str]:
-    """The keys a mapping at this place of the document may have, as they are written there."""
+    """The keys that a mapping at this path of the document may have, as written there."""
     here: Any = model
     for part in loc:
         here = _inside(here, part)
@@ -193,7 +193,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def check_keys(found: Mapping[Any, Any], known: Collection[str], loc: FieldPath, out: FieldErrors) -> None:
-    """A key near a known one is a typing mistake; another unknown key may be newer than we are, and is only told."""
+    """Check for unknown keys: one near a known key is an error, any other may be newer and is a warning."""
     for key in found:
         if key in known:
             continue
@@ -206,7 +206,7 @@ def check_keys(found: Mapping[Any, Any], known: Collection[str], loc: FieldPath,
 
 
 def mapping_at(value: object, loc: FieldPath, out: FieldErrors) -> Mapping[str, Any] | None:
-    """The value if it is a mapping; else an error is noted and None given."""
+    """The value if it is a mapping; else None, with an error."""
     if isinstance(value, Mapping):
         return value
     out.error(loc, f"must be a mapping (key: value), not {describe_value(value)}")
@@ -214,7 +214,7 @@ def mapping_at(value: object, loc: FieldPath, out: FieldErrors) -> Mapping[str, 
 
 
 def list_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> list[Any]:
-    """The list under a key, empty if there is none; an error is noted if it is something else."""
+    """The list under a key, empty if there is none; anything else is an error."""
     value = found.get(key)
     if value is None:
         return []
@@ -227,7 +227,7 @@ def list_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors
 def mappings_at(
     found: Mapping[str, Any], key: str, loc: FieldPath, known: Collection[str], out: FieldErrors
 ) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
-    """The mappings in the list under a key, with their places; whatever else is there is an error."""
+    """The mappings in the list under a key, with their paths; anything else is an error."""
     for index, item in enumerate(list_at(found, key, loc, out)):
         place = (*loc, key, index)
         if (entry := mapping_at(item, place, out)) is not None:
@@ -251,7 +251,7 @@ def text_at(
 
 
 def texts_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> None:
-    """A list of texts: ``- 5`` is a number to YAML, and the API server refuses it."""
+    """Check a list of texts: ``- 5`` is a number to YAML, and the API server refuses it."""
     value = found.get(key)
     if isinstance(value, str):
         out.error((*loc, key), "must be a list of texts, not one text", "put each word on a line of its own: - word")
@@ -262,7 +262,7 @@ def texts_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldError
 
 
 def text_map_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> None:
-    """A mapping of texts, as labels, annotations and node selectors are."""
+    """Check a mapping of texts, as labels, annotations and node selectors are."""
     value = found.get(key)
     entries = mapping_at(value, (*loc, key), out) if value is not None else None
     pairs: Mapping[Any, Any] = entries or {}
@@ -274,7 +274,7 @@ def text_map_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldEr
 
 
 def choice_at(found: Mapping[str, Any], key: str, known: Collection[str], loc: FieldPath, out: FieldErrors) -> None:
-    """One of a few words, if it is there."""
+    """Check a text that must be one of a few, if it is there."""
     value = text_at(found, key, loc, out, required=False)
     if value is not None and value not in known:
         out.error((*loc, key), f"unknown value {value!r}", suggestion(value, known))

@@ -1,6 +1,6 @@
 """``kubeflow.org/v1`` TFJob (training-operator 1.9): schema, defaults, validation, and the job it means.
 
-The rules are those of Kubeflow's validating webhook, and some for what it lets pass and then cannot run.
+The rules are those of Kubeflow's validating webhook, and some for jobs that it accepts and then cannot run.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ RestartPolicy = Literal["Always", "OnFailure", "Never", "ExitCode"]
 
 
 class SchedulingPolicy(SchemaModel):
-    """What gang admission needs to know."""
+    """Fields for gang admission."""
 
     min_available: Positive | None = None
     queue: str | None = None
@@ -117,7 +117,7 @@ class TFJob(Envelope):
 
 
 RETRYABLE: Final = ExitCodes(ranges=((-INT32_MAX - 1, -1), (128, 255)), unknown=True)
-"""Killed by a signal, or nobody knows: worth another try. 1 to 127 are the program's own word that it is not."""
+"""Killed by a signal, or unknown: worth another try. With 1 to 127 the program itself says that it is not."""
 
 _LOST: Final = frozenset({Event.POD_EVICTED, Event.NODE_LOST})
 _FAILED: Final = frozenset({Event.POD_FAILED})
@@ -132,7 +132,7 @@ RESTART_POLICIES: Final[Mapping[str, tuple[Rule, ...]]] = {
         _REPLACE_LOST,
     ),
 }
-"""What each restart policy answers."""
+"""The rules of each restart policy."""
 TOLERANT: Final = (Rule(events=_FAILED, action=Action.IGNORE), _REPLACE_LOST)
 """Of dynamic workers that are not to be restarted: the others go on without one that has failed."""
 
@@ -299,7 +299,7 @@ def normalized_type(key: str) -> str:
 
 
 def validate(job: TFJob, out: FieldErrors) -> None:
-    """All rules about our own keys."""
+    """Check all rules about our own keys."""
     spec = job.spec
     most = common_annotations.worker_bound(job.metadata.annotations, MAX_WORKERS) or 0
     groups = [
@@ -436,7 +436,7 @@ def _advise_restart(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
 
 
 def _advise_leftovers(spec: Spec, out: FieldErrors) -> None:
-    """What will keep running, or never end."""
+    """Warn about replicas that will keep running, or a job that never ends."""
     types = {normalized_type(key) for key, replicas in spec.tf_replica_specs.items() if replicas.count}
     policy = (spec.run_policy and spec.run_policy.clean_pod_policy) or spec.clean_pod_policy
     if "PS" in types and policy is None:

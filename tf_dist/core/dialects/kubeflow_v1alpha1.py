@@ -1,8 +1,8 @@
 """``kubeflow.org/v1alpha1`` TFJob with the keys of the DRAGON fork: schema, defaults, validation, and the job it
 means.
 
-The first rules are those of the original's ``ValidateTFJobSpec``; the others are for what it let pass and then could
-not run: a chief that does not exist, two entries of one type, bounds that contradict each other.
+The first rules are those of the original's ``ValidateTFJobSpec``; the others are for jobs that it accepted and then
+could not run: a chief that does not exist, two entries of one type, bounds that contradict each other.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Chief(SchemaModel):
 
 
 class TerminationPolicy(SchemaModel):
-    """When the job has ended; a chief is the only way there is."""
+    """When the job has ended; a chief is the only option."""
 
     chief: Chief
 
@@ -137,7 +137,7 @@ _FAILED: Final = frozenset({Event.POD_FAILED})
 REPLACE_POD: Final = Rule(
     events=frozenset({Event.POD_FAILED, Event.POD_EVICTED, Event.NODE_LOST}), action=Action.RESTART_POD
 )
-"""The answer for replicas that do not lead."""
+"""The rules of replicas that do not lead."""
 _SURVIVABLE: Final = ExitCodes(ranges=RETRYABLE.ranges, unknown=RETRYABLE.unknown, oom=False)
 """Retryable, unless it was killed for memory: it would be killed again."""
 
@@ -250,7 +250,7 @@ _RUNTIME_ID: Final = re.compile(r"[a-z0-9]{1,8}")
 
 
 def validate(job: TFJob, out: FieldErrors) -> None:
-    """All rules about our own keys."""
+    """Check all rules about our own keys."""
     spec = job.spec
     check_metadata(job.metadata, out, letter_first=True)
     if spec.runtime_id and not _RUNTIME_ID.fullmatch(spec.runtime_id):

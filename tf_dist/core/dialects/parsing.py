@@ -21,7 +21,7 @@ from tf_dist.errors import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """A document that was read: the job, the document with the original system's defaults, and what to tell."""
+    """A parsed document: the job, the document with the original system's defaults, and warnings."""
 
     job: Job
     document: dict[str, Any]
@@ -29,7 +29,7 @@ class Parsed:
 
 
 def parse(document: Any) -> Parsed:
-    """Read a user's document; InvalidJob holds everything that is wrong with it.
+    """Parse a user's document; InvalidJob holds all of its errors.
 
     Documents are never changed; what the defaults leave alone, ``Parsed.document`` and the job share with the original.
     """
@@ -76,7 +76,7 @@ def read(stored: Document) -> Job:
 
 
 def _check_annotations(document: Document, out: FieldErrors) -> None:
-    """What every format says in the same labels and annotations."""
+    """Check the labels and annotations that all formats share."""
     common_annotations.check_gang_scheduler(document, out)
     common_annotations.check_queue(document, out)
     common_annotations.check_limits(document, out)
@@ -107,7 +107,7 @@ def suspend_patch(document: Document, suspend: bool) -> dict[str, Any]:
 
 
 def _valid(document: dict[str, Any], model: type[BaseModel]) -> BaseModel:
-    """The document in its shape, unknown keys left aside."""
+    """The document as its schema, ignoring unknown keys."""
     try:
         return model.model_validate(document, extra="ignore")
     except ValidationError as error:
@@ -118,7 +118,7 @@ def _valid(document: dict[str, Any], model: type[BaseModel]) -> BaseModel:
 
 
 def _check(document: dict[str, Any], form: Format, out: FieldErrors) -> None:
-    """Everything that can be wrong: keys and types, then pod templates, then what the keys say together."""
+    """Check everything: keys and types, then pod templates, then how the keys fit together."""
     wrong: list[FieldPath] = []
     try:
         model = form.model.model_validate(document)
@@ -138,7 +138,7 @@ def _check(document: dict[str, Any], form: Format, out: FieldErrors) -> None:
 
 
 def _check_size(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
-    """Together they are no more than one type may have."""
+    """Check that all templates together have no more replicas than one type may have."""
     total = 0
     for raw in templates:
         total += raw.replicas if 0 < raw.replicas <= MAX_REPLICAS else 0
@@ -148,7 +148,7 @@ def _check_size(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
 
 
 def _without(value: Any, loc: Sequence[str | int]) -> Any:
-    """A copy without what could not be read, so that what the rest says can still be checked."""
+    """A copy without the value at a path, which could not be read, so that the rest can still be checked."""
     key, deeper = loc[0], loc[1:]
     if isinstance(value, dict) and key in value:
         if not deeper:

@@ -1,4 +1,4 @@
-"""The formats by apiVersion and kind, and which of them a document is written in."""
+"""Registry of formats by apiVersion and kind, and detection of the format of a document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tf_dist.errors import InvalidJob, Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """What is known of one format: its shape, its defaults, its rules, its meaning, and where its pod templates are."""
+    """A format: its schema, defaults, validation, the job it means, and its pod templates."""
 
     model: type[BaseModel]
     defaulted: Callable[[Document], dict[str, Any]]
@@ -54,7 +54,7 @@ FORMATS: Final[Mapping[Dialect, Format]] = {
 
 
 def template_path(job: Job, position: int) -> str:
-    """Where the document has the pod template of ``job.replica_specs[position]``."""
+    """The path of the pod template of ``job.replica_specs[position]`` in the document."""
     places = {
         Dialect.TFJOB_V1: f"spec.tfReplicaSpecs.{job.replica_specs[position].name}.template",
         Dialect.TFJOB_V1ALPHA1: f"spec.replicaSpecs[{position}].template",
@@ -91,7 +91,7 @@ def _not_a_document(found: object) -> Problem:
 
 
 def _unknown(document: Document, version: object, kind: object, out: FieldErrors) -> None:
-    """Say which of the two is wrong: each is judged by the other, where that one is known."""
+    """Report which of apiVersion and kind is wrong: each is checked against the other, where that one is known."""
     kinds = sorted({one.kind for one in Dialect})
     versions = [one.value for one in Dialect if one.kind == kind] or [one.value for one in Dialect]
     if kind == Dialect.TFJOB_V1.kind and (actual := spec_layout(document)):
@@ -127,7 +127,7 @@ def spec_dialect(document: Document, dialect: Dialect) -> Dialect:
 
 
 def spec_layout(document: Document) -> Dialect | None:
-    """The TFJob version whose layout the spec has, None if that cannot be told."""
+    """The TFJob version whose layout the spec has, None if that is not clear."""
     spec = mapping(value_at(document, "spec"))
     maps, lists = (spec.get(key) is not None for key in ("tfReplicaSpecs", "replicaSpecs"))
     if maps == lists:

@@ -1,6 +1,6 @@
 """Changes of a document for one step of a pipeline, and of its number of workers.
 
-Where each of them stands differs between the formats; what a format has no word for is a problem, not a silence.
+Their paths differ between the formats; a change that a format has no field for is an error.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
 
 
 def _workers(document: Document, dialect: Dialect) -> FieldPath:
-    """Where the document speaks of its workers."""
+    """The path of the workers in the document."""
     job = read(document)
     for spec, place in zip(job.replica_specs, replica_paths(document, dialect, job), strict=True):
         if spec.role is Role.WORKER:
@@ -61,7 +61,7 @@ def _workers(document: Document, dialect: Dialect) -> FieldPath:
 
 
 def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[FieldPath, ...]:
-    """Where the document speaks of each of the job's replica specs."""
+    """The path of each of the job's replica specs in the document."""
     top, field = _SPECS[dialect]
     if dialect is not Dialect.TFJOB_V1:
         return tuple((top, field, index) for index in range(len(job.replica_specs)))
@@ -71,7 +71,7 @@ def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[Field
 
 
 def _scaled_error(error: InvalidJob, place: str, workers: int) -> Iterator[Problem]:
-    """What is wrong with the job as it would be; nobody has written such a file, so its beginning says why."""
+    """The errors of the scaled job, introduced by what was asked for: no file has them."""
     for problem in error.problems:
         asked = "1 worker" if workers == 1 else f"{workers} workers"
         yield Problem(problem.path or place, f"with {asked}: {problem.message}", problem.hint)
@@ -79,7 +79,7 @@ def _scaled_error(error: InvalidJob, place: str, workers: int) -> Iterator[Probl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOverrides:
-    """What is changed; "", None and empty: as the document says.
+    """The changes of a step; "", None and empty: as in the document.
 
     ``workers``, ``ps``: numbers of replicas. ``image``: of the containers that train. ``env``: variables for every
     container, before its own, which stay as they are where they have the same name. ``labels``: on every pod.
@@ -105,7 +105,7 @@ _CLEAN_PODS: Final = ("spec", "runPolicy", "cleanPodPolicy")
 
 
 def apply_step_overrides(document: Document, tailoring: StepOverrides) -> dict[str, Any]:
-    """A copy with the changes in it; InvalidJob with everything that this document has no place for."""
+    """A copy with the changes; InvalidJob with everything that this document has no field for."""
     dialect = spec_dialect(document, dialect_of(document))
     job = read(document)
     problems: list[Problem] = []

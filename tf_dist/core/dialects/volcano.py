@@ -99,7 +99,7 @@ def _defaulted_task(task: object, index: int) -> object:
 
 
 def _least(tasks: list[object]) -> int:
-    """The pods that must run at once, where the tasks say it."""
+    """The sum of the tasks' minAvailable, where it is set."""
     counts = (value_at(task, "minAvailable") for task in tasks)
     return sum(count for count in counts if type(count) is int)
 
@@ -108,10 +108,10 @@ def build(job: VolcanoJob) -> Job:
     """The job that a defaulted and checked document means."""
     spec = job.spec
     tensorflow = volcano_schema.tensorflow_plugin(spec)
-    played = volcano_schema.job_plugins(spec)
+    plugins = volcano_schema.job_plugins(spec)
     most = common_annotations.worker_bound(job.metadata.annotations, names.MAX_WORKERS)
     specs = tuple(_replica_spec(task, index, tensorflow, most) for index, task in enumerate(spec.tasks))
-    lonely = len(specs) == 1 and specs[0].most == 1
+    single = len(specs) == 1 and specs[0].most == 1
     return Job(
         dialect=Dialect.VOLCANO,
         key=job.metadata.key,
@@ -135,9 +135,9 @@ def build(job: VolcanoJob) -> Job:
             priority_class=spec.priority_class_name or "",
             scheduler_name=spec.scheduler_name or "",
         ),
-        tf_config=TFConfigStyle.VOLCANO if tensorflow and not lonely else TFConfigStyle.NONE,
-        services=ServiceStyle.PER_JOB if played.svc else ServiceStyle.NONE,
-        plugins=played,
+        tf_config=TFConfigStyle.VOLCANO if tensorflow and not single else TFConfigStyle.NONE,
+        services=ServiceStyle.PER_JOB if plugins.svc else ServiceStyle.NONE,
+        plugins=plugins,
         volumes=tuple(
             {"mountPath": volume.mount_path, "volumeClaimName": volume.volume_claim_name}
             for volume in spec.volumes or ()
@@ -154,7 +154,7 @@ def _roles(tensorflow: TensorFlowPlugin | None) -> Mapping[str, Role]:
 
 
 def worker_task(spec: Spec) -> int | None:
-    """Which task are the workers; None if none is."""
+    """The index of the task of workers; None if there is none."""
     roles = _roles(volcano_schema.tensorflow_plugin(spec))
     names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
     return next((index for index, name in enumerate(names) if roles.get(name) is Role.WORKER), None)
@@ -197,7 +197,7 @@ def _container(template: Document) -> str:
 
 
 def validate(job: VolcanoJob, out: FieldErrors) -> None:
-    """All rules about our own keys."""
+    """Check all rules about our own keys."""
     spec = job.spec
     names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
     svc = volcano_schema.job_plugins(spec).svc
@@ -297,7 +297,7 @@ def _check_gang(spec: Spec, out: FieldErrors) -> None:
 
 
 def _check_elastic(job: VolcanoJob, out: FieldErrors) -> None:
-    """The annotation for more workers; for fewer a task has minAvailable."""
+    """Check the annotation for more workers; for fewer a task has minAvailable."""
     index = worker_task(job.spec)
     task = None if index is None else job.spec.tasks[index]
     where = "there are none" if index is None else f"spec.tasks[{index}].replicas"
@@ -348,9 +348,9 @@ def _advise_task(task: Task, spec: Spec, loc: FieldPath, out: FieldErrors) -> No
     place = (*loc, "template", "spec", "restartPolicy")
     if policy is None:
         out.warn(place, "is not set; Kubernetes takes Always, and a pod that is done starts again", "write Never")
-    heard = _handled_events(task.policies) | _handled_events(spec.policies)
+    handled = _handled_events(task.policies) | _handled_events(spec.policies)
     restarts = policy in (None, "Always")
-    if restarts and Event.TASK_COMPLETED in heard:
+    if restarts and Event.TASK_COMPLETED in handled:
         out.warn(place, "with Always no pod ever completes, so the policy for TaskCompleted never fires", "write Never")
     if policy in (None, "Always", "OnFailure") and Event.POD_FAILED in _handled_events(task.policies):
         out.warn(

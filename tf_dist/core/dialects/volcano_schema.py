@@ -1,6 +1,6 @@
 """Schema of a ``batch.volcano.sh/v1alpha1`` Job (Volcano 1.15), with its lifecycle policies and job plugins.
 
-What Volcano leaves to its controller is said in the rows: PodPending means something only with a timeout.
+The rules include what Volcano leaves to its controller: PodPending has an effect only with a timeout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_TASKS = 256
 
 
 class Policy(SchemaModel):
-    """An answer to an event or an exit code; which words are known is checked where they are read."""
+    """A lifecycle policy: an action for an event or an exit code; known values are checked in ``check_policies``."""
 
     action: str | None = None
     event: str | None = None
@@ -43,7 +43,7 @@ class Policy(SchemaModel):
 
 
 class DependsOn(SchemaModel):
-    """Which tasks must have come up before this one starts."""
+    """The tasks that must be running before this one starts."""
 
     name: list[str] | None = None
     iteration: Literal["any", "all"] | None = None
@@ -151,7 +151,7 @@ def events_of(policy: Policy) -> tuple[str, ...]:
 
 
 def policy_rules(policies: Sequence[Policy] | None) -> tuple[Rule, ...]:
-    """The rows of checked policies, in order: the first that matches wins."""
+    """The rules of checked policies, in order: the first that matches wins."""
     return tuple(rule for policy in policies or () for rule in _rules(policy))
 
 
@@ -171,7 +171,7 @@ def _rules(policy: Policy) -> Iterator[Rule]:
 
 
 def check_policies(policies: Sequence[Policy] | None, loc: FieldPath, out: FieldErrors) -> None:
-    """One list of policies: each by itself, then what they say twice."""
+    """Check a list of policies: each by itself, then for duplicates."""
     for index, policy in enumerate(policies or ()):
         _check_policy(policy, (*loc, index), out)
     _check_twice(policies or (), loc, out)
@@ -250,7 +250,7 @@ _BOOLEANS: Final = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), Tru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFlowPlugin:
-    """What the tensorflow plugin was told: the role of each task, and the port."""
+    """Arguments of the tensorflow plugin: the role of each task, and the port."""
 
     roles: Mapping[str, Role] = field(default_factory=dict)
     port: int = TF_PORT
@@ -288,16 +288,16 @@ def tensorflow_plugin(spec: Spec) -> TensorFlowPlugin | None:
     """The tensorflow plugin, None if the job makes its own TF_CONFIG."""
     if "tensorflow" not in (spec.plugins or {}):
         return None
-    told = parse_go_flags((spec.plugins or {})["tensorflow"] or ())
-    port = told.get("port", "")
+    flags = parse_go_flags((spec.plugins or {})["tensorflow"] or ())
+    port = flags.get("port", "")
     return TensorFlowPlugin(
-        roles={told.get(name, name): Role(name) for name in _ROLES},
+        roles={flags.get(name, name): Role(name) for name in _ROLES},
         port=int(port) if port.isdecimal() and len(port) <= 5 else TF_PORT,
     )
 
 
 def check_plugins(spec: Spec, tasks: Sequence[str], out: FieldErrors) -> None:
-    """Plugins that are unknown or not played, and arguments they do not take."""
+    """Check for unknown or unsupported plugins, and arguments they do not take."""
     for name, arguments in (spec.plugins or {}).items():
         loc: FieldPath = ("spec", "plugins", name)
         if name in _UNSUPPORTED:
@@ -311,9 +311,9 @@ def check_plugins(spec: Spec, tasks: Sequence[str], out: FieldErrors) -> None:
 
 
 def _check_arguments(
-    plugin: str, told: Mapping[str, str], loc: FieldPath, tasks: Sequence[str], out: FieldErrors
+    plugin: str, flags: Mapping[str, str], loc: FieldPath, tasks: Sequence[str], out: FieldErrors
 ) -> None:
-    for name, value in told.items():
+    for name, value in flags.items():
         if name not in _ARGUMENTS[plugin]:
             known = [f"--{one}" for one in _ARGUMENTS[plugin]]
             hint = suggestion(f"--{name}", known) if known else f"{plugin} takes none"

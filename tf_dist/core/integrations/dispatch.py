@@ -28,15 +28,15 @@ APIS: Final[Mapping[str, ApiResource]] = {
 
 
 def integration_of(job: Job, status: Status) -> Integration | None:
-    """Who speaks for a job, if that is not tf-dist itself: who gave it its place, else the one it asks for."""
+    """The integration of a job, None for tf-dist itself: the one that admitted it, else the one it asks for."""
     asked = job.scheduling.gang or status.gang
     return INTEGRATIONS.get(asked if status.admission is None else status.admission.by)
 
 
 def with_default_scheduler(job: Job, status: Status, gang: str | None) -> Status:
-    """The memory of a job in the hands of a driver with the default ``gang`` (None: it is in somebody else's).
+    """The status of a job with the default gang scheduler of its driver (None: another driver has the job).
 
-    It is written down, so that everybody who decides about places knows which jobs are not theirs to decide about.
+    It is stored, so that every admission leader knows which jobs it does not decide about.
     """
     settled = status.finished or status.admission is not None or job.scheduling.gang is not None
     if gang is None or settled or status.gang == gang:
@@ -51,13 +51,13 @@ def kind_key(body: Document) -> str:
     return key if key in APIS else str(body["kind"])
 
 
-# Seconds until it is asked again whether the scheduler, or what it lacks there, has come; nobody rings when it does.
+# Seconds until the next look whether a missing scheduler, or a missing object of it, is there; no watch reports it.
 _RETRY_INTERVAL: Final = 30.0
 _SHORT_RETRY_INTERVAL: Final = 1.0
 
 
 def with_verdict(job: Job, status: Status, observed: Observed) -> Observed:
-    """What is seen, with the verdict of the job's gang scheduler; the same where that is tf-dist itself."""
+    """The observation with the verdict of the job's gang scheduler; unchanged where that is tf-dist itself."""
     scheduler = integration_of(job, status)
     return observed if scheduler is None else replace(observed, verdict=_verdict(scheduler, job, status, observed))
 
@@ -76,7 +76,7 @@ def _verdict(scheduler: Integration, job: Job, status: Status, observed: Observe
 
 
 class IntegrationPass:
-    """What follows for a job from who speaks for it; for a job of tf-dist's own nothing but that a place is enough."""
+    """The part of an integration in a reconcile pass; for tf-dist's own admission only whether the job is admitted."""
 
     def __init__(self, job: Job, status: Status, facts: PodClassification, observed: Observed) -> None:
         self._scheduler = integration_of(job, status)
@@ -90,12 +90,12 @@ class IntegrationPass:
         return self._served is not None and self._scheduler.takes_pods(self._s, self._served)
 
     def decorate(self, replica: ReplicaId, pod: Body) -> None:
-        """Put on a pod what its gang scheduler knows it by."""
+        """Add to a pod what its gang scheduler needs."""
         if self._scheduler is not None and self._served is not None:
             self._scheduler.decorate(self._s, self._served, replica, pod)
 
     def objects(self) -> Iterator[Action]:
-        """Create, change and delete the objects of gang schedulers, so that they say what should be."""
+        """Actions that bring the objects of gang schedulers to their desired state."""
         wanted = {self._key(body): body for body in self.wanted()}
         there = {key: body for key, body in self._s.observed.objects.items() if key[0] in APIS}
         for key, body in there.items():
@@ -122,9 +122,9 @@ class IntegrationPass:
         return tuple(self._scheduler.wanted(self._s, self._served))
 
     def _in_use(self) -> bool:
-        """Whether pods that it speaks for may still run: what they hold is not free before."""
+        """Whether pods of its gang may still run: what they hold is not free before."""
         if self._scheduler is not None and self._served is None:
-            return True  # what is wanted is not known
+            return True  # the desired objects are not known
         facts = self._s.facts
         return self._lives(facts.stale) or (self._s.status.phase not in LIVE and self._lives(facts.current.values()))
 
@@ -134,7 +134,7 @@ class IntegrationPass:
 
 
 def planned_pass(job: Job) -> IntegrationPass:
-    """What will follow for a job that is still to be submitted, where its gang scheduler is there and up to date."""
+    """The pass of a job that is still to be submitted, assuming that its gang scheduler is served."""
     scheduler, status = integration_of(job, Status()), Status()
     apis = scheduler.apis[0] if scheduler is not None else ()
     served = ServedApis(versions={api.key: api.versions[0] for api in apis}, assume_served=True)
@@ -142,7 +142,7 @@ def planned_pass(job: Job) -> IntegrationPass:
 
 
 def retry_at(job: Job, status: Status, observed: Observed) -> float | None:
-    """When to look again whether the job can come before its gang scheduler; None if it has, or nothing waits."""
+    """When to look again for a missing gang scheduler; None if nothing waits for it."""
     if integration_of(job, status) is None:
         return None
     if observed.served is None:

@@ -1,7 +1,7 @@
 """The interface of a gang scheduler integration, and what all of them share: objects, minimum sizes, verdicts from
 pods.
 
-The truth is on the pods: the object's status may be of the attempt before, or a second late.
+Verdicts come from pods: the object's status may be of the attempt before, or a second late.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _LONGEST: Final = 57
 
 
 def object_name(job: Job, *run: object) -> str:
-    """The name of a gang's object: the job's, and a mark that no other job of that name ever has.
+    """The name of a gang's object: the job's, and a suffix that no other job of that name ever has.
 
-    ``run``: what tells one run of the job from another, where each has an object of its own.
+    ``run``: identifies a run of the job, where each has an object of its own.
     """
     return f"{job.key.name[:_LONGEST].rstrip('-.')}-{names.short_hash(job.uid, *run)}"
 
@@ -92,7 +92,7 @@ def find_object(s: ReconcileContext, api: ApiResource, name: str) -> Document | 
 
 
 def spec_update(api: ApiResource, there: Document, wanted: Body) -> Iterator[Update]:
-    """The change of an object whose spec does not say what it should; what others have added to it is left alone."""
+    """The update of an object whose spec differs from the desired one; fields of others are left alone."""
     spec = mapping(there.get("spec"))
     changed = {key: value for key, value in wanted["spec"].items() if not _says(spec.get(key), value)}
     if changed:
@@ -106,7 +106,7 @@ def _says(there: Any, wanted: Any) -> bool:
 
 
 def min_counts(job: Job) -> dict[str, int]:
-    """How many pods of each type the gang cannot do without at its start.
+    """The minimum of pods of each type at the start of the gang.
 
     Tasks that wait for others (Volcano's ``dependsOn``) come later: a gang that waited for their pods, too, would wait
     for ever.
@@ -116,12 +116,12 @@ def min_counts(job: Job) -> dict[str, int]:
 
 
 def min_member(job: Job) -> int:
-    """How many pods have to be placed at once; at least one, which is the smallest gang there is."""
+    """The number of pods to be placed at once, at least one."""
     return max(1, sum(min_counts(job).values()))
 
 
 def min_resources(job: Job) -> dict[str, str]:
-    """What these pods request together, as quantities."""
+    """The sum of the requests of these pods, as quantities."""
     needed = min_counts(job)
     asked = {
         spec.type: pod_requests(spec.template.get("spec") or {}) for spec in job.replica_specs if spec.type in needed
@@ -142,7 +142,7 @@ def condition_is_true(there: Document, type_: str) -> bool:
 
 
 def bound_verdict(s: ReconcileContext) -> Admit | None:
-    """The place of a gang of which enough pods have nodes; None while it has none."""
+    """Admission of a gang of which enough pods are bound to nodes; None before."""
     have = Counter(replica.type for replica, pod in s.facts.current.items() if pod.has_node)
     have.update(replica.type for replica in s.facts.succeeded if replica not in s.facts.current)
     needed = min_counts(s.job)
@@ -151,7 +151,7 @@ def bound_verdict(s: ReconcileContext) -> Admit | None:
 
 
 def resize_verdict(s: ReconcileContext) -> Resize | None:
-    """The size of a gang that has its place follows its document: the scheduler finds nodes for whoever comes."""
+    """Resize of an admitted gang to its document: the scheduler finds nodes for the new pods."""
     before, after = replica_counts(s.job), replica_counts(s.asked)
     if before == after:
         return None
@@ -160,7 +160,7 @@ def resize_verdict(s: ReconcileContext) -> Resize | None:
 
 
 def wait_verdict(s: ReconcileContext, queue: str, said: str) -> Wait:
-    """Why a gang waits whose object is there. ``queue``: whose line it stands in; ``said``: the scheduler's words."""
+    """Why a gang waits whose object exists. ``queue``: its queue, in words; ``said``: the scheduler's message."""
     pods = s.facts.current
     lacking = sorted(replica for replica, pod in pods.items() if not pod.has_node)
     words = said or next((pods[replica].unschedulable for replica in lacking if pods[replica].unschedulable), "")

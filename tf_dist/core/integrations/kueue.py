@@ -6,12 +6,10 @@ documentation "Workload Priority Class"; ``pkg/controller/jobframework`` for whi
 Kueue grants quota of *flavors*, which are kinds of nodes: a pod must go to a node of the flavor it was granted, and so
 gets its labels as node selector, and its tolerations. Source: kubernetes-sigs/kueue, ``pkg/podset``.
 
-These are two of the duties of a job's controller in Kueue (kubernetes-sigs/kueue, ``pkg/controller/jobframework``).
-
-Kueue takes in any kind of job for which somebody makes a Workload (its documentation, "Custom Workloads"). Whoever does
-so is to it what its own job controllers are: stops the job when the Workload is evicted, then gives the quota back, and
-says when all pods are ready. Grouping plain pods instead would have them all made, gated, while the job waits. Sources:
-kubernetes-sigs/kueue, ``apis/kueue/v1beta2`` and ``pkg/controller/jobframework``.
+Kueue admits any kind of job for which a controller makes a Workload (its documentation, "Custom Workloads"). Such a
+controller has the duties of its own job controllers: stop the job when the Workload is evicted, then give the quota
+back, and report when all pods are ready. Grouping plain pods instead would create them all, gated, while the job
+waits. Sources: kubernetes-sigs/kueue, ``apis/kueue/v1beta2`` and ``pkg/controller/jobframework``.
 """
 
 from __future__ import annotations
@@ -43,14 +41,14 @@ _LABEL: Final = "kueue.x-k8s.io/priority-class"
 
 
 def missing_class(job: Job, served: ServedApis) -> str:
-    """The WorkloadPriorityClass that the job names and that nobody can see; "" if there is no such."""
+    """The WorkloadPriorityClass that the job names and that is missing or not visible; "" if there is none such."""
     name = job.labels.get(_LABEL, "")
     seen = served.assume_served or (PRIORITY.key, name) in served.shared
     return "" if seen else name
 
 
 def workload_priority(job: Job, served: ServedApis, version: str) -> Body:
-    """The fields of the Workload; of a class that is not there Kueue is told nothing.
+    """The priority fields of the Workload; none for a missing class.
 
     A class goes with its value, or Kueue refuses it.
     """
@@ -91,7 +89,7 @@ _UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
 _TRUE: Final = frozenset({"1", "t", "true"})  # as Go reads it
 _TOPOLOGY_GATE: Final = "kueue.x-k8s.io/topology"
 
-# What of a pod decides about quota and flavors.
+# The fields of a pod that decide about quota and flavors.
 _POD: Final = (
     "nodeSelector",
     "affinity",
@@ -131,7 +129,7 @@ def _pod_set(job: Job, spec: ReplicaSpec, least: int) -> Body:
 
 
 def _topology(spec: ReplicaSpec) -> Body:
-    """What the pods' own annotations ask of Kueue about racks and zones; of several the strictest, as Kueue has it."""
+    """The topology request of the pods' annotations for Kueue; of several the strictest, as in Kueue."""
     asked: Mapping[str, str] = (spec.template.get("metadata") or {}).get("annotations") or {}
     ranked = {"podIndexLabel": names.REPLICA_INDEX}
     # Pod sets of one group go to the same place, as workers and their parameter server.
@@ -168,13 +166,13 @@ def _flavors(assignment: Mapping[str, Any]) -> list[str]:
 
 
 def missing_flavors(workload: Document, served: ServedApis) -> list[str]:
-    """The flavors that were granted and are not there: without them nobody knows which nodes they stand for."""
+    """The granted flavors that do not exist: without them their nodes are not known."""
     granted = dict.fromkeys(name for one in _assignments(workload) for name in _flavors(one))
     return [name for name in granted if (FLAVOR.key, name) not in served.shared]
 
 
 def decorate_pod(workload: Document, served: ServedApis, replica: ReplicaId, pod: Body) -> None:
-    """Have a pod go where it was admitted, and look as the admission checks ask for."""
+    """Send a pod to the nodes of its flavors, with the changes of admission checks."""
     assignment = next((one for one in _assignments(workload) if one.get("name") == replica.type), {})
     metadata, spec = pod["metadata"], pod["spec"]
     metadata["labels"][_POD_SET] = replica.type
@@ -190,7 +188,7 @@ def decorate_pod(workload: Document, served: ServedApis, replica: ReplicaId, pod
 
 
 def _checked(workload: Document, type_: str) -> Iterator[Mapping[str, Any]]:
-    """What admission checks want of the pods of a type."""
+    """The changes that admission checks ask for in the pods of a type."""
     for check in mappings(mapping(workload.get("status")).get("admissionChecks")):
         yield from (one for one in mappings(check.get("podSetUpdates")) if one.get("name") == type_)
 
@@ -205,7 +203,7 @@ def _place(spec: Body, labels: Mapping[str, str], tolerations: Any) -> None:
 
 
 def _gate(workload: Document, metadata: Body, spec: Body) -> None:
-    """Kueue has chosen racks or nodes: it opens this gate when it has told the pod which."""
+    """Add the scheduling gate for topology: Kueue removes it when it has set the pod's topology."""
     annotations = {**(metadata.get("annotations") or {}), _WORKLOAD: workload["metadata"]["name"]}
     if not annotations.keys() & _LEVELS.values():
         annotations[_UNCONSTRAINED] = "true"
@@ -215,23 +213,23 @@ def _gate(workload: Document, metadata: Body, spec: Body) -> None:
 
 Condition = dict[str, Any]
 
-# After these evictions a Workload stands in its queue again at once; after others Kueue says when.
+# After these evictions a Workload is queued again at once; after others Kueue decides when.
 _IMMEDIATE_REASONS: Final = frozenset({"Preempted", "NodeFailures"})
 
 
 def workload_status_update(key: str, workload: Document, s: ReconcileContext) -> Iterator[Update]:
-    """What there is to tell now; nothing, if it has been told."""
+    """The status update that Kueue needs now; none if it is written already."""
     status = mapping(workload.get("status"))
-    told: list[Condition] = []
+    changed: list[Condition] = []
     fields: dict[str, Any] = {}
     if interface.condition_is_true(workload, "Evicted"):
         gone = all(pod.finished for pod in (*s.facts.stale, *s.facts.current.values()))
         if s.status.admission is None and gone and interface.condition_is_true(workload, "QuotaReserved"):
-            told, fields = _given_back(workload), {"admission": None}
+            changed, fields = _given_back(workload), {"admission": None}
     elif s.status.admission is not None and _ready(s) and not interface.condition_is_true(workload, "PodsReady"):
-        told = [_condition("PodsReady", True, "Started", "all pods of the job are ready or have succeeded")]
-    if told:
-        conditions = _with(mappings(status.get("conditions")), told, workload, s.now)
+        changed = [_condition("PodsReady", True, "Started", "all pods of the job are ready or have succeeded")]
+    if changed:
+        conditions = _with(mappings(status.get("conditions")), changed, workload, s.now)
         # Written over what was seen and nothing else: Kueue may have gone on meanwhile.
         metadata = {"resourceVersion": workload["metadata"]["resourceVersion"]}
         patch = {"metadata": metadata, "status": {"conditions": conditions, **fields}}
@@ -256,11 +254,11 @@ def _condition(type_: str, value: bool, reason: str, message: str) -> Condition:
     return {"type": type_, "status": "True" if value else "False", "reason": reason, "message": message}
 
 
-def _with(stored: Any, told: list[Condition], workload: Document, now: float) -> list[Condition]:
-    """All conditions, those that are told in place of what was said before."""
+def _with(stored: Any, changed: list[Condition], workload: Document, now: float) -> list[Condition]:
+    """All conditions, with the changed ones in place of the stored ones."""
     listed = {text(one.get("type")): dict(one) for one in stored}
     generation = workload["metadata"].get("generation")
-    for one in told:
+    for one in changed:
         before = listed.get(one["type"], {})
         since = before.get("lastTransitionTime") if before.get("status") == one["status"] else None
         extra = {} if generation is None else {"observedGeneration": generation}
@@ -272,11 +270,11 @@ WORKLOAD: Final = ApiResource(
     group="kueue.x-k8s.io", kind="Workload", plural="workloads", versions=("v1beta2", "v1beta1")
 )
 
-# The queue of whoever names none, as Kueue's own defaulting has it.
+# The queue of jobs that name none, as in Kueue's own defaulting.
 _QUEUE: Final = "default"
 _JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 
-# What Kueue calls a wait -> what it is called here. Others are waits for room.
+# Kueue's reason of a wait -> ours. Others are waits for capacity.
 _REASONS: Final = {
     "NoMatchingFlavor": PendingReason.NEVER_FITS,
     "ExceedsMaxQuota": PendingReason.NEVER_FITS,
@@ -301,13 +299,13 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
 
 
 def _lacks_class(s: ReconcileContext, served: ServedApis) -> str:
-    """The priority class without which it does not queue up, "" for none; a Workload that is there keeps its own."""
+    """The missing priority class for which the job is not queued, "" for none; an existing Workload keeps its own."""
     there = interface.find_object(s, WORKLOAD, interface.object_name(s.job))
     return missing_class(s.job, served) if there is None and s.status.admission is None else ""
 
 
 def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:
-    """While it waits it follows the job; what has been admitted stays as it is. Then there is something to report."""
+    """Updates of the Workload: while it waits it follows the job; once admitted only its status changes."""
     if not interface.condition_is_true(there, "QuotaReserved"):
         spec = mapping(there.get("spec"))
         new = {"queueName": wanted["spec"]["queueName"]}

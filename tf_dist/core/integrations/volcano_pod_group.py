@@ -1,6 +1,6 @@
 """Volcano: a PodGroup of ``scheduling.volcano.sh``, and pods that its scheduler binds together.
 
-Volcano lets a gang in by its PodGroup alone (phase Inqueue) and wants its pods only then, so that a full cluster is not
+Volcano admits a gang by its PodGroup alone (phase Inqueue) and wants its pods only then, so that a full cluster is not
 flooded with pending pods: its own job controller waits for that in the same way. Types and phases:
 volcano-sh/apis, ``pkg/apis/scheduling/v1beta1``; how a pod names its group and its task: volcano-sh/volcano,
 ``pkg/scheduler/api/job_info.go``.
@@ -28,7 +28,7 @@ _TASK: Final = "volcano.sh/task-spec"
 # Annotations of a job with this prefix are for its PodGroup: sla-waiting-time, preemptable and the like.
 _PREFIX: Final = "volcano.sh/"
 _QUEUE: Final = "default"
-# Phases in which the gang has not been let in.
+# Phases in which the gang is not admitted.
 _OUTSIDE: Final = frozenset({"", "Pending"})
 
 
@@ -44,7 +44,7 @@ def _spec(job: Job) -> Body:
         "minTaskMember": {_task(job, one): needed[one.type] for one in job.replica_specs if one.type in needed},
         "minResources": interface.min_resources(job),
     }
-    # The default is Volcano's to give: it may have another one for the namespace.
+    # Volcano sets the default: it may have another one for the namespace.
     if _queue(job) != _QUEUE:
         spec["queue"] = _queue(job)
     if name := priority_class(job):

@@ -27,7 +27,7 @@ WORKLOAD: Final = ApiResource(group=_GROUP, kind="Workload", plural="workloads",
 # From v1beta1 on a group has a priority of its own, its size may change, and it may be preempted as a whole only.
 _MATURE: Final = frozenset({"v1beta1", "v1"})
 _POD_GROUP_NAME: Final = "gang"
-# What the condition was called first, and what it is called since.
+# The condition's first name, and its name since.
 _SCHEDULED: Final = ("PodGroupInitiallyScheduled", "PodGroupScheduled")
 
 
@@ -60,7 +60,7 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
 
 
 def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:
-    """Of a group that is there only the size may change, and that only where the API has come of age."""
+    """Updates of a group: only its size may change, and only from v1beta1 on."""
     if _api(served) is WORKLOAD or served.versions[POD_GROUP.key] not in _MATURE:
         return
     size = {"spec": {"schedulingPolicy": wanted["spec"]["schedulingPolicy"]}}

@@ -1,4 +1,4 @@
-"""The pods of a job. Bodies are new dicts; the templates they are made from are never changed.
+"""The pods of a job.
 
 Bodies are new dicts; the templates they are made from are never changed.
 """
@@ -20,7 +20,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def require_node(spec: PodSpec, node: str) -> None:
-    """Have the pod of this spec go to ``node``, if it may go there at all: nothing it requires is taken away.
+    """Require ``node`` by the pod's node affinity; its own requirements stay.
 
     The terms of a node selector are alternatives, so each is narrowed. One without any rule matches no node, and has to
     go on matching none.
@@ -56,7 +56,7 @@ PORT_NAME: Final[Mapping[Dialect, str]] = {
     Dialect.VOLCANO: "tfjob-port",
 }
 
-# These steer tf-dist itself; the others of its annotations (as the working directory) are meant for the pods.
+# Annotations for tf-dist itself; its others (as the working directory) are meant for the pods.
 _NOT_FOR_PODS: Final = frozenset(
     {
         names.SUSPEND,

@@ -1,4 +1,4 @@
-"""TF_CONFIG, byte for byte as the original systems write it, and v1alpha1's standard parameter server.
+"""TF_CONFIG, byte for byte as the original systems write it, and the standard parameter server of v1alpha1.
 
 Key order and the absence of spaces are part of it: the originals are Go programs, and users compare strings.
 
@@ -51,7 +51,7 @@ def _dense(job: Job, spec: ReplicaSpec, index: int, addresses: Addresses) -> dic
 
 
 def _sparse(job: Job, spec: ReplicaSpec, index: int, addresses: Addresses) -> dict[str, Any]:
-    """Every worker knows the parameter servers and itself, so that others may come and go."""
+    """A sparse TF_CONFIG: a worker knows the parameter servers and itself, so that others may join and leave."""
     servers = next((other for other in job.replica_specs if other.role is Role.PS), None)
     workers: dict[str, str] = {}
     ps: list[str] = []

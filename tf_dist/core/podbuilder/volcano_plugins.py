@@ -1,4 +1,4 @@
-"""The Volcano job plugins that tf-dist plays: env (index variables) and svc (host files, names, network policy)."""
+"""Volcano job plugins that tf-dist implements: env (index variables) and svc (host files, names, network policy)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tf_dist.core.diagnostics.outcome import Outcome, is_suspended, job_outcome
 
 
 class AdoptionAction(StrEnum):
-    """What a try does first."""
+    """First action of a try."""
 
     CREATE = "create"
     ADOPT = "adopt"
@@ -23,8 +23,8 @@ class AdoptionAction(StrEnum):
 class AdoptionCandidate:
     """A job that an earlier try of the same task made.
 
-    ``doomed``: it is being deleted, or was given up. ``done``: it is over; ``succeeded``: and well. ``consumed``: a
-    try has handed its result on already. ``created``: epoch seconds.
+    ``doomed``: it is being deleted, or was given up. ``done``: it has ended; ``succeeded``: successfully. ``consumed``:
+    a try has used its result already. ``created``: epoch seconds.
     """
 
     uid: str
@@ -37,7 +37,7 @@ class AdoptionCandidate:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionDecision:
-    """``uid``: the job to adopt or to harvest; ``surplus``: those that live though only one may."""
+    """Decision on adoption. ``uid``: the job to adopt or to use; ``surplus``: further live jobs, which go."""
 
     answer: AdoptionAction
     uid: str = ""
@@ -45,10 +45,10 @@ class AdoptionDecision:
 
 
 def decide_adoption(candidates: Sequence[AdoptionCandidate], *, durable: bool = True) -> AdoptionDecision:
-    """What to do with what earlier tries left.
+    """Decide what to do with the jobs of earlier tries.
 
-    A living job is adopted, the newest of several; else a result that nobody has had is taken; else there is a new job.
-    Without ``durable`` a try always makes a new one. Of living jobs one stays.
+    A live job is adopted, the newest of several; else an unused result is used; else there is a new job. Without
+    ``durable`` a try always makes a new one. Of live jobs one stays.
     """
     newest = sorted(candidates, key=lambda one: (one.created, one.uid), reverse=True)
     living = [one.uid for one in newest if not one.done and not one.doomed]
@@ -63,7 +63,7 @@ def decide_adoption(candidates: Sequence[AdoptionCandidate], *, durable: bool = 
 
 
 class ExistingJobAction(StrEnum):
-    """``JOIN``: it is this step's job, go on with it, or take what it came to. ``REPLACE``: make it anew."""
+    """``JOIN``: it is this step's job, continue with it, or use its result. ``REPLACE``: make it anew."""
 
     JOIN = "join"
     REPLACE = "replace"
@@ -72,8 +72,8 @@ class ExistingJobAction(StrEnum):
 def decide_existing_job(job: Job, status: Status, *, reported: bool) -> ExistingJobAction:
     """Whether a step that is tried again goes on with the job of its last try.
 
-    ``reported``: that try has told how the job ended, so the failure is known and is what is tried again. A success
-    is one however often it is told.
+    ``reported``: that try has reported the end of the job, so a failure is what is tried again. A success stays one
+    however often it is reported.
     """
     match job_outcome(job, status):
         case Outcome.EVICTED:

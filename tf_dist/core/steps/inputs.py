@@ -25,7 +25,7 @@ _PLACEHOLDER: Final = "{}"
 
 
 class InputType(StrEnum):
-    """What a value is, in the words of JSON schema."""
+    """Type of a value, in the words of JSON schema."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -48,7 +48,7 @@ _FIELDS: Final[Mapping[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInput:
-    """One input, and where its value goes.
+    """An input of a step, and the path of its value.
 
     ``path``: a dotted path into the document. ``minimum``, ``maximum``: of numbers, both may be reached. ``pattern``: a
     regular expression for the whole of a text. ``enum``: the only values. ``text``: what stands around the value, which
@@ -66,7 +66,7 @@ class JobInput:
     text: str = ""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with the declaration."""
+        """Errors of the declaration."""
         here = f"input {self.name}" if self.name else "input"
         if not self.name:
             yield Problem(here, "has no name")
@@ -95,7 +95,7 @@ class JobInput:
         return {**own, **{key: value for key, value in given.items() if value is not None}}
 
     def value(self, text: str) -> Any:
-        """What a text means; ValueError says why it means nothing that was declared."""
+        """The value of a text; ValueError says why it does not fit the declaration."""
         found = _READERS[self.type](text)
         if self.enum and found not in self.enum:
             raise ValueError(f"is none of {', '.join(map(str, self.enum))}")
@@ -153,7 +153,7 @@ _READERS: Final[Mapping[InputType, Callable[[str], str | float]]] = {
 
 
 def read_inputs(text: str) -> tuple[JobInput, ...]:
-    """Declarations: a JSON object, or a list of them. InvalidJob with everything that is wrong."""
+    """Read declarations: a JSON object, or a list of them. InvalidJob with all errors."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -216,7 +216,7 @@ def listed_values(text: str, names: Collection[str]) -> dict[str, str]:
 
 
 def input_overrides(inputs: Iterable[JobInput], values: Mapping[str, str]) -> tuple[Override, ...]:
-    """What the values come to; InvalidJob names each that is refused. One that is missing or empty changes nothing."""
+    """The overrides of the values; InvalidJob names each that is refused. A missing or empty one changes nothing."""
     inputs = tuple(inputs)
     found: list[Override] = []
     problems = [

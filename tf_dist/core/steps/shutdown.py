@@ -1,7 +1,7 @@
 """Shutdown decision: whether a signal stops the workflow, or only the launcher's pod goes.
 
-Both are the same signal. The workflow itself tells them apart, where it may be read: its ``spec.shutdown`` is set by
-``argo stop`` and ``argo terminate`` (Argo Workflows 4.1).
+Both are the same signal. The Workflow object distinguishes them, where it may be read: ``argo stop`` and ``argo
+terminate`` set its ``spec.shutdown`` (Argo Workflows 4.1).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OnTerm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StopDecision:
-    """What happens to the job, and why, for people."""
+    """What happens to the job, and why, as a message."""
 
     what: OnTerm
     why: str
@@ -39,7 +39,7 @@ def decide_stop(
     """What a signal means for the job of a step. ``workflow``: the Workflow object, None if it is gone.
 
     ``deadline``: when Argo stops the pod for its time, ``retried``: Argo will start the step again after this (epoch
-    seconds, both from the step's template). Without a next try nobody would come back for a job that is left.
+    seconds, both from the step's template). Without a next try, no process would return to a job that is left.
     """
     if workflow is None:
         return StopDecision(OnTerm.DELETE, "the workflow is gone")

@@ -1,6 +1,6 @@
-"""Wait result: when waiting for a job is over, and why.
+"""Result of waiting for a job: when the wait is over, and why.
 
-Nothing here ends a job: whoever waits decides what becomes of one that took too long.
+Nothing here ends a job: the waiting client decides what to do with one that took too long.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tf_dist.core.diagnostics.outcome import WAIT_CONDITIONS, Outcome, goal_unre
 
 
 class WaitEnd(StrEnum):
-    """Why the wait is over. The values are a contract: they travel between processes, and old ones stay readable.
+    """Why a wait is over. The values are a contract: they are passed between processes, and old ones stay readable.
 
     ``REACHED``: what was waited for; ``STOPPED``: a policy aborted the job; ``GONE``: it was deleted; ``TIMEOUT``,
-    ``NOT_ADMITTED``, ``NOT_STARTED``: a limit of the one who waits; ``IMAGE``: an image cannot be had; ``INVALID``: its
+    ``NOT_ADMITTED``, ``NOT_STARTED``: a limit of the client; ``IMAGE``: an image cannot be had; ``INVALID``: its
     driver cannot read its spec, and never could.
     """
 
@@ -37,18 +37,18 @@ class WaitEnd(StrEnum):
     INVALID = "invalid"
 
 
-# The job is still there and goes on, unless somebody takes it away.
+# The job still exists and continues, unless it is deleted.
 UNDECIDED: Final = frozenset(
     {WaitEnd.TIMEOUT, WaitEnd.NOT_ADMITTED, WaitEnd.NOT_STARTED, WaitEnd.IMAGE, WaitEnd.INVALID}
 )
 
-# What a kubelet says of an image that no second try brings.
+# The kubelet's reasons for an image that no second try can pull.
 _UNRECOVERABLE_IMAGE_REASONS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitLimits:
-    """How long somebody waits: ``deadline`` in all (epoch seconds); ``admission``: seconds for the gang's place;
+    """Limits of a wait: ``deadline`` in all (epoch seconds); ``admission``: seconds for the gang's place;
     ``startup``: seconds from then until it runs. None: for ever.
     """
 
@@ -62,7 +62,7 @@ NO_LIMITS: Final = WaitLimits()
 
 @dataclass(frozen=True, slots=True)
 class WaitResult:
-    """Why the wait is over: in a word, in a sentence, and what helps."""
+    """Why a wait is over: in a word, in a sentence, and what helps."""
 
     end: WaitEnd
     message: str
@@ -80,7 +80,7 @@ _ENDS: Final = {Outcome.FAILED: WaitEnd.FAILED, Outcome.EVICTED: WaitEnd.EVICTED
 def evaluate_wait(
     job: Job, status: Status, pods: tuple[PodView, ...], limits: WaitLimits, now: float, *, goal: str = "succeeded"
 ) -> WaitResult | None:
-    """Why to stop waiting for ``goal`` (see ``core.outcome.WAITS``), None while it may still come.
+    """Why to stop waiting for ``goal`` (see ``WAIT_CONDITIONS``), None while it may still come.
 
     A job that is suspended may be resumed: only the deadline ends the wait for it.
     """
@@ -95,7 +95,7 @@ def evaluate_wait(
 
 
 def _is_over(status: Status) -> bool:
-    """Whether nothing but a command would change it any more."""
+    """Whether only a command would change the job any more."""
     return status.finished or (status.phase is Phase.ABORTED and not is_suspended(status))
 
 
@@ -139,7 +139,7 @@ def next_wait_limit(status: Status, limits: WaitLimits, now: float) -> float | N
 
 
 def _dues(status: Status, limits: WaitLimits) -> Iterator[tuple[WaitEnd, float]]:
-    """Every limit that counts at present, and when it is up."""
+    """Every limit that counts at present, and when it is due."""
     if limits.deadline is not None:
         yield WaitEnd.TIMEOUT, limits.deadline
     if status.phase is not Phase.PENDING or is_suspended(status):

@@ -36,11 +36,11 @@ class WaitingQueue:
         self._gone.add(run.number)
 
     def head(self) -> JobRun | None:
-        """Who has waited longest."""
+        """The job that has waited longest."""
         return self._first(self._all)
 
     def first(self, shape: Shape) -> JobRun | None:
-        """Who of the shape has waited longest."""
+        """The job of the shape that has waited longest."""
         return self._first(self.shapes[shape])
 
     def of(self, shape: Shape) -> Iterator[JobRun]:
@@ -54,7 +54,7 @@ class WaitingQueue:
 
 
 class Fifo:
-    """First come first served: who cannot start holds back all others."""
+    """First come first served: a job that cannot start holds back all others."""
 
     def __init__(self, placing: Placing = packed) -> None:
         self.line = WaitingQueue()
@@ -83,7 +83,7 @@ class Fifo:
 
 
 class BestEffortFifo(Fifo):
-    """First come first served, but who cannot start is skipped: nothing protects a large job from small ones."""
+    """First come first served, but jobs that cannot start are skipped: nothing protects a large job from small ones."""
 
     def __init__(self, placing: Placing = packed) -> None:
         super().__init__(placing)
@@ -94,7 +94,7 @@ class BestEffortFifo(Fifo):
         self._blocked.clear()
 
     def act(self, world: World) -> float | None:
-        """Start whoever fits, in order of arrival."""
+        """Start the jobs that fit, in order of arrival."""
         while True:
             free = (s for s in self.line.shapes if s not in self._blocked)
             firsts = [(run.number, shape) for shape in free if (run := self.line.first(shape)) is not None]
@@ -108,8 +108,7 @@ class BestEffortFifo(Fifo):
 class EasyBackfill(Fifo):
     """EASY backfilling: the head of the line has a reservation, and others pass it only if that keeps it.
 
-    The reservation is exact to the node. Jobs whose user says nothing are taken for as long as the median of those
-    whose user does.
+    The reservation is exact to the node. Jobs without an estimate are assumed to take the median of the estimates.
     """
 
     def __init__(self, placing: Placing = packed) -> None:
@@ -141,11 +140,11 @@ class EasyBackfill(Fifo):
         return started
 
     def expected(self, run: JobRun) -> float:
-        """How long a job may take, by what is known."""
+        """The estimated run time of a job."""
         return self._median if run.job.estimate is None else run.job.estimate
 
     def act(self, world: World) -> float | None:
-        """The head of the line as far as it goes, then whoever may pass."""
+        """Start from the head of the queue as far as possible, then jobs that may be backfilled."""
         super().act(world)
         head = self.line.head()
         if head is not None:

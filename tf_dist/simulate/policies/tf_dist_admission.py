@@ -1,4 +1,4 @@
-"""tf-dist's own admission: the very ``Admitter`` that the driver asks, on the virtual clock."""
+"""tf-dist's own admission: the driver's ``Admitter`` on the virtual clock."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PS, _WORKER = "ps", "worker"
 
 
 class TfDistAdmission:
-    """Gives the admitter what a driver would: nodes, queues, and each job as a gang, whose pods no node counts yet.
+    """Feeds the admitter as a driver does: nodes, queues, and each job as a gang, whose pods no node counts yet.
 
-    Jobs that are stopped go back to their queue. ``restart`` forgets the admitter and makes one anew, as a driver
-    does that takes over.
+    Preempted jobs go back to their queue. ``restart`` replaces the admitter by a new one, as a driver does that takes
+    over.
     """
 
     def __init__(self, scenario: Scenario, policy: AdmissionPolicy | None = None) -> None:
@@ -65,9 +65,9 @@ class TfDistAdmission:
         self._admitter.remove_gang(str(run.number))
 
     def act(self, world: World) -> float | None:
-        """Ask, and do what is said, until nothing more is: who was stopped makes room at once.
+        """Decide and apply verdicts until there are no more: preempted jobs free their room at once.
 
-        Gangs that stop each other in turn would do so for ever at the same instant: time goes on in between.
+        Gangs that preempt each other in turn would do so for ever at the same instant: time advances in between.
         """
         for _ in range(_ROUNDS):
             verdicts = self._admitter.decide(world.now, reasons=False)
@@ -77,7 +77,7 @@ class TfDistAdmission:
         return world.now + _TICK
 
     def _obey(self, uid: str, verdict: Verdict, world: World) -> bool:
-        """Do what a verdict says; whether it says anything new."""
+        """Apply a verdict; whether it changed anything."""
         gang, run = self._gangs[uid], world.runs[int(uid)]
         if isinstance(verdict, Preempt):
             world.take(run)

@@ -1,7 +1,7 @@
 """tf-dist as a driver runs it: ``Admitter`` and ``reconcile`` on documents, on the virtual clock.
 
-What is left out is the API server and the kubelet: writes succeed at once, pods run at once where they were sent, and
-who is told to stop is gone.
+API server and kubelet are left out: writes succeed at once, pods run at once on their node, and deleted pods are gone
+at once.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def running_pod(body: Body, uid: str, now: float) -> Body:
 
 
 def _node(body: Body) -> str:
-    """The node to which it was pinned (``core.affinity``); KeyError: to none, though all nodes can be seen."""
+    """The node to which it was pinned (``podbuilder.replica_pod``); KeyError: to none, though all nodes can be seen."""
     required = body["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     node: str = required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
     return node
@@ -198,7 +198,7 @@ class _Driven:
 
 
 class TfDistReconcile:
-    """Every job is a document; whatever happens to it comes from its status, its pods, and what admission says."""
+    """tf-dist with every job as a document: what happens to it follows from its status, its pods, and its verdicts."""
 
     def __init__(self, scenario: Scenario, policy: AdmissionPolicy | None = None) -> None:
         self._admitter = Admitter(policy or AdmissionPolicy(restart_cost=scenario.speed.restart))
@@ -253,7 +253,7 @@ class TfDistReconcile:
         return verdicts
 
     def _follow(self, asked: Iterable[_Driven], world: World) -> None:
-        """Have the simulated jobs be where their pods are: those first who give up room."""
+        """Move the simulated jobs to where their pods are: first those that give up room."""
         moves = []
         for driven in asked:
             placement = driven.placement()
