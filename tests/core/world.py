@@ -57,9 +57,9 @@ class World:
                 pods=tuple(view for view in views if view is not None),
                 objects=self.objects,
                 verdict=self.verdict,
-                remembered=self.remembered,
+                last_status=self.remembered,
                 verdict_only=self.verdict_only,
-                gone=tuple(self.gone),
+                departed=tuple(self.gone),
             ),
             self.memory if self.gathers else replace(self.memory, reported=None),
         )

@@ -317,15 +317,15 @@ MUTANTS: Final = (
     Mutant(
         "place-is-not-given-back",
         "core/reconciler/requeue.py",
-        "return status.next_attempt(None).to(",
-        "return status.next_attempt(status.admission).to(",
+        "return status.next_attempt(None).with_phase(",
+        "return status.next_attempt(status.admission).with_phase(",
         "a gang that was preempted keeps its place",
     ),
     Mutant(
         "larger-than-asked-for",
         "core/reconciler/requeue.py",
-        "{spec.type: min(wanted.get(spec.type, spec.replicas), spec.most) for spec in s.asked.replica_specs}",
-        "{spec.type: wanted.get(spec.type, spec.replicas) for spec in s.asked.replica_specs}",
+        "{spec.type: min(wanted.get(spec.type, spec.replicas), spec.most) for spec in s.requested_job.replica_specs}",
+        "{spec.type: wanted.get(spec.type, spec.replicas) for spec in s.requested_job.replica_specs}",
         "a job that was scaled down keeps its place as it was",
     ),
     # How a job goes on, and how it ends

@@ -185,7 +185,7 @@ class Rest:
             _, first = min(line, key=lambda one: (one[0], name(one[1])))
             why = self._fits(first) or self._in_the_way(first)
             if why and len(lines) == 1:
-                text = f"waits ({record.memory(first).told}) beside {why}"
+                text = f"waits ({record.memory(first).display_message}) beside {why}"
                 yield Unrest(name(first), "waits", text)
 
     def _priority(self, job: Job) -> float:

@@ -147,7 +147,8 @@ def _metrics(snapshot: JobSnapshot) -> tuple[str, ...]:
 def _caption(snapshot: JobSnapshot) -> str | None:
     details = [f"{row.replica}: {row.detail}" for row in snapshot.replicas if row.detail and row.state != "Running"]
     status = snapshot.status
-    waiting = [status.told] if (status.admission is None or status.stalled) and status.told else []
+    message = status.display_message
+    waiting = [message] if (status.admission is None or status.stalled) and message else []
     return "\n".join([*waiting, *details]) or None
 
 

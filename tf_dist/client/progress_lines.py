@@ -34,7 +34,7 @@ def state_changes(snapshot: JobSnapshot, shown: dict[str, str]) -> list[str]:
     """A sentence for each state that is not the one in ``shown``, which is brought up to date."""
     changes = []
     status = snapshot.status
-    message = f": {status.told}" if status.told else ""
+    message = f": {status.display_message}" if status.display_message else ""
     # While it waits the reason is the news: its place in the line, and what is missing.
     state = f"{snapshot.state}{message}" if snapshot.state == _WAITING or status.stalled else snapshot.state
     states = {"": (state, f"job {snapshot.job.key.name} is {snapshot.state}{message}")} if message else {}

@@ -264,7 +264,7 @@ class JobReconciler:
         A place that the job cannot take yet is told again when it can. Its pods are listed first, if it has any: those
         that its driver made, and our watch has not brought yet, must not be taken for evicted ones.
         """
-        if known.status.seen:
+        if known.status.observed_replicas:
             self._informers.confirm(ref, known.uid)
         plan = self.plan(known, verdict, driver=known.driver)
         delivery = _only_actions(plan, WriteStatus, EmitEvent)
@@ -315,7 +315,7 @@ class JobReconciler:
             now=now,
             stored_status=stored_status(stored),
             pods=pods,
-            gone=gone,
+            departed=gone,
             unready=self._informers.unready(pod.node for pod in pods if pod.node and not pod.finished),
             recovery_timeout=self._informers.recovery_timeout(job.scheduling.queue),
             objects=self._informers.objects(known.ref.namespace, known.uid),
@@ -323,7 +323,7 @@ class JobReconciler:
             addresses=self._addresses(known, verdict, len(pods)),
             deleting="deletionTimestamp" in stored["metadata"],
             driver=self._leadership.ref if driver is None else driver,
-            remembered=known.remembered,
+            last_status=known.remembered,
             served=served,
             gang=gang,
             last_error=last_error,

@@ -149,9 +149,9 @@ def test_a_job_that_cannot_go_on_is_listed_as_such(world: World) -> None:
 
 def test_an_end_is_told_as_such_though_something_cannot_be_cleared_away() -> None:
     ended = Status(phase=Phase.COMPLETED, reason="JobSucceeded", message="worker-0 succeeded", last_error="no right")
-    assert (ended.told, ended.why) == ("worker-0 succeeded", "JobSucceeded")
+    assert (ended.display_message, ended.display_reason) == ("worker-0 succeeded", "JobSucceeded")
     cleaning = replace(ended, phase=Phase.COMPLETING)
-    assert (cleaning.told, cleaning.why) == ("cannot go on: no right", "ReconcileFailed")
+    assert (cleaning.display_message, cleaning.display_reason) == ("cannot go on: no right", "ReconcileFailed")
 
 
 def test_words_that_differ_each_time_are_no_news() -> None:

@@ -76,7 +76,7 @@ def test_a_type_that_came_later_is_not_held_back() -> None:
 
 def test_after_its_end_it_still_has_the_size_it_had() -> None:
     running = replace(placed(ps=1, worker=2), phase=Phase.RUNNING)
-    over = running.to(Phase.FAILED, START, "PodFailed", "it failed")
+    over = running.with_phase(Phase.FAILED, START, "PodFailed", "it failed")
     assert over.admission is None
     assert numbers(elastic(), over) == [1, 2]
 

@@ -58,7 +58,7 @@ def test_a_huge_index_is_a_replica_the_job_does_not_have() -> None:
     view = pod_view(raw(labels={**LABELS, "tf-dist.dev/replica-index": "9" * 60}))
     assert view is not None
     plan = reconcile(v1_job(), Observed(now=1.0, pods=(view,)))
-    assert plan.status.seen == frozenset()
+    assert plan.status.observed_replicas == frozenset()
 
 
 def test_the_container_that_trains_is_the_one_that_counts_wherever_it_stands() -> None:

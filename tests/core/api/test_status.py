@@ -50,9 +50,9 @@ def test_every_cell_of_the_table_of_transitions(before: Phase, after: Phase) -> 
     cell = ROWS[before][list(Phase).index(after)]
     if cell == "n":
         with pytest.raises(ValueError, match=f"never goes from {before} to {after}"):
-            Status(phase=before).to(after, START, "why", "because")
+            Status(phase=before).with_phase(after, START, "why", "because")
     else:
-        moved = Status(phase=before, since=START - 1).to(after, START, "why", "because")
+        moved = Status(phase=before, since=START - 1).with_phase(after, START, "why", "because")
         assert (moved.phase, moved.reason, moved.message) == (after, "why", "because")
         assert moved.since == (START - 1 if cell == "." else START)
 
@@ -70,34 +70,34 @@ def test_the_table_knows_every_phase_and_the_groups_cover_them_all() -> None:
 @pytest.mark.parametrize("phase", sorted(TERMINAL | {Phase.COMPLETING, Phase.TERMINATING}))
 def test_an_end_has_a_time(phase: Phase) -> None:
     before = {Phase.COMPLETED: Phase.COMPLETING, Phase.TERMINATED: Phase.TERMINATING}.get(phase, Phase.RUNNING)
-    status = Status(phase=Phase.RUNNING).to(before, START, "", "") if before is not Phase.RUNNING else Status()
-    assert status.to(phase, START + 5, "", "").completion_time in (START, START + 5)
+    status = Status(phase=Phase.RUNNING).with_phase(before, START, "", "") if before is not Phase.RUNNING else Status()
+    assert status.with_phase(phase, START + 5, "", "").completion_time in (START, START + 5)
 
 
 def test_the_time_of_an_end_is_when_it_began_not_when_the_last_pod_was_gone() -> None:
-    ended = Status().to(Phase.COMPLETING, START, "", "").to(Phase.COMPLETED, START + 60, "", "")
+    ended = Status().with_phase(Phase.COMPLETING, START, "", "").with_phase(Phase.COMPLETED, START + 60, "", "")
     assert (ended.completion_time, ended.since) == (START, START + 60)
 
 
 def test_a_suspension_is_no_end() -> None:
-    aborted = Status().to(Phase.ABORTING, START, "", "").to(Phase.ABORTED, START, "", "")
+    aborted = Status().with_phase(Phase.ABORTING, START, "", "").with_phase(Phase.ABORTED, START, "", "")
     assert aborted.completion_time is None
     assert not aborted.finished
 
 
 def test_the_place_is_kept_while_pods_stop_and_given_back_then() -> None:
     running = Status(phase=Phase.RUNNING, admission=Admission(START))
-    aborting = running.to(Phase.ABORTING, START, "", "")
+    aborting = running.with_phase(Phase.ABORTING, START, "", "")
     assert aborting.admission is not None
-    assert aborting.to(Phase.ABORTED, START, "", "").admission is None
-    assert running.to(Phase.FAILED, START, "", "").admission is None
+    assert aborting.with_phase(Phase.ABORTED, START, "", "").admission is None
+    assert running.with_phase(Phase.FAILED, START, "", "").admission is None
 
 
 def test_whoever_gives_a_place_back_remembers_its_size() -> None:
     running = Status(phase=Phase.RUNNING, admission=Admission(START, sizes={"worker": 3}))
-    assert running.to(Phase.FAILED, START, "", "").last_sizes == {"worker": 3}
-    aborting = running.to(Phase.ABORTING, START, "", "")
-    assert (aborting.last_sizes, aborting.to(Phase.ABORTED, START, "", "").last_sizes) == ({}, {"worker": 3})
+    assert running.with_phase(Phase.FAILED, START, "", "").last_sizes == {"worker": 3}
+    aborting = running.with_phase(Phase.ABORTING, START, "", "")
+    assert (aborting.last_sizes, aborting.with_phase(Phase.ABORTED, START, "", "").last_sizes) == ({}, {"worker": 3})
 
 
 def test_restarts_that_admission_caused_are_not_charged() -> None:
@@ -121,7 +121,7 @@ def test_the_next_attempt_makes_every_pod_stale_and_keeps_what_has_succeeded(adm
     before = Status(
         phase=Phase.RUNNING,
         attempts=Attempts(2, {"worker": 1}, {lost: 3}),
-        seen=frozenset({done, lost}),
+        observed_replicas=frozenset({done, lost}),
         succeeded=frozenset({done}),
         restarts={"PodFailed": 1},
         backoffs={"": RestartBackoff(1, START + 60)},
@@ -129,7 +129,7 @@ def test_the_next_attempt_makes_every_pod_stale_and_keeps_what_has_succeeded(adm
         start_time=START,
     )
     after = before.next_attempt(admission)
-    assert (after.attempts, after.seen, after.backoffs) == (Attempts(3), frozenset(), {})
+    assert (after.attempts, after.observed_replicas, after.backoffs) == (Attempts(3), frozenset(), {})
     assert (after.admission, after.start_time) == (admission, START if admission else None)
     assert (after.phase, after.succeeded, after.restarts) == (before.phase, before.succeeded, before.restarts)
 
@@ -157,7 +157,7 @@ STATUSES = st.builds(
     attempts=st.builds(
         Attempts, NUMBER, st.dictionaries(TYPE, NUMBER, max_size=2), st.dictionaries(REPLICA, NUMBER, max_size=3)
     ),
-    seen=st.frozensets(REPLICA, max_size=8),
+    observed_replicas=st.frozensets(REPLICA, max_size=8),
     succeeded=st.frozensets(REPLICA, max_size=8),
     restarts=st.dictionaries(TEXT, NUMBER, max_size=3),
     container_restarts=st.integers(0, 9),
@@ -208,7 +208,7 @@ def test_ranges_say_which_numbers_there_are(numbers: set[int]) -> None:
 
 def test_a_gang_of_thousands_is_one_range() -> None:
     seen = frozenset(ReplicaId("worker", index) for index in range(5000))
-    assert dump_status(Status(seen=seen))["seen"] == {"worker": "0-4999"}
+    assert dump_status(Status(observed_replicas=seen))["seen"] == {"worker": "0-4999"}
 
 
 def test_nothing_stored_is_a_job_that_has_not_begun() -> None:

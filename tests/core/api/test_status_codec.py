@@ -87,7 +87,7 @@ FULL: Final = Status(
     start_time=1_800_000_002.0,
     completion_time=1_800_000_003.0,
     attempts=Attempts(job=2, tasks={"worker": 3}, pods={WORKER: 4}),
-    seen=frozenset({WORKER, ReplicaId("ps", 0)}),
+    observed_replicas=frozenset({WORKER, ReplicaId("ps", 0)}),
     succeeded=frozenset({ReplicaId("worker", 0)}),
     restarts={"PodFailed": 5},
     disruptions={"EvictionByEvictionAPI": 11},

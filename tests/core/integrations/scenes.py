@@ -71,7 +71,7 @@ class Scene:
             pods=views(*self.pods.values()),
             objects=self.objects,
             served=self.served,
-            remembered=self.status,
+            last_status=self.status,
         )
         self.plan = reconcile(self.job, observed, self._stored)
         self.status = self.plan.status

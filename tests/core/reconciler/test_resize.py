@@ -138,7 +138,7 @@ def test_before_the_first_pod_a_resize_restarts_nothing() -> None:
 def test_whoever_left_is_not_missed_and_comes_back_as_new() -> None:
     world = admitted(elastic(), ps=1, worker=3)
     resize(world, ps=1, worker=1)
-    assert not {str(replica) for replica in world.memory.seen} & {"worker-1", "worker-2"}
+    assert not {str(replica) for replica in world.memory.observed_replicas} & {"worker-1", "worker-2"}
     resize(world, ps=1, worker=3)
     assert len(world.pods) == 4
     assert (dict(world.memory.restarts), world.memory.failure) == ({}, None)
@@ -313,4 +313,4 @@ def test_a_replica_of_a_type_that_the_job_no_longer_has_is_not_missed() -> None:
     world = admitted(elastic(), ps=1, worker=2)
     world.job = elastic(ps=0)
     world.settle()
-    assert {replica.type for replica in world.memory.seen} == {"worker"}
+    assert {replica.type for replica in world.memory.observed_replicas} == {"worker"}

@@ -162,7 +162,7 @@ def test_every_phase_has_words_in_every_dialect(make: Any, phase: Phase) -> None
     shown = {
         "state": display_phase(status),
         "ready": ready_text(job, status),
-        "why": status.why,
+        "why": status.display_reason,
         "selector": f"tf-dist.dev/job-uid={job.uid},tf-dist.dev/replica-type=worker",
     }
     assert told["tfDist"] == {**dump_status(status), **shown}

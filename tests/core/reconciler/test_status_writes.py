@@ -49,7 +49,7 @@ def test_pods_that_start_one_by_one_cost_two_writes() -> None:
     assert world.writes == 3
     assert world.memory.counts["worker"].ready == 8
     assert world.memory.message == "8 of 8 replicas are running"
-    assert len(world.memory.seen) == 8
+    assert len(world.memory.observed_replicas) == 8
 
 
 def test_nothing_is_gathered_for_longer_than_it_says() -> None:
@@ -84,7 +84,7 @@ def test_a_change_after_a_quiet_time_is_written_at_once() -> None:
 def test_what_was_gathered_and_not_written_is_known_while_the_driver_lives() -> None:
     """A pod that came and went between two writes was taken away: it is not simply made again."""
     world = gathering()
-    assert world.memory.seen == frozenset()
+    assert world.memory.observed_replicas == frozenset()
     pod = world.pod("worker-1")
     assert pod is not None
     world.remove(pod)

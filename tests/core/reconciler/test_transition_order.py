@@ -46,10 +46,10 @@ def test_no_rule_applies_to_a_job_that_is_over() -> None:
 
 def test_rules_that_undo_each_other_are_an_error_that_names_them() -> None:
     def run(s: ReconcileContext) -> Status:
-        return s.status.to(Phase.RUNNING, s.now, "Up", "it runs")
+        return s.status.with_phase(Phase.RUNNING, s.now, "Up", "it runs")
 
     def wait(s: ReconcileContext) -> Status:
-        return s.status.to(Phase.PENDING, s.now, "Down", "it waits")
+        return s.status.with_phase(Phase.PENDING, s.now, "Down", "it waits")
 
     rules = (
         TransitionRule(run, frozenset({Phase.PENDING}), frozenset({Phase.RUNNING})),
@@ -81,7 +81,7 @@ def test_as_many_rules_in_one_pass_as_a_job_has_phases_are_no_cycle() -> None:
 
 def test_a_rule_that_leads_to_a_phase_which_its_row_does_not_name_is_an_error() -> None:
     def fail(s: ReconcileContext) -> Status:
-        return s.status.to(Phase.FAILED, s.now, "Broken", "it failed")
+        return s.status.with_phase(Phase.FAILED, s.now, "Broken", "it failed")
 
     rules = (TransitionRule(fail, LIVE, frozenset({Phase.RUNNING})),)
     with pytest.raises(ValueError, match="fail leads to Failed"):
@@ -212,7 +212,7 @@ def test_a_job_that_waits_is_told_its_place_though_its_own_driver_has_missed_som
     for pod in tuple(world.pods.values()):
         world.remove(pod)
     before = world.memory
-    assert before.seen
+    assert before.observed_replicas
     after = told(world)
     assert (after.reason, after.admission is not None, after.attempts) == ("Admitted", True, before.attempts)
 

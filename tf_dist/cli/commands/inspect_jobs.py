@@ -93,7 +93,11 @@ def row(job: StoredJob, wide: bool) -> list[str]:
     since = parse_time(job.stored["metadata"].get("creationTimestamp"))
     cells = [job.shown, display_phase(status), ready, str(status.total_restarts), format_age(since, now())]
     disruptions = str(status.total_disruptions)
-    return [*cells, disruptions, job.stored["apiVersion"], status.told] if wide else [*cells, status.why]
+    return (
+        [*cells, disruptions, job.stored["apiVersion"], status.display_message]
+        if wide
+        else [*cells, status.display_reason]
+    )
 
 
 def _watch(cluster: Cluster, namespace: str | None, only: list[StoredJob] | None, form: options.ListFormat) -> None:
@@ -211,8 +215,8 @@ def _status(job: StoredJob) -> None:
     _facts(
         [
             ("State", display_phase(status)),
-            ("Reason", status.why),
-            ("Message", status.told),
+            ("Reason", status.display_reason),
+            ("Message", status.display_message),
             ("Created", str(job.stored["metadata"].get("creationTimestamp", ""))),
             ("Started", format_time(started) if started is not None else ""),
             ("Ended", format_time(ended) if ended is not None else ""),

@@ -145,7 +145,8 @@ class StepRun:
     def _tell_now_and_then(self, monitor: JobMonitor) -> None:
         """States at once, and what training tells not more often than people look."""
         snapshot = monitor.snapshot
-        values = {"status": snapshot.state, "reason": snapshot.status.why, "message": snapshot.status.told}
+        status = snapshot.status
+        values = {"status": snapshot.state, "reason": status.display_reason, "message": status.display_message}
         if snapshot.result.checkpoint:
             values["checkpoint"] = snapshot.result.checkpoint
         if time.monotonic() - self._reported_at >= _EVERY:
@@ -163,8 +164,8 @@ class StepRun:
         failed = failure is not None and result is not Outcome.SUCCEEDED
         return {
             "status": word,
-            "reason": snapshot.status.why if end is StepEnd.FINISHED else end.value,
-            "message": self._why or snapshot.status.told,
+            "reason": snapshot.status.display_reason if end is StepEnd.FINISHED else end.value,
+            "message": self._why or snapshot.status.display_message,
             "replica": failure.replica if failed and failure else "",
             "exit-code": "" if not failed or failure is None or failure.code is None else str(failure.code),
         }

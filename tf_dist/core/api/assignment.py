@@ -19,7 +19,9 @@ from tf_dist.core.api.job import Job, JobKey, ReplicaId, ReplicaSpec, Role, TFCo
 from tf_dist.core.api.pod_events import PodClassification
 from tf_dist.core.api.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, Status
 
-ReplicaCounts = Mapping[str, int]
+# How many replicas of each type, and how many of each type on which node.
+Sizes = Mapping[str, int]
+Placement = Mapping[str, Mapping[str, int]]
 
 _WHOLE = frozenset({Role.PS, Role.CHIEF, Role.MASTER, Role.EVALUATOR})
 
@@ -38,13 +40,13 @@ def granted_job(job: Job, status: Status) -> Job:
     return _within(job, sizes) if sizes else job
 
 
-def _granted_counts(status: Status) -> ReplicaCounts:
+def _granted_counts(status: Status) -> Sizes:
     if status.admission is not None:
         return status.admission.sizes
     return {} if status.phase in LIVE else status.last_sizes
 
 
-def _within(job: Job, sizes: ReplicaCounts) -> Job:
+def _within(job: Job, sizes: Sizes) -> Job:
     wanted = {spec.type: sizes.get(spec.type, spec.replicas) for spec in job.replica_specs}
     return with_replica_counts(job, {spec.type: min(wanted[spec.type], spec.most) for spec in job.replica_specs})
 
@@ -61,7 +63,7 @@ def largest_job(job: Job) -> Job:
     return with_replica_counts(job, {spec.type: spec.most for spec in job.replica_specs})
 
 
-def with_replica_counts(job: Job, sizes: ReplicaCounts) -> Job:
+def with_replica_counts(job: Job, sizes: Sizes) -> Job:
     """The job with other numbers of replicas; what has to be there, or to succeed, is never more than there are."""
     if all(sizes[spec.type] == spec.replicas for spec in job.replica_specs):
         return job
@@ -105,7 +107,7 @@ def _first(job: Job, spec: ReplicaSpec) -> int:
     return 1 + max(deciding, default=0)
 
 
-def resize_restarts(job: Job, before: ReplicaCounts, after: ReplicaCounts) -> bool:
+def resize_restarts(job: Job, before: Sizes, after: Sizes) -> bool:
     """Whether pods that were started among ``before`` replicas cannot go on among ``after``.
 
     TF_CONFIG stands in the environment of a process and never changes. A sparse one names the parameter servers, so
@@ -131,10 +133,7 @@ def grows_live(job: Job) -> bool:
     return not resize_restarts(job, replica_counts(job), more)
 
 
-NodeCounts = Mapping[str, Mapping[str, int]]
-
-
-def replica_nodes(job: Job, placement: NodeCounts, type_: str) -> tuple[str, ...]:
+def replica_nodes(job: Job, placement: Placement, type_: str) -> tuple[str, ...]:
     """The nodes of a type's replicas, by index; as many as the placement speaks of."""
     serving = {node for spec in job.replica_specs if spec.role is Role.PS for node in placement.get(spec.type, ())}
     counts = placement.get(type_, {})
@@ -142,7 +141,7 @@ def replica_nodes(job: Job, placement: NodeCounts, type_: str) -> tuple[str, ...
     return tuple(node for node in nodes for _ in range(counts[node]))
 
 
-def placement_within(job: Job, placement: NodeCounts, sizes: Mapping[str, int]) -> NodeCounts:
+def placement_within(job: Job, placement: Placement, sizes: Mapping[str, int]) -> Placement:
     """The placement without the seats of those who are too many."""
     if all(sum(nodes.values()) <= sizes.get(type_, 0) for type_, nodes in placement.items()):
         return placement
@@ -150,7 +149,7 @@ def placement_within(job: Job, placement: NodeCounts, sizes: Mapping[str, int]) 
 
 
 def assign_nodes(
-    job: Job, placement: NodeCounts, facts: PodClassification, wanted: Collection[ReplicaId]
+    job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
 ) -> dict[ReplicaId, str]:
     """The nodes of these replicas, which have none yet: each its own seat if it is free, else any free one of its type.
 
@@ -163,7 +162,7 @@ def assign_nodes(
     return {replica: node for replica, node in found.items() if replica in wanted}
 
 
-def _of_type(job: Job, placement: NodeCounts, facts: PodClassification, type_: str) -> dict[ReplicaId, str]:
+def _of_type(job: Job, placement: Placement, facts: PodClassification, type_: str) -> dict[ReplicaId, str]:
     listed = replica_nodes(job, placement, type_)
     free = Counter(listed)
     free.subtract(pod.node for replica, pod in facts.current.items() if replica.type == type_ and pod.node)
@@ -183,12 +182,6 @@ def _of_type(job: Job, placement: NodeCounts, facts: PodClassification, type_: s
 def _lacks_node(replica: ReplicaId, facts: PodClassification) -> bool:
     pod = facts.current.get(replica)
     return replica not in facts.succeeded if pod is None else not pod.node
-
-
-Sizes = Mapping[str, int]
-
-
-Placement = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +259,7 @@ class Preempt:
 Verdict = Admit | Wait | Resize | Preempt
 
 
-def replica_change_text(job: Job, before: ReplicaCounts, after: ReplicaCounts) -> str:
+def replica_change_text(job: Job, before: Sizes, after: Sizes) -> str:
     """``goes from 2 to 4 worker``, for every type of which the number changes."""
     parts = [
         f"from {before.get(spec.type, 0)} to {after[spec.type]} {spec.type}"

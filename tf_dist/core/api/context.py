@@ -41,8 +41,7 @@ class ServedApis:
 
     ``versions``: which version of each kind it serves, by ``ApiResource.key``. ``missing``: why the scheduler cannot
     be used here, "" if it can. ``shared``: objects in no namespace, by (``ApiResource.key``, name). ``priorities``: of
-    PriorityClasses.
-    ``assume_served``: nobody has looked: whatever a job names is taken to be there.
+    PriorityClasses. ``assume_served``: the cluster was not asked: what a job names is taken to be there.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -54,16 +53,16 @@ class ServedApis:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileContext:
-    """What a rule decides on: the job, its memory, what its pods say, and what surrounds it.
+    """What a rule decides on: the job, its status, its pods, and everything else that is observed of it.
 
-    ``job`` has the size that it was granted, ``asked`` the one its document asks for.
+    ``job`` has the numbers of replicas that it was granted, ``requested_job`` those of its document.
     """
 
     job: Job
     status: Status
     facts: PodClassification
     observed: Observed
-    asked: Job
+    requested_job: Job
 
     @property
     def now(self) -> float:
@@ -76,7 +75,7 @@ class ReconcileContext:
 
     @property
     def policy_pending(self) -> bool:
-        """Whether a policy is only waiting for its timeout: what it will do is not to be forestalled."""
+        """Whether a policy waits for its timeout: other rules must not anticipate what it will do then."""
         return next_policy_timeout(self.job, self.status, self.facts, self.now) is not None
 
 
@@ -90,21 +89,21 @@ def matching_replicas(job: Job, type_: str, index: int | None) -> tuple[ReplicaI
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Replace the job's status. Comes first: what follows depends on its having been written."""
+    """Replace the job's status. It comes first: the other actions are valid only once it has been written."""
 
     status: Document
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object; that it exists already is as good, if it is the job's."""
+    """Create an object. That it exists already is no error, if it is the job's."""
 
     body: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Give an object of the job other data (merge patch), or its ``subresource``.
+    """Patch an object of the job, or its ``subresource`` (merge patch).
 
     ``kind``: with the group where it is a gang scheduler's (``PodGroup.scheduling.volcano.sh``), as for ``Delete``.
     """
@@ -117,7 +116,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete this very object (the uid fences it); that it is gone already is as good."""
+    """Delete the object with this uid. That it is gone already is no error."""
 
     kind: str
     name: str
@@ -126,12 +125,12 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
-    """Delete the job itself: its time to live is over."""
+    """Delete the job itself: its time to live has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmitEvent:
-    """Tell people: a Kubernetes Event on the job. ``type`` is Normal or Warning."""
+    """Record a Kubernetes Event on the job. ``type`` is Normal or Warning."""
 
     type: str
     reason: str
@@ -143,7 +142,7 @@ Action = WriteStatus | Create | Update | Delete | DeleteJob | EmitEvent
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The outcome of one pass: the status that holds now, what to do, and when to look again (epoch seconds)."""
+    """The result of one pass: the status from now on, what to do, and when to reconcile again (epoch seconds)."""
 
     status: Status
     actions: tuple[Action, ...] = ()
@@ -152,29 +151,30 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """The surroundings of one job at one moment.
+    """What is observed of one job at one moment.
 
-    ``gone``: pods that are not there any more, as they were seen last, if they are still remembered. ``unready_node``:
-    of the nodes of its pods those that are not ready, as far as nodes may be seen. ``recovery_timeout``: that of the
-    job's queue (None: it has none).
-
-    ``stored_status`` is the job's raw status; ``objects`` the other objects it owns, by (kind, name); ``verdict`` what
-    admission says now; ``addresses`` see ``Cluster.addresses``; ``now`` epoch seconds. ``driver`` is who asks, and
-    becomes the job's driver. ``remembered`` is the memory as the last pass left it, where that was not worth a write.
-    ``served``: what there is of the gang scheduler that the job asks for, where that is another system (None: not known
-    yet); its objects are among ``objects``, their kinds with the group (``PodGroup.scheduling.volcano.sh``).
-    ``gang``: the one that the asking driver has for jobs which name none ("": tf-dist itself; None: the job is another
-    driver's). ``last_error``: why passes before this one failed, several in a row ("": they did not; None: that is
-    still to be seen); ``rejected``: the cluster refuses an object of the job, and would refuse it again.
-    ``accepted``: the spec that the job was read from (None: that of its memory); ``refused``: the present one, if
-    that is another.
-    ``verdict_only``: it is another driver's, and is only to have the verdict in its memory.
+    - ``now``: epoch seconds. ``stored_status``: the job's status as stored. ``deleting``: the job is being deleted.
+    - ``pods``: those of the job; ``departed``: pods that are gone, as they were observed last, if still in the cache;
+      ``objects``: its other objects, by (kind, name); ``addresses``: see ``Cluster.addresses``.
+    - ``unready``: of the nodes of its pods those that are not ready, as far as nodes may be read.
+    - ``recovery_timeout``: that of the job's queue (None: it has none).
+    - ``verdict``: that of admission. ``verdict_only``: the job is another driver's, and only the verdict is recorded.
+    - ``driver``: the driver that reconciles; it becomes the job's driver.
+    - ``last_status``: the status that the last pass left, where that was not worth a write.
+    - ``served``: what there is of the gang scheduler that the job asks for, where that is another system (None: not
+      known yet); its objects are among ``objects``, their kinds with the group (``PodGroup.scheduling.volcano.sh``).
+    - ``gang``: the gang scheduler that this driver has for jobs which name none ("": tf-dist itself; None: the job is
+      another driver's).
+    - ``last_error``: why the passes before this one failed, several in a row ("": they did not; None: not known yet);
+      ``rejected``: the cluster refuses an object of the job, and would refuse it again.
+    - ``accepted``: the spec that the job was parsed from (None: that of its status); ``refused``: the present one, if
+      that is another.
     """
 
     now: float
     stored_status: Document = field(default_factory=dict)
     pods: tuple[PodView, ...] = ()
-    gone: tuple[PodView, ...] = ()
+    departed: tuple[PodView, ...] = ()
     unready: Mapping[str, UnreadyNode] = field(default_factory=dict)
     recovery_timeout: float | None = None
     objects: Mapping[tuple[str, str], Document] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class Observed:
     addresses: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
     driver: str = ""
-    remembered: Status | None = None
+    last_status: Status | None = None
     served: ServedApis | None = None
     gang: str | None = None
     last_error: str | None = None
@@ -192,5 +192,5 @@ class Observed:
     verdict_only: bool = False
 
     def __post_init__(self) -> None:
-        """Times are stored to the microsecond: one that is compared with a stored one must be no finer."""
+        """Times are stored to the microsecond, so one that is compared with a stored one must be no finer."""
         object.__setattr__(self, "now", round_time(self.now))

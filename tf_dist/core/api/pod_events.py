@@ -16,14 +16,14 @@ from tf_dist.core.api.status import NO_PODS, Counts, Status
 class PodClassification:
     """``current``: the pod of the present attempt of each replica; ``stale``: every other pod of the job.
 
-    ``gone``: the pod that a replica without one has had, as it was seen last, if it is still remembered.
+    ``departed``: the pod that a replica without one has had, as it was seen last, if it is still remembered.
     """
 
     current: Mapping[ReplicaId, PodView]
     stale: tuple[PodView, ...]
     counts: Mapping[str, Counts]
     succeeded: frozenset[ReplicaId]
-    gone: Mapping[ReplicaId, PodView] = field(default_factory=dict)
+    departed: Mapping[ReplicaId, PodView] = field(default_factory=dict)
 
     def count(self, type_: str) -> Counts:
         """Pods of a type by what they do."""
@@ -127,7 +127,7 @@ def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterato
         for index in range(spec.replicas):
             replica = ReplicaId(spec.type, index)
             if replica not in facts.succeeded:
-                yield from _of_replica(spec, replica, facts, seen=replica in status.seen)
+                yield from _of_replica(spec, replica, facts, seen=replica in status.observed_replicas)
         yield from _of_task(spec, facts)
     yield from _of_gang(job, facts)
 
@@ -136,7 +136,7 @@ def _of_replica(spec: ReplicaSpec, replica: ReplicaId, facts: PodClassification,
     pod = facts.current.get(replica)
     if pod is None:
         if seen:
-            last = facts.gone.get(replica)
+            last = facts.departed.get(replica)
             taken = last.disruption if last is not None else None
             taken = taken or Disruption(POD_DELETED, node=last.node if last is not None else "")
             yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=taken)

@@ -1,7 +1,7 @@
 """The status of a job: everything that cannot be derived again from what is observed.
 
 It is written before any action that depends on it, so a driver that dies at any point leaves enough for the next one.
-The phases are Volcano's ten, a superset of what the TFJob dialects can say; which may follow which is a table.
+The phases are Volcano's ten, a superset of those of the TFJob dialects; which may follow which is a table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tf_dist.core.api.job import ReplicaId
 
 
 class Phase(StrEnum):
-    """Where a job is in its life."""
+    """The phase of a job."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -54,9 +54,9 @@ STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
 INVALID_SPEC: Final = "InvalidSpec"
 # The reason of a job that cannot go on.
 STALLED: Final = "ReconcileFailed"
-# Its message says how many replicas run, and follows them.
+# Its message says how many replicas run, and changes with that number.
 RUNNING: Final = "JobRunning"
-# Causes of restarts that cost no budget: admission took the job's place, gave it another size, or nodes were lost.
+# Causes of restarts that cost no budget: the job was preempted or resized, or nodes were lost.
 PREEMPTED: Final = "Preempted"
 RESIZED: Final = "Resized"
 RECOVERY_TIMEOUT: Final = "RecoveryTimeout"
@@ -67,8 +67,8 @@ UNCHARGED_REASONS: Final = frozenset({PREEMPTED, RESIZED, RECOVERY_TIMEOUT})
 class Attempts:
     """Which attempt of the job, of each task and of each replica is the present one.
 
-    A pod belongs to the present if its label says exactly ``label(replica)``; every other pod of the job is stale.
-    Counting one up is how a restart is decided: once written, the rest follows from what is there.
+    A pod is current if its attempt label is exactly ``label(replica)``; every other pod of the job is stale. A restart
+    is decided by counting one of them up; once that is written, that old pods go and new ones come follows from it.
     """
 
     job: int = 1
@@ -110,7 +110,7 @@ NO_PODS: Final = Counts()
 
 @dataclass(frozen=True, slots=True)
 class RestartBackoff:
-    """A wait before the next restart: the how-manieth in a row, and until when (epoch seconds)."""
+    """A back-off before a restart: how many there have been in a row, and until when (epoch seconds)."""
 
     count: int
     until: float
@@ -118,12 +118,12 @@ class RestartBackoff:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The gang's place: since when, on which nodes where admission chose them, and how many pods per type it may have.
+    """The admission of a gang: since when, on which nodes if they were chosen, and how many pods of each type.
 
     ``sizes``: empty: as many as the job says. ``resized``: when they changed last; ``complete``: since when every pod
     has had its node (None: they never all had one); ``incomplete``: since when they do not all have one (None: nothing
-    is missing that should be there). Epoch seconds. ``by``: the gang scheduler that gave it ("": tf-dist
-    itself); whoever gave it speaks for the job as long as it stands.
+    is missing that should be there). Epoch seconds. ``by``: the gang scheduler that admitted the gang ("": tf-dist
+    itself), and decides about it as long as the admission stands.
     """
 
     at: float
@@ -137,7 +137,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The last thing that went wrong: where, how, and what was said about it. ``node``: a pod was taken from there."""
+    """The last failure: where, how, and its message. ``node``: from where a pod was taken away."""
 
     event: str
     replica: str = ""
@@ -150,7 +150,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedSpec:
-    """The last spec that became a job: its generation, what it said (``digest``), and itself (``data``: compressed).
+    """The last spec that was accepted: its generation, its ``digest``, and itself (``data``: compressed).
 
     ``data`` is empty where it is too large to be kept. Two are the same if they say the same, however compressed.
     """
@@ -162,7 +162,7 @@ class AcceptedSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedSpec:
-    """The present spec, which cannot become a job, and why; drivers of two releases may word that differently."""
+    """The present spec, which is not accepted, and why; drivers of two releases may word that differently."""
 
     generation: int
     digest: str
@@ -171,19 +171,23 @@ class RefusedSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The memory of a job. ``seen``: replicas whose present pod has been there, so that a missing one was taken away.
+    """The status of a job; times are epoch seconds.
 
-    ``succeeded``: replicas that are done for good, even when their pods are gone. ``restarts``: restarts spent, by
-    cause; ``disruptions``: pods that were taken away, by reason (``core.disruptions``); ``container_restarts``:
-    restarts by the kubelet in pods that are gone. ``backoffs``: keyed by replica, task or ""
-    (the job). ``last_sizes``: those of its last place, once it is over or stopped. ``requeues``: how often in a row its
-    pods found no nodes in time; ``not_before``: until then it does not try again. ``refused_nodes``: those that the
-    scheduler refused its pods, and until when admission leaves them out. ``gang``: the gang scheduler that its driver
-    has for jobs which name none ("": tf-dist itself). ``driver``: who drives the job (see ``core.claims``).
-    ``last_error``: what its driver tries again and again in vain ("": nothing). ``accepted``: the spec in force;
-    ``refused``: the present one, if that is another and cannot be read (see ``core.accepted_spec``). ``unconfirmed``:
-    pods of earlier attempts that may still run and keep it from asking for a place. ``reported``: when the status was
-    written last. Times are epoch seconds.
+    - ``observed_replicas``: replicas whose present pod has been observed, so that one which is missing was taken away.
+    - ``succeeded``: replicas that have succeeded for good, even when their pods are gone.
+    - ``restarts``: restarts spent, by cause; ``container_restarts``: restarts by the kubelet in pods that are gone.
+    - ``disruptions``: pods that were taken away, by reason (``core.api.pods``).
+    - ``backoffs``: by replica, task or "" (the job).
+    - ``last_sizes``: the replica counts of its last admission, once it is over or stopped.
+    - ``requeues``: how often in a row its pods found no nodes in time; ``not_before``: until then it is not admitted.
+    - ``refused_nodes``: nodes that the scheduler refused its pods, and until when admission leaves them out.
+    - ``gang``: the gang scheduler that its driver has for jobs which name none ("": tf-dist itself).
+    - ``driver``: the driver that reconciles the job (see ``core.reconciler.ownership``).
+    - ``last_error``: why its driver's passes fail, several in a row ("": they do not).
+    - ``accepted``: the spec in force; ``refused``: the present one, if that is another and cannot be accepted
+      (see ``core.reconciler.accepted_spec``).
+    - ``unconfirmed``: pods of earlier attempts that may still run, and keep it from asking for admission.
+    - ``reported``: when the status was written last.
     """
 
     phase: Phase = Phase.PENDING
@@ -194,7 +198,7 @@ class Status:
     start_time: float | None = None
     completion_time: float | None = None
     attempts: Attempts = field(default_factory=Attempts)
-    seen: frozenset[ReplicaId] = frozenset()
+    observed_replicas: frozenset[ReplicaId] = frozenset()
     succeeded: frozenset[ReplicaId] = frozenset()
     restarts: Mapping[str, int] = field(default_factory=dict)
     disruptions: Mapping[str, int] = field(default_factory=dict)
@@ -215,14 +219,14 @@ class Status:
     unconfirmed: str = ""
     reported: float | None = None
 
-    def to(self, phase: Phase, now: float, reason: str, message: str) -> Self:
+    def with_phase(self, phase: Phase, now: float, reason: str, message: str) -> Self:
         """This status in another phase; ValueError if the table of transitions does not allow it."""
         if phase is self.phase:
             return replace(self, reason=reason, message=message)
         if phase not in ALLOWED_TRANSITIONS[self.phase]:
             raise ValueError(f"a job never goes from {self.phase} to {phase}")
         ends = phase in _ENDS and phase is not Phase.ABORTING
-        # A job that is over, or stopped by its user, has given its place back.
+        # A job that is over, or stopped by its user, has no admission any more.
         gives_back = phase in TERMINAL or phase is Phase.ABORTED
         return replace(
             self,
@@ -245,7 +249,7 @@ class Status:
             attempts=self.attempts.next_job(),
             admission=admission,
             start_time=None if admission is None else self.start_time,
-            seen=frozenset(),
+            observed_replicas=frozenset(),
             backoffs={},
         )
 
@@ -254,22 +258,22 @@ class Status:
         return replace(self, restarts={**self.restarts, cause: self.restarts.get(cause, 0) + 1})
 
     @property
-    def told(self) -> str:
-        """What people are told of its state: what keeps it from going on, if anything does."""
+    def display_message(self) -> str:
+        """The message to show: what keeps the job from going on if anything does, else the message of its state."""
         if self.stalled:
             return f"cannot go on: {self.last_error}"
         return self.refusal or self.message
 
     @property
-    def why(self) -> str:
-        """The reason of its state in a word, as a list of jobs shows it."""
+    def display_reason(self) -> str:
+        """The reason of its state in one word, as a list of jobs shows it."""
         if self.stalled:
             return STALLED
         return INVALID_SPEC if self.refusal else self.reason
 
     @property
     def stalled(self) -> bool:
-        """Whether something keeps it from going on; of a job that is over it keeps things to clear away at most."""
+        """Whether an error keeps it from going on; of a job that is over it can only delay the clean-up."""
         return bool(self.last_error) and not self.finished
 
     @property
@@ -287,7 +291,7 @@ class Status:
 
     @property
     def never_accepted(self) -> bool:
-        """Whether no spec of it ever became a job, so that there never was anything to run."""
+        """Whether no spec of it was ever accepted, so that there never was anything to run."""
         return self.refused is not None and self.accepted is None and self.created is None
 
     @property
@@ -297,7 +301,7 @@ class Status:
 
     @property
     def charged_restarts(self) -> int:
-        """Restarts that the job's budget pays, those by the kubelet not included."""
+        """Restarts charged to the job's budget, those by the kubelet not included."""
         return sum(count for cause, count in self.restarts.items() if cause not in UNCHARGED_REASONS)
 
     @property

@@ -244,7 +244,7 @@ def _of_disruptions(status: Status) -> Iterator[Diagnosis]:
 def _of_last_error(status: Status) -> Iterator[Diagnosis]:
     if status.last_error:
         advice = "mend what is refused; it is tried again at least every 30 s, and goes on as soon as that works"
-        text = status.told if status.stalled else f"what is left cannot be cleared away: {status.last_error}"
+        text = status.display_message if status.stalled else f"what is left cannot be cleared away: {status.last_error}"
         yield Diagnosis(Level.ERROR, Category.REFUSED, text, resolution=advice)
 
 

@@ -147,15 +147,15 @@ def bound_verdict(s: ReconcileContext) -> Admit | None:
     have.update(replica.type for replica in s.facts.succeeded if replica not in s.facts.current)
     needed = min_counts(s.job)
     enough = bool(needed) and all(have[type_] >= count for type_, count in needed.items())
-    return Admit(sizes=replica_counts(s.asked)) if enough else None
+    return Admit(sizes=replica_counts(s.requested_job)) if enough else None
 
 
 def resize_verdict(s: ReconcileContext) -> Resize | None:
     """Resize of an admitted gang to its document: the scheduler finds nodes for the new pods."""
-    before, after = replica_counts(s.job), replica_counts(s.asked)
+    before, after = replica_counts(s.job), replica_counts(s.requested_job)
     if before == after:
         return None
-    message = f"{replica_change_text(s.asked, before, after)}, as the job asks for now"
+    message = f"{replica_change_text(s.requested_job, before, after)}, as the job asks for now"
     return Resize(sizes=after, placement={}, message=message)
 
 

@@ -14,12 +14,12 @@ from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceSt
 from tf_dist.core.podbuilder import tf_config, volcano_plugins
 from tf_dist.core.podbuilder.tf_config import Addresses, build_tf_config
 
-PodSpec = dict[str, Any]
+Body = dict[str, Any]
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def require_node(spec: PodSpec, node: str) -> None:
+def require_node(spec: Body, node: str) -> None:
     """Require ``node`` by the pod's node affinity; its own requirements stay.
 
     The terms of a node selector are alternatives, so each is narrowed. One without any rule matches no node, and has to
@@ -39,16 +39,14 @@ def require_node(spec: PodSpec, node: str) -> None:
     }
 
 
-def _rules(term: PodSpec) -> list[Any]:
+def _rules(term: Body) -> list[Any]:
     return [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
 
 
-def _narrowed(term: PodSpec, rule: PodSpec) -> PodSpec:
+def _narrowed(term: Body, rule: Body) -> Body:
     kept = {key: value for key, value in term.items() if value}
     return {**kept, "matchFields": [*(term.get("matchFields") or ()), rule]}
 
-
-Body = dict[str, Any]
 
 PORT_NAME: Final[Mapping[Dialect, str]] = {
     Dialect.TFJOB_V1: "tfjob-port",

@@ -60,16 +60,29 @@ def _held(document: Document, status: Status, now: float) -> dict[str, Any]:
     stored, spec = stored_status(document), mapping(document.get("spec"))
     shown = mapping(stored.get(FIELD))
     kept = {key: shown.get(key, "") for key in ("ready", "selector")}
-    memory = {**dump_status(status), **kept, "state": display_phase(status), "why": status.why}
+    memory = {**dump_status(status), **kept, "state": display_phase(status), "why": status.display_reason}
     return {**stored, **_shown(document.get("kind"), spec, stored, status, now), FIELD: memory}
 
 
 def _shown(kind: object, spec: Document, stored: Document, status: Status, now: float) -> dict[str, Any]:
     if kind == "Job":
         fresh = {"phase": status.phase.value, "lastTransitionTime": format_time(now)}
-        return {"state": {**fresh, **mapping(stored.get("state")), "reason": status.why, "message": status.told}}
+        return {
+            "state": {
+                **fresh,
+                **mapping(stored.get("state")),
+                "reason": status.display_reason,
+                "message": status.display_message,
+            }
+        }
     if isinstance(spec.get("replicaSpecs"), list):
-        return {"phase": "Creating", "state": "Running", "replicaStatuses": [], **stored, "reason": status.told}
+        return {
+            "phase": "Creating",
+            "state": "Running",
+            "replicaStatuses": [],
+            **stored,
+            "reason": status.display_message,
+        }
     listed = [dict(one) for one in list_items(stored.get("conditions")) if isinstance(one, Mapping)]
     before = next((one for one in listed if one.get("type") == SPEC_ACCEPTED), None)
     others = [one for one in listed if one.get("type") != SPEC_ACCEPTED]

@@ -9,7 +9,7 @@ Called again with what its actions lead to it does nothing; interrupted anywhere
 written.
 
 Not every change of the memory is worth a write of its own: how many pods are ready changes with every pod. Such quiet
-changes are gathered, while the caller keeps them in ``Observed.remembered``; lost in a crash, they are seen again in
+changes are gathered, while the caller keeps them in ``Observed.last_status``; lost in a crash, they are seen again in
 the pods.
 """
 
@@ -123,7 +123,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     stored = load_status(observed.stored_status) if status is None else status
     if observed.deleting or job.managed_elsewhere:
         return Plan(stored)
-    before = without_clock_skew(job, observed.remembered or stored, observed.now)
+    before = without_clock_skew(job, observed.last_status or stored, observed.now)
     if _expired(job, before, observed.now):
         return Plan(before, (DeleteJob(),))
     if before.finished and before.reason == ADOPTED:
@@ -183,7 +183,7 @@ def _status_write_at(stored: Status, after: Status, now: float) -> float | None:
         stored,
         message=after.message if stored.reason == after.reason == RUNNING else stored.message,
         counts=after.counts,
-        seen=after.seen,
+        observed_replicas=after.observed_replicas,
         container_restarts=after.container_restarts,
         # Its words may differ each time, and a status that is written is seen, which is a reason for another pass.
         last_error=after.last_error if stored.last_error and after.last_error else stored.last_error,

@@ -20,11 +20,11 @@ from typing import Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import (
-    NodeCounts,
     PendingReason,
+    Placement,
     Preempt,
-    ReplicaCounts,
     Resize,
+    Sizes,
     assign_nodes,
     placement_within,
     replica_change_text,
@@ -55,26 +55,28 @@ def resize(s: ReconcileContext) -> Status | None:
         wanted, placement, why = dict(admission.sizes), admission.placement, ""
     else:
         return None
-    after = {spec.type: min(wanted.get(spec.type, spec.replicas), spec.most) for spec in s.asked.replica_specs}
+    after = {spec.type: min(wanted.get(spec.type, spec.replicas), spec.most) for spec in s.requested_job.replica_specs}
     before = {**replica_counts(s.job), **admission.sizes}
     changed = any(before.get(type_) != count for type_, count in after.items())
     at = s.now if changed else admission.resized
-    place = replace(admission, sizes=after, placement=placement_within(s.asked, placement, after), resized=at)
+    place = replace(admission, sizes=after, placement=placement_within(s.requested_job, placement, after), resized=at)
     if not changed:
         return None if place == admission else replace(s.status, admission=place)
-    return with_size(s, place, before, why or f"{replica_change_text(s.asked, before, after)}, as the job asks for now")
+    return with_size(
+        s, place, before, why or f"{replica_change_text(s.requested_job, before, after)}, as the job asks for now"
+    )
 
 
-def with_size(s: ReconcileContext, place: Admission, before: ReplicaCounts, message: str) -> Status:
+def with_size(s: ReconcileContext, place: Admission, before: Sizes, message: str) -> Status:
     """The memory with this place, of other sizes than ``before``."""
     after = place.sizes
     leaving = [replica for replica in s.facts.current if replica.index >= after.get(replica.type, 0)]
-    if not s.facts.current or not resize_restarts(s.asked, before, after):
+    if not s.facts.current or not resize_restarts(s.requested_job, before, after):
         status = restarts.keep_container_restarts(s.status, leaving, s.facts)
         return replace(status, admission=place, reason=RESIZED, message=message)
     status = restarts.keep_container_restarts(s.status, s.facts.current, s.facts)
     message += "; all replicas start again, because TF_CONFIG names every one of them"
-    return status.next_attempt(place).with_restart(RESIZED).to(Phase.RESTARTING, s.now, RESIZED, message)
+    return status.next_attempt(place).with_restart(RESIZED).with_phase(Phase.RESTARTING, s.now, RESIZED, message)
 
 
 UNPINNED: Final = "Unpinned"
@@ -104,7 +106,7 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
         s.status,
         admission=replace(place, placement=_without(place.placement, lost)),
         attempts=attempts,
-        seen=s.status.seen - lost.keys(),
+        observed_replicas=s.status.observed_replicas - lost.keys(),
         refused_nodes=exclude_nodes(s.status.refused_nodes, lost.values(), s.now),
         reason=UNPINNED,
         message=message,
@@ -153,7 +155,7 @@ def _since(pod: PodView) -> float:
     return pod.created_at if looks and pod.created_at is not None else float("inf")
 
 
-def _without(placement: NodeCounts, lost: dict[ReplicaId, str]) -> NodeCounts:
+def _without(placement: Placement, lost: dict[ReplicaId, str]) -> Placement:
     taken = Counter((replica.type, node) for replica, node in lost.items())
     left = {
         type_: {node: count - taken[type_, node] for node, count in nodes.items() if count > taken[type_, node]}
@@ -187,7 +189,7 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
     )
     decided = most_severe_action(s.job, evictions, s.now)
     if decided is not None and decided[0] in END_PHASES:
-        return status.to(END_PHASES[decided[0]], s.now, PREEMPTED, message)
+        return status.with_phase(END_PHASES[decided[0]], s.now, PREEMPTED, message)
     return requeue(s, status.with_restart(PREEMPTED), PREEMPTED, message)
 
 
@@ -225,7 +227,7 @@ def _released(s: ReconcileContext, reason: PendingReason, why: str, when: str) -
 def requeue(s: ReconcileContext, status: Status, reason: str, message: str) -> Status:
     """``status`` without an admission, all of its pods stale: the job waits to be admitted again."""
     status = restarts.keep_container_restarts(status, s.facts.current, s.facts)
-    return status.next_attempt(None).to(Phase.PENDING, s.now, reason, message)
+    return status.next_attempt(None).with_phase(Phase.PENDING, s.now, reason, message)
 
 
 def requeue_backoff(uid: str, count: int) -> float:
@@ -269,7 +271,7 @@ def _unplaced(job: Job, status: Status, facts: PodClassification) -> Iterator[tu
             if replica in facts.succeeded:
                 continue
             if pod is None:
-                if expected and spec.depends is None and replica not in status.seen:
+                if expected and spec.depends is None and replica not in status.observed_replicas:
                     yield replica, at
             elif not pod.has_node and not pod.deleting:
                 yield replica, max(at, pod.created_at or at)

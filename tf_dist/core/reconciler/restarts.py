@@ -23,11 +23,11 @@ def restart_job(job: Job, status: Status, facts: PodClassification, answered: De
     first = [_gravest(answered)]
     if over := _unaffordable(job, status, facts, answered, first, now):
         return over
-    status = keep_container_restarts(_spend(status, first), {**facts.gone, **facts.current}, facts)
+    status = keep_container_restarts(_spend(status, first), {**facts.departed, **facts.current}, facts)
     anew = replace(
         status,
         attempts=status.attempts.next_job(),
-        seen=frozenset(),
+        observed_replicas=frozenset(),
         succeeded=frozenset(),
         failure=_failure(answered, now),
     )
@@ -45,16 +45,16 @@ def restart_tasks(job: Job, status: Status, facts: PodClassification, answered: 
     ran: dict[str, float | None] = {}
     for type_ in by_task:
         replicas = [replica for replica in facts.current if replica.type == type_]
-        gone = [replica for replica in facts.gone if replica.type == type_]
+        gone = [replica for replica in facts.departed if replica.type == type_]
         status = keep_container_restarts(status, [*replicas, *gone], facts)
         status = replace(status, attempts=status.attempts.next_task(type_))
         ran[type_] = _ran_for(facts, replicas, now)
     seen, succeeded = (
         frozenset(replica for replica in group if replica.type not in by_task)
-        for group in (status.seen, status.succeeded)
+        for group in (status.observed_replicas, status.succeeded)
     )
     return _with_backoff(
-        job, replace(status, seen=seen, succeeded=succeeded), ran, now, _sentence(job, answered), spent
+        job, replace(status, observed_replicas=seen, succeeded=succeeded), ran, now, _sentence(job, answered), spent
     )
 
 
@@ -70,7 +70,9 @@ def restart_pods(job: Job, status: Status, facts: PodClassification, answered: D
     ran: dict[str, float | None] = {}
     for replica in by_replica:
         status = keep_container_restarts(status, [replica], facts)
-        status = replace(status, attempts=status.attempts.next_pod(replica), seen=status.seen - {replica})
+        status = replace(
+            status, attempts=status.attempts.next_pod(replica), observed_replicas=status.observed_replicas - {replica}
+        )
         ran[str(replica)] = _ran_for(facts, [replica], now)
     return _with_backoff(job, status, ran, now, _sentence(job, answered), spent)
 
@@ -78,7 +80,9 @@ def restart_pods(job: Job, status: Status, facts: PodClassification, answered: D
 def fail_over_budget(job: Job, status: Status, now: float, what: str, failure: Failure | None = None) -> Status:
     """Failed: one restart more than the budget has."""
     message = f"{what}; no restart is left (spent {charged_restarts(job, status)})"
-    return replace(status, failure=failure or status.failure).to(Phase.FAILED, now, "BackoffLimitExceeded", message)
+    return replace(status, failure=failure or status.failure).with_phase(
+        Phase.FAILED, now, "BackoffLimitExceeded", message
+    )
 
 
 def failure_of(occurrence: PodEvent, now: float) -> Failure:
@@ -137,7 +141,7 @@ def _unaffordable(
         before += f" ({pods.disruption_counts(status.disruptions)})"
     message = f"{_sentence(job, answered)}; {before}, and no more than {most} are allowed ({MAX_DISRUPTIONS})"
     failed = replace(status, failure=failure_of(disrupted[0], now))
-    return failed.to(Phase.FAILED, now, pods.DISRUPTIONS_EXCEEDED, message)
+    return failed.with_phase(Phase.FAILED, now, pods.DISRUPTIONS_EXCEEDED, message)
 
 
 def _spend(status: Status, costs: Iterable[PodEvent]) -> Status:
@@ -155,7 +159,7 @@ def keep_container_restarts(status: Status, replicas: Iterable[ReplicaId], facts
 
 
 def _by_kubelet(facts: PodClassification, replicas: Iterable[ReplicaId]) -> int:
-    pods = {**facts.gone, **facts.current}
+    pods = {**facts.departed, **facts.current}
     return sum(pods[replica].restarts for replica in replicas if replica in pods)
 
 
@@ -185,7 +189,7 @@ def _with_backoff(
     later = f" in {wait:.0f} s" if wait > 0 else ""
     event = status.failure.event if status.failure else ""
     spent = " and ".join(_counts(job, status, costs))
-    return replace(status, backoffs=backoffs).to(Phase.RESTARTING, now, event, f"{what}; {spent}{later}")
+    return replace(status, backoffs=backoffs).with_phase(Phase.RESTARTING, now, event, f"{what}; {spent}{later}")
 
 
 def _counts(job: Job, status: Status, costs: Iterable[PodEvent]) -> Iterator[str]:

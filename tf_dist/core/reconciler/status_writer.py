@@ -163,7 +163,7 @@ def _shown(job: Job, status: Status) -> RawStatus:
     return {
         "state": display_phase(status),
         "ready": ready_text(job, status),
-        "why": status.why,
+        "why": status.display_reason,
         "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
     }
 
@@ -229,7 +229,7 @@ def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> RawStat
     phase, state = _V1ALPHA1_PHASES[status.phase]
     replicas = [_v1alpha1_replicas(spec, status.counts.get(spec.type, NO_PODS)) for spec in job.replica_specs]
     well = status.phase in (Phase.RUNNING, Phase.COMPLETED) and not status.stalled and not status.refusal
-    reason = "" if well else status.told
+    reason = "" if well else status.display_message
     return {"phase": phase, "state": state, "reason": reason, "replicaStatuses": replicas}
 
 
@@ -249,7 +249,7 @@ def _volcano(job: Job, status: Status, stored: Document, now: float) -> RawStatu
         key: sum(getattr(counts, key) for counts in status.counts.values())
         for key in ("pending", "running", "succeeded", "failed", "terminating")
     }
-    state = {"phase": status.phase.value, "reason": status.why, "message": status.told}
+    state = {"phase": status.phase.value, "reason": status.display_reason, "message": status.display_message}
     return _without_none(
         {
             "state": _without_none({**state, "lastTransitionTime": since}),

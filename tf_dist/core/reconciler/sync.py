@@ -108,7 +108,7 @@ def creatable_replicas(job: Job, status: Status, facts: PodClassification, now: 
     return tuple(
         replica
         for replica in missing
-        if replica.type in ready and replica not in status.seen and not barrier.blocks(replica)
+        if replica.type in ready and replica not in status.observed_replicas and not barrier.blocks(replica)
         if backoff_until(status, replica) <= now
     )
 

@@ -102,14 +102,14 @@ def finish_stopping(s: ReconcileContext) -> Status | None:
     """Completing, Terminating and Aborting end when every pod that had to go is gone."""
     if pods_to_delete(s.job, s.status, s.facts):
         return None
-    return s.status.to(_STOPPED_AS[s.status.phase], s.now, s.status.reason, s.status.message)
+    return s.status.with_phase(_STOPPED_AS[s.status.phase], s.now, s.status.reason, s.status.message)
 
 
 def suspend(s: ReconcileContext) -> Status | None:
     """The user suspends the job; that costs no restart."""
     if not s.job.run_policy.suspend:
         return None
-    return s.status.to(Phase.ABORTING, s.now, "Suspended", "suspended by the user; its pods are stopped")
+    return s.status.with_phase(Phase.ABORTING, s.now, "Suspended", "suspended by the user; its pods are stopped")
 
 
 def resume(s: ReconcileContext) -> Status | None:
@@ -123,7 +123,7 @@ def resume(s: ReconcileContext) -> Status | None:
     if s.status.reason != "Suspended" and not by_command:
         return None
     fresh = replace(s.status.next_attempt(None), last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0)
-    return fresh.to(Phase.PENDING, s.now, "Resumed", "resumed; waits for its place")
+    return fresh.with_phase(Phase.PENDING, s.now, "Resumed", "resumed; waits for its place")
 
 
 def exceed_active_deadline(s: ReconcileContext) -> Status | None:
@@ -132,7 +132,7 @@ def exceed_active_deadline(s: ReconcileContext) -> Status | None:
     if due is None or s.now < due:
         return None
     message = f"active longer than activeDeadlineSeconds={s.job.run_policy.active_deadline:g}"
-    return s.status.to(Phase.FAILED, s.now, "DeadlineExceeded", message)
+    return s.status.with_phase(Phase.FAILED, s.now, "DeadlineExceeded", message)
 
 
 def active_deadline_at(s: ReconcileContext) -> float | None:
@@ -147,7 +147,7 @@ def succeed(s: ReconcileContext) -> Status | None:
         needed = matching_replicas(s.job, rule.type, rule.index)
         if needed and all(replica in s.facts.succeeded for replica in needed):
             who = str(needed[0]) if len(needed) == 1 else f"all {len(needed)} {rule.type} replicas"
-            return s.status.to(Phase.COMPLETING, s.now, "JobSucceeded", f"{who} succeeded")
+            return s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", f"{who} succeeded")
     return None
 
 
@@ -168,14 +168,14 @@ def _end(phase: Phase) -> Callable[[ReconcileContext, DecidedEvents], Status]:
     def end(s: ReconcileContext, answered: DecidedEvents) -> Status:
         occurrence = answered[0][0]
         failed = replace(s.status, failure=restarts.failure_of(occurrence, s.now))
-        return failed.to(phase, s.now, str(occurrence.event), describe_events(s.job, [o for o, _ in answered]))
+        return failed.with_phase(phase, s.now, str(occurrence.event), describe_events(s.job, [o for o, _ in answered]))
 
     return end
 
 
 def _complete(s: ReconcileContext, answered: DecidedEvents) -> Status:
     occurrence = answered[0][0]
-    return s.status.to(Phase.COMPLETING, s.now, str(occurrence.event), describe_event(s.job, occurrence))
+    return s.status.with_phase(Phase.COMPLETING, s.now, str(occurrence.event), describe_event(s.job, occurrence))
 
 
 _ACTIONS: Final[dict[Action, Callable[[ReconcileContext, DecidedEvents], Status]]] = {
@@ -197,12 +197,14 @@ def finish_by_counts(s: ReconcileContext) -> Status | None:
         return None
     succeeded = sum(counts.succeeded for counts in s.facts.counts.values())
     if counting.min_success is not None and succeeded >= counting.min_success:
-        return s.status.to(Phase.COMPLETING, s.now, "MinSuccess", f"{succeeded} replicas succeeded (minSuccess)")
+        return s.status.with_phase(
+            Phase.COMPLETING, s.now, "MinSuccess", f"{succeeded} replicas succeeded (minSuccess)"
+        )
     if not _all_ended(s) or s.policy_pending:
         return None
     if counting.min_success is None and _enough(s, counting):
-        return s.status.to(Phase.COMPLETING, s.now, "JobSucceeded", f"{succeeded} replicas succeeded")
-    return s.status.to(Phase.FAILED, s.now, "PodFailed", _ended_badly(s))
+        return s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", f"{succeeded} replicas succeeded")
+    return s.status.with_phase(Phase.FAILED, s.now, "PodFailed", _ended_badly(s))
 
 
 def _all_ended(s: ReconcileContext) -> bool:
@@ -250,7 +252,7 @@ def fail_when_success_unreachable(s: ReconcileContext) -> Status | None:
     if None in lost or s.policy_pending:
         return None
     message = f"{lost[0]} has failed, no policy restarts it, and without it the job cannot succeed"
-    return s.status.to(Phase.FAILED, s.now, "PodFailed", message)
+    return s.status.with_phase(Phase.FAILED, s.now, "PodFailed", message)
 
 
 def _lost(s: ReconcileContext, type_: str, index: int | None) -> ReplicaId | None:
@@ -282,11 +284,13 @@ def take_admission(s: ReconcileContext) -> Status | None:
     if isinstance(verdict, Wait):
         return replace(s.status, reason=verdict.reason.value, message=verdict.message)
     if isinstance(verdict, Admit):
-        other = integration_of(s.asked, s.status)
+        other = integration_of(s.requested_job, s.status)
         place = Admission(s.now, verdict.placement, verdict.sizes, by=other.name if other else "")
         admitted = replace(s.status, admission=place, start_time=s.now)
-        smaller = replica_difference_text(s.asked, granted_job(s.asked, admitted))
-        message = f"begins with {smaller}" if smaller else f"all {len(s.asked.replicas)} replicas have their place"
+        smaller = replica_difference_text(s.requested_job, granted_job(s.requested_job, admitted))
+        message = (
+            f"begins with {smaller}" if smaller else f"all {len(s.requested_job.replicas)} replicas have their place"
+        )
         return replace(admitted, reason="Admitted", message=message)
     return None
 
@@ -307,12 +311,12 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
         return None
     if _runs(s):
         if phase is not Phase.RUNNING:
-            return s.status.to(Phase.RUNNING, s.now, RUNNING, _running_text(s))
+            return s.status.with_phase(Phase.RUNNING, s.now, RUNNING, _running_text(s))
         return replace(s.status, message=_running_text(s)) if s.status.reason == RUNNING else None
     if phase is Phase.RESTARTING:
-        return s.status.to(Phase.PENDING, s.now, "PodsPending", "the new pods have not started yet")
+        return s.status.with_phase(Phase.PENDING, s.now, "PodsPending", "the new pods have not started yet")
     if phase is Phase.RUNNING and _too_few(s):
-        return s.status.to(Phase.PENDING, s.now, "PodsPending", "too few pods are running")
+        return s.status.with_phase(Phase.PENDING, s.now, "PodsPending", "too few pods are running")
     return None
 
 
@@ -392,7 +396,7 @@ def apply_transitions(
         status = replace(status, created=now, since=now, reason="JobCreated", message="the job has been accepted")
     granted = granted_job(job, status)
     pods = mark_lost_pods(job, observed)
-    facts = classify_pods(granted, status, pods, observed.gone)
+    facts = classify_pods(granted, status, pods, observed.departed)
     steps: list[str] = []
     while (found := _next_transition(ReconcileContext(granted, status, facts, observed, job), rules)) is not None:
         rule, following = found
@@ -407,7 +411,7 @@ def apply_transitions(
             observed = replace(observed, verdict=None)
         if (following.attempts, following.admission) != (status.attempts, status.admission):
             granted = granted_job(job, following)
-            facts = classify_pods(granted, following, pods, observed.gone)
+            facts = classify_pods(granted, following, pods, observed.departed)
         status = following
     status = _without_removed(granted, status) if observed.verdict_only else _record(granted, status, facts, observed)
     return (before if status == before else status), facts
@@ -441,8 +445,8 @@ def _left_to_own_driver(rule: TransitionRule, waits: bool) -> bool:
 def _without_removed(job: Job, status: Status) -> Status:
     """The status without replicas that the job has no more: that their pods are missing is no disruption."""
     sizes = {spec.type: spec.replicas for spec in job.replica_specs}
-    seen = frozenset(replica for replica in status.seen if replica.index < sizes.get(replica.type, 0))
-    return status if seen == status.seen else replace(status, seen=seen)
+    seen = frozenset(replica for replica in status.observed_replicas if replica.index < sizes.get(replica.type, 0))
+    return status if seen == status.observed_replicas else replace(status, observed_replicas=seen)
 
 
 def _record(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Status:
@@ -450,11 +454,13 @@ def _record(job: Job, status: Status, facts: PodClassification, observed: Observ
     sizes = {spec.type: spec.replicas for spec in job.replica_specs}
     # A pod that was being deleted when it was first observed (scaled away, and wanted again) is no disruption.
     staying = {replica for replica, pod in facts.current.items() if not pod.deleting}
-    known = status.seen | staying if status.phase in LIVE else status.seen
+    known = status.observed_replicas | staying if status.phase in LIVE else status.observed_replicas
     seen = frozenset(replica for replica in known if replica.index < sizes.get(replica.type, 0))
     counts = facts.counts if status.phase in LIVE else _kept_failures(status.counts, facts.counts)
     refused = unexpired_exclusions(status.refused_nodes, observed.now)
-    remembered = replace(status, seen=seen, succeeded=facts.succeeded, counts=counts, refused_nodes=refused)
+    remembered = replace(
+        status, observed_replicas=seen, succeeded=facts.succeeded, counts=counts, refused_nodes=refused
+    )
     return track_completeness(job, _completed(job, remembered, facts, observed.now), facts, observed)
 
 

@@ -143,7 +143,7 @@ class _Driven:
                 pods=views,
                 objects=objects,
                 verdict=verdict,
-                remembered=self._remembered,
+                last_status=self._remembered,
             )
             plan = reconcile(self.job, seen)
             self.wake_at = inf if plan.wake_at is None else plan.wake_at
