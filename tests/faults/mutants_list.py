@@ -303,8 +303,8 @@ MUTANTS: Final = (
     Mutant(
         "ended-pods-take-room",
         "core/gang/resources/pod_index.py",
-        'return text(mapping(pod.get("spec")).get("nodeName")) if _lives(pod) else ""',
-        'return text(mapping(pod.get("spec")).get("nodeName"))',
+        "if not _lives(pod):",
+        "if False:",
         "a gang waits for room that only the pods of finished jobs are in",
     ),
     Mutant(
