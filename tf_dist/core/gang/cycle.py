@@ -1,9 +1,8 @@
-"""One scheduling cycle: queues by fair share, gangs in queue order; who starts, who is preempted, who grows.
+"""One scheduling cycle: queues by fair share, gangs in queue order; which start, are preempted or grow.
 
-Queues are served in turn, the one with the smallest share first, and in each the gangs in the order of its line. A gang
-starts if quota and room are there. If not, others may have to give way to it; or, once it has waited long enough, room
-is reserved for it, and those after it get only what they do not take away from it. A gang that is blocked blocks those
-behind it only in a strict queue.
+Queues are served in turn, the one with the smallest share first, and in each the gangs in queue order. A gang starts if
+quota and room suffice. If not, others may be preempted for it; or, once it has waited long enough, room is reserved for
+it, and later gangs only get what does not delay it. A blocked gang blocks those behind it only in a strict queue.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tf_dist.core.gang.types import AdmissionPolicy, Assignment, GangDecisionErr
 
 
 class FairSharingIterator:
-    """The queues that have something to be served, the one with the smallest share first.
+    """The queues with pending gangs, the one with the smallest share first.
 
     ``ties``: by queue, what decides between equal shares (anything comparable, such as the priority and age of its
     first gang); after that, the name. What is taken from ``Quotas`` meanwhile only makes shares larger, so a queue is
@@ -58,16 +57,16 @@ class FairSharingIterator:
             heapreplace(self._heap, (now, tie, queue))
 
     def back(self, queue: str, tie: Any) -> None:
-        """It has more to be served: put it back in line."""
+        """Put a queue back that has more pending gangs."""
         share: Share = self._quotas.share(queue)
         heappush(self._heap, (share, tie, queue))
 
 
 class QueueIterator:
-    """The groups of a line, the one with the first gang first. ``owns``: somebody on it has a reservation already.
+    """The groups of a queue, the one with the first gang first. ``owns``: a gang of it has a reservation already.
 
-    ``asleep``: says of a group that nothing can have changed for its first gang; it is left out, but for the first of
-    those that are ``due`` for a reservation. In a ``strict`` line nobody is left out, and who is blocked ends it.
+    ``asleep``: whether nothing can have changed for the first gang of a group; the group is skipped then, except the
+    first one that is ``due`` for a reservation. A ``strict`` queue skips none, and ends at a blocked gang.
     """
 
     def __init__(
@@ -93,12 +92,12 @@ class QueueIterator:
         heapify(self._heap)
 
     def __bool__(self) -> bool:
-        """Whether there is somebody left to look at."""
+        """Whether a gang is left."""
         return bool(self._heap)
 
     @property
     def next(self) -> Rank:
-        """The gang that is next."""
+        """The next gang."""
         return self._heap[0][0]
 
     def pop(self) -> tuple[Rank, EquivalentGangs]:
@@ -106,20 +105,20 @@ class QueueIterator:
         return heappop(self._heap)
 
     def again(self, group: EquivalentGangs) -> None:
-        """Its first gang has started: the next of the group is to be looked at."""
+        """Put a group back whose first gang has started."""
         if group.ranks:
             heappush(self._heap, (group.ranks[0], group))
 
     def stop(self) -> None:
-        """Nobody behind is looked at."""
+        """End the iteration."""
         self._heap.clear()
 
 
 class SchedulingCycle:
-    """What is decided at ``now``. ``verdicts``: on those who start, give way or grow, by uid.
+    """The decisions at ``now``. ``verdicts``: on gangs that start, are preempted or grow, by uid.
 
-    ``promised``: to whom somebody was told to give way. ``confirmed``: who is known to have heard of the place it has;
-    ``awaits_hearing``: there may be more to say once others have.
+    ``promised``: gangs for which others are preempted. ``confirmed``: gangs whose assignment is known to be written;
+    ``awaits_hearing``: there may be more to decide once others are.
     """
 
     def __init__(
@@ -151,7 +150,7 @@ class SchedulingCycle:
 
     @property
     def is_settled(self) -> bool:
-        """Whether another round would surely say nothing more, should nothing change."""
+        """Whether another cycle would surely decide nothing more, should nothing change."""
         if self.reservations or len(self._pending.lines) > 1 or self._puzzles != self._count_puzzles():
             return False
         return all(isinstance(verdict, Admit) for verdict in self.verdicts.values()) and not self._relief
@@ -159,7 +158,7 @@ class SchedulingCycle:
     def _count_puzzles(self) -> int:
         return self._books.grants.puzzles if self._books.grants else 0
 
-    # -- who is next --
+    # -- queue order --
 
     def _serve(self) -> None:
         walks = {queue: self._walk(queue) for queue in self._pending.lines if queue in self._books.quotas}
@@ -240,14 +239,14 @@ class SchedulingCycle:
     # -- starting --
 
     def _choices(self, entry: WorkloadInfo) -> Iterator[Counts]:
-        """With how many pods it may start: with all it wants, or, when it has waited for a while, with the least."""
+        """The numbers of pods it may start with: all it wants, or, when it has waited for a while, the minimum."""
         ask = _ask(entry)
         yield ask.full
         if ask.elastic and self._waited(entry) >= self._policy.shrink_after:
             yield ask.least
 
     def _at_least(self, entry: WorkloadInfo) -> Counts:
-        """The least with which it may start now."""
+        """The minimum with which it may start now."""
         return list(self._choices(entry))[-1]
 
     def _known_to_lack(self, entry: WorkloadInfo, counts: Counts) -> bool:
@@ -292,10 +291,10 @@ class SchedulingCycle:
                     low, counts, places = middle, tried, found
         return counts, places
 
-    # -- others give way --
+    # -- preemption --
 
     def _make_way(self, entry: WorkloadInfo, group: EquivalentGangs) -> bool:
-        """Whether room is becoming free for the gang, if need be because others are told to give way. It is kept."""
+        """Whether room becomes free for the gang, if need be by preempting others. It is reserved."""
         counts = self._at_least(entry)
         if self._books.departing and self.reservations.when_left(entry, counts):
             return True
@@ -317,12 +316,12 @@ class SchedulingCycle:
         return self.reservations.when_left(entry, counts)
 
     def _unheard(self) -> Set[str]:
-        """Who runs and may not have heard of it: nobody, if all who have run."""
+        """The running gangs whose assignment may not be written yet."""
         running = self._books.running
         return running.keys() - self._confirmed if len(running) != len(self._confirmed) else frozenset()
 
     def _state(self, entry: WorkloadInfo) -> object:
-        """Equal as long as nobody could be made to give way who could not before."""
+        """A value that is equal as long as no further gang could be preempted."""
         waited = self._waited(entry)
         stage = (waited >= self._policy.shrink_after) + (waited >= self._policy.shrink_below_spec_after)
         return self._books.state, entry.uid, stage
@@ -330,7 +329,7 @@ class SchedulingCycle:
     # -- growing --
 
     def _anybody_waits(self) -> bool:
-        """Whether somebody waits for room. Who waits for quota would not be helped by it."""
+        """Whether a gang waits for room. One that waits for quota is not helped by room."""
         for queue, line in self._pending.lines.items():
             for group in line.groups.values() if queue in self._books.quotas else ():
                 entry = self._first(group)
@@ -375,6 +374,6 @@ class SchedulingCycle:
 
 
 def _ask(entry: WorkloadInfo) -> GangRequest:
-    """What a gang in a line asks for: those that cannot be read are in none."""
+    """The request of a queued gang: gangs that cannot be read are not queued."""
     assert entry.ask is not None
     return entry.ask

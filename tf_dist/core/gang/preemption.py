@@ -1,8 +1,8 @@
 """Preemption: which gangs shrink or are requeued for one that waits, with as little lost as possible.
 
-Surplus goes first: what gangs have beyond what they wanted, then what they have beyond the least they may have. Whole
-gangs follow, those of the lowest priority first, of these the youngest. As few as let the gang start are taken, and of
-these nobody whose going turns out not to be needed. Nobody gives way if that would not make the gang fit.
+Surplus goes first: what gangs have beyond what they wanted, then what they have beyond their minimum. Whole gangs
+follow, those of the lowest priority first, of these the youngest. As few are taken as let the gang start, and none that
+turns out not to be needed. Nothing is preempted if that would not make the gang fit.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreemptionPlan:
-    """``fewer``: by uid, how many pods of which type each gives up; ``whole``: those who give up their place."""
+    """``fewer``: by uid, how many pods of which type each gives up; ``whole``: the gangs that are requeued."""
 
     fewer: dict[str, dict[str, int]]
     whole: list[WorkloadInfo]
 
     @property
     def cost(self) -> tuple[object, ...]:
-        """How bad it is; the smaller the better."""
+        """The cost of the plan; the smaller the better."""
         pods = sum(entry.held.pods for entry in self.whole)
         lost = sum(sum(types.values()) for types in self.fewer.values())
         return max((entry.gang.priority for entry in self.whole), default=-(2**63)), len(self.whole), pods, lost
 
 
 def may_preempt(books: SchedulerCache, entry: WorkloadInfo) -> bool:
-    """Whether there may be anybody to give way: cheap, and never wrongly False."""
+    """Whether there may be a gang to preempt: cheap, and never wrongly False."""
     return bool(books.elastic) or _may_evict(books, entry)
 
 
@@ -52,9 +52,9 @@ def plan_preemption(
     policy: AdmissionPolicy,
     spared: Container[str] = (),
 ) -> PreemptionPlan | None:
-    """Who is to give way so that the gang can start with so many pods; None: nobody can, or it would not help.
+    """Which gangs to preempt so that one can start with so many pods; None: there are none, or it would not help.
 
-    ``spared``: uids of those who need not.
+    ``spared``: uids of gangs that are not preempted.
     """
     waited = now - entry.since
     found = _plan_within(books, entry, counts, waited, policy, spared, largest=False)
@@ -102,7 +102,7 @@ def _steps(
     *,
     largest: bool,
 ) -> Iterator[Release]:
-    # Where the quota lets the gang in as it is, it need not be counted who gives up how much of it.
+    # Where the quota suffices as it is, released quota need not be counted.
     counted = len(books.youngest) > 1 or not books.quotas.fits(entry.queue, _need(entry, counts))
     dropped: dict[str, list[Release]] = {}
     for step in _shrinking(books, entry, waited, policy, spared):
@@ -123,10 +123,10 @@ def _need(entry: WorkloadInfo, counts: Counts) -> Resources:
 def _shrinking(
     books: SchedulerCache, entry: WorkloadInfo, waited: float, policy: AdmissionPolicy, spared: Container[str]
 ) -> Iterator[Release]:
-    """Surplus pods, one by one, of those who have most of it first.
+    """Surplus pods, one by one, of the gangs with most of it first.
 
-    What somebody has beyond what it wanted, anybody may have back who waits; what it has beyond its least, somebody of
-    its priority who has waited long; and either at once somebody of a higher priority.
+    What a gang has beyond what it wanted is taken for any gang that waits; what it has beyond its minimum for one of
+    its priority that has waited long; and either at once for one of a higher priority.
     """
     others = [one for _, one in sorted(books.elastic.items()) if not one.told and one.uid not in spared]
     higher = [one for one in others if entry.gang.preempts and one.gang.priority < entry.gang.priority]
@@ -184,7 +184,7 @@ def _evicting(
     *,
     largest: bool,
 ) -> Iterator[Release]:
-    """Whole gangs: of the queue those of lower priority, of others those that have what is this queue's."""
+    """Whole gangs: of the queue those of lower priority, of other queues those that borrow this queue's quota."""
     need = _need(entry, counts)
     order = books.largest if largest else books.youngest
     stacks = [order.get(entry.queue, [])]
@@ -213,16 +213,16 @@ def _whole(victim: WorkloadInfo, dropped: list[Release]) -> Release:
     return Release(victim, pods, quota)
 
 
-# -- nobody without need --
+# -- no preemption without need --
 
-# So many steps are tried one by one whether it would do without them.
+# So many steps are tried one by one for whether they are needed.
 _FEW: Final = 16
 
 
 def _needed(
     books: SchedulerCache, entry: WorkloadInfo, counts: Counts, steps: list[Release], places: NodeAssignments
 ) -> list[Release]:
-    """The steps without those that turn out not to be needed at this place: those who matter most are spared first."""
+    """The steps that are needed at this placement: those that matter most are spared first."""
     need = _need(entry, counts)
     pods = placed_pods(entry, places)
     nodes = {one.node for one in pods}
@@ -259,21 +259,21 @@ def _needed(
 
 
 def _reclaims(entry: WorkloadInfo, step: Release) -> bool:
-    """Whether a gang of another queue is stopped."""
+    """Whether a gang of another queue is preempted."""
     return not step.type and step.entry.queue != entry.queue
 
 
 def _may_reclaim(books: SchedulerCache, entry: WorkloadInfo, need: Resources, queues: Iterable[str]) -> bool:
-    """Whether the gang may have gangs of these other queues stopped, as things are.
+    """Whether the gang may preempt gangs of these other queues now.
 
-    Who stops its own to stay within what is its queue's own must not be let off for having stopped others: with more
-    than its own it would be the next to be stopped, by those others.
+    A gang that preempts within its queue to stay within the nominal quota must not be exempt for having preempted
+    others: beyond the nominal quota it would be the next to be preempted, by those others.
     """
     return all(books.quotas.entitled(entry.queue, need, queue) for queue in queues)
 
 
 def _each_needed(books: SchedulerCache, entry: WorkloadInfo, counts: Counts, steps: list[Release]) -> list[Release]:
-    """The same, wherever else the gang might then be: for that it must be looked for anew, so only of a few steps."""
+    """The needed steps at any placement: the search is repeated for each, so only a few steps are tried."""
     for step in reversed(steps) if len(steps) <= _FEW else ():
         rest = [other for other in steps if other is not step]
         with WhatIf(books, iter(rest)) as fewer:
@@ -285,7 +285,7 @@ def _each_needed(books: SchedulerCache, entry: WorkloadInfo, counts: Counts, ste
 
 
 def issue_preemptions(books: SchedulerCache, plan: PreemptionPlan, entry: WorkloadInfo) -> dict[str, Verdict]:
-    """Carry out a plan made for a gang: what is said to whom, by uid."""
+    """Carry out a plan made for a gang: the verdicts on the others, by uid."""
     verdicts: dict[str, Verdict] = {}
     for uid, fewer in plan.fewer.items():
         victim = books.entries[uid]

@@ -1,4 +1,4 @@
-"""From stored nodes, pods and jobs to the snapshot that admission decides on."""
+"""Snapshot of stored nodes, pods and jobs, the input of admission."""
 
 from __future__ import annotations
 
@@ -70,15 +70,14 @@ def namespace_mismatch(queue: Queue, namespace: str, labels: Labels | None) -> s
 
 
 class NamespaceMatcher:
-    """Remembers what ``namespace_mismatch`` says of the queues that have a selector, as long as neither side
-    changes."""
+    """Cache of ``namespace_mismatch`` for the queues with a selector, as long as neither side changes."""
 
     def __init__(self) -> None:
         self._guarded: dict[str, Queue] = {}
         self._judged: dict[tuple[str, str], _Judged] = {}
 
     def turn(self, queues: Iterable[Queue], labels_of: LabelsOf) -> bool:
-        """Look at these queues, and at the namespaces that were asked about; whether any answer may be another now."""
+        """Update queues and the namespaces in use; whether any answer may have changed."""
         guarded = {queue.name: queue for queue in queues if queue.namespace_selector is not None}
         selectors = {name: queue.namespace_selector for name, queue in guarded.items()}
         turned = selectors != {name: queue.namespace_selector for name, queue in self._guarded.items()}
@@ -115,7 +114,7 @@ _NO_QUOTAS: Final[ResourceQuotas] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """A job that has or wants a place: the job, its memory, and when it came (epoch seconds)."""
+    """A job that is admitted or waits: the job, its status, and its creation (epoch seconds)."""
 
     job: Job
     status: Status
@@ -124,7 +123,7 @@ class AdmissionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotChanges:
-    """What is new for admission. ``gangs`` by uid, ``nodes`` by name; None: it is gone, or takes no more pods."""
+    """Changes for admission. ``gangs`` by uid, ``nodes`` by name; None: it is gone, or takes no more pods."""
 
     gangs: Mapping[str, Gang | None]
     nodes: Mapping[str, Node | None]
@@ -133,9 +132,9 @@ class SnapshotChanges:
 
 
 class SnapshotBuilder:
-    """Keeps what admission decides on: what has not changed stays the very same value.
+    """Builder of the input of admission: what has not changed stays the identical value.
 
-    It is told of every pod and every node that changes; an ``update`` costs what there is new. Not thread-safe.
+    It is fed every change of a pod or node; an ``update`` costs what is new. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -147,11 +146,11 @@ class SnapshotBuilder:
         self._doors = NamespaceMatcher()
 
     def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
-        """A pod has come (``old`` None), has changed, or is gone (``new`` None)."""
+        """Apply a change of a pod: added (``old`` None), changed, or deleted (``new`` None)."""
         self._sight.change(old, new)
 
     def put_node(self, name: str, raw: Mapping[str, Any] | None) -> None:
-        """A node has come or changed, or is gone (``raw`` None)."""
+        """Add, update or (``raw`` None) remove a node."""
         self._sight.put_node(name, raw)
 
     def update(
@@ -163,7 +162,7 @@ class SnapshotBuilder:
         namespaces: LabelsOf = lambda _: None,
         whole: bool = False,
     ) -> SnapshotChanges:
-        """What is new since the last time. ``claims``: by uid those that have changed (None: there is none any more).
+        """The changes since the last call. ``claims``: the changed ones by uid (None: there is none any more).
 
         ``whole``: they are all there are, and all is given, for a reader that knows nothing yet. ``namespaces``: their
         labels.
@@ -215,12 +214,12 @@ class SnapshotBuilder:
         return known
 
     def _judged(self, gang: Gang, namespaces: LabelsOf) -> Gang:
-        """The gang with what its queue says of its namespace."""
+        """The gang with the mismatch of its namespace and its queue, if any."""
         found = self._doors.shut(gang.queue or DEFAULT_QUEUE, gang.key.namespace, namespaces)
         return replace(gang, inadmissible=found) if found != gang.inadmissible else gang
 
     def _charged(self, claim: AdmissionRequest, gang: Gang, rules: AdmissionConfig, key: str, *, bounded: bool) -> Gang:
-        """The gang with what it counts as in the quotas of its namespace, if there are any."""
+        """The gang with its usage of the ResourceQuotas of its namespace, if there are any."""
         if not bounded or gang.problem:
             return replace(gang, charges=None, created={}) if gang.charges is not None else gang
         return replace(
@@ -246,7 +245,7 @@ def build_snapshot(
     bounds: ResourceQuotas = _NO_QUOTAS,
     namespaces: LabelsOf = lambda _: None,
 ) -> Snapshot:
-    """What admission decides on, from everything there is. ``nodes`` None: they may not be seen."""
+    """The whole input of admission at once. ``nodes`` None: they cannot be listed."""
     snapshots = SnapshotBuilder()
     for pod in pods:
         snapshots.change(None, pod)
@@ -339,7 +338,7 @@ def _done(job: Job, status: Status) -> Counter[str]:
 
 
 def _vacated(job: Job, status: Status, placement: Placement) -> dict[str, Counter[str]]:
-    """Per type and node, the seats of the replicas that have succeeded: their room is others' by now."""
+    """Per type and node, the replicas that have succeeded: their room is free for others."""
     found: dict[str, Counter[str]] = {}
     for type_ in {replica.type for replica in status.succeeded}:
         nodes = replica_nodes(job, placement, type_)
@@ -378,7 +377,7 @@ def _replica_nodes(claim: AdmissionRequest, bound: BoundPods, spec: ReplicaSpec)
 
 
 def _priority(job: Job, rules: AdmissionConfig) -> PriorityClass:
-    """The one its class has, else its queue's, else that of jobs without a class."""
+    """The priority of a job: of its class, else its queue's default, else that of jobs without a class."""
     name = priority_class(job)
     known = rules.priorities.get(name) if name else None
     if known is not None:
@@ -396,6 +395,6 @@ def _locality(job: Job) -> TopologyRequest | None:
 
 
 def _estimate(job: Job) -> float | None:
-    """How long it is expected to run, or at most may; what cannot be read counts as not said."""
+    """The expected run time of a job, else its deadline; an invalid one is ignored."""
     said = parse_duration(job.annotations.get(names.EXPECTED_DURATION, "").strip())
     return said or job.run_policy.active_deadline

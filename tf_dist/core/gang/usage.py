@@ -31,7 +31,7 @@ class Usage:
 
     @property
     def pods(self) -> int:
-        """How many stay."""
+        """How many pods remain."""
         return sum(pods.number for pods in self.staying)
 
 
@@ -39,7 +39,7 @@ NO_USAGE: Final = Usage()
 
 
 def usage_of(gang: Gang, ask: GangRequest | None) -> Usage:
-    """What a gang holds. Without an ask (it cannot be read): its quota alone."""
+    """The usage of a gang. Without a request (it cannot be read): its quota alone."""
     if gang.place is None and not gang.bound:
         return NO_USAGE
     wanted = tuple(_wanted(gang, member) for member in gang.members)
@@ -60,7 +60,7 @@ def usage_of(gang: Gang, ask: GangRequest | None) -> Usage:
 
 
 def granted_count(gang: Gang, member: PodSet) -> int:
-    """How many pods of a member the gang has been given; 0 while it waits."""
+    """How many pods of a member are granted; 0 while it waits."""
     return gang.place.sizes.get(member.type, member.count) if gang.place else 0
 
 
@@ -137,12 +137,12 @@ def _nodes_by_index(gang: Gang, type_: str, there: Mapping[str, int]) -> list[st
 
 
 def last_nodes(seating: list[str], count: int) -> Counter[str]:
-    """On which nodes the last pods sit."""
+    """The nodes of the last pods."""
     return Counter(seating[len(seating) - count :] if count else ())
 
 
 def nodes_by_index(gang: Gang, type_: str) -> list[str]:
-    """The nodes of the pods a gang has been given, by replica index; "" where nobody knows.
+    """The nodes of a gang's granted pods, by replica index; "" where unknown.
 
     Pods go from the end: a gang made smaller gives up those of the highest indexes.
     """
@@ -165,7 +165,7 @@ def subtract_pods(pods: list[PodsOnNode], others: list[PodsOnNode]) -> list[Pods
 
 
 def can_shrink(gang: Gang, ask: GangRequest | None) -> bool:
-    """Whether it has more than the least it may start with."""
+    """Whether it has more than its minimum."""
     return ask is not None and any(granted_count(gang, want.member) > want.least for want in ask.wants)
 
 
@@ -175,12 +175,12 @@ def can_grow(gang: Gang, ask: GangRequest | None) -> bool:
 
 
 def granted_counts(gang: Gang) -> dict[str, int]:
-    """How many pods per type it has been given."""
+    """How many pods per type are granted."""
     return {member.type: granted_count(gang, member) for member in gang.members}
 
 
 def granted_placement(gang: Gang, sizes: Sizes) -> Placement:
-    """Where its pods are to be when it has no more than ``granted_counts``: those of the highest indexes go."""
+    """Its placement, reduced to ``granted_counts``: the highest indexes go."""
     kept = {type_: Counter(nodes_by_index(gang, type_)[:count]) for type_, count in sizes.items()}
     return {
         type_: {node: counts[node] for node in sorted(counts) if node} for type_, counts in kept.items() if any(counts)

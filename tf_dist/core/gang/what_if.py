@@ -1,4 +1,4 @@
-"""What-if evaluation: nodes and quotas as they were if gangs released what they use, always rolled back."""
+"""What-if evaluation: nodes and quotas with gangs having released what they use; always rolled back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tf_dist.core.gang.types import Resources
 
 
 class Release(NamedTuple):
-    """A gang gives up these pods, and what they ask for of its quota: one of a ``type``, or ("") its place."""
+    """Release of pods of a gang, with their quota: one pod of a ``type``, or ("") all of them."""
 
     entry: WorkloadInfo
     pods: list[PodsOnNode]
@@ -22,7 +22,7 @@ class Release(NamedTuple):
 
 
 class WhatIf:
-    """So many steps are supposed to be done, as ``to`` says; none any more when its ``with`` is left."""
+    """Context in which ``to`` supposes steps as done; leaving its ``with`` rolls them back."""
 
     def __init__(self, books: SchedulerCache, steps: Iterator[Release]) -> None:
         self._books = books
@@ -32,16 +32,16 @@ class WhatIf:
 
     @property
     def count(self) -> int:
-        """How many steps are supposed to be done."""
+        """How many steps are supposed as done."""
         return len(self._marks)
 
     @property
     def steps(self) -> list[Release]:
-        """Those that are."""
+        """The steps supposed as done."""
         return self.known[: self.count]
 
     def to(self, count: int) -> int:
-        """Suppose ``count`` steps done; how many there are, if fewer."""
+        """Suppose ``count`` steps as done; returns how many are, if there are fewer."""
         if count < self.count:
             for step in reversed(self.known[count : self.count]):
                 self._books.quotas.take(step.entry.queue, step.quota)
@@ -70,7 +70,7 @@ class WhatIf:
 
 
 def apply_release(books: SchedulerCache, step: Release) -> int:
-    """Suppose one step done; the mark to which the room can be rolled back."""
+    """Suppose one step as done; returns the mark to roll back to."""
     books.quotas.give(step.entry.queue, step.quota)
     if books.grants is None:
         return 0
@@ -83,7 +83,7 @@ def apply_release(books: SchedulerCache, step: Release) -> int:
 
 
 def retake(books: SchedulerCache, step: Release, nodes: Container[str]) -> bool:
-    """Take the room of a step back where ``nodes`` have enough of it; whether they had, else nothing is changed."""
+    """Take the room of a step again if ``nodes`` have enough of it; whether they had, else nothing is changed."""
     if books.grants is None:
         return True
     room = books.grants.room
@@ -99,13 +99,13 @@ def retake(books: SchedulerCache, step: Release, nodes: Container[str]) -> bool:
 
 
 def is_overcommitted(room: NodeSnapshot, pods: PodsOnNode) -> bool:
-    """Whether their node has given more than it has of something they ask for."""
+    """Whether the pods' node is overcommitted in a resource that they request."""
     row = room.table.row[pods.node]
     return any(room.table.cells[column][row] < 0 for column, _ in pods.shape.requests)
 
 
 def find_now(books: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
-    """Where a gang's pods would be, were it admitted now; None: it lacks room or quota."""
+    """The placement of a gang if it were admitted now; None: it lacks room or quota."""
     ask = entry.ask
     if ask is None or not books.quotas.fits(entry.queue, ask.need(counts)):
         return None
@@ -117,7 +117,7 @@ def find_now(books: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> Node
 def fewest_releases(
     books: SchedulerCache, supposing: WhatIf, entry: WorkloadInfo, counts: Counts
 ) -> NodeAssignments | None:
-    """Suppose as few steps done as let the gang start, and say where; None: all of them would not do.
+    """Suppose as few steps as let the gang start, and return its placement; None: all of them do not suffice.
 
     How many that are is guessed from what the last steps brought, and then looked for by halving: where more room ever
     lets fewer gangs in, it may be one of several answers.
@@ -149,7 +149,7 @@ def fewest_releases(
 
 
 def _missing(books: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> int:
-    """For how many pods of a member there is no room, where that is most."""
+    """The number of pods without room, of the member where that is most."""
     if books.grants is None or entry.ask is None:
         return 0
     room = books.grants.room
