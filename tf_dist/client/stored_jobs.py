@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 from tf_dist.cluster.api import EVENTS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import NotServed
 from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import suggestion
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.pods import PodView, pod_view
 from tf_dist.core.api.status import Status, display_phase
 from tf_dist.core.api.status_codec import displayed_status, stored_status
-from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose, diagnose_newer_format, diagnose_unreadable
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.invalid_spec import with_accepted_spec

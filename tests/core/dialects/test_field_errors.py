@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import changed, errors, only_error, paths, v1, v1alpha1, volcano
-from tf_dist.core.api.fieldpath import format_field_path, parse_field_path
-from tf_dist.core.api.suggest import nearest_word, suggestion
+from tf_dist.core.api.fieldpath import format_field_path, nearest_word, parse_field_path, suggestion
 from tf_dist.core.dialects.field_errors import describe_value
 
 

@@ -261,8 +261,8 @@ def _show_losses(lost: list[FileProblem]) -> None:
 
 
 def _target(text: str) -> Dialect:
+    from tf_dist.core.api.fieldpath import suggestion
     from tf_dist.core.api.job import Dialect
-    from tf_dist.core.api.suggest import suggestion
     from tf_dist.errors import InvalidJob, Problem
 
     known = [dialect.value for dialect in Dialect]

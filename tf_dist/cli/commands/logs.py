@@ -62,7 +62,7 @@ def logs(
 def _chosen(job: StoredJob, wanted: list[str]) -> frozenset[str]:
     """The names of the replicas to show; InvalidJob for one that the job does not have."""
     from tf_dist.core.api.assignment import largest_job
-    from tf_dist.core.api.suggest import suggestion
+    from tf_dist.core.api.fieldpath import suggestion
     from tf_dist.errors import InvalidJob, Problem
 
     # Whoever follows wants to see those, too, that come when it grows.

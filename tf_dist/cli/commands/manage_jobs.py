@@ -99,7 +99,7 @@ _GOAL_ALIASES = {"delete": "deleted", "created": "admitted", "complete": "succee
 
 
 def _goal(text: str) -> str:
-    from tf_dist.core.api.suggest import suggestion
+    from tf_dist.core.api.fieldpath import suggestion
     from tf_dist.core.diagnostics.outcome import WAIT_CONDITIONS
     from tf_dist.errors import InvalidJob, Problem
 

@@ -50,7 +50,7 @@ def queues(
 
 
 def _missing(name: str, found: Sequence[Object]) -> NotFound:
-    from tf_dist.core.api.suggest import suggestion
+    from tf_dist.core.api.fieldpath import suggestion
     from tf_dist.errors import NotFound
 
     known = [one["metadata"]["name"] for one in found]

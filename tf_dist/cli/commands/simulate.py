@@ -75,7 +75,7 @@ def simulate(
 
 
 def _policies(wanted: list[str] | None) -> list[str]:
-    from tf_dist.core.api.suggest import suggestion
+    from tf_dist.core.api.fieldpath import suggestion
     from tf_dist.simulate.policies import POLICIES
 
     for name in wanted or ():

@@ -1,4 +1,4 @@
-"""Field paths, and access to fields of unstructured documents that tolerates any type.
+"""Field paths, tolerant access to fields of unstructured documents, and suggestions for misspelt names.
 
 A key with dots or brackets of its own is quoted, in brackets or not (``labels."app.io/name"``), or its dots are
 escaped (``labels.app\\.io/name``).
@@ -7,7 +7,7 @@ escaped (``labels.app\\.io/name``).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 
@@ -93,3 +93,20 @@ def format_field_path(path: FieldPath) -> str:
         else:
             text += f'["{part}"]'
     return text
+
+
+def nearest_word(word: str, known: Iterable[str], cutoff: float = 0.7) -> str:
+    """The known word most like this one, "" if none is: case does not count, ``Comand`` is near ``command``."""
+    import difflib  # only after a mistake: it is slow to import
+
+    by_folded = {name.casefold(): name for name in known}
+    found = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=cutoff)
+    return by_folded[found[0]] if found else ""
+
+
+def suggestion(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """The hint for a word that is not known: the nearest known one, else ``otherwise``, by default all known ones."""
+    names = list(known)
+    if near := nearest_word(word, names):
+        return f"did you mean {near}?"
+    return f"known: {', '.join(names)}" if otherwise is None else otherwise

@@ -19,8 +19,7 @@ from typing import Any, Final
 
 import yaml
 
-from tf_dist.core.api.fieldpath import FieldPath, format_field_path, parse_field_path
-from tf_dist.core.api.suggest import nearest_word
+from tf_dist.core.api.fieldpath import FieldPath, format_field_path, nearest_word, parse_field_path
 from tf_dist.errors import InvalidJob, Problem
 
 TAG: Final = "tag:yaml.org,2002:"

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, value_at
+from tf_dist.core.api.fieldpath import FieldPath, suggestion, value_at
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job
 from tf_dist.core.api.names import GANG_SCHEDULER, MAX_DISRUPTIONS, MAX_WORKERS, MIN_WORKERS, QUEUE, RECOVERY_TIMEOUT
 from tf_dist.core.api.overrides import Override
-from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.dialects.common_schema import INT32_MAX, written_number
 from tf_dist.core.dialects.field_errors import FieldErrors, describe_value

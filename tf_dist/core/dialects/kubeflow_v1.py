@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, value_at
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
 from tf_dist.core.api.job import (
     Action,
     CleanPodPolicy,
@@ -29,7 +29,6 @@ from tf_dist.core.api.job import (
     TFConfigStyle,
 )
 from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, TRAINING_OPERATOR
-from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,

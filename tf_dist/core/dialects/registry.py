@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from tf_dist.core.api.fieldpath import mapping, value_at
+from tf_dist.core.api.fieldpath import mapping, suggestion, value_at
 from tf_dist.core.api.job import Dialect, Document, Job
-from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano, volcano_schema
 from tf_dist.core.dialects.common_schema import RawTemplate, SchemaModel
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, quote_hint, report_schema_errors

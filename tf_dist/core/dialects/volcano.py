@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, value_at
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
 from tf_dist.core.api.job import (
     CleanPodPolicy,
     CompletionByCounts,
@@ -27,7 +27,6 @@ from tf_dist.core.api.job import (
     TFConfigStyle,
 )
 from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS
-from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.dialects import common_annotations, volcano_schema
 from tf_dist.core.dialects.common_schema import (
     TF_CONTAINER,

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from tf_dist.core.api.fieldpath import FieldPath
+from tf_dist.core.api.fieldpath import FieldPath, suggestion
 from tf_dist.core.api.job import Action, Event, ExitCodes, Plugins, Role, Rule
-from tf_dist.core.api.suggest import suggestion
 from tf_dist.core.api.timestamps import parse_go_duration
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from tf_dist.core.api.assignment import PendingReason
+from tf_dist.core.api.fieldpath import nearest_word
 from tf_dist.core.api.quantity import format_quantity
-from tf_dist.core.api.suggest import nearest_word
 from tf_dist.core.gang.cohorts import (
     DEFAULT_QUEUE,
     CohortNode,
