@@ -276,7 +276,7 @@ def drawn(dice: Random) -> Case:
     for one, _ in runs:
         entry = books.put(one)
         if one.uid in told:
-            books.tell(entry, entry.held.staying, entry.held.remaining_quota)
+            books.release(entry, entry.held.remaining, entry.held.remaining_quota)
     books.ends.advance(NOW)
     waiting = [
         books.put(gang(f"w{at}", workers(dice.randint(1, 5), gpu=dice.choice([1, 1, 2])), queue=dice.choice(QUEUES)))

@@ -52,7 +52,11 @@ class Reservation:
 def releases_underway(books: SchedulerCache) -> list[Release]:
     """What is being released: by gangs that are preempted or shrunk, and by terminating pods."""
     return [
-        Release(entry, entry.going + entry.held.leaving, add_resources((entry.goes, entry.held.terminating_quota)))
+        Release(
+            entry,
+            entry.released_pods + entry.held.terminating,
+            add_resources((entry.released_resources, entry.held.terminating_quota)),
+        )
         for _, entry in sorted(books.departing.items())
     ]
 
@@ -72,7 +76,7 @@ def make_reservation(
     """
     going = releases_underway(books)
     running = (books.running[uid] for uid in books.ends) if ended else ()
-    coming = (Release(one, one.held.staying, one.held.remaining_quota) for one in running if not one.told)
+    coming = (Release(one, one.held.remaining, one.held.remaining_quota) for one in running if not one.releasing)
     with with_reserved_taken(books, earlier), WhatIf(books, chain(going, coming)) as supposing:
         supposing.to(len(going))
         places = fewest_releases(books, supposing, entry, counts)

@@ -89,7 +89,7 @@ class ExpectedCompletions:
 class WorkloadInfo:
     """A gang in the cache. ``ask`` None: it cannot be read, ``problem`` says why.
 
-    ``going``: the pods it gives up by the verdict on it, and ``goes``: their requests. ``seats``: cache of ``seating``.
+    ``released_pods``: the pods it gives up by the verdict on it, and ``released_resources``: their requests.
     """
 
     gang: Gang
@@ -97,9 +97,9 @@ class WorkloadInfo:
     problem: str = ""
     uid: str = field(init=False)
     held: Usage = field(default_factory=lambda: usage.NO_USAGE)
-    going: list[PodsOnNode] = field(default_factory=list)
-    goes: Resources = field(default_factory=dict)
-    seats: dict[str, list[str]] = field(default_factory=dict)
+    released_pods: list[PodsOnNode] = field(default_factory=list)
+    released_resources: Resources = field(default_factory=dict)
+    _nodes: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.uid = self.gang.uid
@@ -115,9 +115,9 @@ class WorkloadInfo:
         return self.gang.place is not None
 
     @property
-    def told(self) -> bool:
+    def releasing(self) -> bool:
         """Whether it is being preempted or shrunk and has not confirmed it."""
-        return bool(self.going or self.goes)
+        return bool(self.released_pods or self.released_resources)
 
     @property
     def since(self) -> float:
@@ -130,16 +130,16 @@ class WorkloadInfo:
         at = self.gang.place
         return -inf if at is None else at.at if at.resized is None else at.resized
 
-    def become(self, gang: Gang, ask: GangRequest | None, problem: str) -> None:
+    def update(self, gang: Gang, ask: GangRequest | None, problem: str) -> None:
         """Update the gang."""
         self.gang, self.ask, self.problem = gang, ask, problem
-        self.seats = {}
+        self._nodes = {}
 
-    def seating(self, type_: str) -> list[str]:
+    def nodes_by_index(self, type_: str) -> list[str]:
         """The nodes of its granted pods, as ``usage.nodes_by_index`` has them. Not to be changed."""
-        found = self.seats.get(type_)
+        found = self._nodes.get(type_)
         if found is None:
-            found = self.seats[type_] = usage.nodes_by_index(self.gang, type_)
+            found = self._nodes[type_] = usage.nodes_by_index(self.gang, type_)
         return found
 
 
@@ -225,7 +225,7 @@ class SchedulerCache:
     def put(self, gang: Gang) -> WorkloadInfo:
         """Add or update a gang. A preemption that it has not confirmed is dropped."""
         entry = self.entries.get(gang.uid)
-        if entry is not None and entry.gang == gang and not entry.told:
+        if entry is not None and entry.gang == gang and not entry.releasing:
             return entry
         self.changes += 1
         self.bounds.hold(gang)
@@ -239,12 +239,17 @@ class SchedulerCache:
         self._tally(entry, -1)
         same = (gang.members, gang.locality, gang.problem) == (before.members, before.locality, before.problem)
         ask, problem, held = self._counted(gang, entry if same else None)
-        if held != entry.held or _ordering_key(gang) != _ordering_key(before) or ask is not entry.ask or entry.told:
+        if (
+            held != entry.held
+            or _ordering_key(gang) != _ordering_key(before)
+            or ask is not entry.ask
+            or entry.releasing
+        ):
             self._leave(entry)
-            entry.become(gang, ask, problem)
+            entry.update(gang, ask, problem)
             self._enter(entry, held)
         else:
-            entry.become(gang, ask, problem)
+            entry.update(gang, ask, problem)
         self._tally(entry, 1)
         return entry
 
@@ -265,10 +270,10 @@ class SchedulerCache:
         if len(self._asks) > 2 * len(self.entries) + 64:
             self._asks.forget([entry.ask for entry in self.entries.values() if entry.ask])
 
-    def tell(self, entry: WorkloadInfo, going: list[PodsOnNode], goes: Resources) -> None:
+    def release(self, entry: WorkloadInfo, released_pods: list[PodsOnNode], released_resources: Resources) -> None:
         """Have a gang give up these pods; their room is free once it has confirmed it."""
         self.state += 1
-        entry.going, entry.goes = going, goes
+        entry.released_pods, entry.released_resources = released_pods, released_resources
         self.departing[entry.uid] = entry
 
     def _read_again(self) -> None:
@@ -276,7 +281,7 @@ class SchedulerCache:
         self._asks = GangRequests()
         for entry in self.entries.values():
             ask, problem, held = self._counted(entry.gang)
-            entry.become(entry.gang, ask, problem)
+            entry.update(entry.gang, ask, problem)
             self._unlist(entry)
             self.quotas.give(entry.queue, entry.held.quota)
             self._enter(entry, held)
@@ -312,8 +317,8 @@ class SchedulerCache:
             self.state += bool(held.quota or entry.runs)
             self.quotas.take(entry.queue, held.quota)
             if self.grants is not None:
-                self.grants.grant(held.coming, held.unassigned)
-            if held.leaving:
+                self.grants.grant(held.assumed, held.unassigned)
+            if held.terminating:
                 self.departing[entry.uid] = entry
         if entry.runs:
             self.running[entry.uid] = entry
@@ -329,7 +334,7 @@ class SchedulerCache:
             self.state += bool(entry.held.quota or entry.runs)
             self.quotas.give(entry.queue, entry.held.quota)
             if self.grants is not None:
-                self.grants.withdraw(entry.held.coming, entry.held.unassigned)
+                self.grants.withdraw(entry.held.assumed, entry.held.unassigned)
         self._unlist(entry)
 
     def _unlist(self, entry: WorkloadInfo) -> None:
@@ -344,8 +349,8 @@ class SchedulerCache:
                     del order[entry.queue]
         self.departing.pop(entry.uid, None)
         self.elastic.pop(entry.uid, None)
-        if entry.told:
-            entry.going, entry.goes = [], {}
+        if entry.releasing:
+            entry.released_pods, entry.released_resources = [], {}
 
     def _turns(self, entry: WorkloadInfo) -> tuple[tuple[dict[str, list[Turn]], Turn], ...]:
         """Update a gang in the orders of preemption."""

@@ -99,11 +99,16 @@ def grow_gangs(books: SchedulerCache, now: float, policy: AdmissionPolicy) -> li
 
 
 def _growths(entry: WorkloadInfo, now: float, policy: AdmissionPolicy) -> Iterator[_Growth]:
-    if entry.told or now < resize_cooldown_until(entry, policy) or entry.gang.place is None or entry.gang.inadmissible:
+    if (
+        entry.releasing
+        or now < resize_cooldown_until(entry, policy)
+        or entry.gang.place is None
+        or entry.gang.inadmissible
+    ):
         return
     known = expected_end(entry.gang, now)
     remaining = max(_AT_LEAST, now - entry.gang.place.at) if known == inf else max(1.0, known - now)
-    on = Counter(node for want in _wants(entry) for node in entry.seating(want.type) if node)
+    on = Counter(node for want in _wants(entry) for node in entry.nodes_by_index(want.type) if node)
     for want in _wants(entry):
         size = usage.granted_count(entry.gang, want.member)
         if size < want.most:

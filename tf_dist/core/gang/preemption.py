@@ -128,7 +128,7 @@ def _shrinking(
     What a gang has beyond what it wanted is taken for any gang that waits; what it has beyond its minimum for one of
     its priority that has waited long; and either at once for one of a higher priority.
     """
-    others = [one for _, one in sorted(books.elastic.items()) if not one.told and one.uid not in spared]
+    others = [one for _, one in sorted(books.elastic.items()) if not one.releasing and one.uid not in spared]
     higher = [one for one in others if entry.gang.preempts and one.gang.priority < entry.gang.priority]
     overgrown = others if waited >= policy.shrink_after else higher
     squeezed = [one for one in others if one.gang.priority <= entry.gang.priority]
@@ -145,7 +145,7 @@ def _surplus(
     order = []
     for entry in entries:
         for want in entry.ask.wants if entry.ask else ():
-            left = seats.get((entry.uid, want.type)) or list(entry.seating(want.type))
+            left = seats.get((entry.uid, want.type)) or list(entry.nodes_by_index(want.type))
             if len(left) > floor(want):
                 seats[entry.uid, want.type] = left
                 at = entry.gang.place.at if entry.gang.place else 0.0
@@ -192,7 +192,7 @@ def _evicting(
         stacks += [stack for queue, stack in sorted(order.items()) if queue != entry.queue]
     for priority, _, _, uid in merge(*stacks):
         victim = books.running[uid]
-        if victim.told or uid in spared:
+        if victim.releasing or uid in spared:
             continue
         if victim.queue == entry.queue:
             if priority >= entry.gang.priority:
@@ -206,7 +206,7 @@ def _evicting(
 
 def _whole(victim: WorkloadInfo, dropped: list[Release]) -> Release:
     """What is left of a gang that has given up some pods already."""
-    pods, quota = victim.held.staying, victim.held.remaining_quota
+    pods, quota = victim.held.remaining, victim.held.remaining_quota
     if dropped:
         pods = usage.subtract_pods(pods, [pods for step in dropped for pods in step.pods])
         quota = subtract_resources(quota, add_resources(step.quota for step in dropped))
@@ -297,10 +297,10 @@ def issue_preemptions(books: SchedulerCache, plan: PreemptionPlan, entry: Worklo
             message=messages.shrink_text(before, sizes, entry.gang.key),
         )
         goes = total_resources((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)
-        books.tell(victim, _released_pods(victim, fewer), goes)
+        books.release(victim, _released_pods(victim, fewer), goes)
     for victim in plan.whole:
         verdicts[victim.uid] = Preempt(by=entry.gang.key, message=messages.preempted_text(victim.gang, entry.gang))
-        books.tell(victim, victim.held.staying, victim.held.remaining_quota)
+        books.release(victim, victim.held.remaining, victim.held.remaining_quota)
     return verdicts
 
 
@@ -308,7 +308,7 @@ def _released_pods(victim: WorkloadInfo, fewer: Mapping[str, int]) -> list[PodsO
     """Where the last pods of each type are."""
     pods = []
     for want in victim.ask.wants if victim.ask else ():
-        seats = usage.last_nodes(victim.seating(want.type), fewer.get(want.type, 0))
+        seats = usage.last_nodes(victim.nodes_by_index(want.type), fewer.get(want.type, 0))
         if want.shape is not None:
             pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(seats.items()) if node]
     return pods

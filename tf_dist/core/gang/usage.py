@@ -16,15 +16,15 @@ from tf_dist.core.gang.types import Gang, PodSet, Resources
 
 @dataclass(slots=True)
 class Usage:
-    """``coming``: granted pods that no node counts yet, where they are to be; ``unassigned``: those that may be
-    anywhere.
-    ``leaving``: pods that nodes count and that go; ``staying``: those to come and those there that do not go.
-    ``quota``: what all of them ask for, ``terminating_quota`` and ``remaining_quota`` what those do."""
+    """Usage of a gang. ``assumed``: granted pods that no node counts yet, on their assigned nodes; ``unassigned``:
+    those that may be anywhere. ``terminating``: pods that nodes count and that go; ``remaining``: all others.
+    ``quota``: the requests of all pods, ``terminating_quota`` and ``remaining_quota`` of those.
+    """
 
-    coming: list[PodsOnNode] = field(default_factory=list)
+    assumed: list[PodsOnNode] = field(default_factory=list)
     unassigned: list[tuple[PodClass, int]] = field(default_factory=list)
-    leaving: list[PodsOnNode] = field(default_factory=list)
-    staying: list[PodsOnNode] = field(default_factory=list)
+    terminating: list[PodsOnNode] = field(default_factory=list)
+    remaining: list[PodsOnNode] = field(default_factory=list)
     quota: Resources = field(default_factory=dict)
     terminating_quota: Resources = field(default_factory=dict)
     remaining_quota: Resources = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Usage:
     @property
     def pods(self) -> int:
         """How many pods remain."""
-        return sum(pods.number for pods in self.staying)
+        return sum(pods.number for pods in self.remaining)
 
 
 NO_USAGE: Final = Usage()
@@ -43,16 +43,18 @@ def usage_of(gang: Gang, ask: GangRequest | None) -> Usage:
     if gang.place is None and not gang.bound:
         return NO_USAGE
     wanted = tuple(_wanted(gang, member) for member in gang.members)
-    staying = (
+    remaining = (
         ask.need(wanted)
         if ask
         else total_resources(zip((member.requests for member in gang.members), wanted, strict=True))
     )
     if gang.bound:
-        leaving = total_resources((member.requests, _excess(gang, member)) for member in gang.members)
-        held = Usage(quota=add_resources((staying, leaving)), terminating_quota=leaving, remaining_quota=staying)
+        terminating = total_resources((member.requests, _excess(gang, member)) for member in gang.members)
+        held = Usage(
+            quota=add_resources((remaining, terminating)), terminating_quota=terminating, remaining_quota=remaining
+        )
     else:
-        held = Usage(quota=staying, remaining_quota=staying)
+        held = Usage(quota=remaining, remaining_quota=remaining)
     for want in ask.wants if ask else ():
         if want.shape is not None:
             _add(held, gang, want, want.shape)
@@ -75,28 +77,28 @@ def _excess(gang: Gang, member: PodSet) -> int:
 def _add(held: Usage, gang: Gang, want: PodSetRequest, shape: PodClass) -> None:
     bound, outgoing = _present(gang, want.type)
     wanted, there = _wanted(gang, want.member), sum(bound.values())
-    to_come, known = max(0, wanted - there), len(held.coming)
+    to_come, known = max(0, wanted - there), len(held.assumed)
     placed: Mapping[str, int] = gang.place.placement.get(want.type, {}) if gang.place else {}
     vacated = gang.vacated.get(want.type) or {}
     for node in sorted(placed):
         spare = min(to_come, placed[node] - vacated.get(node, 0) - bound.get(node, 0))
         if spare > 0:
-            held.coming.append(PodsOnNode(shape, node, spare))
+            held.assumed.append(PodsOnNode(shape, node, spare))
             to_come -= spare
     if to_come:
         held.unassigned.append((shape, to_come))
     if not bound and not outgoing:
-        held.staying += held.coming[known:]
+        held.remaining += held.assumed[known:]
         return
     excess = there - wanted
     surplus = last_nodes(_nodes_by_index(gang, want.type, bound), excess) if excess > 0 else Counter()
-    leaving = surplus + Counter(outgoing)
-    held.leaving += [PodsOnNode(shape, node, leaving[node]) for node in sorted(leaving) if node]
-    staying = Counter(bound)
-    staying.subtract(surplus)
-    for pods in held.coming[known:]:
-        staying[pods.node] += pods.number
-    held.staying += [PodsOnNode(shape, node, staying[node]) for node in sorted(staying) if staying[node] > 0]
+    terminating = surplus + Counter(outgoing)
+    held.terminating += [PodsOnNode(shape, node, terminating[node]) for node in sorted(terminating) if node]
+    remaining = Counter(bound)
+    remaining.subtract(surplus)
+    for pods in held.assumed[known:]:
+        remaining[pods.node] += pods.number
+    held.remaining += [PodsOnNode(shape, node, remaining[node]) for node in sorted(remaining) if remaining[node] > 0]
 
 
 def _present(gang: Gang, type_: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
