@@ -165,7 +165,7 @@ class Wire:
         self._memory = network.server.memory
         self._process = network.process
         self._simulation = network.process.simulation
-        self._retries = RetryPolicy(most=retries)
+        self._retries = RetryPolicy(max_retries=retries)
         self._timeout = timeout
         self._answers: dict[object, deque[Any]] = {}
 
@@ -289,7 +289,7 @@ class Wire:
 
         def pause(error: ClusterError, tries: int) -> float | None:
             elapsed, dice = self._process.monotonic() - began, self._simulation.dice.random()
-            return self._retries.pause(error.code, error, tries=tries, elapsed=elapsed, dice=dice)
+            return self._retries.pause(error.code, error, tries=tries, elapsed=elapsed, jitter=dice)
 
         def attempt() -> Any:
             answer, fault = self._attempt(asked, name, act, body=body, stale=self._answers.get(key) if key else None)

@@ -336,7 +336,7 @@ def test_nothing_is_written_while_nothing_happens(bench: Bench) -> None:
     uid = bench.pod("one")["metadata"]["uid"]
     version = bench.pod("one")["metadata"]["resourceVersion"]
     for _ in range(3):
-        bench.agent._bell.ring(uid)
+        bench.agent._queue.add(uid)
     bench.run(sh("two", "true"))  # the agent has passed over both by then
     assert bench.pod("one")["metadata"]["resourceVersion"] == version
 
@@ -388,7 +388,7 @@ def test_a_problem_is_told_by_one_event(bench: Bench) -> None:
     bench.create(sh("one", "echo $A", container={"env": env}))
     uid = bench.pod("one")["metadata"]["uid"]
     events = until(lambda: bench.cluster.list(EVENTS, "default", fields=f"involvedObject.uid={uid}").items)
-    bench.agent._bell.ring(uid)
+    bench.agent._queue.add(uid)
     bench.cluster.create(CONFIG_MAPS, "default", {"metadata": {"name": "late"}, "data": {"a": "here"}})
     bench.over("one")
     assert bench.cluster.list(EVENTS, "default", fields=f"involvedObject.uid={uid}").items == events

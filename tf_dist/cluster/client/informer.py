@@ -409,9 +409,9 @@ class Informer:
             _LOG.exception("change handler failed: resource=%s", self.resource.plural)
 
 
-def all_synced(reflectors: Iterable[Informer]) -> bool:
+def all_synced(informers: Iterable[Informer]) -> bool:
     """Whether all of them are."""
-    return all(reflector.synced() for reflector in reflectors)
+    return all(informer.synced() for informer in informers)
 
 
 class UidInformer:
@@ -426,31 +426,31 @@ class UidInformer:
         fields: str = "",
         labels: str = "",
     ) -> None:
-        self._ring = changed
+        self._on_change = changed
         self._started = False
-        self._reflector = Informer(cluster, resource, changed=self._changed, fields=fields, labels=labels, index=_uid)
-        self.synced = self._reflector.synced
-        self.wait_synced = self._reflector.wait_synced
-        self.all = self._reflector.items
-        self.put = self._reflector.put
+        self._informer = Informer(cluster, resource, changed=self._changed, fields=fields, labels=labels, index=_uid)
+        self.synced = self._informer.synced
+        self.wait_synced = self._informer.wait_synced
+        self.all = self._informer.items
+        self.put = self._informer.put
 
     def start(self) -> None:
         """Start the thread; ``synced`` is true after the first list."""
         self._started = True
-        self._reflector.start()
+        self._informer.start()
 
     def stop(self) -> None:
         """End the thread, if it was started, and wait for it."""
         if self._started:
-            self._reflector.stop()
+            self._informer.stop()
 
     def get(self, uid: str) -> Object | None:
         """One object by uid."""
-        return next(iter(self._reflector.cache.group(uid)), None)
+        return next(iter(self._informer.cache.group(uid)), None)
 
     def _changed(self, old: Object | None, new: Object | None) -> None:
         for uid in {_uid(obj) for obj in (old, new) if obj is not None}:
-            self._ring(uid)
+            self._on_change(uid)
 
 
 def _uid(obj: Object) -> str:

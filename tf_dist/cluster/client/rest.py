@@ -81,7 +81,7 @@ class RestCluster:
         route = TransportConfig(url.rstrip("/"), ssl_context, server_name, proxy, connections)
         self._stall = stall
         self._caller = Transport(
-            route, credentials, RetryPolicy(most=retries), read=timeout, called=called, sleep=sleep
+            route, credentials, RetryPolicy(max_retries=retries), read=timeout, called=called, sleep=sleep
         )
 
     def close(self) -> None:

@@ -24,30 +24,30 @@ RETRYABLE_CODES: Final = frozenset({0, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How a request is repeated: at most ``most`` times, and not once ``budget`` seconds have gone by.
+    """How a request is repeated: at most ``max_retries`` times, and not once ``max_elapsed`` seconds have gone by.
 
-    Pauses double from ``first`` to ``longest`` seconds. A server may ask for a longer one, but not for more than
-    ``patience`` seconds: then the error is raised, and the caller decides.
+    Pauses double from ``initial_delay`` to ``max_delay`` seconds. A server may ask for a longer one, but not for more
+    than ``max_retry_after`` seconds: then the error is raised, and the caller decides.
     """
 
-    most: int = 3
-    first: float = 0.2
-    longest: float = 5.0
-    patience: float = 10.0
-    budget: float = 60.0
+    max_retries: int = 3
+    initial_delay: float = 0.2
+    max_delay: float = 5.0
+    max_retry_after: float = 10.0
+    max_elapsed: float = 60.0
 
-    def pause(self, code: int, error: ClusterError, *, tries: int, elapsed: float, dice: float) -> float | None:
+    def pause(self, code: int, error: ClusterError, *, tries: int, elapsed: float, jitter: float) -> float | None:
         """Seconds before the next try after ``tries`` of them in ``elapsed`` seconds; None: give up.
 
-        ``dice`` in 0..1 spreads clients that failed together: up to a half less, or a quarter more of what was asked.
+        ``jitter`` in 0..1 spreads clients that failed together: up to a half less, or a quarter more of what was asked.
         """
-        if code not in RETRYABLE_CODES or tries > self.most or elapsed >= self.budget:
+        if code not in RETRYABLE_CODES or tries > self.max_retries or elapsed >= self.max_elapsed:
             return None
-        own = min(self.longest, self.first * 2.0 ** min(tries - 1, 16)) * (0.5 + dice / 2)
+        own = min(self.max_delay, self.initial_delay * 2.0 ** min(tries - 1, 16)) * (0.5 + jitter / 2)
         asked = error.after if isinstance(error, Throttled) else None
         if asked is None:
             return own
-        return None if asked > self.patience else max(own, asked * (1 + dice / 4))
+        return None if asked > self.max_retry_after else max(own, asked * (1 + jitter / 4))
 
 
 def call_with_retries(

@@ -97,7 +97,7 @@ class Transport:
         """Stop retrying, and abort requests whose response does not begin within so many seconds."""
         if self._hurried:
             return
-        self._hurried, self._retries = True, RetryPolicy(most=0)
+        self._hurried, self._retries = True, RetryPolicy(max_retries=0)
         threading.Thread(target=self._cancel_slow, args=(seconds,), name="abort-slow-requests", daemon=True).start()
 
     def _cancel_slow(self, seconds: float) -> None:
@@ -115,7 +115,7 @@ class Transport:
 
         def pause(error: ClusterError, tries: int) -> float | None:
             elapsed = time.monotonic() - started
-            seconds = self._retries.pause(error.code, error, tries=tries, elapsed=elapsed, dice=random.random())
+            seconds = self._retries.pause(error.code, error, tries=tries, elapsed=elapsed, jitter=random.random())
             return None if self._closed.is_set() else seconds
 
         return call_with_retries(lambda: self._known(request, self._whole, whole=True).data or b"", pause, self._rest)

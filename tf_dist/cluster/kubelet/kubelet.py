@@ -104,15 +104,19 @@ class Kubelet:
         self._cluster = cluster
         self._settings = settings or NodeSettings()
         self._clock = clock
-        self._bell = SyncQueue()
-        self._supervisor = RuntimeClient(self._bell.ring, self._lost)
+        self._queue = SyncQueue()
+        self._supervisor = RuntimeClient(self._queue.add, self._lost)
         self._host_ip = self._settings.address or machine.host_ip()
-        self._house = NodeRuntime(self._settings, self._supervisor, self._host_ip)
-        self._pods = UidInformer(cluster, PODS, self._bell.ring, fields=f"spec.nodeName={self._settings.name}")
-        self._services = UidInformer(cluster, SERVICES, self._ring)
-        self._itself = UidInformer(cluster, NODES, self._ring, fields=f"metadata.name={self._settings.name}")
-        self._kubelets = UidInformer(cluster, NODES, self._ring, labels=f"!{NODE_LABEL}")
-        self._keeper = PodWorker(cluster, self._pods, self._supervisor, self._house, self._bell, self._settings, clock)
+        self._runtime = NodeRuntime(self._settings, self._supervisor, self._host_ip)
+        self._pods = UidInformer(cluster, PODS, self._queue.add, fields=f"spec.nodeName={self._settings.name}")
+        self._services = UidInformer(cluster, SERVICES, self._queue_node)
+        self._node_informer = UidInformer(
+            cluster, NODES, self._queue_node, fields=f"metadata.name={self._settings.name}"
+        )
+        self._other_nodes = UidInformer(cluster, NODES, self._queue_node, labels=f"!{NODE_LABEL}")
+        self._pod_worker = PodWorker(
+            cluster, self._pods, self._supervisor, self._runtime, self._queue, self._settings, clock
+        )
         self._registration: NodeRegistration | None = None
         self._closed = False  # to new pods
         self._empty = threading.Event()
@@ -142,21 +146,21 @@ class Kubelet:
             raise
 
     def _start(self, stopping: threading.Event | None) -> None:
-        self._house.build()
-        self.network = self._house.network
+        self._runtime.build()
+        self.network = self._runtime.network
         if self._settings.taints is None:
-            self._kubelets.start()
+            self._other_nodes.start()
         self._registration = registration = NodeRegistration(
             self._cluster,
             self._settings,
             self._host_ip,
             identity="" if self._settings.ephemeral else state_dir.kubelet_identity(self.state_dir),
-            itself=self._itself,
-            only_tf_dist_nodes=lambda: self._kubelets.synced() and not self._kubelets.all(),
+            node_informer=self._node_informer,
+            only_tf_dist_nodes=lambda: self._other_nodes.synced() and not self._other_nodes.all(),
         )
         registration.register(f"{self.network.mode}: {self.network.reason}", self._clock(), stopping)
         if not self._settings.ephemeral:
-            self._itself.start()
+            self._node_informer.start()
         self._pods.start()
         if self.network.mode == NetworkMode.ISOLATED:
             self._services.start()
@@ -167,9 +171,9 @@ class Kubelet:
 
         ``hurry`` cuts it short; so does a cluster that cannot be reached.
         """
-        self._keeper.leaving = True
+        self._pod_worker.leaving = True
         for uid in ("", *(pod["metadata"]["uid"] for pod in self._pods.all())):
-            self._bell.ring(uid)
+            self._queue.add(uid)
         quiet = time.monotonic()
         while not self._empty.wait(0.1) and not hurry.is_set() and time.monotonic() - quiet < _DRAIN_QUIET_LIMIT:
             if self._supervisor.busy():
@@ -178,12 +182,12 @@ class Kubelet:
 
     def stop(self, *, kill: bool = True) -> None:
         """End. ``kill`` ends every pod, too; without it a lasting (not ephemeral) node goes on for the next kubelet."""
-        self._bell.close()
-        for thread in (self._pods, self._services, self._itself, self._kubelets):
+        self._queue.close()
+        for thread in (self._pods, self._services, self._node_informer, self._other_nodes):
             thread.stop()
         if self._thread.ident is not None:
             self._thread.join()
-        self._house.leave(kill=kill)
+        self._runtime.leave(kill=kill)
 
     def retire(self, *, keep_node: bool) -> None:
         """After ``stop``: take the Node (or only its heartbeat) away. Not when another kubelet has the name."""
@@ -205,7 +209,7 @@ class Kubelet:
     @property
     def state_dir(self) -> Path:
         """The folder in use."""
-        return self._house.home.state
+        return self._runtime.home.state
 
     @property
     def supervisor_pid(self) -> int:
@@ -219,21 +223,21 @@ class Kubelet:
 
     def _lost(self) -> None:
         self._supervisor_lost = True
-        self._bell.ring("")
+        self._queue.add("")
 
-    def _ring(self, _: str) -> None:
-        self._bell.ring("")
+    def _queue_node(self, _: str) -> None:
+        self._queue.add("")
 
     def _replace_supervisor(self) -> None:
         """A new supervisor for the one that ended: its pods ended with it, and ``decide`` says what follows."""
         self._supervisor_lost = False
         _log.warning("restarting runtime supervisor, which has ended")
         try:
-            self._keeper.on_runtime_restart(from_nothing=self._house.rebuild())
+            self._pod_worker.on_runtime_restart(from_nothing=self._runtime.rebuild())
         except BaseException:
             self._supervisor_lost = True  # once more at the next look
             raise
-        self.network = self._house.network
+        self.network = self._runtime.network
 
     # Logs
 
@@ -242,17 +246,17 @@ class Kubelet:
         found = next((item for item in self._pods.all() if _named(item, namespace, pod)), None)
         if found is None:
             raise NotFound(f'pods "{pod}" not found on node {self._settings.name}')
-        workload = self._keeper.workload(found)
+        workload = self._pod_worker.workload(found)
         return open_container_log(found, workload, self._supervisor, options, self._clock())
 
     # Work
 
     def _loop(self) -> None:
         while not self._pods.wait_synced(_RETRY):
-            if self._bell.closed:
+            if self._queue.closed:
                 return
-        self._keeper.restore()
-        while (due := self._bell.wait()) is not None:
+        self._pod_worker.restore()
+        while (due := self._queue.wait()) is not None:
             self._pass(due)
 
     def _pass(self, due: set[str]) -> None:
@@ -263,36 +267,36 @@ class Kubelet:
             return
         except (ClusterError, OSError) as error:
             _log.warning("failed to renew node: node=%s error=%s", self._settings.name, error)
-            self._bell.add_after("", _RETRY)
-        self._bell.add_after("", self._settings.heartbeat)
+            self._queue.add_after("", _RETRY)
+        self._queue.add_after("", self._settings.heartbeat)
         for uid in due - {""}:
             self._keep(uid)
-        if self._closed and self._keeper.vacated():
+        if self._closed and self._pod_worker.vacated():
             self._empty.set()
 
     def _keep(self, uid: str) -> None:
         assert self._registration is not None
         if self._registration.valid():
-            self._keeper.sync(uid)
+            self._pod_worker.sync(uid)
         else:  # the name may be another kubelet's by now; the next heartbeat tells
-            self._bell.add_after(uid, _RETRY)
+            self._queue.add_after(uid, _RETRY)
 
     def _look_after_node(self) -> None:
         assert self._registration is not None
         if self._supervisor_lost:
             self._replace_supervisor()
-        if self._keeper.leaving and not self._closed:
+        if self._pod_worker.leaving and not self._closed:
             self._registration.leave(self._clock())
             self._closed = True
         self._registration.beat(self._clock())
         if self.network.mode == NetworkMode.ISOLATED:
-            self._keeper.neighbours.show(self._pods.all(), self._services.all(), self._keeper.workload)
+            self._pod_worker.network.show(self._pods.all(), self._services.all(), self._pod_worker.workload)
 
     def _give_up(self, error: NodeNameTaken) -> None:
         """Stop: another kubelet holds the node's name, and so its pods."""
         _log.error("kubelet failed: node=%s error=%s", self._settings.name, error)
         self.failure = error
-        self._bell.close()
+        self._queue.close()
         self._empty.set()
         self.on_end()
 

@@ -29,14 +29,14 @@ class World:
         self.only_tf_dist_nodes = True
         self.now = 0.0
 
-    def registration(self, itself: UidInformer | None = None, **changes: Any) -> NodeRegistration:
+    def registration(self, node_informer: UidInformer | None = None, **changes: Any) -> NodeRegistration:
         settings = NodeSettings(name="n", ephemeral=False, **{"taints": None, **changes})
         return NodeRegistration(
             self.cluster,
             settings,
             "192.0.2.1",
             identity="me",
-            itself=itself,
+            node_informer=node_informer,
             only_tf_dist_nodes=lambda: self.only_tf_dist_nodes,
             monotonic=lambda: self.now,
         )
@@ -160,21 +160,21 @@ def test_a_node_of_the_same_name_that_came_later_is_not_taken_away(world: World)
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_deleted_node_is_made_again(world: World, watched: bool) -> None:
     """Also one that nobody watched when it was deleted."""
-    itself = UidInformer(world.cluster, NODES, lambda uid: None, fields="metadata.name=n")
-    registration = world.registered(itself=itself)
+    node_informer = UidInformer(world.cluster, NODES, lambda uid: None, fields="metadata.name=n")
+    registration = world.registered(node_informer=node_informer)
     uid = world.node()["metadata"]["uid"]
-    for step in (itself.start, partial(world.cluster.delete, NODES, None, "n"))[:: 1 if watched else -1]:
+    for step in (node_informer.start, partial(world.cluster.delete, NODES, None, "n"))[:: 1 if watched else -1]:
         step()
         registration.beat(0.0)
     try:
-        until(lambda: itself.synced() and itself.get(uid) is None, 60)
+        until(lambda: node_informer.synced() and node_informer.get(uid) is None, 60)
         registration.beat(0.0)
         assert world.node()["metadata"]["uid"] != uid
         version = world.version()
         registration.beat(0.0)
         assert world.version() == version
     finally:
-        itself.stop()
+        node_informer.stop()
 
 
 def test_nothing_is_written_between_heartbeats(world: World) -> None:

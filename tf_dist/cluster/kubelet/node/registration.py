@@ -108,7 +108,7 @@ class NodeRegistration:
     """Registers the node once and renews what must be renewed, no more often than needed. For one thread at a time.
 
     ``only_tf_dist_nodes`` says whether every node of the cluster is known to be one of this kind; it decides about the
-    taint when the settings leave that open. ``identity``: see ``NodeLease``. ``itself``: what is seen of the Node.
+    taint when the settings leave that open. ``identity``: see ``NodeLease``. ``node_informer``: of the Node.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class NodeRegistration:
         address: str,
         *,
         identity: str = "",
-        itself: UidInformer | None = None,
+        node_informer: UidInformer | None = None,
         only_tf_dist_nodes: Callable[[], bool] = lambda: False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._address = address
-        self._itself = itself
+        self._node_informer = node_informer
         self._among_processes = only_tf_dist_nodes
         self._monotonic = monotonic
         self._claim = NodeLease(cluster, settings.name, identity, 4 * settings.heartbeat, monotonic=monotonic)
@@ -191,9 +191,9 @@ class NodeRegistration:
 
     def _is_gone(self) -> bool:
         """Whether the Node was deleted, perhaps before it was watched."""
-        if self._itself is None or self._node is None or not self._itself.synced():
+        if self._node_informer is None or self._node is None or not self._node_informer.synced():
             return False
-        return self._itself.get(self._node["metadata"]["uid"]) is None
+        return self._node_informer.get(self._node["metadata"]["uid"]) is None
 
     def _wanted(self) -> Sequence[Taint]:
         if self._settings.taints is not None:
@@ -238,8 +238,8 @@ class NodeRegistration:
 
     def _keep(self, node: Object) -> None:
         self._node = node
-        if self._itself is not None:
-            self._itself.put(node)
+        if self._node_informer is not None:
+            self._node_informer.put(node)
         self._taints = list((node.get("spec") or {}).get("taints") or [])
 
     def _report(self, now: float) -> None:

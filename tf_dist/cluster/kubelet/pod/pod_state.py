@@ -68,8 +68,8 @@ class PodState:
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     paths: Mapping[str, Path] = field(default_factory=dict)
     problem: PodStartError | None = None
-    told: str = ""
-    notes: list[PodStartError] = field(default_factory=list)
+    reported_problem: str = ""
+    warnings: list[PodStartError] = field(default_factory=list)
     retry_at: float = 0.0
     stopping: bool = False
     deleted: bool = False
@@ -152,8 +152,8 @@ class PodState:
         volumes = {
             item["name"]: plan_volume(pod, item, around) for item in spec.get("volumes") or [] if item["name"] in used
         }
-        self.notes = [PodStartError(NOT_HONOURED, text) for text in security_warnings(plans)]
-        self.notes += [
+        self.warnings = [PodStartError(NOT_HONOURED, text) for text in security_warnings(plans)]
+        self.warnings += [
             PodStartError("TokenLeftOut", f"volume {item['name']} holds no service account token on this node")
             for item in spec.get("volumes") or []
             if item["name"] in used and is_token_volume(item)

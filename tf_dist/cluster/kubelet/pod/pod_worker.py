@@ -35,7 +35,7 @@ class SyncQueue:
         self._planned: dict[str, float] = {}
         self.closed = False
 
-    def ring(self, key: str) -> None:
+    def add(self, key: str) -> None:
         """Queue ``key`` now."""
         with self._condition:
             self._due.add(key)
@@ -120,22 +120,22 @@ class PodWorker:
         cluster: Cluster,
         pods: UidInformer,
         supervisor: RuntimeClient,
-        house: NodeRuntime,
-        bell: SyncQueue,
+        runtime: NodeRuntime,
+        queue: SyncQueue,
         settings: NodeSettings,
         clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._pods = pods
         self._supervisor = supervisor
-        self._house = house
-        self._bell = bell
+        self._runtime = runtime
+        self._queue = queue
         self._backoff = settings.backoff
         self._clock = clock
         self._writer = StatusManager(cluster, pods, settings.name)
         self._devices = DeviceManager(machine.gpu_indices())
         self._workloads: dict[str, PodState] = {}
-        self.neighbours = PodNetwork(supervisor)
+        self.network = PodNetwork(supervisor)
         self.leaving = False
         self._warned: set[str] = set()
 
@@ -143,16 +143,16 @@ class PodWorker:
         """Take over what a predecessor left running."""
         for uid in self._supervisor.uids():
             self._devices.restore(uid, (self._supervisor.record(uid) or {}).get("devices") or {})
-            self._bell.ring(uid)
+            self._queue.add(uid)
 
     def on_runtime_restart(self, *, from_nothing: bool) -> None:
         """After the supervisor's end: all processes are gone (``from_nothing``: logs and volumes, too)."""
         if from_nothing:
             self._workloads.clear()
         for workload in self._workloads.values():
-            workload.home, workload.stopping = self._house.home, False
+            workload.home, workload.stopping = self._runtime.home, False
         for pod in self._pods.all():
-            self._bell.ring(pod["metadata"]["uid"])
+            self._queue.add(pod["metadata"]["uid"])
 
     def vacated(self) -> bool:
         """Whether nothing runs, and every pod's status shows it."""
@@ -166,10 +166,10 @@ class PodWorker:
             return  # the watch will tell
         except ClusterError as error:
             _log.info("failed to sync pod, retrying: uid=%s error=%s", uid, error)
-            self._bell.add_after(uid, _RETRY)
+            self._queue.add_after(uid, _RETRY)
         except Exception:
             _log.exception("failed to sync pod: uid=%s", uid)
-            self._bell.add_after(uid, 10 * _RETRY)
+            self._queue.add_after(uid, 10 * _RETRY)
 
     def _sync(self, uid: str) -> None:
         pod = self._pods.get(uid)
@@ -186,21 +186,21 @@ class PodWorker:
         self._act(workload, pod, decision, now)
         self._warn(workload, pod, now)
         if workload.problem is not None and not workload.problem.permanent:
-            self._bell.add_after(uid, max(workload.retry_at - now, 0.0))
+            self._queue.add_after(uid, max(workload.retry_at - now, 0.0))
         for at in (decision.wake_at, workload.probe(self._supervisor, pod, facts, now)):
             if at is not None:
-                self._bell.add_after(uid, max(at - now, 0.0))
+                self._queue.add_after(uid, max(at - now, 0.0))
 
     def _warn(self, workload: PodState, pod: Object, now: float) -> None:
         """Warn of unsupported fields, and of a problem when it is new: it recurs every few seconds."""
-        while workload.notes:
-            note = workload.notes.pop(0)
-            self._writer.warn(pod, note, now)
-            if note.text not in self._warned and len(self._warned) < _MAX_WARNINGS:
-                self._warned.add(note.text)  # the log has it once, however many pods are alike
-                _log.warning("%s", note.text)
-        if workload.problem is not None and workload.told != workload.problem.text:
-            workload.told = workload.problem.text
+        while workload.warnings:
+            warning = workload.warnings.pop(0)
+            self._writer.warn(pod, warning, now)
+            if warning.text not in self._warned and len(self._warned) < _MAX_WARNINGS:
+                self._warned.add(warning.text)  # the log has it once, however many pods are alike
+                _log.warning("%s", warning.text)
+        if workload.problem is not None and workload.reported_problem != workload.problem.text:
+            workload.reported_problem = workload.problem.text
             self._writer.warn(pod, workload.problem, now)
 
     def _act(self, workload: PodState, pod: Object, decision: PodDecision, now: float) -> None:
@@ -210,7 +210,7 @@ class PodWorker:
                 continue
             workload.order(action, self._supervisor, pod, now)
             if workload.problem is not None:
-                self._bell.ring(workload.uid)
+                self._queue.add(workload.uid)
                 return
 
     def _prepare(self, workload: PodState, pod: Object, now: float) -> None:
@@ -229,7 +229,7 @@ class PodWorker:
         written = self._writer.show(pod, status)
         if written is None:
             return pod
-        self._bell.ring(pod["metadata"]["uid"])
+        self._queue.add(pod["metadata"]["uid"])
         return written
 
     def _delete(self, workload: PodState) -> None:
@@ -254,11 +254,9 @@ class PodWorker:
         metadata = pod["metadata"]
         workload = self._workloads.get(metadata["uid"])
         if workload is None:
-            workload = PodState(metadata["uid"], metadata["namespace"], metadata["name"], self._house.home)
-            workload.ip = (
-                "127.0.0.1" if self._house.network.mode == NetworkMode.SHARED else self.neighbours.address(pod)
-            )
-            workload.readiness = ReadinessProber(lambda: self._bell.ring(metadata["uid"]))
+            workload = PodState(metadata["uid"], metadata["namespace"], metadata["name"], self._runtime.home)
+            workload.ip = "127.0.0.1" if self._runtime.network.mode == NetworkMode.SHARED else self.network.address(pod)
+            workload.readiness = ReadinessProber(lambda: self._queue.add(metadata["uid"]))
             self._workloads[metadata["uid"]] = workload
         return workload
 
