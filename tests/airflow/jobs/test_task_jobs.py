@@ -81,7 +81,7 @@ def test_a_deletion_that_is_refused_is_no_deletion() -> None:
 def test_what_was_given_up_is_adopted_by_nobody() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1", MARKED_FOR_DELETION: "one/1"})
-        assert candidate(job).doomed
+        assert candidate(job).marked_for_deletion
         with pytest.raises(OwnershipLost):
             adopt_job(cluster, job, "two/2")
 
@@ -91,17 +91,17 @@ def test_what_is_on_its_way_out_is_given_up() -> None:
         body = document()
         body["metadata"]["finalizers"] = ["example.com/held"]
         job = StoredJob(TFJOBS, cluster.create(TFJOBS, "default", body))
-        assert not candidate(job).doomed
+        assert not candidate(job).marked_for_deletion
         cluster.delete(TFJOBS, "default", "job")
-        assert candidate(StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))).doomed
+        assert candidate(StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))).marked_for_deletion
 
 
 def test_a_result_that_was_handed_on_is_marked() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
-        assert not candidate(job).consumed
+        assert not candidate(job).result_used
         mark_result_used(cluster, job, "one/1")
-        assert candidate(StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))).consumed
+        assert candidate(StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))).result_used
         assert RESULT_USED in annotations_of(cluster.get(TFJOBS, "default", "job"))
 
 

@@ -67,15 +67,16 @@ def test_a_living_job_is_adopted_the_newest_of_several_and_one_stays() -> None:
 
 
 def test_a_job_that_is_on_its_way_out_is_none() -> None:
-    assert decide_adoption([AdoptionCandidate(uid="a", created=1.0, doomed=True)]) == NONE
-    ended = AdoptionCandidate(uid="a", created=1.0, doomed=True, done=True, succeeded=True)
+    assert decide_adoption([AdoptionCandidate(uid="a", created=1.0, marked_for_deletion=True)]) == NONE
+    ended = AdoptionCandidate(uid="a", created=1.0, marked_for_deletion=True, done=True, succeeded=True)
     assert decide_adoption([ended]) == NONE
 
 
 def test_a_result_is_taken_once() -> None:
     job = AdoptionCandidate(uid="a", created=1.0, done=True, succeeded=True)
     assert decide_adoption([job]) == AdoptionDecision(AdoptionAction.REUSE_RESULT, "a")
-    assert decide_adoption([AdoptionCandidate(uid="a", created=1.0, done=True, succeeded=True, consumed=True)]) == NONE
+    used = AdoptionCandidate(uid="a", created=1.0, done=True, succeeded=True, result_used=True)
+    assert decide_adoption([used]) == NONE
 
 
 def test_a_job_that_failed_is_what_is_tried_again() -> None:

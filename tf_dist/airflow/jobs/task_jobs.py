@@ -55,10 +55,10 @@ def candidate(job: StoredJob) -> AdoptionCandidate:
     return AdoptionCandidate(
         uid=job.uid,
         created=parse_time(metadata.get("creationTimestamp")) or 0.0,
-        doomed="deletionTimestamp" in metadata or MARKED_FOR_DELETION in notes,
+        marked_for_deletion="deletionTimestamp" in metadata or MARKED_FOR_DELETION in notes,
         done=job.status.finished,
         succeeded=job.status.phase in SUCCESSFUL,
-        consumed=RESULT_USED in notes,
+        result_used=RESULT_USED in notes,
     )
 
 

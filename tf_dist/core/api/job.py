@@ -241,8 +241,8 @@ class Plugins:
 class Scheduling:
     """What admission needs: the gang's minimum, its queue and priority, and how long it may stay unscheduled.
 
-    ``timeout``: seconds (None or 0: the default, see ``core.requeue``); ``recovery_timeout`` too (``core.recovery``).
-    ``gang``: who decides about the gang (None: the job names none, and its driver's default holds).
+    ``timeout``: seconds (None or 0: the default, see ``reconciler/requeue``); ``recovery_timeout`` too (see
+    ``node_loss``). ``gang``: who decides about the gang (None: the job names none, and its driver's default holds).
     """
 
     min_available: int

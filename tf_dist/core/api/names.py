@@ -116,7 +116,7 @@ TOPOLOGY_REQUIRED: Final = "tf-dist.dev/topology-required"  # "true": or else it
 QUEUE: Final = "tf-dist.dev/queue"  # a label of a job: the queue it is in
 GANG_SCHEDULER: Final = "tf-dist.dev/gang-scheduler"  # on a job: who decides when it starts
 EXPECTED_DURATION: Final = "tf-dist.dev/expected-duration"  # on a job: seconds, or 1h30m
-RECOVERY_TIMEOUT: Final = "tf-dist.dev/recovery-timeout"  # on a job: seconds, or 5m; see ``core.recovery``
+RECOVERY_TIMEOUT: Final = "tf-dist.dev/recovery-timeout"  # on a job: seconds, or 5m; see ``reconciler/node_loss``
 MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"  # on a job: see ``core.disruptions``
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -251,7 +251,7 @@ class Queue:
     """A queue of gangs. Queues with the same ``parent`` lend each other what they do not use.
 
     A resource without a quota, here and in every ancestor, is not limited by quota. ``recovery_timeout``: seconds, see
-    ``core.recovery`` (None: the default). ``namespace_selector``: whose labels a namespace must have for its jobs to be
+    ``node_loss`` (None: the default). ``namespace_selector``: whose labels a namespace must have for its jobs to be
     in this queue (None: no matter which); it says nothing of the queues below.
     """
 

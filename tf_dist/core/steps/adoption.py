@@ -23,16 +23,16 @@ class AdoptionAction(StrEnum):
 class AdoptionCandidate:
     """A job that an earlier try of the same task made.
 
-    ``doomed``: it is being deleted, or was given up. ``done``: it has ended; ``succeeded``: successfully. ``consumed``:
-    a try has used its result already. ``created``: epoch seconds.
+    ``marked_for_deletion``: it is being deleted, or was given up. ``done``: it has ended; ``succeeded``: successfully.
+    ``result_used``: a try has used its result already. ``created``: epoch seconds.
     """
 
     uid: str
     created: float
-    doomed: bool = False
+    marked_for_deletion: bool = False
     done: bool = False
     succeeded: bool = False
-    consumed: bool = False
+    result_used: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ def decide_adoption(candidates: Sequence[AdoptionCandidate], *, durable: bool = 
     ``durable`` a try always makes a new one. Of live jobs one stays.
     """
     newest = sorted(candidates, key=lambda one: (one.created, one.uid), reverse=True)
-    living = [one.uid for one in newest if not one.done and not one.doomed]
+    live = [one.uid for one in newest if not one.done and not one.marked_for_deletion]
     if not durable:
-        return AdoptionDecision(AdoptionAction.CREATE, surplus=tuple(living))
-    if living:
-        return AdoptionDecision(AdoptionAction.ADOPT, living[0], tuple(living[1:]))
-    ripe = (one.uid for one in newest if one.succeeded and not one.consumed and not one.doomed)
+        return AdoptionDecision(AdoptionAction.CREATE, surplus=tuple(live))
+    if live:
+        return AdoptionDecision(AdoptionAction.ADOPT, live[0], tuple(live[1:]))
+    unused = (one.uid for one in newest if one.succeeded and not one.result_used and not one.marked_for_deletion)
     return next(
-        (AdoptionDecision(AdoptionAction.REUSE_RESULT, uid) for uid in ripe), AdoptionDecision(AdoptionAction.CREATE)
+        (AdoptionDecision(AdoptionAction.REUSE_RESULT, uid) for uid in unused), AdoptionDecision(AdoptionAction.CREATE)
     )
 
 
