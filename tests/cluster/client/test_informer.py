@@ -338,6 +338,22 @@ def test_that_the_server_was_set_back_is_said_once_and_not_of_older_lists_that_a
         assert said == [11]
 
 
+def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_noticed_by_what_a_list_shows() -> None:
+    """It is said once: a list that is made because of it says nothing."""
+    said: list[int] = []
+
+    def script(s: Scene) -> list[Answer]:
+        doubted = [listed(55, s.obj("a", 39)), watched()]
+        return [listed(50, s.obj("a", 48)), watched(gone()), listed(52, s.obj("a", 40)), watched(), *doubted]
+
+    with reflecting(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+        scene.expect(["a@40"], ["list", "watch 50", "list", "watch 52"])
+        assert said == [3]
+        scene.reflector.relist(doubted=True)
+        scene.expect(["a@39"], ["list", "watch 50", "list", "watch 52", "list", "watch 55"])
+        assert said == [3]
+
+
 # The cache
 
 

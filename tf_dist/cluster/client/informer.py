@@ -43,6 +43,12 @@ def jittered_backoff(
     return min(longest, first * 2.0 ** min(failures, 16)) * uniform(0.5, 1.0)
 
 
+def _goes_back(change: Change) -> bool:
+    """Whether an object is older than it was seen: the server was set back, and has overtaken us since."""
+    old, new = change
+    return old is not None and new is not None and 0 < resource_version_of(new) < resource_version_of(old)
+
+
 class Informer:
     """Follows ``resource`` in a thread.
 
@@ -262,7 +268,8 @@ class Informer:
                 self._doubted = self._doubted or doubted
             raise
         set_back = parse_resource_version(version) < parse_resource_version(self._version)
-        for change in self.cache.replace(listed, parse_resource_version(version), set_back=set_back, doubted=doubted):
+        changes = self.cache.replace(listed, parse_resource_version(version), set_back=set_back, doubted=doubted)
+        for change in changes:
             self._tell(change)
         self._version = self._resume = version
         self.problem = None
@@ -274,7 +281,8 @@ class Informer:
             if not self._wanted:
                 self._listed.set()
         self._relisted()
-        if set_back:
+        # Lists that are made because of doubt are made of all kinds: what they show is no news.
+        if set_back or (not doubted and any(_goes_back(change) for change in changes)):
             self._set_back()
 
     def _newest(self, *, doubted: bool) -> tuple[list[Object], str]:

@@ -176,7 +176,7 @@ class ScopedInformers:
         """The server was set back, as one kind has noticed: nothing that is known of the others can be believed."""
         for kind, reflector in self.reflectors.items():
             if kind != noticed:
-                reflector.relist()
+                reflector.relist(doubted=True)
 
     # Its life
 
