@@ -1,10 +1,10 @@
 """What gang admission assigns to a job: its verdict, replica counts, and the node of each replica.
 
-Everything else in the core is told the granted number as if the document had said it: TF_CONFIG, services, success and
-counting follow without a word about elasticity.
+Everything else in the core sees the granted numbers as if the document said them (``granted_job``): TF_CONFIG,
+services, success rules and counts need not know about elasticity.
 
-The order is the same wherever it is asked for: first the nodes with parameter servers, then the fullest. So the highest
-indexes, which go first when a job shrinks, are those that are far from the rest.
+Replicas take nodes in one order everywhere: first the nodes with parameter servers, then the fullest. So the highest
+indexes, which go first when a job shrinks, are those far from the rest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _within(job: Job, sizes: Sizes) -> Job:
 
 
 def expected_job(job: Job, status: Status, verdict: Verdict | None) -> Job:
-    """The job with as many replicas as it will have once it has heard the verdict."""
+    """The job with as many replicas as it will have once the verdict is recorded."""
     if not isinstance(verdict, Admit | Resize) or not verdict.sizes:
         return granted_job(job, status)
     return _within(job, {**_granted_counts(status), **verdict.sizes})
@@ -89,7 +89,7 @@ def replica_bounds(job: Job) -> dict[str, tuple[int, int]]:
     """
     wanted, least = job.scheduling.min_available, {spec.type: _least(job, spec) for spec in job.replica_specs}
     elastic = [spec for spec in job.replica_specs if spec.role not in _WHOLE]
-    # Workers come last in giving up, and first in making up, what the gang's minimum asks beyond that of its types.
+    # Workers are the last to be given up, and the first to make up what the gang's minimum asks beyond its types'.
     for spec in sorted(elastic, key=lambda spec: spec.role is not Role.WORKER):
         missing = wanted - sum(least.values())
         floor = min(spec.replicas, _first(job, spec)) if missing < 0 else least[spec.type]
@@ -134,7 +134,7 @@ def grows_live(job: Job) -> bool:
 
 
 def replica_nodes(job: Job, placement: Placement, type_: str) -> tuple[str, ...]:
-    """The nodes of a type's replicas, by index; as many as the placement speaks of."""
+    """The nodes of a type's replicas, by index; as many as the placement has."""
     serving = {node for spec in job.replica_specs if spec.role is Role.PS for node in placement.get(spec.type, ())}
     counts = placement.get(type_, {})
     nodes = sorted(counts, key=lambda node: (node not in serving, -counts[node], node))
@@ -142,7 +142,7 @@ def replica_nodes(job: Job, placement: Placement, type_: str) -> tuple[str, ...]
 
 
 def placement_within(job: Job, placement: Placement, sizes: Mapping[str, int]) -> Placement:
-    """The placement without the seats of those who are too many."""
+    """The placement without the nodes of replicas beyond these sizes."""
     if all(sum(nodes.values()) <= sizes.get(type_, 0) for type_, nodes in placement.items()):
         return placement
     return {type_: dict(Counter(replica_nodes(job, placement, type_)[: sizes.get(type_, 0)])) for type_ in placement}
@@ -151,10 +151,10 @@ def placement_within(job: Job, placement: Placement, sizes: Mapping[str, int]) -
 def assign_nodes(
     job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
 ) -> dict[ReplicaId, str]:
-    """The nodes of these replicas, which have none yet: each its own seat if it is free, else any free one of its type.
+    """The nodes of these replicas, which have none yet: each its own if that is free, else any free one of its type.
 
-    ``job`` has its granted size. Replicas that are not asked about have their seats kept. One without a free seat is
-    left out: the scheduler of the cluster finds a node for it.
+    ``job`` has its granted size. Other replicas keep their nodes. A replica for which none is free is left out: the
+    scheduler of the cluster finds a node for it.
     """
     found: dict[ReplicaId, str] = {}
     for type_ in {replica.type for replica in wanted} if placement else ():
@@ -250,7 +250,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempt:
-    """An admitted gang gives its place up for the gang ``by`` (None: nobody says for whom)."""
+    """An admitted gang is preempted for the gang ``by`` (None: not known for which)."""
 
     by: JobKey | None
     message: str

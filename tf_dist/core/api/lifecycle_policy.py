@@ -1,7 +1,7 @@
 """Lookups in the lifecycle policy table: what to do about an event. The rows come from the job.
 
-A task's own rows go before the job's, and the first that matches wins. What no row answers has a default: a replica
-that was taken away comes back, everything else is left as it is.
+A task's own rows go before the job's, and the first that matches decides. Without a matching row a replica that was
+taken away is restarted, and nothing else is done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tf_dist.core.api.timestamps import round_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDecision:
-    """What to do about an occurrence. ``due``: not yet, look again then."""
+    """What to do about an event. ``due``: not yet, but then."""
 
     action: Action
     due: float | None = None
@@ -63,7 +63,7 @@ _ALSO: Final[Mapping[Event, tuple[Event, ...]]] = {
 
 
 def decide_action(job: Job, occurrence: PodEvent, now: float) -> PolicyDecision:
-    """The answer to an occurrence at this time."""
+    """The decision about an event at this time."""
     for event in _ALSO.get(occurrence.event, (occurrence.event,)):
         if event is Event.POD_FAILED and occurrence.exit is None:
             continue
@@ -93,7 +93,7 @@ def policy_may_restart(job: Job, spec: ReplicaSpec) -> bool:
 
 
 def next_policy_timeout(job: Job, status: Status, facts: PodClassification, now: float) -> float | None:
-    """When the earliest policy that waits for its timeout must be looked at again."""
+    """When the first timeout of a policy expires; None if none waits for its timeout."""
     dues = (decide_action(job, occurrence, now).due for occurrence in derive_events(job, status, facts))
     return min((due for due in dues if due is not None), default=None)
 
@@ -116,7 +116,7 @@ def _matches(rule: Rule, event: Event, occurrence: PodEvent) -> bool:
 
 
 def _answer(rule: Rule, occurrence: PodEvent, now: float) -> PolicyDecision:
-    # A kubelet's clock may be ahead: without a timeout there is nothing to wait for.
+    # A kubelet's clock may be ahead, so without a timeout there is no waiting.
     timed = occurrence.since is not None and rule.timeout > 0
     due = round_time((occurrence.since or 0.0) + rule.timeout) if timed else None
     if due is not None and now < due:

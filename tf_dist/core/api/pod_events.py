@@ -70,7 +70,7 @@ def classify_pods(
         replica = pod.replica
         spec = sizes.get(replica.type)
         outdated = spec is None or replica.index >= spec.replicas or pod.attempt != status.attempts.label(replica)
-        # Two pods for one replica cannot come from this driver; whoever made the second, one of them must go.
+        # This driver never creates two pods for one replica; wherever the second comes from, one of them must go.
         if outdated or replica in current:
             stale.append(pod)
         else:
@@ -86,7 +86,7 @@ def classify_pods(
 
 
 def _succeeded(pod: PodView, spec: ReplicaSpec) -> bool:
-    """Whether the replica has done its work. One that was told to stop and then exits with 0 has only been polite."""
+    """Whether the replica has succeeded. Exit code 0 of a pod that is being deleted is no success."""
     if pod.deleting:
         return False
     if pod.phase is PodPhase.SUCCEEDED:
@@ -100,7 +100,7 @@ def _count(job: Job, current: Mapping[ReplicaId, PodView], succeeded: frozenset[
         tally = tallies[replica.type]
         if replica in succeeded:
             continue
-        # A pod that was told to stop ends with a signal: that is no failure of the replica.
+        # A pod that is being deleted ends with a signal: that is no failure of the replica.
         if pod.deleting:
             tally[5] += 1
         elif pod.phase is PodPhase.FAILED:
@@ -119,9 +119,9 @@ def _count(job: Job, current: Mapping[ReplicaId, PodView], succeeded: frozenset[
 
 
 def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
-    """Everything that has happened to the present attempt and has not been answered yet, in document order.
+    """The events of the current attempt that have not been handled yet, in document order.
 
-    An answer changes the attempt (or ends the job), so an event is gone once it has been answered.
+    Handling one changes the attempt (or ends the job), so an event does not occur again once it is handled.
     """
     for spec in job.replica_specs:
         for index in range(spec.replicas):
@@ -148,8 +148,8 @@ def _of_replica(spec: ReplicaSpec, replica: ReplicaId, facts: PodClassification,
     elif pod.node_lost:
         yield PodEvent(event=Event.NODE_LOST, spec=spec, replica=replica, disruption=pod.disruption)
     elif pod.deleting:
-        # However it ends in its grace period: it was told to. One that was on its way out when it came in sight (scaled
-        # away, and wanted again) is no disruption.
+        # However it ends in its grace period. A pod that was being deleted when it was first observed (scaled away, and
+        # wanted again) is no disruption.
         if seen:
             yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=pod.disruption)
     elif pod.phase is PodPhase.PENDING:
@@ -177,7 +177,7 @@ def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
 
 
 def training_specs(job: Job) -> tuple[ReplicaSpec, ...]:
-    """The replica specs whose end ends the job: all but parameter servers, which serve until they are stopped."""
+    """The replica specs whose end is the end of the job: all but parameter servers, which run until stopped."""
     return tuple(spec for spec in job.replica_specs if spec.role is not Role.PS) or job.replica_specs
 
 
@@ -191,7 +191,7 @@ def signal_name(code: int | None) -> str:
 
 
 def exit_text(exit_: Exit | None) -> str:
-    """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have words of their own."""
+    """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have texts of their own."""
     if exit_ is None or (exit_.code is None and not exit_.reason):
         return "failed without an exit code"
     if exit_.out_of_memory:

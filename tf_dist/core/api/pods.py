@@ -115,7 +115,7 @@ _SKEW: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a container ended: its code (signals as 128+n; None: nobody knows), and what was said about it."""
+    """How a container ended: its code (signals as 128+n; None: not known), and the reason and message."""
 
     code: int | None
     reason: str = ""

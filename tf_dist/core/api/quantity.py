@@ -49,7 +49,7 @@ def parse_quantity(text: object) -> Decimal:
 
 
 def format_quantity(value: Decimal, resource: str = "") -> str:
-    """A short text of a value for people, ``500m`` CPUs, ``23.5Gi`` of memory: not to be parsed, it may be rounded."""
+    """A short text of a value for display, ``500m`` CPUs, ``23.5Gi`` of memory: not to be parsed, it may be rounded."""
     with localcontext(prec=_DIGITS):
         return _formatted(value, resource)
 

@@ -109,7 +109,7 @@ MEMORY_RESOURCE: Final = "tf-dist.dev/memory"
 
 
 def with_embedded_memory(status: Document, kind: str) -> Document:
-    """The status with its memory also in a field that another definition of ``kind`` keeps.
+    """The status with ``tfDist`` also in a field that another definition of ``kind`` keeps.
 
     A condition comes first, so that no printer column takes it for the state of the job.
     """
@@ -121,13 +121,13 @@ def with_embedded_memory(status: Document, kind: str) -> Document:
 
 
 def has_embedded_memory(status: object) -> bool:
-    """Whether a stored status has its memory in such a field only."""
+    """Whether a stored status has ``tfDist`` in such a field only."""
     raw = mapping(status)
     return FIELD not in raw and _text(raw) is not None
 
 
 def with_restored_memory(status: object) -> Document:
-    """A stored status with its memory in ``tfDist``, wherever it was; without it if there is none. Never raises."""
+    """A stored status with ``tfDist`` under its own key, wherever it was; without if there is none. Never raises."""
     raw = mapping(status)
     text = _text(raw)
     if text is None:
@@ -150,7 +150,7 @@ def _text(status: Mapping[str, Any]) -> str | None:
 
 
 def _displayed(status: Mapping[str, Any]) -> dict[str, Any]:
-    """What the status shows to people."""
+    """The part of the status that is displayed."""
     shown = dict(status)
     if "conditions" in status:
         shown["conditions"] = [
@@ -186,7 +186,7 @@ _PHASES_OF_OTHER_CONTROLLERS: Final = (
 
 
 def stored_status(job: Document) -> Document:
-    """A job's raw status with its memory, wherever its definition keeps that."""
+    """A job's raw status with ``tfDist``, wherever its definition keeps that."""
     return with_restored_memory(job.get("status"))
 
 
@@ -215,7 +215,7 @@ def is_newer(job: Document) -> bool:
 
 
 def partial_status(stored: Document) -> Status:
-    """As much of a raw status of a newer form as people are shown."""
+    """As much of a raw status of a newer form as is displayed."""
     raw = stored.get(FIELD)
     known: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     texts = {key: known[key] for key in ("reason", "message", "driver") if isinstance(known.get(key), str)}
@@ -264,7 +264,7 @@ def load_status(stored: Document) -> Status:
 
 
 def displayed_status(job: Document) -> Status:
-    """The memory of a stored job, or, where it cannot be read here, as much of it as people are shown."""
+    """The status of a stored job, or, where this release cannot load it, as much of it as is displayed."""
     raw = stored_status(job)
     try:
         check_version(raw)

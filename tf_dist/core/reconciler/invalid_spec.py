@@ -1,4 +1,4 @@
-"""What becomes of a job whose present spec is invalid: what runs goes on, what never ran waits.
+"""Jobs whose present spec is invalid: what runs goes on, what never ran waits.
 
 It got into the cluster past the checks (``kubectl apply`` on a cluster without them), so its status is where its owner
 will look.
@@ -20,16 +20,16 @@ from tf_dist.core.reconciler.status_writer import SPEC_ACCEPTED, spec_condition
 
 
 def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: RefusedSpec | None) -> Status:
-    """The memory with what was read; without ``accepted`` it is as it was. A job that is over keeps what it has."""
+    """The status with the accepted and the refused spec; unchanged if neither is known, or the job is over."""
     if status.finished or (accepted is None and refused is None):
         return status
-    # The words of a refusal stand as long as the spec does: drivers of two releases would exchange them for ever.
+    # The message of a refusal stays as long as the spec does: else drivers of two releases would exchange it for ever.
     same = status.refused is not None and status.refused == refused
     following = replace(status, accepted=accepted or status.accepted, refused=status.refused if same else refused)
     before = status.accepted
     if accepted is None or before is None or accepted.digest == before.digest or status.admission is not None:
         return following
-    # Another spec may not be what the cluster refused: it waits for no pause.
+    # What the cluster refused was another spec: the back-off ends.
     return replace(following, requeues=0, not_before=0.0)
 
 
@@ -42,9 +42,9 @@ def spec_events(before: Status, after: Status) -> Iterator[EmitEvent]:
 
 
 def plan_for_invalid_spec(document: Document, before: Status, refused: RefusedSpec, now: float) -> Plan:
-    """The plan for a job of which there is no spec to go by: it says so, and its pods are left as they are.
+    """The plan for a job without any valid spec: its status says so, and its pods are left as they are.
 
-    No driver is named in it: one of another release may be able to read it.
+    It names no driver: one of another release may be able to parse the spec.
     """
     if before.finished or "deletionTimestamp" in mapping(document.get("metadata")):
         return Plan(before)

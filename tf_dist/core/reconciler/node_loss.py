@@ -1,14 +1,15 @@
 """Node loss: which pods are lost with their node, and how a gang recovers: smaller, or requeued.
 
-A cluster's taint manager deletes them at that time; where there is none, or it is late, the job does not wait for it.
+A cluster's taint manager deletes pods of a lost node once their toleration expires; where there is none, or it is
+late, the job does not wait for it.
 
-As Kueue's ``waitForPodsReady.recoveryTimeout``. A gang that keeps half a place runs nothing, and two of them can keep
-each other from running for ever. What can run with fewer replicas does; else all its pods stop, and it waits again
-with its old age. Neither costs a restart.
+The recovery timeout is that of Kueue (``waitForPodsReady.recoveryTimeout``). A gang that holds a part of its nodes runs
+nothing, and two such gangs can block each other for ever. A gang that can run with fewer replicas does; else all its
+pods stop, and it waits again at its former position. Neither costs a restart.
 
 A pod on a node that does not answer may still run, and an old and a new attempt never overlap: nothing of the job
 starts before Kubernetes itself has confirmed that such a pod is gone (its node came back, was deleted, or is tainted
-``node.kubernetes.io/out-of-service``). Until then the job says for which pod and node it waits, and holds no place.
+``node.kubernetes.io/out-of-service``). Until then the job's message names the pod and the node, and it is not admitted.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ from tf_dist.core.reconciler.requeue import requeue, with_size
 from tf_dist.core.reconciler.sync import AttemptBarrier, backoff_until
 
 _TAINTS: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
-# What an API server adds to pods that say nothing (DefaultTolerationSeconds).
+# What an API server adds to pods without a toleration (DefaultTolerationSeconds).
 _TOLERATED: Final = 300.0
-# Seconds that a taint manager has to do it itself.
+# Seconds that a taint manager has to delete the pod itself.
 _LATER: Final = 10.0
 
 
 def mark_lost_pods(job: Job, observed: Observed) -> tuple[PodView, ...]:
-    """The pods, those marked that are lost with their node by now."""
+    """The pods of the job; those that are lost with their node by now are marked as such."""
     if not observed.unready:
         return observed.pods
     return tuple(_marked(job, observed, pod) for pod in observed.pods)
 
 
 def node_loss_times(job: Job, observed: Observed) -> Iterator[float]:
-    """When pods will be lost, if their nodes do not come back."""
+    """When pods will be lost if their nodes do not come back."""
     for pod in observed.pods if observed.unready else ():
         due = _lost_at(job, observed, pod)
         if due is not None:
@@ -94,9 +95,9 @@ def _speaks_of_it(toleration: Mapping[str, Any]) -> bool:
 
 DEFAULT_RECOVERY_TIMEOUT: Final = 300.0
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-# A look that comes so many seconds after it was due says that the clock was set ahead, or that no driver was there.
+# A pass that comes so many seconds late means that the clock was set ahead, or that no driver ran.
 _LATE: Final = 60.0
-# Seconds that a kubelet needs to clear away what has had its grace period.
+# Seconds that a kubelet needs to remove a pod whose grace period is over.
 _CLEARING: Final = 30.0
 
 
@@ -109,7 +110,7 @@ def recovery_timeout(job: Job, observed: Observed) -> float:
 
 
 def pod_overdue_at(pod: PodView) -> float | None:
-    """When a pod that was told to stop should surely have stopped; None for one that was not told."""
+    """When a pod that is being deleted should have stopped; None for one that is not."""
     return None if pod.stops_at is None else round_time(pod.stops_at + _CLEARING)
 
 
@@ -119,10 +120,10 @@ def overdue_pods(facts: PodClassification, now: float) -> tuple[PodView, ...]:
 
 
 def _lacking(job: Job, status: Status, facts: PodClassification, now: float) -> Iterator[ReplicaId]:
-    """The replicas that wait for a node, or for a pod that does not go.
+    """The replicas that wait for a node, or for an old pod that does not stop.
 
-    A pause, a dependency and a grace period that runs are no reasons to give a place back. Of a gang that has never
-    been complete, ``requeue.release`` looks at those that wait for a node.
+    A back-off, a dependency and a running grace period are no reasons to be requeued. Where a gang has never been
+    complete, ``requeue_unplaced`` covers the replicas that wait for a node.
     """
     late = overdue_pods(facts, now)
     blocked = AttemptBarrier.of(status, replace(facts, stale=late))
@@ -143,7 +144,7 @@ def _lacking(job: Job, status: Status, facts: PodClassification, now: float) -> 
 
 
 def track_completeness(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Status:
-    """The memory with since when the gang is not whole (again), and with the pods that keep it from starting."""
+    """The status with since when the gang has been incomplete, and with the pods that keep it from starting."""
     place, now = status.admission, observed.now
     if status.phase not in LIVE or integration_of(job, status) is not None:
         return status if not status.unconfirmed else replace(status, unconfirmed="")
@@ -162,9 +163,9 @@ def recovery_due_at(s: ReconcileContext) -> float | None:
 
 
 def _since(job: Job, place: Admission, observed: Observed) -> float | None:
-    """From when on the time counts in which the gang lacks something; None: it lacks nothing.
+    """Since when the gang has been incomplete; None: it is not.
 
-    Time in which nobody looked does not count: nobody could have made the pods that nodes were there for.
+    Time in which no driver ran does not count: pods could not be created then, even where they had nodes.
     """
     since = place.incomplete
     late = since is not None and observed.now > since + recovery_timeout(job, observed) + _LATE
@@ -180,7 +181,7 @@ def next_overdue_at(s: ReconcileContext) -> float | None:
 
 
 def recover_from_node_loss(s: ReconcileContext) -> Status | None:
-    """The gang has lacked nodes for too long: it goes on with fewer replicas, or gives its place back."""
+    """The gang has lacked nodes for too long: it goes on with fewer replicas, or is requeued."""
     due = recovery_due_at(s)
     if due is None or s.now < due:
         return None
@@ -208,7 +209,7 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
     if place is None:
         return None
     before, missing = {**replica_counts(s.job), **place.sizes}, Counter(replica.type for replica in lacking)
-    # A replica whose old pod may still run cannot be started: who stays has a lower index.
+    # A replica whose old pod may still run cannot be started: only replicas with lower indexes remain.
     late = overdue_pods(s.facts, s.now)
     first = {pod.replica.type: pod.replica.index for pod in sorted(late, key=lambda pod: -pod.replica.index)}
     after = {type_: min(count - missing[type_], first.get(type_, count)) for type_, count in before.items()}
@@ -230,7 +231,7 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
 
 
 def wait_for_lost_nodes(s: ReconcileContext) -> Status | None:
-    """A job without a place whose old pods may still run says so, and asks for no place until they are gone."""
+    """A job without an admission whose old pods may still run says so, and is not admitted until they are gone."""
     late = overdue_pods(s.facts, s.now)
     if s.status.admission is not None or not late or integration_of(s.job, s.status) is not None:
         return None
@@ -272,7 +273,7 @@ def _lacks_text(s: ReconcileContext, lacking: list[ReplicaId]) -> str:
 
 
 def _node(s: ReconcileContext, replica: ReplicaId) -> str:
-    """Where a replica was, as far as the status says."""
+    """The node on which a replica was, as far as it is known."""
     late = next((pod.node for pod in overdue_pods(s.facts, s.now) if pod.replica == replica), "")
     failure = s.status.failure
     return late or (failure.node if failure is not None and failure.replica == str(replica) else "")

@@ -1,7 +1,7 @@
-"""Ownership: which driver a job names, and who may drive or claim it.
+"""Ownership of jobs: which driver a job names, and which driver may reconcile or claim it.
 
 A driver is named by a text: ``namespace/lease`` for one that keeps a Lease alive, any word without a slash for one that
-cannot die without its whole cluster (``embedded``). Whether a Lease is stale is observed outside; this is what follows.
+cannot die without its whole cluster (``embedded``). Which Leases are stale is observed by the caller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def managed_elsewhere(stored: Document) -> bool:
 def driver_of(stored: Document) -> str:
     """The driver that a stored job names: the one in its status, before the first status its annotation, "" for none.
 
-    Never raises: whatever people wrote there that is no name counts as none.
+    Never raises: a value that is no name counts as none.
     """
     annotations = mapping(mapping(stored.get("metadata")).get("annotations"))
     memory = mapping(stored_status(stored).get(FIELD))
@@ -37,8 +37,8 @@ def driver_of(stored: Document) -> str:
 def may_drive(driver: str, me: str, stale: Collection[str], *, takes_over: bool) -> bool:
     """Whether ``me`` may drive a job that names ``driver``.
 
-    Its own it may always; one that nobody drives, or whose driver is among ``stale``, if it ``takes_over`` jobs. A
-    driver without a Lease is never stale.
+    Its own always; a job without a driver, or whose driver is among ``stale``, if ``me`` ``takes_over`` jobs. A driver
+    without a Lease is never stale.
     """
     if not driver:
         return takes_over
@@ -48,8 +48,9 @@ def may_drive(driver: str, me: str, stale: Collection[str], *, takes_over: bool)
 
 
 def may_claim(driver: str, me: str, stale: Collection[str], *, reserved: str) -> bool:
-    """Whether ``me``, who takes nothing over by itself, may take a job that it was asked to drive.
+    """Whether ``me``, which takes over no job by itself, may claim one that it was asked to reconcile.
 
-    One that nobody drives, one that is ``reserved`` for whoever is asked, or one whose driver is among ``stale``.
+    A job without a driver, one that is ``reserved`` for the driver that is asked, or one whose driver is among
+    ``stale``.
     """
     return driver != me and (driver in ("", reserved) or ("/" in driver and driver in stale))

@@ -1,16 +1,15 @@
-"""``reconcile``: the one function that decides about a job.
+"""``reconcile``: from what is observed of a job to its next status and the actions that follow.
 
-A moment that has passed cannot lie in the future, and a pause is never longer than it would be if it began now. So a
-driver whose clock was an hour ahead, or one that was set back by an hour since, costs a job one write and no waiting.
+Level-triggered: it depends on the present state, not on what changed. It applies the transition rules to the status
+(``apply_transitions``), derives the actions from that status alone (``sync_job``), and says when to reconcile again.
+Called again after its actions it does nothing; interrupted anywhere, it goes on from the status that was written.
 
-Level-triggered: it looks at what is there, not at what changed. It first moves the job's memory on
-(``apply_transitions``), then derives what to do from that memory alone (``sync_job``), and says when to look again.
-Called again with what its actions lead to it does nothing; interrupted anywhere, it goes on from the status that was
-written.
+Not every change of the status is worth a write: the number of ready pods changes with every pod. Such changes are
+written together, and the caller keeps them in ``Observed.last_status`` until then; what a crash loses of them is
+observed again in the pods.
 
-Not every change of the memory is worth a write of its own: how many pods are ready changes with every pod. Such quiet
-changes are gathered, while the caller keeps them in ``Observed.last_status``; lost in a crash, they are seen again in
-the pods.
+Times in a stored status are bounded first (``without_clock_skew``): none of the past lies in the future, and no wait is
+longer than it would be if it began now. So a driver whose clock was an hour ahead costs a job one write and no waiting.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ from tf_dist.core.reconciler.status_writer import build_status
 from tf_dist.core.reconciler.sync import backoff_until, sync_job
 from tf_dist.core.reconciler.transitions import apply_transitions, next_transition_at
 
-# Seconds by which clocks of one cluster may differ: less than this is not worth a write of every job at a fail-over.
+# Seconds by which the clocks of a cluster may differ: less is not worth a write of every job at a fail-over.
 CLOCK_SKEW_TOLERANCE: Final = 5.0
 
 
 def is_in_future(moment: float, now: float) -> bool:
-    """Whether something that has happened is said to have happened later than ``now``."""
+    """Whether the time of a past event lies after ``now``."""
     return moment > now + CLOCK_SKEW_TOLERANCE
 
 
@@ -153,19 +152,19 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
 
 
 def _deserves_event(before: Status, after: Status) -> bool:
-    """Whether people are told by an event: what one expects of a job, its conditions say."""
+    """Whether a Kubernetes Event is recorded: what is expected of a job is in its conditions only."""
     if _event_key(after) == _event_key(before) or after.reason in _EXPECTED:
         return False
     return after.reason != "Admitted" or before.reason not in _STARTED_AT_ONCE
 
 
 def _event_key(status: Status) -> tuple[object, ...]:
-    """What people are told once; each change of size is news, though the reason is the same."""
+    """What one Event is recorded for; each resize has its own, though the reason is the same."""
     return status.reason, status.attempts, status.message if status.reason == RESIZED else ""
 
 
 def _with_driver(status: Status, driver: str) -> Status:
-    """A job that lives names its driver, so that another one leaves it alone."""
+    """The status with the driver, which other drivers respect; a job that is over keeps the one it had."""
     if not driver or status.finished or status.driver == driver:
         return status
     return replace(status, driver=driver)
@@ -176,7 +175,7 @@ def _with_last_error(status: Status, last_error: str | None) -> Status:
 
 
 def _status_write_at(stored: Status, after: Status, now: float) -> float | None:
-    """When ``after`` has to be written (0: at once; None: it is what is stored)."""
+    """When ``after`` must be written (0: at once; None: it is what is stored)."""
     if after == stored:
         return None
     numbers = replace(
@@ -185,7 +184,7 @@ def _status_write_at(stored: Status, after: Status, now: float) -> float | None:
         counts=after.counts,
         observed_replicas=after.observed_replicas,
         container_restarts=after.container_restarts,
-        # Its words may differ each time, and a status that is written is seen, which is a reason for another pass.
+        # Its message may differ each time, and each write of a status leads to another pass.
         last_error=after.last_error if stored.last_error and after.last_error else stored.last_error,
         reported=after.reported,
         **_completed(stored, after),
@@ -197,7 +196,7 @@ def _status_write_at(stored: Status, after: Status, now: float) -> float | None:
 
 
 def _completed(stored: Status, after: Status) -> dict[str, Any]:
-    """Whether all pods have their nodes is seen again in the pods, as numbers are."""
+    """Whether all pods have their nodes is observed again in the pods, as numbers are: no reason for a write."""
     place = stored.admission
     if place is None or after.admission is None:
         return {}

@@ -1,14 +1,15 @@
 """Transitions of an admitted gang: it is resized, unpinned from refused nodes, or requeued.
 
-Whoever leaves are the highest indexes; that is no failure. Where those who stay cannot go on beside another number of
-replicas (``sizes.must_restart``), all start again, at no cost to the budget.
+Resized: the replicas with the highest indexes go first, and that is no failure. Where the others cannot go on with
+another number of replicas (``resize_restarts``), all start again, which is not charged to the budget.
 
-Admission cannot know all that a scheduler looks at (volumes of a zone, taints that others set, the anti-affinity of
-others' pods). What it chose is required at first, so that gangs do not take each other's places; a pod that is refused
-there is made anew and may go to any node. Its part of the place counts as taken somewhere until the pod is bound, and
-then where it is. The node is remembered, so that admission leaves it out for a while.
+Unpinned: admission does not know everything that the cluster's scheduler considers (zones of volumes, taints set by
+others, anti-affinity of other pods). Its choice of nodes is required at first, so that gangs do not take each other's
+nodes; a pod that is refused there is created again and may go to any node. It counts as assumed somewhere until it is
+bound. Admission leaves the node out for the job for a while.
 
-Its pods are all stale then, and go. That costs no restart: the job did nothing wrong. Replicas that are done stay done.
+Requeued: all pods are stale and are deleted, and the job waits to be admitted again. That costs no restart; replicas
+that have succeeded stay so.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from tf_dist.core.reconciler import restarts
 
 
 def resize(s: ReconcileContext) -> Status | None:
-    """Take another size, or another distribution over the nodes, into the memory; pods follow from that."""
+    """The admission changes to other replica counts or nodes, by a verdict or by the document; pods follow."""
     admission = s.status.admission
     if admission is None:
         return None
@@ -68,7 +69,7 @@ def resize(s: ReconcileContext) -> Status | None:
 
 
 def with_size(s: ReconcileContext, place: Admission, before: Sizes, message: str) -> Status:
-    """The memory with this place, of other sizes than ``before``."""
+    """The status with this admission, of other replica counts than ``before``."""
     after = place.sizes
     leaving = [replica for replica in s.facts.current if replica.index >= after.get(replica.type, 0)]
     if not s.facts.current or not resize_restarts(s.requested_job, before, after):
@@ -80,15 +81,15 @@ def with_size(s: ReconcileContext, place: Admission, before: Sizes, message: str
 
 
 UNPINNED: Final = "Unpinned"
-# Seconds that the cluster's scheduler has to find room on the node that the gang was given.
+# Seconds that the cluster's scheduler has to bind a pod to the node that admission chose.
 UNPIN_AFTER: Final = 30.0
-# And for so long, from then or from when the job may try again, admission leaves the node out for the job.
+# Seconds, from then or from when the job may try again, for which admission leaves the node out for the job.
 NODE_EXCLUDED_FOR: Final = 600.0
 _MOST_REFUSED: Final = 32
 
 
 def unpin_pods(s: ReconcileContext) -> Status | None:
-    """Take away the seats of pods that cannot be scheduled to them, and have these pods made again."""
+    """Pods that cannot be scheduled to their nodes are created again without these nodes."""
     place = s.status.admission
     if place is None or not _may_unpin(s.job, place):
         return None
@@ -123,34 +124,34 @@ def unpin_due_at(s: ReconcileContext) -> float | None:
 
 
 def _may_unpin(job: Job, place: Admission) -> bool:
-    """Only while it has all its nodes are the pods of a gang that must be in one rack surely in one."""
+    """Whether pods may go to any node: where a topology domain is required, only once the gang was complete in one."""
     required = job.annotations.get(names.TOPOLOGY) and job.annotations.get(names.TOPOLOGY_REQUIRED) == "true"
     return bool(place.placement) and (place.complete is not None or not required)
 
 
 def unschedulable_nodes(job: Job, status: Status, facts: PodClassification) -> Collection[str]:
-    """The nodes on which the scheduler would not have pods that were sent there."""
+    """The nodes that the scheduler refuses to pods of the job that are pinned to them."""
     place = status.admission
     stuck = {replica: pod for replica, pod in facts.current.items() if _since(pod) < float("inf")}
     return assign_nodes(job, place.placement, facts, stuck).values() if place is not None else ()
 
 
 def exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: float) -> Mapping[str, float]:
-    """The nodes that are left out from ``now`` on for a while, with those that were before."""
+    """The excluded nodes, with these from ``now`` on for a while."""
     until = {**refused, **dict.fromkeys(sorted(nodes), round_time(now + NODE_EXCLUDED_FOR))}
     latest = sorted(until, key=lambda node: -until[node])[:_MOST_REFUSED]
     return {node: until[node] for node in sorted(latest)}
 
 
 def unexpired_exclusions(refused: Mapping[str, float], now: float) -> Mapping[str, float]:
-    """Those that are still left out."""
+    """The nodes that are still excluded."""
     if all(until > now for until in refused.values()):
         return refused
     return {node: until for node, until in refused.items() if until > now}
 
 
 def _since(pod: PodView) -> float:
-    """Since when the scheduler has been looking for a node in vain."""
+    """Since when the scheduler has found no node for the pod; infinity if it has, or need not."""
     looks = bool(pod.unschedulable) and not pod.has_node and not pod.deleting
     return pod.created_at if looks and pod.created_at is not None else float("inf")
 
@@ -164,12 +165,12 @@ def _without(placement: Placement, lost: dict[ReplicaId, str]) -> Placement:
     return {type_: nodes for type_, nodes in left.items() if nodes}
 
 
-# Seconds: how long a gang that was admitted may be without all its nodes, where the job does not say; the pause before
-# it tries again, doubling up to the longest.
+# Seconds: how long an admitted gang may be without all its nodes, where the job does not say; the back-off before it
+# tries again, doubling up to the longest.
 DEFAULT_SCHEDULE_TIMEOUT: Final = 300.0
 _FIRST_PAUSE: Final = 60.0
 _LONGEST_PAUSE: Final = 3600.0
-# So much of a pause depends on the job: gangs that failed together do not come back together.
+# The share of a back-off that depends on the job: gangs that failed together do not come back together.
 _SPREAD: Final = 0.1
 _DIGITS: Final = 36
 
@@ -194,9 +195,9 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
 
 
 def requeue_unplaced(s: ReconcileContext) -> Status | None:
-    """Some pods have found no node in time, or cannot be made: the whole place is given back.
+    """Some pods have found no node in time, or cannot be created: the whole gang is requeued.
 
-    It is tried for again after a pause, or as soon as the job has another spec.
+    It tries again after a back-off, or as soon as the job has another spec.
     """
     due = unplaced_due_at(s)
     if due is None:
@@ -231,7 +232,7 @@ def requeue(s: ReconcileContext, status: Status, reason: str, message: str) -> S
 
 
 def requeue_backoff(uid: str, count: int) -> float:
-    """Seconds before a gang that was released for the ``count``-th time in a row tries again."""
+    """Seconds before a gang that was requeued for the ``count``-th time in a row tries again."""
     pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(count - 1, 30))
     length = 5
     part = int(short_hash(uid, count, length=length), _DIGITS) / float(_DIGITS**length)
@@ -260,7 +261,7 @@ def unplaced_due_at(s: ReconcileContext) -> float | None:
 def _unplaced(job: Job, status: Status, facts: PodClassification) -> Iterator[tuple[ReplicaId, float]]:
     """The replicas without a node, and since when they could have one.
 
-    One whose pod is not there counts only where nothing but a refusal can have kept it from being made.
+    One without a pod counts only where nothing but a refusal can have kept the pod from being created.
     """
     admission = status.admission
     at = admission.at if admission is not None else 0.0
@@ -278,7 +279,7 @@ def _unplaced(job: Job, status: Status, facts: PodClassification) -> Iterator[tu
 
 
 def is_complete(job: Job, facts: PodClassification) -> bool:
-    """Whether every replica that is not done has its node."""
+    """Whether every replica that has not succeeded has its node."""
     missing = (replica for replica in job.replicas if replica not in facts.succeeded)
     return all(replica in facts.current and facts.current[replica].has_node for replica in missing)
 

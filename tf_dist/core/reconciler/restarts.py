@@ -1,7 +1,7 @@
 """Restarts: budgets for failures and disruptions, and back-off.
 
-A restart is decided by counting the attempt up in the status; deleting the old pods and making new ones follows from
-that. There are two budgets: one for failures, and one for disruptions (``core.disruptions``).
+A restart is decided by counting the attempt up in the status; that old pods are deleted and new ones created follows
+from that. There are two budgets: one for failures, and one for disruptions (``core.api.pods``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tf_dist.core.api.timestamps import round_time
 
 
 def restart_job(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
-    """Every pod anew; costs one restart however many replicas had failed, and none if they were disrupted."""
+    """Restart every pod: one restart however many replicas have failed, none if they were disrupted."""
     first = [_gravest(answered)]
     if over := _unaffordable(job, status, facts, answered, first, now):
         return over
@@ -35,7 +35,7 @@ def restart_job(job: Job, status: Status, facts: PodClassification, answered: De
 
 
 def restart_tasks(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
-    """Every pod of the tasks in question anew; one restart a task."""
+    """Restart every pod of the affected tasks: one restart a task."""
     types = dict.fromkeys(occurrence.spec.type for occurrence, _ in answered)
     by_task = {type_: _gravest([one for one in answered if one[0].spec.type == type_]) for type_ in types}
     spent = list(by_task.values())
@@ -59,7 +59,7 @@ def restart_tasks(job: Job, status: Status, facts: PodClassification, answered: 
 
 
 def restart_pods(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
-    """The replicas in question anew; one restart a replica."""
+    """Restart the affected replicas: one restart a replica."""
     by_replica = {
         occurrence.replica: occurrence for occurrence, _ in reversed(answered) if occurrence.replica is not None
     }
@@ -78,7 +78,7 @@ def restart_pods(job: Job, status: Status, facts: PodClassification, answered: D
 
 
 def fail_over_budget(job: Job, status: Status, now: float, what: str, failure: Failure | None = None) -> Status:
-    """Failed: one restart more than the budget has."""
+    """The status of a job that needs one restart more than its budget has: Failed."""
     message = f"{what}; no restart is left (spent {charged_restarts(job, status)})"
     return replace(status, failure=failure or status.failure).with_phase(
         Phase.FAILED, now, "BackoffLimitExceeded", message
@@ -86,7 +86,7 @@ def fail_over_budget(job: Job, status: Status, now: float, what: str, failure: F
 
 
 def failure_of(occurrence: PodEvent, now: float) -> Failure:
-    """The record of an occurrence that the status keeps."""
+    """The failure that the status records of an event."""
     exit_, taken = occurrence.exit, occurrence.disruption
     said = taken or exit_
     return Failure(
@@ -116,7 +116,7 @@ def spent_restarts(job: Job, status: Status, facts: PodClassification) -> int:
 
 
 def charged_restarts(job: Job, status: Status) -> int:
-    """The part of ``spent_restarts`` that is in the memory already."""
+    """The part of ``spent_restarts`` that is in the status already."""
     return status.charged_restarts + (status.container_restarts if _counts_containers(job) else 0)
 
 
@@ -153,8 +153,7 @@ def _spend(status: Status, costs: Iterable[PodEvent]) -> Status:
 
 
 def keep_container_restarts(status: Status, replicas: Iterable[ReplicaId], facts: PodClassification) -> Status:
-    """Pods that go, or went from one moment to the next, take their restart counters with them: keep what they had
-    spent."""
+    """The status with the container restarts of these pods, whose own counters go with them."""
     return replace(status, container_restarts=status.container_restarts + _by_kubelet(facts, replicas))
 
 
@@ -181,7 +180,7 @@ def _with_backoff(
     backoff = job.run_policy.backoff
     for key, seconds in ran.items():
         before = backoffs.get(key)
-        # A pod that is gone has run since its last restart, for all that anybody knows.
+        # A pod that is gone is taken to have run since its last restart.
         healthy = before is not None and (now - before.until if seconds is None else seconds) >= backoff.healthy
         count = 1 if before is None or healthy else before.count + 1
         backoffs[key] = RestartBackoff(count, round_time(now + backoff.delay(count)))

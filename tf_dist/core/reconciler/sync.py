@@ -1,8 +1,8 @@
-"""Creations and deletions that follow from a status and the objects there are. Nothing is decided here.
+"""Creations and deletions that follow from a job's status and its objects. Nothing is decided here.
 
-Nothing is decided here. A pod whose attempt label is not the present one goes; a replica without a pod gets one, once
-nothing of an older attempt that it could meet is left (``AttemptBarrier``); a job that is not live keeps what its
-clean-up policy lets it keep.
+A pod whose attempt label is not the current one is deleted; a replica without a pod gets one, once no pod of an older
+attempt that it could meet is left (``AttemptBarrier``); a job that is not live keeps the pods that its clean-up policy
+names.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tf_dist.core.api.status import LIVE, STOPPED, Status
 from tf_dist.core.integrations.dispatch import IntegrationPass
 from tf_dist.core.podbuilder import replica_pod, services, volcano_plugins
 
-# Ends at which whatever still runs has to stop, though the policy would keep it: it is what the limit was set for.
+# Reasons for which running pods stop at the end though the policy would keep them: the limit was set for that.
 _CUT_SHORT: Final = frozenset({"DeadlineExceeded", "BackoffLimitExceeded", DISRUPTIONS_EXCEEDED})
 
 
 def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
-    """Which pods go in a phase in which the job is not live."""
+    """The clean-up policy in a phase in which the job is not live."""
     if status.phase in STOPPED:
         return CleanPodPolicy.RUNNING
     policy = job.run_policy.clean_pods
@@ -36,7 +36,7 @@ def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
 
 
 def pods_to_delete(job: Job, status: Status, facts: PodClassification) -> tuple[PodView, ...]:
-    """The pods that must not be there any more, those already on their way out included."""
+    """The pods that must go, those that are being deleted already included."""
     if status.phase in LIVE:
         return facts.stale
     match effective_clean_pod_policy(job, status):
@@ -49,7 +49,7 @@ def pods_to_delete(job: Job, status: Status, facts: PodClassification) -> tuple[
 
 
 def dependencies_met(job: Job, spec: ReplicaSpec, facts: PodClassification) -> bool:
-    """Whether what the task waits for is up: so many of its pods as it needs are ready, or done."""
+    """Whether the tasks that this one depends on are up: as many of their pods as they need are ready or succeeded."""
     if spec.depends is None:
         return True
     up = [_is_up(job, type_, facts) for type_ in spec.depends.on]
@@ -57,7 +57,7 @@ def dependencies_met(job: Job, spec: ReplicaSpec, facts: PodClassification) -> b
 
 
 def dependencies_unreachable(job: Job, spec: ReplicaSpec, facts: PodClassification) -> bool:
-    """Whether what the task waits for can never come up: too many of its pods have failed, for good."""
+    """Whether the tasks that this one depends on can never be up: too many of their pods have failed for good."""
     if spec.depends is None or dependencies_met(job, spec, facts):
         return False
     lost = [_is_lost(job, type_, facts) for type_ in spec.depends.on]
@@ -80,7 +80,7 @@ def _is_lost(job: Job, type_: str, facts: PodClassification) -> bool:
 
 
 def sync_job(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Iterator[Action]:
-    """What to do, in order: pods that go, objects, pods that come."""
+    """The actions, in order: pods to delete, objects, pods to create."""
     for pod in pods_to_delete(job, status, facts):
         if not pod.deleting:
             yield Delete("Pod", pod.name, pod.uid)
@@ -114,17 +114,17 @@ def creatable_replicas(job: Job, status: Status, facts: PodClassification, now: 
 
 
 def backoff_until(status: Status, replica: ReplicaId) -> float:
-    """Until when a replica's restart waits (0: it does not)."""
+    """Until when a replica's restart is backed off (0: it is not)."""
     keys = ("", replica.type, str(replica))
     return max((status.backoffs[key].until for key in keys if key in status.backoffs), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptBarrier:
-    """What must be gone before a new pod may come: an old and a new attempt never overlap.
+    """Which replicas must not be started yet, because an old and a new attempt never overlap.
 
-    While a pod of an older attempt of the job is there nobody comes; of a task's older attempt, nobody of that task; of
-    a replica's own, not that replica.
+    While there is a pod of an older attempt of the job, no replica; of an older attempt of a task, no replica of that
+    task; of an older attempt of a replica, not that replica.
     """
 
     job: bool
@@ -133,7 +133,7 @@ class AttemptBarrier:
 
     @classmethod
     def of(cls, status: Status, facts: PodClassification) -> AttemptBarrier:
-        """What the stale pods that are there keep from coming."""
+        """The barrier of the stale pods that are still there."""
         job, types = False, set()
         for pod in facts.stale:
             present = status.attempts.label(pod.replica).split(".")
@@ -169,7 +169,7 @@ def _host_files(job: Job, observed: Observed) -> Iterator[Action]:
 
 
 def _unwanted_services(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Iterator[Action]:
-    """A service of one replica goes with it: scaled away, or its pod cleaned up. A job's own service stays."""
+    """Delete services of replicas that were scaled away, or whose pods were cleaned up. A job's own service stays."""
     if job.services is not ServiceStyle.PER_REPLICA:
         return
     wanted = _wanted_services(job, status, facts)
