@@ -22,9 +22,9 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
-from tf_dist.controller.leases.leadership import PermanentLeadership
 from tf_dist.controller.manager import tune_garbage_collector
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.standalone import Standalone
 
 JOBS: Final = 5_000
 WORKERS: Final = 8
@@ -45,7 +45,7 @@ def _documents() -> dict[Resource, list[Object]]:
     document = tfjob(_NAME, workers=WORKERS)
     document["spec"]["tfReplicaSpecs"].pop("PS", None)
     memory.create(TFJOBS, "default", document)
-    driver = Driver(memory, leadership=PermanentLeadership("bench"), settings=DriverSettings(volcano_jobs=False))
+    driver = Driver(memory, leadership=Standalone("bench"), settings=DriverSettings(volcano_jobs=False))
     for _ in range(3):
         driver.step()
     for pod in memory.list(PODS).items:
@@ -182,7 +182,7 @@ def drive(url: str) -> None:
     looked = Looked()
     settings = DriverSettings(volcano_jobs=False, workers=16)
     with RestCluster(url) as cluster:
-        driver = Driver(cluster, leadership=PermanentLeadership("bench"), settings=settings, recorder=looked)
+        driver = Driver(cluster, leadership=Standalone("bench"), settings=settings, recorder=looked)
         began = time.monotonic()
         driver.start()
         until(lambda: driver.synced() and looked.count >= JOBS)

@@ -28,9 +28,9 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
-from tf_dist.controller.leases.leadership import PermanentLeadership
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.standalone import Standalone
 from tf_dist.errors import Unavailable
 
 
@@ -293,7 +293,7 @@ def test_the_loop_outlives_an_error_that_nobody_foresaw(world: World) -> None:
 
 
 def test_what_was_due_when_the_loop_met_a_defect_is_looked_at_afterwards(world: World) -> None:
-    class Faltering(PermanentLeadership):
+    class Faltering(Standalone):
         falters = False
 
         def valid(self) -> bool:

@@ -13,7 +13,7 @@ from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
 from tf_dist.controller.leases.leader_election import LeaderElector
-from tf_dist.controller.leases.leadership import Leadership, LeaseLeadership, PermanentLeadership
+from tf_dist.controller.leases.leadership import Leadership, LeaseLeadership
 from tf_dist.controller.leases.lease import (
     LEASE_REQUEST_TIMEOUT,
     LeaseRef,
@@ -21,6 +21,7 @@ from tf_dist.controller.leases.lease import (
     controller_lease_name,
 )
 from tf_dist.controller.leases.lease_monitor import LeaseMonitor
+from tf_dist.controller.standalone import Standalone
 
 # Seconds: a driver hears of everything, and nothing waits for it to look at all there is.
 _NEVER = 1e9
@@ -67,7 +68,7 @@ class Puppet:
         self._leases = Wire(self.network, retries=0, timeout=LEASE_REQUEST_TIMEOUT)
         self.elector: LeaderElector | None = None
         self.arbiter: LeaseAdmissionLeader | None = None
-        self.leadership: Leadership = PermanentLeadership("")
+        self.leadership: Leadership = Standalone("")
         settings = self._settings(workers, volcano, intents)
         if reach is not Reach.ALONE:
             self.leadership = self._lease_mandate()

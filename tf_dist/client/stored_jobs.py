@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from tf_dist.cluster.api import EVENTS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import NotServed
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import suggestion
@@ -23,7 +23,6 @@ from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Proble
 
 T = TypeVar("T")
 
-JOB_KINDS: Final = (TFJOBS, VOLCANO_JOBS)
 _SHORT_NAMES: Final = {
     "tfjob": TFJOBS,
     "tfjobs": TFJOBS,

@@ -52,6 +52,7 @@ NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "NetworkPolicy", "network
 TFJOBS = Resource("kubeflow.org", "v1", "TFJob", "tfjobs")
 TFJOBS_V1ALPHA1 = Resource("kubeflow.org", "v1alpha1", "TFJob", "tfjobs")
 VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "Job", "jobs")
+JOB_KINDS = (TFJOBS, VOLCANO_JOBS)
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)
 RESOURCE_QUOTAS = Resource("", "v1", "ResourceQuota", "resourcequotas")
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", namespaced=False)

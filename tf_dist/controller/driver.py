@@ -16,22 +16,19 @@ from typing import Final
 from tf_dist.cluster.api import QUEUES, Cluster
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
-from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader, SoleAdmissionLeader
+from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader
 from tf_dist.controller.gang_admission.admission_runner import AdmissionRunner, QueueStatusWriter
-from tf_dist.controller.gang_admission.pending_admissions import (
-    LeasePendingAdmissions,
-    PendingAdmissions,
-    UnrecordedAdmissions,
-)
+from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions, PendingAdmissions
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.job_reconciler import JobReconciler, PlanExecutor
-from tf_dist.controller.leases.leadership import Leadership, PermanentLeadership
+from tf_dist.controller.leases.leadership import Leadership
 from tf_dist.controller.leases.lease import LeaseRef, pending_admissions_lease
 from tf_dist.controller.observability import metrics_recorder
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.metrics_recorder import DriverStats, MetricsRecorder
+from tf_dist.controller.standalone import Standalone
 from tf_dist.controller.takeover import TakeoverPolicy
 from tf_dist.controller.worker_pool import WorkerPool
 from tf_dist.controller.workqueue import ResyncSchedule, WorkQueue
@@ -127,7 +124,7 @@ class Driver:
         self._monotonic = monotonic
         self._clock_steps = ClockStepDetector(clock, monotonic)
         self._recorder = recorder or MetricsRecorder()
-        self._leadership = leadership or PermanentLeadership()
+        self._leadership = leadership or Standalone()
         self._on_change = on_change
         self._runtime = runtime
         self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime)
@@ -143,7 +140,7 @@ class Driver:
         )
         self._job_index = JobIndex(self._settings.default_gang, others=self._settings.other_schedulers)
         self._admission = GangAdmission(self.informers, clock, monotonic, self._recorder, runtime)
-        admission_leader = admission_leader or SoleAdmissionLeader()
+        admission_leader = admission_leader or Standalone()
         admission_leader.listen(self._capacity_changed)
         self._admission_runner = AdmissionRunner(
             admission_leader,
@@ -202,7 +199,7 @@ class Driver:
 
     def _pending_admissions(self, cluster: Cluster, place: LeaseRef | None) -> PendingAdmissions:
         if place is None:
-            return UnrecordedAdmissions()
+            return Standalone()
         return LeasePendingAdmissions(
             cluster,
             place,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, SERVICES, TFJOBS, VOLCANO_JOBS, Object, Resource
+from tf_dist.cluster.api import CONFIG_MAPS, JOB_KINDS, NETWORK_POLICIES, SERVICES, Object, Resource
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.core.api import names
 from tf_dist.core.api.gang_scheduler import GangScheduler
 
-JOB_KINDS: Final = (TFJOBS, VOLCANO_JOBS)
 _BY_KIND: Final = {kind.kind: kind for kind in JOB_KINDS}
 OWNED_KINDS: Final = (SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
 

@@ -23,7 +23,7 @@ from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings, default_state_dir
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
-from tf_dist.controller.leases.leadership import PermanentLeadership
+from tf_dist.controller.standalone import Standalone
 from tf_dist.core.dialects import read
 from tf_dist.core.reconciler.accepted_spec import all_problems
 from tf_dist.errors import ClusterError, InvalidJob
@@ -80,7 +80,7 @@ class EmbeddedCluster:
         if self.network.mode is NetworkMode.SHARED:
             self.cluster.port_allocator = PortAllocator(self.cluster)
         alone = DriverSettings(other_schedulers=False)
-        driver = Driver(self.cluster, settings=alone, leadership=PermanentLeadership("embedded"))
+        driver = Driver(self.cluster, settings=alone, leadership=Standalone("embedded"))
         for part in (Scheduler(self.cluster), driver):
             part.start()
             stack.callback(part.stop)

@@ -11,9 +11,8 @@ from tf_dist import errors
 from tf_dist.client import connection, exit_codes
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.step_cleanup import delete_workflow_jobs
-from tf_dist.client.stored_jobs import JOB_KINDS
 from tf_dist.client.wait import GoalNotReached
-from tf_dist.cluster.api import TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import JOB_KINDS, TFJOBS, Cluster, Object, Resource
 from tf_dist.cluster.apiserver.server import ApiServer
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster

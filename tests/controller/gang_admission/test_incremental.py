@@ -26,12 +26,12 @@ from tf_dist.cluster.api import (
 from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
-from tf_dist.controller.gang_admission import admission_leader
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey, MetricsRecorder
+from tf_dist.controller.standalone import Standalone
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Verdict
 from tf_dist.core.gang.quota import QueueUsage
@@ -85,7 +85,7 @@ class Defect(Exception):
     """Something that no driver foresees."""
 
 
-class Arbiter(admission_leader.SoleAdmissionLeader):
+class Arbiter(Standalone):
     """Decides for all, or never."""
 
     def __init__(self, *, decides: bool) -> None:

@@ -16,7 +16,7 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.job_index import JobIndex
-from tf_dist.controller.leases.leadership import PermanentLeadership
+from tf_dist.controller.standalone import Standalone
 from tf_dist.errors import Forbidden, Unavailable
 
 
@@ -141,13 +141,9 @@ def test_a_job_that_another_driver_drives_is_told_to_give_way() -> None:
     """Its driver does the rest: nothing of it is deleted from here."""
     world = World(cpu="4")
     world.memory.create(PRIORITY_CLASSES, None, priority("urgent", 1000))
-    other = Driver(
-        world.memory, clock=world.clock, monotonic=world.clock, leadership=PermanentLeadership("default/controller")
-    )
+    other = Driver(world.memory, clock=world.clock, monotonic=world.clock, leadership=Standalone("default/controller"))
     world.submit(claimed_by("embedded", name="low"))
-    world.driver = Driver(
-        world.memory, clock=world.clock, monotonic=world.clock, leadership=PermanentLeadership("embedded")
-    )
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, leadership=Standalone("embedded"))
     world.settle()
     world.clock.now += 60
     world.submit(queued("high", priority_class="urgent"))

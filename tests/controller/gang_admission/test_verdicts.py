@@ -13,12 +13,13 @@ from tests.waiting import until
 from tf_dist.cluster.api import TFJOBS, Resource
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
-from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions, UnrecordedAdmissions
+from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.standalone import Standalone
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Wait
 from tf_dist.core.api.timestamps import format_time
@@ -92,7 +93,7 @@ def test_the_answer_of_the_server_to_intentions_is_not_rested_from() -> None:
     informers.refresh()
     [known] = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
 
-    class Far(UnrecordedAdmissions):
+    class Far(Standalone):
         def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
             clock.now += 5.0
             return super().record_pending(jobs)

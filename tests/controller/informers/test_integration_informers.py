@@ -28,8 +28,8 @@ from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.informers.integration_informers import IntegrationInformers
 from tf_dist.controller.job_index import JobIndex
-from tf_dist.controller.leases.leadership import PermanentLeadership
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.standalone import Standalone
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.names import DRIVER, GANG_SCHEDULER
 from tf_dist.core.integrations.kueue import KUEUE
@@ -352,7 +352,7 @@ def test_every_driver_knows_which_jobs_are_for_tf_dist_to_place() -> None:
         clock=world.clock,
         monotonic=world.clock,
         settings=settings,
-        leadership=PermanentLeadership("here"),
+        leadership=Standalone("here"),
     )
     world.submit(tfjob())
     ref = JobRef(TFJOBS, "default", "mnist")

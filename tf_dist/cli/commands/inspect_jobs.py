@@ -102,8 +102,9 @@ def row(job: StoredJob, wide: bool) -> list[str]:
 
 def _watch(cluster: Cluster, namespace: str | None, only: list[StoredJob] | None, form: options.ListFormat) -> None:
     """One line for each change, for as long as one looks."""
-    from tf_dist.client.stored_jobs import JOB_KINDS, StoredJob, summary
+    from tf_dist.client.stored_jobs import StoredJob, summary
     from tf_dist.client.wait import merged_watch
+    from tf_dist.cluster.api import JOB_KINDS
 
     kinds = tuple({job.resource for job in only}) if only else JOB_KINDS
     uids = {job.uid for job in only} if only else None

@@ -48,33 +48,6 @@ class AdmissionLeader(Protocol):
         """While it does not decide: seconds until it should be asked again (inf: the listener is called)."""
 
 
-class SoleAdmissionLeader:
-    """Of a driver beside which nobody decides, or nobody that could be asked."""
-
-    epoch = 0
-
-    def start(self, *, sees_all: bool) -> None:
-        """Nothing to do."""
-
-    def stop(self) -> None:
-        """Nothing to do."""
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Nothing ever changes."""
-
-    def decides(self) -> bool:
-        """Always."""
-        return True
-
-    def for_all(self) -> bool:
-        """Others are not told."""
-        return False
-
-    def pause(self) -> float:
-        """Never asked."""
-        return math.inf
-
-
 class LeaseAdmissionLeader:
     """Decides while it holds the cluster's Lease for that.
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, Protocol
 
-from tf_dist.cluster.api import LEASES, Cluster, Object
-from tf_dist.controller.driver_settings import JOB_KINDS, MAX_PENDING_ADMISSIONS, JobRef
+from tf_dist.cluster.api import JOB_KINDS, LEASES, Cluster, Object
+from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, JobRef
 from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.leases.lease import LeaseRef
@@ -56,25 +56,6 @@ class PendingAdmissions(Protocol):
 
     def declared(self) -> frozenset[str]:
         """The jobs about which it is not settled."""
-
-
-class UnrecordedAdmissions:
-    """Of an arbiter that has no successor while it lives, and shares its end with the cluster."""
-
-    def open(self, epoch: object) -> bool:
-        """Nothing to do."""
-        return False
-
-    def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
-        """All of them."""
-        return frozenset(jobs)
-
-    def settle(self, uids: Iterable[str]) -> None:
-        """Nothing to do."""
-
-    def declared(self) -> frozenset[str]:
-        """None."""
-        return frozenset()
 
 
 class LeasePendingAdmissions:

@@ -12,10 +12,11 @@ from typing import Final
 
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, JobRef
-from tf_dist.controller.gang_admission.pending_admissions import PendingAdmissions, UnrecordedAdmissions
+from tf_dist.controller.gang_admission.pending_admissions import PendingAdmissions
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.standalone import Standalone
 from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
 from tf_dist.core.api.job import Job
 from tf_dist.core.gang.admission import Admitter, CacheSync
@@ -49,7 +50,7 @@ class GangAdmission:
         self._recorder = recorder or MetricsRecorder()
         self._clock = clock
         self._monotonic = monotonic
-        self._pending: PendingAdmissions = UnrecordedAdmissions()
+        self._pending: PendingAdmissions = Standalone()
         self._opened = False
         self._epoch: object = None
         self._lock = runtime.lock()

@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from tf_dist.cluster.api import (
     CONFIG_MAPS,
+    JOB_KINDS,
     NAMESPACES,
     NODES,
     PODS,
@@ -26,7 +27,7 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.driver_settings import JOB_KINDS, OWNED_KINDS, DriverSettings, JobRef
+from tf_dist.controller.driver_settings import OWNED_KINDS, DriverSettings, JobRef
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
@@ -46,34 +45,6 @@ class Leadership(Protocol):
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call ``listener``, from any thread, when an answer has changed."""
-
-
-class PermanentLeadership:
-    """The mandate of a driver that is alone with its cluster."""
-
-    takes_over = True
-    epoch = 0
-
-    def __init__(self, ref: str = "") -> None:
-        self.ref = ref
-
-    def valid(self) -> bool:
-        """Always."""
-        return True
-
-    def remaining(self) -> float:
-        """For ever."""
-        return math.inf
-
-    def stale(self) -> Collection[str]:
-        """None: nobody looks."""
-        return ()
-
-    def watch_drivers(self, refs: Collection[str]) -> None:
-        """Nobody looks."""
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Nothing ever changes."""
 
 
 _LOG = logging.getLogger(__name__)
