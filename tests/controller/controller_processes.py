@@ -60,7 +60,7 @@ class Process:
 
     def _port(self) -> int | None:
         assert self.child.poll() is None, self.log.read_text()
-        found = re.search(r"metrics on port (\d+)", self.log.read_text())
+        found = re.search(r"started manager .*port=(\d+)", self.log.read_text())
         return int(found[1]) if found else None
 
     def leads(self) -> bool:

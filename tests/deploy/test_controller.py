@@ -37,7 +37,7 @@ def test_the_command_takes_every_argument_that_is_given_to_it() -> None:
 
 def answers(log: Path, path: str) -> int:
     """The status of an answer at the port that the log names, 0 for none."""
-    port = re.search(r"metrics on port (\d+)", log.read_text())
+    port = re.search(r"started manager .*port=(\d+)", log.read_text())
     if port is None:
         return 0
     with suppress(OSError):

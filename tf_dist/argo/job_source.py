@@ -89,7 +89,7 @@ _PLACE: Final = re.compile(r"\{\{.*?(?:\}\}|$)")
 
 
 def is_reference(value: object) -> bool:
-    """Whether the workflow says what it is, and not whoever wrote it."""
+    """Whether the workflow says what it is, and not its author."""
     return isinstance(value, str) and "{{" in value
 
 

@@ -227,7 +227,7 @@ def _list(value: Any) -> list[Any]:
 def wait_admitted_step(
     job: str | Parameter, *, name: str = "wait-admitted", timeout: Value = "1h", image: str = IMAGE, **container: Any
 ) -> Container:
-    """Wait until the gang of a job, that somebody else has submitted, has its place.
+    """Wait until the gang of a job, that was submitted elsewhere, is admitted.
 
     ``job``: its name, or a reference to an output that is one. Ends with 75 when it has none in time, with 1 when it
     never will. ``container``: whatever a Hera container takes.

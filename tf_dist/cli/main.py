@@ -88,7 +88,7 @@ def _trace(error: BaseException) -> None:
 
 
 def _output_closed() -> int:
-    """Whoever read our output has left (``| head``). Python would complain once more at its end."""
+    """The reader of our output has left (``| head``). Python would complain once more at its end."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -37,7 +37,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_age(since: float | None, now: float) -> str:
-    """How long ago, ``-`` if nobody knows."""
+    """How long ago, ``-`` if unknown."""
     return "-" if since is None else format_duration(max(0.0, float(int(now - since)))).replace(".0s", "s")
 
 
@@ -76,7 +76,7 @@ def console(*, error: bool = False) -> Console:
 
 
 class OutputClosed(Exception):
-    """Whoever read our output has left (``| head``)."""
+    """The reader of our output has left (``| head``)."""
 
 
 def write(text: str) -> None:

@@ -138,7 +138,7 @@ class LiveView:
 
 
 def _metrics(snapshot: JobSnapshot) -> tuple[str, ...]:
-    """Step, loss and accuracy, and one more if the job speaks of others only."""
+    """Step, loss and accuracy, and one more if the job reports others only."""
     spoken = {name for progress in snapshot.progress.values() for name in progress.metrics}
     known = tuple(name for name in _SPOKEN if name in spoken or name in ("step", "loss"))
     return known if spoken & set(_SPOKEN) or not spoken else (*known, min(spoken))

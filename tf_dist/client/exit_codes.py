@@ -28,5 +28,5 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 
 
 def exit_code_of_error(error: errors.TFDistError) -> int:
-    """The exit code that tells what kind of error it was."""
+    """The exit code of a kind of error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

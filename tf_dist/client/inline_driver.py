@@ -27,7 +27,7 @@ from tf_dist.errors import Forbidden, NotFound, Rejected, Unavailable
 def claim_job(cluster: Cluster, resource: Resource, stored: Object, me: str) -> Object:
     """Name ``me`` as the driver of the job as it was ``stored``; Conflict if it has changed since, NotFound.
 
-    Who may be claimed from is ``core.claims.may_claim``'s to say. List its pods before: see ``Caches.confirm``.
+    ``may_claim`` says from which drivers. List the job's pods before: see ``DriverInformers.confirm``.
     Before its first status a job names its driver in an annotation.
     """
     metadata, status = stored["metadata"], stored_status(stored)
@@ -53,7 +53,7 @@ def inline_driver(
     """Drive a job, that is still to be created, for as long as this lasts; the annotations that make it ours.
 
     ``takes_over``: also drive it if it is there already and its driver is dead. The Lease is there before the job, so
-    that nobody takes a job for abandoned that is only young, and it goes last. Nothing is driven where the cluster sees
+    that no driver takes a new job for abandoned, and it is deleted last. Nothing is driven where the cluster sees
     to its jobs itself. ClusterError when there can be no Lease.
     """
     if connection.place is None:
@@ -83,7 +83,7 @@ def leased_driver(
 ) -> Iterator[tuple[Driver, LeaseLeadership]]:
     """A driver under a Lease of its own, which goes last; it drives the jobs of a namespace that name it, or ``only``.
 
-    ``takes_over``: also jobs that nobody drives, or whose driver is dead; ``volcano_jobs``: Volcano's, too, which its
+    ``takes_over``: also jobs that have no driver, or whose driver is dead; ``volcano_jobs``: Volcano's, too, which its
     role must allow; ``on_change``: see ``Driver``. ClusterError when there can be no Lease.
     """
     with ExitStack() as stack:

@@ -53,12 +53,12 @@ class JobSnapshot:
         )
 
     def with_objects(self, status: Status, pods: list[Object]) -> JobSnapshot:
-        """The scene once job and pods have changed."""
+        """The snapshot with a changed job and changed pods."""
         seen = pod_views(self.job, pods)
         return replace(self, status=status, pods=seen, replicas=replica_states(self.job, status, seen))
 
     def with_lines(self, lines: list[LogLine], now: float) -> JobSnapshot:
-        """The scene once some lines were read."""
+        """The snapshot with more log lines."""
         if not lines:
             return self
         progress, last_line_at = dict(self.progress), dict(self.last_line_at)
@@ -178,7 +178,7 @@ class JobInformer:
         self.close()
 
     def close(self) -> None:
-        """Let go of whoever waits for room: nobody takes anything any more."""
+        """Release threads that wait for room: nothing is taken any more."""
         with self._roomy:
             self._closed = True
             self._roomy.notify_all()
@@ -222,9 +222,7 @@ class JobInformer:
                 self.pods.pop(item.object["metadata"]["uid"], None)
             case ObjectChanged() if item.resource is PODS:
                 known = self.pods.setdefault(item.object["metadata"]["uid"], item.object)
-                if resource_version_of(item.object) >= resource_version_of(
-                    known
-                ):  # a list may have told more than the watch yet
+                if resource_version_of(item.object) >= resource_version_of(known):  # a list may be newer than the watch
                     self.pods[item.object["metadata"]["uid"]] = item.object
             case ObjectsListed():
                 mine = [stored for stored in item.items if stored["metadata"]["uid"] == self.uid]
@@ -264,7 +262,7 @@ class WatchingJobInformer(JobInformer):
 
 
 def changed_pods(items: list[JobEvent]) -> Iterator[Object]:
-    """Every pod that a batch tells something new of."""
+    """Every pod that has changed in a batch."""
     for item in items:
         if isinstance(item, ObjectsListed) and item.resource is PODS:
             yield from item.items
@@ -281,7 +279,7 @@ class JobView(Protocol):
     tick: float | None
 
     def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
-        """The scene has changed, or lines have come."""
+        """The snapshot has changed, or lines have come."""
 
     def say(self, text: str, style: str = "") -> None:
         """A word of tf-dist itself."""
@@ -293,7 +291,7 @@ class JobView(Protocol):
 class JobMonitor:
     """What is seen of a job, in ``snapshot``; ``signal``: the first that came, ``signals``: how many have.
 
-    ``decided``: how it came out is known: from then on the scene takes in lines and nothing else.
+    ``decided``: how it came out is known: from then on the snapshot takes in lines and nothing else.
     """
 
     def __init__(
@@ -336,7 +334,7 @@ class JobMonitor:
                     self._view.say(f"no more lines of {item.instance.container}: {item.problem}", "yellow")
 
     def _warn(self, snapshot: JobSnapshot) -> None:
-        """Say once what keeps a replica from starting: nobody else is there who would see to it."""
+        """Say once what keeps a replica from starting: the user is the one to correct it."""
         for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now()):
             if one.level is Level.WARNING and one.summary not in self._warned and one.category is not Category.FAILURE:
                 self._warned.add(one.summary)

@@ -57,7 +57,7 @@ def show_warnings(view: JobView) -> Iterator[None]:
 
     class Saying(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            with suppress(Exception):  # that nobody reads any more is no concern of who warns
+            with suppress(Exception):  # a closed output must not fail the code that warns
                 view.say(record.getMessage(), "yellow")
 
     handler, logger = Saying(logging.WARNING), logging.getLogger("tf_dist")

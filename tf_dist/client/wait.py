@@ -194,7 +194,7 @@ def _wait(
             else:
                 watches.unfruitful()
         except TRANSIENT_ERRORS as error:
-            watches.failed(error)  # the look that follows tells whether anybody answers
+            watches.failed(error)  # the request that follows shows whether the server answers
 
 
 def _get_job(cluster: Cluster, job: StoredJob) -> tuple[StoredJob | None, str]:

@@ -84,7 +84,7 @@ def _keys(node: yaml.MappingNode, place: _NodePath | None) -> Iterator[tuple[int
 
 
 def check_depth(text: str) -> None:
-    """RecursionError for what would overflow the C stack of the parser, which asks nobody before it crashes."""
+    """RecursionError for what would overflow the C stack of the parser, which would crash."""
     if sum(map(text.count, ("[", "{", "- "))) <= _SAFE_DEPTH:
         return
     depth = 0
@@ -204,7 +204,7 @@ def _decoded(data: bytes) -> str:
 
 
 def _load(name: str, text: str, documents: list[YamlDocument], problems: list[FileProblem]) -> None:
-    """Every document up to the first that cannot be told apart from the rest."""
+    """Every document up to the first that cannot be separated from the rest."""
     nodes: list[Any] = []
     loader = Loader(text)
     try:

@@ -1,7 +1,7 @@
 """Driver: the control loop that admits gangs and has every job that changed or is due reconciled.
 
-Nothing is decided here. A job whose pass fails is reported on that job and tried again later, with a pause of its own;
-the others go on.
+Nothing is decided here. The error of a pass that fails is reported on its job, which is tried again with a back-off of
+its own; the others go on.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Liveness:
         self._last = monotonic()
 
     def beat(self) -> None:
-        """The loop has come round."""
+        """The loop has begun another round."""
         self._last = self._monotonic()
 
     def age(self) -> float:
@@ -87,7 +87,7 @@ class ClockStepDetector:
         if abs(step) < _TOLERANCE:
             return False
         self._offset = offset
-        _LOG.warning("the wall clock was set by %+.1f s: every job is looked at again", step)
+        _LOG.warning("detected a clock step, reconciling all jobs step=%+.1fs", step)
         return True
 
 
@@ -228,7 +228,7 @@ class Driver:
         self.informers.stop()
 
     def wake(self) -> None:
-        """Have the loop come round now: the mandate may have changed."""
+        """Have the loop begin a round now: leadership may have changed."""
         self._queue.wake()
 
     def synced(self) -> bool:
@@ -252,9 +252,9 @@ class Driver:
             try:
                 pause = self._round()
             except Exception as error:
-                # A loop that ended here would leave every job without a driver, and nobody would be told.
+                # A loop that ended here would leave every job without a driver, and nothing would say so.
                 defect = None if isinstance(error, ClusterError) else error
-                _LOG.warning("cannot look at the cluster: %s", error, exc_info=defect)
+                _LOG.warning("control loop failed, trying again in %g s: %s", _ERROR_WAIT, error, exc_info=defect)
                 pause = _ERROR_WAIT
             self._stopped.wait(pause)
 
@@ -272,7 +272,7 @@ class Driver:
         return 0.0
 
     def _follows(self) -> bool:
-        """Whether the caches can be believed; begins to follow, and lists anew after the mandate was won anew."""
+        """Whether the informers have synced; starts them, and has them list anew after leadership was won anew."""
         if not self.informers.followed:
             self.informers.start()
         self.informers.prepare()
@@ -292,11 +292,11 @@ class Driver:
         return False
 
     def _right(self) -> object:
-        """The mandate and the view as they are: under another one, what was seen and given before is out of date."""
+        """Leadership and scope of rights as they are: under others, what was seen and given before is out of date."""
         return self._leadership.epoch, self.informers.generation
 
     def _longest_wait(self) -> float:
-        # How other drivers fare nobody rings about.
+        # Nothing notifies the loop of the Leases of other drivers.
         longest = _ERROR_WAIT if self._takeover.any(self._job_index.drivers()) else _IDLE_WAIT
         longest = self._resync.pause(self._monotonic(), longest)
         return min(longest, self._admission_runner.pause(waiting=self._job_index.any_pending))
@@ -309,7 +309,7 @@ class Driver:
         """Asked again before every attempt of a write."""
         return 0.0 if self._stopped.is_set() else self._leadership.remaining()
 
-    # What rings
+    # Notifications
 
     def _enqueue(self, ref: JobRef) -> None:
         self._on_change(ref)
@@ -411,13 +411,13 @@ class Driver:
         self._everything = True
 
     def _is_relevant(self, known: JobEntry | None) -> bool:
-        """Whether there is something to be done for a job here: to drive it, or to tell it what has not reached it."""
+        """Whether this driver drives a job, or has a verdict to write into it."""
         return known is not None and (self._takeover.drives(known) or self._worker_pool.has_pending_verdict(known))
 
     def _admitted(self) -> tuple[list[JobRef], Exception | None]:
         """Have admission decide if it may come to another verdict.
 
-        The jobs that have a verdict to hear; and what made deciding fail, which must not hold up the jobs that run:
+        The jobs that have a new verdict; and what made deciding fail, which must not hold up the jobs that run:
         admission alone is tried again.
         """
         with_verdict: list[JobRef] = []
@@ -440,7 +440,8 @@ class Driver:
         return replace(found, jobs={uid: one if one and counts(one) else None for uid, one in found.jobs.items()})
 
     def _delivers(self, known: JobEntry, verdict: Verdict) -> bool:
-        """Who decides for all tells all. Else each driver its jobs, and one of many also who gives something up."""
+        """The admission leader writes all verdicts. Else each driver those of its jobs, and of jobs that lose
+        something."""
         if self._admission_runner.for_all() or self._takeover.drives(known):
             return True
         return self._settings.only is None and not isinstance(verdict, Admit | Wait)

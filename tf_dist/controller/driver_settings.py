@@ -28,7 +28,7 @@ class JobRef(NamedTuple):
 
     @classmethod
     def of_owner(cls, owned: Object) -> JobRef | None:
-        """The job that an object belongs to; None if it is nobody's, or somebody else's."""
+        """The job that an object belongs to; None if it belongs to none."""
         if not names.owner_key(owned):
             return None
         metadata = owned["metadata"]
@@ -53,11 +53,11 @@ class DriverSettings:
     acted for at a time. ``resync``: seconds between two looks at every job, though nothing is known to have changed.
     ``component``: the name in the events it writes. ``admissions``: the Lease in which places are written down before
     they are given away, the same for all drivers that may succeed each other (None: this one has no successor); while
-    it decides for all drivers of the cluster it is theirs (``arbiter.admissions_lease`` of ``system_namespace``).
+    it decides for all drivers of the cluster it is theirs (``pending_admissions_lease`` of ``system_namespace``).
     ``max_pending_admissions``: how many jobs are named there at a time.
     ``can_lead_admission``: see the jobs of all namespaces, if that may be, so that it can decide about places for all.
-    ``gang_scheduler``: who decides about the gangs of jobs that name nobody. ``other_schedulers``: whether there can be
-    others than tf-dist itself; where not, whom a job names does not matter.
+    ``gang_scheduler``: what decides about the gangs of jobs that name no scheduler. ``other_schedulers``: whether there
+    can be others than tf-dist itself; where not, whom a job names does not matter.
     """
 
     namespace: str | None = None

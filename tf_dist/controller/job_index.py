@@ -27,7 +27,7 @@ from tf_dist.core.reconciler.ownership import driver_of
 class JobEntry:
     """A stored job and what it was read as; ``problem`` says why its memory cannot be read.
 
-    ``job`` is the one in force: of the present spec, or of the last that was accepted (see ``core.accepted_spec``).
+    ``job`` is the one in force: of the present spec, or of the last that was accepted (see ``accepted_spec``).
     ``status`` is the memory that is stored, ``remembered`` the one of the last pass where that was not written.
     ``gang``: see ``JobIndex``.
     """
@@ -68,7 +68,7 @@ class JobEntry:
         return waits and self.job is not None and not self._another_decides(self.job)
 
     def _another_decides(self, job: Job) -> bool:
-        """Whether another gang scheduler decides about it; one that nobody drives yet will have our default."""
+        """Whether another gang scheduler decides about it; one without a driver will have our default."""
         status = self.status if self.driver else with_default_scheduler(job, self.status, self.gang)
         return integration_of(job, status) is not None
 
@@ -102,7 +102,7 @@ class JobEntry:
         if job.run_policy.suspend and (self.status.admission is None or self.status.phase not in LIVE):
             return None  # until its status says that it stops, pods may be on their way into its place
         if self._another_decides(job):
-            return None  # its pods take room as those of anybody
+            return None  # its pods take room as any others
         if self.status.unconfirmed and self.status.admission is None:
             return None  # it could not use a place
         created = parse_time(self.stored["metadata"].get("creationTimestamp")) or 0.0
@@ -122,8 +122,8 @@ class JobChanges:
 class JobIndex:
     """Reads what is stored, each version once. Thread-safe for different jobs.
 
-    ``gang``: who decides about the gangs of jobs that name nobody ("": tf-dist itself). Where there are no ``others``
-    it does not matter whom they name.
+    ``gang``: what decides about the gangs of jobs that name no scheduler ("": tf-dist itself). Where there are no
+    ``others`` it does not matter whom they name.
     """
 
     def __init__(self, gang: str = "", *, others: bool = True) -> None:

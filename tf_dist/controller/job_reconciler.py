@@ -73,15 +73,15 @@ class PlanExecutor:
         self._may_act = may_act
         self._remaining = remaining
         self._recorder = recorder
-        # Kinds whose definition prunes status.tfDist: see core.pruned_status.
+        # Kinds whose definition prunes status.tfDist: see ``with_embedded_memory``.
         self._pruning: set[Resource] = set()
 
     def apply(self, ref: JobRef, stored: Object, plan: Plan) -> None:
         """Execute ``plan`` for the job ``stored``.
 
         Raises Conflict when the job has changed since it was seen (look again), NotFound when it or its namespace is
-        gone, NotDriving when the mandate has ended, NameTaken, and whatever else the cluster answers; what was done
-        until then stands.
+        gone, LeadershipLost when leadership has ended, NameConflict, and whatever else the cluster answers; what was
+        done until then stands.
         """
         for action in plan.actions:
             # Between two writes this process may have slept for an hour.
@@ -221,15 +221,15 @@ class JobReconciler:
         self._clock = clock
         self._leadership = leadership
         self._recorder = recorder
-        self._skipped: dict[JobRef, str] = {}  # jobs of which was said that they are, and their uids
+        self._skipped: dict[JobRef, str] = {}  # jobs that were logged as skipped, and their uids
 
     def reconcile(self, ref: JobRef, known: JobEntry, verdict: Verdict | None, *, again: bool = False) -> Plan:
-        """One pass. Whatever the cluster answers to it is raised. ``again``: the one before did not come to its end."""
+        """One pass; errors of the cluster are raised. ``again``: the pass before failed."""
         if known.newer is not None:
             return self._skip_newer_format(ref, known, known.newer)
         self._skipped.pop(ref, None)
         if self._has_other_driver(known) and not known.status.finished:
-            _LOG.info("%s: its driver %s is gone; driven by %s now", ref, known.driver, self._leadership.ref)
+            _LOG.info("took over job=%s from=%s driver=%s", ref, known.driver, self._leadership.ref)
             self._informers.confirm(ref, known.uid)
         key = names.owned_by_key(ref.namespace, known.uid)
         gone = self._informers.deleted_pods.of(key)
@@ -244,14 +244,14 @@ class JobReconciler:
         """Touch neither the job nor its pods, and say so once."""
         if self._skipped.get(ref) != known.uid:
             self._skipped[ref] = known.uid
-            _LOG.warning("%s is left alone: %s", ref, problem)
+            _LOG.warning("skipping job=%s: %s", ref, problem)
             delivery = EmitEvent("Warning", NEWER_FORMAT, f"{problem} ({problem.hint})")
             self._executor.apply(ref, known.stored, Plan(known.status, (delivery,)))
         return Plan(known.status)
 
     @property
     def skipped(self) -> frozenset[str]:
-        """The jobs (by uid) that are left alone, as was said."""
+        """The jobs (by uid) that are skipped, as was logged."""
         return frozenset(self._skipped.values())
 
     def forget(self, ref: JobRef) -> None:
@@ -261,8 +261,8 @@ class JobReconciler:
     def deliver_verdict(self, ref: JobRef, known: JobEntry, verdict: Verdict | None) -> Plan:
         """Write a verdict into a job of another driver, as that one would; what follows from it is that one's to do.
 
-        A place that the job cannot take yet is told again when it can. Its pods are listed first, if it has any: those
-        that its driver made, and our watch has not brought yet, must not be taken for evicted ones.
+        A place that the job cannot take yet is written again when it can. Its pods are listed first, if it has any:
+        those that its driver made, and our watch has not brought yet, must not be taken for evicted ones.
         """
         if known.status.observed_replicas:
             self._informers.confirm(ref, known.uid)

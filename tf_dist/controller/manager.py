@@ -1,8 +1,8 @@
 """Manager of the controller process: its drivers, leader election, probes and metrics.
 
-Who does not hold the Lease follows the cluster all the same, so that it decides at once when its turn comes. A replica
-that loses the Lease goes on as a stand-by. (Controllers built on client-go end themselves then, because nothing else
-keeps their work back; here every write asks whether the Lease is still ours, and a warm cache is worth keeping.)
+A replica that does not hold the Lease watches the cluster all the same, so that it acts at once when it is elected. A
+replica that loses the Lease goes on as a stand-by. (Controllers built on client-go end themselves then, because nothing
+else keeps their work back; here every write asks whether the Lease is still ours, and a warm cache is worth keeping.)
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _LOG = logging.getLogger(__name__)
 # Seconds after which a worker or an informer counts as stuck: far above what all tries of a request may take together.
 _WORKER_STUCK_AFTER: Final = 1800.0
 INFORMER_STUCK_AFTER: Final = 600.0
-# Seconds after the wish to end: until requests of drivers are broken off, until those about Leases are, and until the
-# process ends in any case.
+# Seconds after the request to stop: until requests of drivers are broken off, until those about Leases are, and until
+# the process ends in any case.
 _CANCEL_REQUESTS_AFTER: Final = 4.0
 _CANCEL_LEASE_REQUESTS_AFTER: Final = 12.0
 _EXIT_AFTER: Final = 18.0
@@ -45,7 +45,7 @@ _EXIT_AFTER: Final = 18.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerSettings:
-    """What a controller may be told.
+    """Settings of a controller.
 
     ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is;
     ``system_namespace``: where the Lease is of who decides about places for all drivers.
@@ -92,7 +92,7 @@ def limit_shutdown_time(cluster: RestCluster, leases: RestCluster) -> None:
 
 
 def _exit_now() -> None:
-    _LOG.error("cannot end within %g s: leaves the lease to run out", _EXIT_AFTER)
+    _LOG.error("cannot stop within %g s, exiting: the lease will expire", _EXIT_AFTER)
     os._exit(1)
 
 
@@ -130,7 +130,7 @@ class Manager:
         self._stack = ExitStack()
 
     def _pair(self, cluster: Cluster, namespace: str | None) -> tuple[LeaseLeadership, Driver]:
-        """A driver of one namespace, or of all, and its mandate."""
+        """A driver of one namespace, or of all, and its leadership."""
         lease_monitor = LeaseMonitor(self._leases, self.elector.identity)
         leadership = LeaseLeadership(self.elector, lease_monitor)
         settings = DriverSettings(
@@ -177,9 +177,7 @@ class Manager:
                 stack.callback(driver.stop)
             self.elector.start()
             self._stack = stack.pop_all()
-        _LOG.info(
-            "%s stands for lease %s; probes and metrics on port %d", self.elector.identity, self.elector.ref, self.port
-        )
+        _LOG.info("started manager lease=%s identity=%s port=%d", self.elector.ref, self.elector.identity, self.port)
         return self
 
     def stop(self) -> None:

@@ -58,7 +58,7 @@ class TakeoverPolicy:
         }
 
     def counts(self, known: JobEntry) -> bool:
-        """Whether a job has a part in admission: one that nobody drives must not stand in another's way."""
+        """Whether a job has a part in admission: one without a driver must not hold up others."""
         if not known.waits or self.drives(known):
             return True
         return bool(known.driver) and known.driver not in self._stale
@@ -71,7 +71,7 @@ class TakeoverPolicy:
         try:
             plan = self._reconciler.plan(known)
         except Exception:
-            _LOG.exception("%s: what it still needs cannot be told", ref)
+            _LOG.exception("cannot plan the cleanup of job=%s", ref)
             return
         if plan.actions:
             self._pending_cleanup[ref] = known.driver

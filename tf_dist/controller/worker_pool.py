@@ -26,7 +26,7 @@ from tf_dist.core.api.status import STALLED
 from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)
-# Failures in a row from which on the job itself speaks of them: most pass at once, and are worth no write.
+# Failures in a row from which on the job itself reports them: most pass at once, and are worth no write.
 _STALLED_AFTER_FAILURES: Final = 3
 # And from which on a rule is not expected to let its pods in any more (about three seconds): files are applied one by
 # one, and what a pod lacks (an account, a priority class) may come a moment later.
@@ -146,13 +146,13 @@ class WorkerPool:
         try:
             return self._reconcile(ref)
         except Exception:
-            _LOG.exception("%s: its pass met a defect", ref)
+            _LOG.exception("reconciling failed by a defect job=%s", ref)
             self._recorder.reconcile_failed("defect")
             self._queue.retry(ref)
             return 1
 
     def _reconcile(self, ref: JobRef) -> int:
-        """One job's pass. Whatever goes wrong with it stays with it."""
+        """One job's pass. Its failure stays with it."""
         known, mine = self._lookup(ref)
         if known is None or not (mine or self.has_pending_verdict(known)):
             self._queue.succeeded(ref)
@@ -174,12 +174,12 @@ class WorkerPool:
         return len(plan.actions)
 
     def has_pending_verdict(self, known: JobEntry) -> bool:
-        """Whether there is a verdict for a job that this driver is to tell, though it may not drive it."""
+        """Whether this driver has a verdict to write into a job, though it may not drive it."""
         verdict = self._admission.verdict(known)
         return verdict is not None and self._delivers(known, verdict)
 
     def _attempt(self, ref: JobRef, known: JobEntry, mine: bool, again: bool) -> Plan | None:
-        """None: it did not come to its end, and will be tried again. ``again``: nor did the one before."""
+        """None: it failed, and will be tried again. ``again``: the one before failed, too."""
         try:
             verdict = self._admission.verdict(known)
             if not mine:
@@ -233,4 +233,4 @@ class WorkerPool:
         try:
             self._reconciler.report_stalled(ref, known, message, rejected=rejected)
         except Exception as error:
-            _LOG.debug("%s cannot be told why it cannot go on: %s", ref, error)
+            _LOG.debug("cannot report stalled job=%s: %s", ref, error)

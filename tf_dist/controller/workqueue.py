@@ -153,7 +153,7 @@ class WorkQueue(Generic[K]):
         return len(self._heap)
 
     def add(self, key: K, after: float = 0.0) -> None:
-        """Ask for a look at ``key`` in ``after`` seconds; the earliest wish counts."""
+        """Add ``key``, due in ``after`` seconds; of several times the earliest counts."""
         with self._changed:
             when = self._monotonic() + max(0.0, after)
             if key in self._due and self._due[key][0] <= when:
@@ -214,7 +214,7 @@ class WorkQueue(Generic[K]):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake whoever waits, for good."""
+        """End every wait, for good."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

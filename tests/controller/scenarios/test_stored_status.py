@@ -206,7 +206,7 @@ def test_a_job_of_a_newer_release_is_left_alone(world: World, caplog: pytest.Log
     (event,) = (one for one in world.memory.list(EVENTS).items if one["reason"] == "NewerStatusFormat")
     assert event["count"] == 1
     assert "upgrade this tf-dist" in event["message"]
-    assert len([record for record in caplog.records if "is left alone" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "skipping job=" in record.getMessage()]) == 1
     assert [one["reason"] for one in world.memory.list(EVENTS).items] == ["NewerStatusFormat"]
     patch = {"spec": {"runPolicy": {"suspend": True, "ttlSecondsAfterFinished": 0}}}
     edited = world.memory.patch(TFJOBS, "default", "mnist", patch)

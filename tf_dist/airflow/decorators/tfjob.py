@@ -35,7 +35,7 @@ if isinstance(_result, dict):
 
 
 class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
-    """Every replica runs the function; ``TF_CONFIG`` tells it which one it is.
+    """Every replica runs the function; ``TF_CONFIG`` says which one it is.
 
     The function is sent as its source: it imports what it needs inside, and its arguments are plain JSON. If it returns
     a dict, the replica prints it as ``name=value``, and so it becomes the result's metrics. ``workers``, ``ps``,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def make_shared_informer(access: ClusterArguments, namespace: str, extras: Mapping[str, Any]) -> SharedJobInformer:
-    """A hub of its own connection; ClusterError when there is none."""
+    """A shared informer with its own connection; ClusterError when there is none."""
     from tf_dist.airflow.shared.job_informer import SharedJobInformer
 
     streams = conf.getint("tf_dist", "log_streams", fallback=128)
@@ -108,7 +108,7 @@ class TFJobHook(BaseHook):
 
     @contextmanager
     def informer(self, namespace: str) -> Iterator[SharedJobInformer]:
-        """The hub that all tasks of this process share for that namespace. Blocks: keep it off an event loop."""
+        """The informer that all tasks of this process share for that namespace. Blocks: keep it off an event loop."""
         key = (self.access, namespace)
         informer = SHARED_INFORMERS.enter(key, lambda: make_shared_informer(self.access, namespace, self._extras()))
         try:

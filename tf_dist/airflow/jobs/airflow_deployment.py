@@ -1,6 +1,6 @@
 """Identity of the Airflow deployment: a name that all of its processes agree on, and no other Airflow has.
 
-Jobs are told apart by it (``identity``). What serves, the first of these that says something:
+It distinguishes jobs (``task_identity``). The first of these that is set:
 
 1. ``[tf_dist] deployment``.
 2. ``[api] base_url``, if its host is one in a whole network: no address of this machine, no name without a dot.
@@ -32,7 +32,7 @@ _HINT: Final = "set it (AIRFLOW__TF_DIST__DEPLOYMENT) to a name that no other Ai
 
 
 def deployment() -> str:
-    """The name of this Airflow; InvalidJob where nothing tells it from others."""
+    """The name of this Airflow; InvalidJob where nothing identifies it."""
     own = _setting("tf_dist", "deployment")
     if own:
         return own

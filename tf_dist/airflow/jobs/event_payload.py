@@ -67,7 +67,8 @@ def event_payload(subscription: Subscription, snapshot: JobSnapshot, conclusion:
 
 
 def _reported_metrics(snapshot: JobSnapshot) -> dict[str, Any]:
-    """What the replicas told: in log lines, and in the leader's termination message, where that is a JSON object."""
+    """What the replicas reported: in log lines, and in the leader's termination message, where that is a JSON
+    object."""
     output = _output(snapshot)
     numbers = {key: float(value) for key, value in output.items() if type(value) in (int, float)}
     metrics = {**snapshot.result.metrics, **numbers}

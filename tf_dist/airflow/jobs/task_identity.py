@@ -25,7 +25,7 @@ _HASH: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInstanceKey:
-    """One task instance, over all its tries. ``deployment`` tells one Airflow from another."""
+    """One task instance, over all its tries. ``deployment`` identifies the Airflow."""
 
     deployment: str
     dag_id: str
@@ -82,7 +82,7 @@ def annotations_of(stored: Mapping[str, object]) -> Mapping[str, str]:
 
 
 def label_value(text: str) -> str:
-    """A text as a label's value: as it is where that can be, else shortened, with a hash that tells it from others."""
+    """A text as a label's value: as it is where that can be, else shortened, with a hash that distinguishes it."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-_.")
     if plain == text and len(plain) <= _LONGEST_LABEL:
         return plain
@@ -90,7 +90,7 @@ def label_value(text: str) -> str:
 
 
 ENDED_STATES: Final = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
-"""Nobody goes on with the task: a user (or a policy of its run) has ended it, or it has."""
+"""The task does not go on: a user (or a policy of its run) has ended it, or it has."""
 ACTIVE_STATES: Final = frozenset({"running", "deferred"})
 """Some process works for the task, or will in any case."""
 
@@ -113,4 +113,5 @@ def task_key(task_id: str, map_index: int) -> str:
 
 
 AIRFLOW_DRIVER: Final = "airflow"
-"""What a job names as its driver until a hub has taken it: nobody else takes it for abandoned meanwhile."""
+"""What a job names as its driver until a shared informer has claimed it: no other driver takes it for abandoned
+meanwhile."""

@@ -1,6 +1,6 @@
 """Jobs of a task: adopted from an earlier try or created, marked, deleted; orphans of ended tasks.
 
-Nobody is there to delete them then, so that the next task of the same Airflow in the same namespace does.
+Nothing else deletes them then, so the next task of the same Airflow in the same namespace does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.steps.adoption import AdoptionAction, AdoptionCandidate, decide_adoption
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
-_WRITE_ATTEMPTS: Final = 20  # a job's driver writes into it, too: each Conflict means that somebody else got on
+_WRITE_ATTEMPTS: Final = 20  # a job's driver writes into it, too: each Conflict means that another writer got on
 
 
 class OwnershipLost(ClusterError):
@@ -63,7 +63,7 @@ def candidate(job: StoredJob) -> AdoptionCandidate:
 
 
 def adopt_job(cluster: Cluster, job: StoredJob, owner: str) -> StoredJob:
-    """Make it ``owner``'s; NotFound if it is gone, Lost if somebody has given it up."""
+    """Make it ``owner``'s; NotFound if it is gone, OwnershipLost if it was given up."""
 
     def notes(stored: Object) -> Mapping[str, str]:
         if MARKED_FOR_DELETION in annotations_of(stored):
@@ -81,7 +81,7 @@ def mark_result_used(cluster: Cluster, job: StoredJob, owner: str) -> None:
 def delete_if_owned(cluster: Cluster, job: StoredJob, owner: str) -> bool:
     """Delete it and all that belongs to it, if it is ``owner``'s still; whether it was, and there was anything to do.
 
-    It is marked first, by a write that fails if anybody else has written: a try that comes in between finds the mark,
+    It is marked first, by a write that fails if the job has changed: a try that comes in between finds the mark,
     or has taken the job, and then it stays.
     """
 
@@ -173,7 +173,7 @@ def _is_over(states: Mapping[str, Mapping[str, Any]], key: TaskInstanceKey) -> b
 def _delete_orphan(cluster: Cluster, job: StoredJob) -> bool:
     deleted = delete_if_owned(cluster, job, annotations_of(job.stored).get(OWNER_ANNOTATION, ""))
     if deleted:
-        _LOG.info("%s is deleted: its task was ended while nobody worked for it", job.shown)
+        _LOG.info("deleted orphan job=%s: its task was ended while no process worked for it", job.shown)
     return deleted
 
 
@@ -218,7 +218,7 @@ def adopt_or_create(
 ) -> StartResult:
     """Take up what an earlier try left, else create a job; ``changed`` may change its document before.
 
-    Of several that live (there are none, unless somebody made them by hand) one stays. ClusterError, InvalidJob.
+    Of several that live (there are none, unless they were made by hand) one stays. ClusterError, InvalidJob.
     """
     for _ in range(_START_ATTEMPTS):
         try:
@@ -288,7 +288,7 @@ def _existing_job(
 def finish_job(connection: Connection, job: StoredJob, owner: str, *, delete: bool) -> bool:
     """The result has been handed on: delete the job, or note that on it; whether it was deleted.
 
-    Whoever has lost the job to another try leaves it alone.
+    A try that has lost the job to another one leaves it alone.
     """
     if delete:
         return delete_if_owned(connection.cluster, job, owner)

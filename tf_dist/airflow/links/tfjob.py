@@ -27,14 +27,14 @@ class _XComLink(BaseOperatorLink):
 
 
 class JobLink(_XComLink):
-    """The job in whatever dashboard the operator was told of."""
+    """The job in the dashboard that the operator names."""
 
     name = "Job"
     key = JOB_URL
 
 
 class TensorBoardLink(_XComLink):
-    """TensorBoard, where the operator was told of one."""
+    """TensorBoard, where the operator names one."""
 
     name = "TensorBoard"
     key = TENSORBOARD_URL

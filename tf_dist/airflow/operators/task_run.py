@@ -71,7 +71,7 @@ class XComPublisher:
         self.call("on_job_creation", job=job)
 
     def ended(self, result: Mapping[str, Any], *, succeeded: bool) -> None:
-        """Say what came of it; consumers of the task's assets are told of the model."""
+        """Publish the result, also to consumers of the task's assets."""
         self.call("on_job_completion", result=result, succeeded=succeeded)
         checkpoint = str(result.get("checkpoint") or "")
         if checkpoint:
@@ -126,7 +126,7 @@ class JobCleanup:
             return False
 
     def abandon(self, job: StoredJob) -> None:
-        """The wait ended and the job did not: a retry takes it up; where there is none, nobody would."""
+        """The wait ended and the job did not: a retry adopts it; without one it is deleted."""
         if self._operator.durable and self._ti.try_number <= self._ti.max_tries:
             self._log.warning("%s goes on without anybody who waits for it: a retry takes it up", job.shown)
         else:
@@ -161,7 +161,7 @@ class ForegroundWait:
                 try:
                     return self._wait_for_job(informer, job)
                 except (AirflowTaskTimeout, TaskKilled) as end:
-                    # At once: whoever was ended by a user is killed after five seconds.
+                    # At once: a process that a user has ended is killed after five seconds.
                     if isinstance(end, AirflowTaskTimeout) or self._operator.on_kill_action == "delete_job":
                         self._cleanup.give_up(job, str(end))
                     raise

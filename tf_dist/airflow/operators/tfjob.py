@@ -34,7 +34,7 @@ class TFJobOperator(BaseOperator):
     :param in_cluster: use the cluster that this process is a pod of.
     :param config_file: a kubeconfig. (templated)
     :param cluster_context: a context of it. (templated)
-    :param driver: ``inline``: whoever waits (worker or triggerer) drives the job; ``controller``: one in the cluster.
+    :param driver: ``inline``: the worker or triggerer that waits drives the job; ``controller``: one in the cluster.
     :param durable: a retry takes up the job of an earlier try, or its result; without, it begins anew.
     :param wait_for_completion: without it the task is done once the job is submitted (only with a controller).
     :param deferrable: wait in the triggerer. [``[operators] default_deferrable``]
@@ -160,7 +160,7 @@ class TFJobOperator(BaseOperator):
             return run.finish(run.job(), event)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after a deferral; one that Airflow ended by itself has left the job without anybody."""
+        """Go on after a deferral; one that Airflow ended by itself has left the job without a driver."""
         from tf_dist.airflow.operators.task_run import TaskRun
 
         try:

@@ -1,4 +1,4 @@
-"""Sensors for jobs that somebody else started: nothing they do touches the job."""
+"""Sensors for jobs that were started elsewhere: they only read the job."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class _JobSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=True, xcom_value=_brief(job))
 
     def _failing(self, work: Any) -> Any:
-        """What ``work`` returns; a job that failed is skipped over where the sensor is told to."""
+        """What ``work`` returns; a job that failed is skipped over where the sensor says so."""
         try:
             return work()
         except TFDistError as error:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LoopWaker:
-    """The bell of one event loop."""
+    """Wakes tasks of one event loop from other threads."""
 
     def __init__(self) -> None:
         self._due: deque[asyncio.Event] = deque()
@@ -29,7 +29,7 @@ class LoopWaker:
         self._due.append(event)
         if not self._called:
             self._called = True
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._answer)
 
     def _answer(self) -> None:
@@ -42,13 +42,13 @@ _wakers: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaker] = WeakKeyDictio
 
 
 def waker_of_running_loop() -> LoopWaker:
-    """The bell of the running event loop."""
+    """The waker of the running event loop."""
     return _wakers.setdefault(asyncio.get_running_loop(), LoopWaker())
 
 
 @dataclass(slots=True)
 class _RegistryEntry:
-    """``ready`` guards ``informer``: whoever comes while it is being made waits for it."""
+    """``ready`` guards ``informer``: users that come while it is made wait for it."""
 
     users: int
     ready: threading.Lock
@@ -56,14 +56,14 @@ class _RegistryEntry:
 
 
 class SharedInformerRegistry:
-    """Hubs by what tells their clusters apart. Its methods block: keep them off an event loop."""
+    """Shared informers by cluster and namespace. Its methods block: keep them off an event loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shared: dict[object, _RegistryEntry] = {}
 
     def enter(self, key: object, make: Callable[[], SharedJobInformer]) -> SharedJobInformer:
-        """The hub of ``key``, made if there is none; what ``make`` raises. ``leave`` once for each time."""
+        """The informer of ``key``, made if there is none; what ``make`` raises. ``leave`` once for each time."""
         with self._lock:
             shared = self._shared.setdefault(key, _RegistryEntry(0, threading.Lock()))
             shared.users += 1

@@ -27,7 +27,7 @@ from tf_dist.errors import ClusterError, NotFound
 
 
 class SharedJobInformer:
-    """Follows the jobs of ``namespace`` that somebody joined for. ``streams``: logs that are read at a time.
+    """Follows the jobs of ``namespace`` that have a subscription. ``streams``: logs that are read at a time.
 
     ``close`` it when the last has left: then its threads have ended, its Lease is gone and ``connection`` is closed.
     """
@@ -40,7 +40,7 @@ class SharedJobInformer:
         self._lock, self._starting = threading.Lock(), threading.Lock()
         self._subscriptions: dict[JobRef, tuple[Subscription, ...]] = {}
         self._log_followers: dict[Subscription, SubscriptionLogFollower] = {}
-        self._store: JobStore | None = None  # None: nobody has come, or the driver does not see everything yet
+        self._store: JobStore | None = None  # None: no subscription yet, or the driver has not synced
         self._controller: LeasedController | None = None
 
     # Coming and going
@@ -71,7 +71,7 @@ class SharedJobInformer:
         return subscription
 
     def read_logs(self, subscription: Subscription, options: LogOptions, *, begun: bool) -> SubscriptionLogFollower:
-        """Logs of the job's containers into its ticket, as threads are free for them."""
+        """Read logs of the job's containers into its subscription, as threads are free for them."""
         log = self._gate.through(log_opener(self.cluster, options))
         follower = SubscriptionLogFollower(
             subscription.last.job, log, subscription.put, start=self._slots.start, begun=begun
@@ -118,7 +118,7 @@ class SharedJobInformer:
         return self._controller is not None and self._controller.drives(subscription.last.stored)
 
     def notify(self, ref: JobRef) -> None:
-        """Something has changed around a job: tell whoever waits for it."""
+        """A job or one of its objects has changed: notify its subscriptions."""
         subscriptions = self._subscriptions.get(ref)
         if subscriptions is None:
             return
@@ -165,7 +165,7 @@ class SharedJobInformer:
                 self._store.follow(ref.resource)
 
     def _use_driver_store(self) -> None:
-        """The driver sees everything: from now on everybody sees that."""
+        """The driver has synced: from now on its informers serve all subscriptions."""
         with self._starting:
             assert self._controller is not None  # it calls this
             new, old = self._controller.store(), self._store
@@ -175,7 +175,7 @@ class SharedJobInformer:
                 ):
                     new.merge(
                         subscription.ref, subscription.last.stored
-                    )  # else a job that it was not told of yet would seem gone
+                    )  # else a job that its watch has not brought yet would seem gone
                 self._store = new
         if old is not None:
             old.close()

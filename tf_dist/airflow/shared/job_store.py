@@ -126,7 +126,7 @@ class InformerJobStore:
 
 
 class DriverJobStore:
-    """What the driver of the hub sees anyway, jobs of these ``kinds``: nothing is followed a second time."""
+    """The informers of the driver, with jobs of these ``kinds``: nothing is watched a second time."""
 
     def __init__(self, informers: DriverInformers, kinds: Collection[Resource]) -> None:
         self._informers, self._kinds = informers, kinds
@@ -211,7 +211,7 @@ class LeasedController:
         return self._driver.informers.refused()
 
     def enqueue(self, ref: JobRef) -> None:
-        """Take a job that somebody waits for, if it is free."""
+        """Claim a job that has a subscription, if it is free."""
         self._queue.add(ref)
 
     def drives(self, stored: Object) -> bool:

@@ -1,6 +1,6 @@
 """Job waiter: waits for one job on behalf of a task, in a thread or on an event loop, and writes the task's log.
 
-The same course is run by a thread (``wait_in_thread``) and by an event loop (``wait_on_loop``); it never blocks by
+The same steps are run by a thread (``wait_in_thread``) and by an event loop (``wait_on_loop``); it never blocks by
 itself.
 """
 
@@ -40,7 +40,7 @@ _CLEAN_UP: Final = 10.0  # seconds for what a driver does after the end
 _CHECK: Final = 0.5  # seconds after which a thread looks whether it is to stop
 _TAIL: Final = 200  # lines of each log for the result, where logs are not wanted
 _OWN_PREFIX: Final = "tf-dist"
-_THREADS_AT_ONCE: Final = 2  # steps of all courses in one round of an event loop: a thousand jobs may end at once
+_THREADS_AT_ONCE: Final = 2  # steps of all waits in one round of an event loop: a thousand jobs may end at once
 _thread_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 WaitStep = float | Callable[[], None] | None
@@ -50,7 +50,7 @@ WaitSteps = Generator[WaitStep, None, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitOptions:
-    """What somebody waits for. ``goal``: see ``core.outcome.WAITS``; ``tail``: so many last lines of each log first
+    """What a task waits for. ``goal``: see ``WAIT_CONDITIONS``; ``tail``: so many last lines of each log first
     (None: all); ``get_logs``: without it logs are read for the result only; ``results``: whether one is wanted.
     """
 
@@ -89,7 +89,7 @@ class TaskLogView:
 
 
 class JobWaiter:
-    """Attends to the job of ``subscription``; ``write`` gets each line for the task's log."""
+    """Waits for the job of ``subscription``; ``write`` gets each line for the task's log."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class JobWaiter:
         write: Callable[[str], None],
     ) -> None:
         job = subscription.job
-        assert job is not None  # a ticket begins with its job
+        assert job is not None  # a subscription begins with its job
         tail = options.tail if options.get_logs else _TAIL
         self._informer, self._subscription, self._options = informer, subscription, options
-        # Logs that nobody wants to see are read at the end only.
+        # Logs that are not shown are read at the end only.
         self._log_follower = informer.read_logs(
             subscription, LogOptions(follow=True, tail=tail), begun=options.get_logs
         )
@@ -180,7 +180,7 @@ class JobWaiter:
 
 
 def wait_in_thread(wait_steps: WaitSteps, changed: threading.Event, checked: Callable[[], None]) -> dict[str, Any]:
-    """Run a course in this thread. ``checked`` is called twice a second, and may raise to end it.
+    """Run the steps of a wait in this thread. ``checked`` is called twice a second, and may raise to end it.
 
     ``changed`` is waited for in short pieces: a signal handler may come at any moment.
     """
@@ -200,7 +200,7 @@ def wait_in_thread(wait_steps: WaitSteps, changed: threading.Event, checked: Cal
 
 
 async def wait_on_loop(wait_steps: WaitSteps, changed: asyncio.Event) -> dict[str, Any]:
-    """Run a course on this event loop; what blocks is done in a thread."""
+    """Run the steps of a wait on this event loop; what blocks is done in a thread."""
     turns = _thread_slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_THREADS_AT_ONCE))
     while True:
         async with turns:

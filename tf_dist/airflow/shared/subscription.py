@@ -20,7 +20,7 @@ _PATIENCE: Final = 1.0  # seconds after which one goes ahead: logs of nodes that
 
 
 class LogOpenLimiter:
-    """Lets a few through at a time, and everybody after a while."""
+    """Lets a few open a log at a time, and the others after a while."""
 
     def __init__(self) -> None:
         self._places = threading.Semaphore(_AT_ONCE)
@@ -50,7 +50,7 @@ class BoundedThreads:
         self._lock = threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
         self._busy = 0
-        # Also those that are about to end: a thread that is forgotten before it is dead is waited for by nobody.
+        # Also those that are about to end: a thread that is forgotten before it is dead would not be joined.
         self._threads: list[threading.Thread] = []
 
     @property
@@ -147,8 +147,8 @@ class Subscription(JobInformer):
         self.last = self.job or self.last
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
-        """What has come; the rest, if that was too much for once, rings again."""
-        self._notified = False  # before anything is read: what comes from now on rings anew
+        """What has come; the rest, if that was too much for once, notifies again."""
+        self._notified = False  # before anything is read: what comes from now on notifies anew
         seen = self._changes() if self._changed else []
         if seen and self._items.empty():
             return seen

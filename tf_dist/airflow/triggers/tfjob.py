@@ -1,7 +1,7 @@
 """Trigger: waits for one job in the triggerer, through the job informer that all triggers there share.
 
 It yields one event, whatever happens, and that holds everything: a trigger that raised would leave its task without a
-word, and its job without anybody. When it is cancelled the job stays; only a user's own act on the task deletes it.
+reason, and its job without a driver. When it is cancelled the job stays; only a user's own act on the task deletes it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 _CLASS: Final = f"{__name__}.TFJobTrigger"
 _SETTLED: Final = 60.0  # seconds after which a trigger that begins has begun before, in another process
 _AGAIN: Final = 200  # lines of each log that are shown once more then
-_LOOK_EVERY: Final = 0.5  # seconds between two looks at a task that nobody works for
+_LOOK_EVERY: Final = 0.5  # seconds between two reads of the state of a task that no process works for
 _RESERVE: Final = 5.0  # seconds of what Airflow grants on_kill that are for deleting
 
 
@@ -47,8 +47,8 @@ class WaitRequest:
     """What a trigger is to wait for, as plain JSON: it is stored, and read by later versions too.
 
     ``kind``: TFJob or Job (Volcano's); ``uid`` "": whichever job has the name, now or later; ``goal`` and the limits:
-    see ``core.conclusion``, seconds and epoch seconds. ``drive``: whether the triggerer drives the job. ``owner``: the
-    try of the task that the job belongs to, "" for one that belongs to somebody else, of which nothing is ever deleted.
+    see ``WaitLimits``, seconds and epoch seconds. ``drive``: whether the triggerer drives the job. ``owner``: the
+    try of the task that the job belongs to, "" for a job of others, which is never deleted.
     ``asked_at``: when the task deferred (epoch seconds).
     """
 
@@ -118,8 +118,8 @@ class TFJobTrigger(BaseTrigger):
         """Delete the job, if a user has ended the task, and if the job is still this try's.
 
         Airflow calls this, too, when the triggerer was stalled and its triggers went elsewhere, and when the task was
-        cleared: then somebody else goes on with the job. Until that somebody is at work nobody else is there to be told
-        that the task has been ended after all: as long as Airflow allows, this is.
+        cleared: then another process goes on with the job. Until that one is at work, only this one can learn that the
+        task has been ended after all: so it waits for as long as Airflow allows.
         """
         request = self.request
         if self._fired or not request.owner or request.on_kill_action == "keep_job":
@@ -174,7 +174,7 @@ class TFJobTrigger(BaseTrigger):
             await asyncio.shield(asyncio.to_thread(informer.leave, subscription))
 
     async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription:
-        """The ticket of the job; one that is waited for by its name only may still have to come."""
+        """The subscription to the job; one that is waited for by its name only may still have to come."""
         request = self.request
         join = partial(informer.join, request.ref, on_change, uid=request.uid, drive=request.drive)
         while True:
@@ -219,7 +219,7 @@ class TFJobTrigger(BaseTrigger):
 
 
 async def _undone_if_cancelled(work: Callable[[], T], undo: Callable[[T], None]) -> T:
-    """What ``work`` returns from a thread; cancelled meanwhile, what it did is undone, for nobody else would."""
+    """What ``work`` returns from a thread; cancelled meanwhile, what it did is undone."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)

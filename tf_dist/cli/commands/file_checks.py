@@ -117,7 +117,7 @@ def plan(
 
 
 def _placeholder(job: Job) -> Job:
-    """The cluster gives a job its uid when it is created; until then one of our own tells its objects from others."""
+    """The cluster gives a job its uid when it is created; until then one of our own marks its objects."""
     return replace(job, uid=f"planned-{job.key.name}"[:63].rstrip("-."))
 
 
@@ -232,7 +232,7 @@ def convert(
     ],
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 if something cannot be carried.")] = False,
 ) -> None:
-    """Write a job in another format. What the other format cannot say is told on standard error."""
+    """Write a job in another format. What the other format cannot express is reported on standard error."""
     from tf_dist.cli.job_output import require_valid_files
     from tf_dist.client.job_files import load_job_files
     from tf_dist.client.yaml_files import FileProblem

@@ -67,7 +67,7 @@ def install(
 ) -> None:
     """Print what a cluster needs: tf-dist install | kubectl apply -f -
 
-    Looks at the cluster first, and leaves out what is somebody else's there. Changes nothing itself.
+    Looks at the cluster first, and leaves out what belongs to another installation. Changes nothing itself.
     """
     from tf_dist.cli.install.install_options import IMAGE, InstallOptions
 

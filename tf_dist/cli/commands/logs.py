@@ -65,7 +65,7 @@ def _chosen(job: StoredJob, wanted: list[str]) -> frozenset[str]:
     from tf_dist.core.api.fieldpath import suggestion
     from tf_dist.errors import InvalidJob, Problem
 
-    # Whoever follows wants to see those, too, that come when it grows.
+    # With --follow, those are wanted, too, that come when it grows.
     replicas = [str(replica) for replica in largest_job(job.job).replicas]
     types = [spec.type for spec in job.job.replica_specs]
     for word in wanted:

@@ -49,7 +49,7 @@ def submit(
     for written, where in companions:
         done = create_companion(cluster, written, where, owner=companion_owner(written, bundle.jobs))
         output.line(f"{written.content['kind'].lower()}/{written.content['metadata']['name']} {done}")
-    # Of which folder a file is tells a node on this machine something, and nobody else.
+    # The folder of a file means something to a node on this machine only.
     created = [create_job(cluster, entry, where, workdir=None if connection.here else "") for entry, where in jobs]
     for job in created:
         output.line(f"{job.shown} submitted")
@@ -111,7 +111,7 @@ def _goal(text: str) -> str:
     raise InvalidJob([Problem("--for", f"there is no state {text!r} to wait for", hint)])
 
 
-# Somebody else writes the job too: a driver its status. So many times it is looked at anew.
+# Others write the job, too: its driver the status. So many times it is read anew.
 _ATTEMPTS: Final = 5
 
 
@@ -150,7 +150,7 @@ def _count(job: StoredJob) -> int:
 
 
 def _write_replicas(cluster: Cluster, job: StoredJob, workers: int) -> StoredJob:
-    """The job as it is with so many workers; Conflict if it is written all the time by somebody else."""
+    """The job as it is with so many workers; Conflict if others write it all the time."""
     from tf_dist.client.stored_jobs import StoredJob
     from tf_dist.core.dialects import scale_patch
     from tf_dist.errors import Conflict

@@ -129,7 +129,7 @@ def _rules(queue: Object) -> list[str]:
 
 
 def _tell_problems(listed: Iterator[Any]) -> None:
-    """What is wrong with queues, as the arbiter says or as we read them."""
+    """What is wrong with queues, as the admission leader reports or as we read them."""
     from tf_dist.core.gang.resources.queue_resource import read_queue
     from tf_dist.errors import InvalidQueue
 

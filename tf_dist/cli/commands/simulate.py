@@ -57,8 +57,8 @@ def simulate(
     names = _policies(policy)
     if faithful and "ours" not in names:
         raise _wrong("--faithful: only under the policy ours are jobs reconciled", "add --policy ours")
-    wish = TraceOptions(jobs=jobs, nodes=nodes, gpus=gpus, cpu=cpu, load=load)
-    scenarios = [_scenario(trace, wish, seed + number, restart) for number in range(seeds)]
+    requested = TraceOptions(jobs=jobs, nodes=nodes, gpus=gpus, cpu=cpu, load=load)
+    scenarios = [_scenario(trace, requested, seed + number, restart) for number in range(seeds)]
     results: dict[str, Figures] = {}
     drawn: dict[str, World] = {}
     for name in names:
@@ -91,17 +91,17 @@ def _wrong(message: str, hint: str) -> Exception:
     return InvalidJob([Problem("", message, hint)])
 
 
-def _scenario(trace: str, wish: TraceOptions, seed: int, restart: float | None) -> Scenario:
+def _scenario(trace: str, options: TraceOptions, seed: int, restart: float | None) -> Scenario:
     from dataclasses import replace
 
     from tf_dist.simulate.trace_files import KINDS, load
     from tf_dist.simulate.traces import TRACES
 
-    wish = replace(wish, seed=seed)
+    options = replace(options, seed=seed)
     if trace in TRACES:
-        found = TRACES[trace](wish)
+        found = TRACES[trace](options)
     elif trace.endswith(KINDS):
-        found = load(Path(trace), wish)
+        found = load(Path(trace), options)
     else:
         hint = f"there are: {', '.join(TRACES)}; a file ends in {', '.join(KINDS)}"
         raise _wrong(f"--trace: there is no trace {trace!r}", hint)

@@ -102,7 +102,7 @@ _TAKE_OVER: Final = "kubectl label crd {} {}={} --overwrite"
 
 
 def check_cluster(cluster: Cluster, settings: InstallOptions) -> tuple[InstallOptions, list[DefinitionDifference]]:
-    """The settings that fit the cluster, and what to tell about it. Nothing in the cluster is changed.
+    """The settings that fit the cluster, and what to report about it. Nothing in the cluster is changed.
 
     Rejected when what is asked for would do harm: Volcano's jobs under two controllers.
     """

@@ -1,7 +1,7 @@
 """Structural schemas of TFJob, Volcano's Job, and Queue.
 
 Both versions share it. The definition serves them without conversion, so an object that was written at one is checked
-against the other whenever somebody writes it there, were it only its status; each version must take both layouts.
+against the other whenever it is written there, were it only its status; each version must take both layouts.
 """
 
 from __future__ import annotations

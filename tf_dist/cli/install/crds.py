@@ -20,7 +20,7 @@ QUEUES: Final = "queues.tf-dist.dev"
 
 
 def definitions(settings: InstallOptions) -> list[Manifest]:
-    """Those that this installation brings, without those that are somebody else's."""
+    """Those that this installation brings, without those of other installations."""
     wanted = [tfjobs(), queues(), *([volcano_jobs()] if settings.volcano_jobs else [])]
     ours = [one for one in wanted if one["metadata"]["name"] not in settings.left_out]
     return ours if settings.knows_rules else [without_rules(one) for one in ours]

@@ -31,7 +31,7 @@ def metadata(name: str, namespace: str = "", labels: dict[str, str] | None = Non
 
 
 IMAGE: Final = f"tf-dist:{__version__}"
-"""No registry: whoever builds the image knows where they put it."""
+"""Without a registry: where the image is, its builder knows."""
 
 
 class DisruptionBudgetVersion(StrEnum):

@@ -76,8 +76,8 @@ def _rule(group: str, resources: str, *verbs: str) -> Manifest:
 
 
 def _jobs(group: str, plural: str) -> list[Manifest]:
-    """A driver's rights on a kind of job; what it remembers of one is in the status. ``patch``: who decides for all
-    touches the jobs that the one before it named (see ``driver.intents``).
+    """A driver's rights on a kind of job; what it remembers of one is in the status. ``patch``: the admission
+    leader touches the jobs that the one before it named (see ``pending_admissions``).
 
     ``finalizers``: where OwnerReferencesPermissionEnforcement is on, who lets pods block the deletion of a job must be
     allowed to set its finalizers.
@@ -254,7 +254,7 @@ def user_roles(settings: InstallOptions) -> list[Manifest]:
 
 
 def node_roles() -> list[Manifest]:
-    """Roles of ``tf-dist node``, bound to nobody."""
+    """Roles of ``tf-dist node``, without bindings."""
     return [_role(NODE, node_rules()), _role(NODE, node_lease_rules(), _NODE_LEASES)]
 
 
@@ -359,7 +359,7 @@ def argo_roles(namespace: str) -> list[Manifest]:
 
 
 def launcher_rules() -> list[Manifest]:
-    """What a step needs. ``workflows``: to tell a workflow that is stopped from a pod that is drained."""
+    """What a step needs. ``workflows``: to distinguish a stopped workflow from a drained pod."""
     return [
         *inline_driver_rules(),
         {"apiGroups": [_GROUP], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]},

@@ -13,7 +13,7 @@ from tf_dist.core.dialects.common_schema import MAX_CONTAINERS
 
 Schema = dict[str, Any]
 Rule = tuple[str, str]
-"""An expression that must be true, and what to tell where it is not."""
+"""An expression that must be true, and the message where it is not."""
 
 RULES: Final = "x-kubernetes-validations"
 

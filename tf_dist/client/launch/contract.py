@@ -43,6 +43,6 @@ WORKFLOW_LABEL: Final = "workflows.argoproj.io/workflow"
 
 WORKFLOW_UID: Final = f"{names.ANNOTATION_PREFIX}workflow-uid"  # label: the jobs of a workflow
 NODE: Final = f"{names.ANNOTATION_PREFIX}workflow-node"  # annotation: whose job it is within the workflow
-REPORTED: Final = f"{names.ANNOTATION_PREFIX}reported"  # annotation: its end has been told to the workflow
+REPORTED: Final = f"{names.ANNOTATION_PREFIX}reported"  # annotation: its end was reported to the workflow
 STOPPED_BY: Final = f"{names.ANNOTATION_PREFIX}suspended-by"  # annotation: a launcher suspended it, and will resume it
 LAUNCHER: Final = "argo-launch"

@@ -37,7 +37,7 @@ from tf_dist.core.steps import wait_result
 from tf_dist.core.steps.wait_result import WaitLimits
 from tf_dist.errors import ClusterError, TFDistError
 
-_EVERY: Final = 1.0  # seconds between two writes of what training tells
+_EVERY: Final = 1.0  # seconds between two writes of what training reports
 _SETTLE: Final = 30.0  # seconds for the driver to see to the pods of a job that has ended
 
 
@@ -65,7 +65,7 @@ _LIMITS: Final = {
 
 
 class StepRun:
-    """``view``: what is shown; ``outputs`` and ``progress``: what is told; ``stopping``: what a signal does."""
+    """``view``: what is shown; ``outputs`` and ``progress``: what is reported; ``stopping``: what a signal does."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class StepRun:
             return StepEnd.SIGNAL if monitor.signal else StepEnd.DELETED
         result = job_outcome(snapshot.job, status)
         if result is not Outcome.OPEN and not (result is Outcome.STOPPED and is_suspended(status)):
-            return StepEnd.FINISHED  # whatever else is asked: what it has come to is told
+            return StepEnd.FINISHED  # whatever else is asked: its outcome is reported
         if monitor.signal:
             return StepEnd.SIGNAL
         found = wait_result.evaluate_wait(snapshot.job, self._dated(status), snapshot.pods, self._limits, now())
@@ -143,7 +143,7 @@ class StepRun:
         return status if status.created is not None else replace(status, created=made)
 
     def _tell_now_and_then(self, monitor: JobMonitor) -> None:
-        """States at once, and what training tells not more often than people look."""
+        """States at once, and what training reports not more often than people look."""
         snapshot = monitor.snapshot
         status = snapshot.status
         values = {"status": snapshot.state, "reason": status.display_reason, "message": status.display_message}
@@ -194,7 +194,7 @@ class StepRun:
         return exit_codes.SIGNAL_BASE + monitor.signal
 
     def _see_off(self, monitor: JobMonitor) -> None:
-        """Its last lines, and nothing left that its policy takes away: afterwards nobody may be there to do it.
+        """Its last lines, and nothing left that its policy takes away: afterwards there may be no driver to do it.
 
         A signal cuts that short: pods that were asked to end do so by themselves.
         """
@@ -215,7 +215,7 @@ class StepRun:
         return any(_still_running(pod) for pod in monitor.watch.pods.values())
 
     def _report(self, monitor: JobMonitor, end: StepEnd) -> int:
-        """The last word, to people and to the workflow; and on the job, so that it counts as told."""
+        """The last line, outputs of the workflow, and a mark on the job that its end was reported."""
         snapshot, values = monitor.snapshot, self._end_values(monitor, end)
         succeeded = end is StepEnd.FINISHED and snapshot.status.phase in SUCCESSFUL
         self._progress.show(snapshot.result, done=succeeded)
@@ -248,7 +248,7 @@ def _last_line(job: StoredJob, values: Mapping[str, str], progress: Progress) ->
 
 
 def _still_running(pod: Object) -> bool:
-    """Whether nobody has asked it to end."""
+    """Whether it was not asked to end."""
     alive = (pod.get("status") or {}).get("phase") in ("Pending", "Running")
     return alive and "deletionTimestamp" not in pod["metadata"]
 
@@ -356,7 +356,7 @@ class _StepSetup:
 
 
 def _delete_abandoned_job(cluster: Cluster, job: StoredJob) -> None:
-    """Nobody will look at it any more."""
+    """It is not needed any more."""
     try:
         cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
     except ClusterError:

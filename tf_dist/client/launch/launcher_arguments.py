@@ -24,7 +24,7 @@ _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherOptions:
-    """What a launcher is told. Times are seconds (None: no limit), "" is "not said".
+    """Arguments of a launcher. Times are seconds (None: no limit), "" is "not said".
 
     ``job``: a document, or ``job_file`` where it is. ``changes``, ``changes_json``, ``changes_text``: ``PATH=VALUE``.
     ``inputs``: declarations of values that a workflow fills in, as JSON; ``input_values``: ``NAME=VALUE``, and

@@ -1,6 +1,6 @@
 """Log writer: standard output of the launcher, written by a thread so that a slow reader blocks no signal.
 
-A writer of its own thread: whoever reads may be slow, or stop reading, and the launcher must hear a signal all the
+A writer in its own thread: the reader may be slow, or stop reading, and the launcher must react to a signal all the
 same. While it is slow, replicas' logs are read more slowly; when the launcher is in a hurry lines are left out.
 """
 
@@ -43,7 +43,7 @@ class LogWriter:
 
     @property
     def behind(self) -> bool:
-        """Whether whoever reads is too slow, so that writers wait."""
+        """Whether the reader is too slow, so that writers wait."""
         return self._size >= _MAX_BUFFERED
 
     # What is shown
@@ -106,7 +106,7 @@ class LogWriter:
                 _write(self._descriptor, text.encode(errors="backslashreplace"))
             except OSError:
                 with self._state:
-                    self._gone = True  # whoever read has left: nobody is told any more, the job goes on
+                    self._gone = True  # the reader has left: nothing is written any more, the job goes on
             with self._state:
                 self._size -= len(text)
                 self._writing = False

@@ -27,7 +27,7 @@ _SHARE: Final = 0.75  # of the grace period, for what is to be done; the rest fo
 
 @dataclass(frozen=True, slots=True)
 class StepShutdown:
-    """Brings a job to where a signal leaves it. ``home``: the workflow's namespace; ``say``: is told what is done."""
+    """Brings a job to where a signal leaves it. ``home``: the workflow's namespace; ``say`` gets what is done."""
 
     cluster: Cluster
     job: StoredJob

@@ -55,7 +55,7 @@ def _overrides(options: LauncherOptions) -> tuple[Override, ...]:
 
 
 def _changed(content: Any, options: LauncherOptions, home: str) -> Any:
-    job = parse(content).job  # all its problems are told in its own terms before anything is changed
+    job = parse(content).job  # all its problems are reported in its own terms before anything is changed
     labels = _labels(options)
     tailoring = StepOverrides(
         workers=options.workers,
@@ -129,7 +129,7 @@ class Interrupted(Exception):
 
 
 class StepJobCreator:
-    """``say`` is told what is done and why."""
+    """``say`` gets what is done and why."""
 
     def __init__(
         self, cluster: Cluster, entry: LoadedJob, namespace: str, signals: Signals, say: Callable[[str], object]
@@ -143,7 +143,7 @@ class StepJobCreator:
     def place(self, annotations: Mapping[str, str], workdir: str | None) -> StoredJob:
         """The job as it is there now. ``annotations``, ``workdir``: of one that is created, see ``create_job``.
 
-        AlreadyExists when somebody else's has its name; Interrupted; ClusterError.
+        AlreadyExists when another job has its name; Interrupted; ClusterError.
         """
         for _ in range(_ATTEMPTS):
             found = self._find()

@@ -116,7 +116,7 @@ class StepOutputs:
 
 
 def progress_outputs(progress: Progress) -> dict[str, str]:
-    """What training has told, as outputs: JSON of all metrics, one file for each, and the checkpoint."""
+    """What training has reported, as outputs: JSON of all metrics, one file for each, and the checkpoint."""
     metrics = {name: value for name, value in progress.metrics.items() if len(name) <= _NAME_LIMIT}
     document = {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}
     single = {f"{contract.METRIC}{name}": _number(value) for name, value in metrics.items() if "|" not in name}
@@ -136,7 +136,7 @@ class ProgressFile:
         self._shown = ""
 
     def show(self, progress: Progress, *, done: bool = False) -> None:
-        """Write it, if training says a step and somebody says how many there are; all of it when it is ``done``."""
+        """Write it, if training reports a step and the number of steps is known; all of it when it is ``done``."""
         step, total = progress.metrics.get("step"), self._total or _whole(progress.metrics.get("total_steps"))
         if done:
             whole = total or 100

@@ -1,7 +1,7 @@
 """Admission leader: the one driver that admits gangs for the whole cluster, elected by a Lease.
 
 Drivers of single jobs, of namespaces and of the whole cluster share its nodes. So those that see all of it stand for
-one Lease in a place that they all know, and the one that holds it tells every job its verdict; each job's own driver
+one Lease in a place that they all know, and the holder writes the verdict into every job; each job's own driver
 does what follows from that. A driver that may not see all of it leaves the decision to a holder that it sees living,
 and decides about its own jobs where there is none: what is free it cannot know, and leaves to the cluster's scheduler.
 """
@@ -30,7 +30,7 @@ class AdmissionLeader(Protocol):
         """Grows whenever the right to decide was won anew: others may have decided in between."""
 
     def start(self, *, sees_all: bool) -> None:
-        """Begin, or go on. ``sees_all``: whether all nodes, pods, jobs and queues are in sight now."""
+        """Begin, or go on. ``sees_all``: whether all nodes, pods, jobs and queues can be seen now."""
 
     def stop(self) -> None:
         """Let another one decide."""
@@ -98,7 +98,7 @@ class LeaseAdmissionLeader:
         return self._elector.epoch
 
     def start(self, *, sees_all: bool) -> None:
-        """Stand for the Lease while all is in sight."""
+        """Be a candidate for the Lease while everything can be seen."""
         self._sees_all = sees_all
         if sees_all and not self._started:
             self._started = True
@@ -113,7 +113,7 @@ class LeaseAdmissionLeader:
         self._elector.listen(lambda _: listener())
 
     def decides(self) -> bool:
-        """While the Lease is ours for sure, or if we cannot stand for it and see nobody who holds it."""
+        """While the Lease is ours for sure, or if we cannot stand for it and see no holder."""
         return self._elector.valid() if self._is_candidate() else not self._sees_another()
 
     def for_all(self) -> bool:

@@ -117,11 +117,11 @@ class AdmissionRunner:
         self._retry_at = -math.inf
 
     def open(self, epoch: object, *, sees_all: bool) -> bool:
-        """Begin, if it is ours to decide, under the mandate and with the view that ``epoch`` stands for.
+        """Begin, if it is ours to decide, under the leadership and scope of rights that ``epoch`` stands for.
 
-        Whether that is new: only what is seen from then on is all that anybody before has given away. Where that cannot
-        be made sure of, nothing is decided for a while: places can wait, jobs that run cannot. NotDriving when somebody
-        else is at it.
+        Whether that is new: only what is seen from then on includes all earlier admissions. Where that cannot
+        be made sure of, nothing is decided for a while: places can wait, jobs that run cannot. LeadershipLost when
+        another driver decides.
         """
         self._admission_leader.start(sees_all=sees_all)
         if not self._admission_leader.decides() or self._retry_delay() > 0:
@@ -132,7 +132,7 @@ class AdmissionRunner:
         except LeadershipLost:
             raise
         except ClusterError as error:
-            _LOG.warning("no places can be given: %s%s", error, f" ({error.hint})" if error.hint else "")
+            _LOG.warning("cannot admit gangs: %s%s", error, f" ({error.hint})" if error.hint else "")
             self._retry_at = self._monotonic() + _RETRY_AFTER
             return False
         self._opened = right
@@ -165,7 +165,7 @@ class AdmissionRunner:
         return self._admission_leader.pause() if waiting else float("inf")
 
     def decide(self, changes: Callable[[], JobChanges], delivers: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
-        """Decide, and say how the queues stand; the jobs that have something to hear. See ``GangAdmission.decide``."""
+        """Decide, and say how the queues stand; the jobs with new verdicts. See ``GangAdmission.decide``."""
         with_verdict = self._admission.decide(changes, delivers)
         self._reports.want()
         return with_verdict

@@ -3,13 +3,13 @@
 Admission decides on everything there is, but each verdict is written into a job of its own, and a process may sleep, or
 a request hang, between the two. Were a successor to decide meanwhile, both could give the same room away. Therefore:
 
-- Before the first verdict of a batch is written, its jobs are named in one object that all arbiters share (a Lease, for
-  that kind is at hand wherever there are drivers). The write carries the version that this arbiter saw last, so it
-  fails once a successor has *opened* the object.
-- Who opens it touches every job that is still named there. Either the verdict is in the job by then, and counts, or it
-  can never get there any more, since a status is only written over the version that it was decided on.
+- Before the first verdict of a batch is written, its jobs are named in one object that all admission leaders share (a
+  Lease, for that kind is at hand wherever there are drivers). The write carries the version that this leader saw last,
+  so it fails once a successor has *opened* the object.
+- A leader that opens it touches every job that is still named there. Either the verdict is in the job by then, and
+  counts, or it can never get there any more, since a status is only written over the version that it was decided on.
 
-So two arbiters never give away the same room, whatever sleeps and for how long, and no clock has a part in it.
+So two leaders never give away the same capacity, whatever sleeps and for how long, and no clock has a part in it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FENCED_ANNOTATION: Final = names.ANNOTATION_PREFIX + "fenced"
 
 
 class PendingAdmissions(Protocol):
-    """Where an arbiter says what it is about to do."""
+    """Where an admission leader records what it is about to admit."""
 
     def open(self, epoch: object) -> bool:
         """Begin under the right to decide won as ``epoch``; False: it had begun. ClusterError: give nothing away.
@@ -48,7 +48,7 @@ class PendingAdmissions(Protocol):
     def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
         """Write down as many of these jobs (by uid) as there is room for; those that may be given a place now.
 
-        NotDriving: another arbiter has come.
+        LeadershipLost: another leader has opened it.
         """
 
     def settle(self, uids: Iterable[str]) -> None:
@@ -59,7 +59,7 @@ class PendingAdmissions(Protocol):
 
 
 class LeasePendingAdmissions:
-    """Kept in annotations of the Lease ``ref``, that nobody holds. ``touched`` is given each job that was touched.
+    """Kept in annotations of the Lease ``ref``, that has no holder. ``touched`` is given each job that was touched.
 
     ``max_jobs``: so many jobs are named at a time. ``may_act``: asked before every write, as a process that slept
     meanwhile may have lost the right to drive.
@@ -86,7 +86,7 @@ class LeasePendingAdmissions:
         self._lock = threading.Lock()
 
     def open(self, epoch: object) -> bool:
-        """Shut out whoever gave places away before, and make sure of what it had begun."""
+        """Shut out the leader before, and make sure of what it had begun."""
         if self._epoch == epoch and self._stored is not None:
             return False
         self._stored = None
@@ -106,7 +106,7 @@ class LeasePendingAdmissions:
         with self._lock:
             kept = {uid: ref for uid, ref in self._jobs.items() if uid not in self._settled}
         new = dict(list(jobs.items())[: max(0, self._max_jobs - len(kept))])
-        stored, self._stored = self._stored, None  # until the server has answered, nobody knows
+        stored, self._stored = self._stored, None  # unknown until the server has answered
         if stored is None:
             raise LeadershipLost("the list of intended admissions is not open")
         # Also when all of them are listed already: that they still are shows in the answer.
@@ -149,7 +149,7 @@ class LeasePendingAdmissions:
             body = {**stored, "metadata": {**metadata, "annotations": annotations}}
             return self._cluster.replace(LEASES, *self._ref, body)
         except (Conflict, NotFound) as error:
-            raise LeadershipLost(f"somebody else admits jobs now ({self._ref})") from error
+            raise LeadershipLost(f"another driver admits jobs now ({self._ref})") from error
 
     def _fence(self, uid: str, ref: JobRef) -> None:
         patch = {"metadata": {"uid": uid, "annotations": {FENCED_ANNOTATION: uuid.uuid4().hex}}}
@@ -169,7 +169,7 @@ def _dump_jobs(jobs: Mapping[str, JobRef]) -> str:
 
 
 def _load_jobs(stored: Object) -> dict[str, JobRef]:
-    """The jobs named in a list; what nobody can read names none."""
+    """The jobs named in a list; an unreadable one names none."""
     kinds = {kind.plural: kind for kind in JOB_KINDS}
     found: dict[str, JobRef] = {}
     with suppress(KeyError, TypeError, ValueError, RecursionError):

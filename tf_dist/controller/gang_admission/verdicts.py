@@ -27,7 +27,7 @@ from tf_dist.core.gang.types import Assignment, GangDecisionError
 _LOG = logging.getLogger(__name__)
 
 # Changes that come while it rests are decided about together: so deciding takes no more than a fifth of the time of a
-# driver that is busy, and the first change after a while waits for nothing. However long it took, nobody waits longer.
+# driver that is busy, and the first change after a while waits for nothing. However long it took, no job waits longer.
 _REST_FACTOR: Final = 4.0
 _MAX_REST: Final = 0.1
 
@@ -66,9 +66,9 @@ class GangAdmission:
         self._admitter: Admitter | None = None
         self._cache_sync: CacheSync | None = None
         # Verdicts that change what a job holds, with the version of the job that they are for: in a later version
-        # somebody may have made sure that they never get there.
+        # another admission leader may have made sure that they are never written.
         self._given: dict[str, tuple[Verdict, str]] = {}
-        # Those of them that are written down as intended: only these may be told.
+        # Those of them that are written down as intended: only these may be written.
         self._intended: set[str] = set()
         # Those of them that are to be written down, in the order in which they were given.
         self._unwritten: dict[str, None] = {}
@@ -124,7 +124,7 @@ class GangAdmission:
     # What it says
 
     def verdict(self, known: JobEntry) -> Verdict | None:
-        """What a job may be told."""
+        """The verdict that may be written into a job."""
         with self._lock:
             given = self._given.get(known.uid)
             if given is not None:
@@ -153,7 +153,7 @@ class GangAdmission:
         with self._lock:
             if uid not in self._given:
                 return
-            # Given again, it is written down again: somebody else may decide by now, and that shows there alone.
+            # Given again, it is written down again: another driver may decide by now, and that shows there alone.
             self._drop(uid)
         self._pending.settle((uid,))
         self.want()
@@ -214,7 +214,7 @@ class GangAdmission:
                 if error.uid in self._left_out:
                     raise
                 entry = self._known[error.uid]
-                _LOG.exception("%s cannot be decided about, and is left out", entry.ref)
+                _LOG.exception("leaving out undecidable gang job=%s", entry.ref)
                 self._left_out[error.uid] = entry.job, f"it cannot be decided about: {error}"
             except BaseException:
                 self._admitter = self._cache_sync = None
@@ -258,7 +258,7 @@ class GangAdmission:
             if given is not None and (known is None or known.version != given[1]):
                 self._drop(uid)
             elif given is not None and uid not in self._intended:
-                self._unwritten[uid] = None  # it may be ours to tell by now
+                self._unwritten[uid] = None  # it may be ours to write by now
             if uid in self._left_out and (known is None or known.job is not self._left_out[uid][0]):
                 del self._left_out[uid]
                 self._again(uid)
@@ -275,7 +275,7 @@ class GangAdmission:
             self._cache_sync.again(uid)
 
     def _record_pending(self, delivers: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
-        """Write down what is given next; the jobs that may be told now."""
+        """Record the next admissions as pending; the jobs whose verdicts may be written now."""
         with self._lock:
             offered: dict[str, tuple[Verdict, str]] = {}
             jobs: dict[str, JobRef] = {}
@@ -291,7 +291,7 @@ class GangAdmission:
             return []
         written = self._pending.record_pending(jobs)
         with self._lock:
-            # What was taken back meanwhile must be written down again before it is told.
+            # What was taken back meanwhile must be recorded again before it is written.
             recorded = [uid for uid in jobs if uid in written and self._given.get(uid) is offered[uid]]
             self._intended.update(recorded)
             for uid in recorded:

@@ -169,7 +169,7 @@ class DriverInformers:
             self._coming = None
             self._retire(coming)
         elif coming.synced():
-            _LOG.warning("rights have changed: %s, before: %s", coming.scope, view.scope)
+            _LOG.warning("changed watch scope scope=%s before=%s", coming.scope, view.scope)
             self._view, self._coming = coming, None
             self.generation += 1
             self._retire(view)
@@ -235,12 +235,12 @@ class DriverInformers:
 
     @property
     def sees_nodes(self) -> bool:
-        """Whether all nodes and everybody's pods are in sight: else there is no telling what is free."""
+        """Whether all nodes and all pods can be seen: else free capacity is unknown."""
         return self._view is not None and self._view.scope.nodes
 
     @property
     def sees_all(self) -> bool:
-        """Whether every job and every rule is in sight, too: who does not see them cannot decide for all."""
+        """Whether all jobs and all admission rules can be seen, too: else it cannot decide for all drivers."""
         return self._view is not None and self._view.sees_all
 
     def problems(self) -> list[str]:
@@ -293,7 +293,7 @@ class DriverInformers:
         return self._reflectors[PODS].cache.group(names.owned_by_key(namespace, uid))
 
     def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:
-        """What is new for admission: of these jobs, the nodes, the pods of everybody, and the rules.
+        """What is new for admission: of these jobs, the nodes, all pods, and the rules.
 
         See ``Snapshots.update``.
         """
@@ -327,12 +327,12 @@ class DriverInformers:
         return owned | self.schedulers.objects(namespace, uid)
 
     def served(self, scheduler: Integration) -> ServedApis | None:
-        """What there is of another gang scheduler, that a job asks for; None while that cannot be told."""
+        """What there is of another gang scheduler, that a job asks for; None while that is unknown."""
         priorities = admission_config((), self.rules(PRIORITY_CLASSES)).priorities
         return self.schedulers.served(scheduler, {name: one.value for name, one in priorities.items()})
 
     def confirm(self, ref: JobRef, uid: str) -> None:
-        """List the pods of one job now: whoever takes a job over must not miss those its last driver made."""
+        """List the pods of one job now: a driver that takes a job over must not miss pods of the driver before."""
         if self.followed:
             labels = f"{names.JOB_UID}={uid}"
             group = names.owned_by_key(ref.namespace, uid)
@@ -351,7 +351,7 @@ class DriverInformers:
             self.gone(ref.resource, ref.namespace, ref.name, uid)
             return
         if known is not None and 0 < resource_version_of(stored) < resource_version_of(known):
-            _LOG.warning("%s is older on the server than it was seen: everything is listed anew", ref)
+            _LOG.warning("the server was set back, relisting everything job=%s", ref)
             self.relist(doubted=True)
             return
         self.wrote(ref.resource, stored)

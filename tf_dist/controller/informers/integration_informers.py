@@ -87,7 +87,7 @@ class IntegrationInformers:
     # What they hold
 
     def served(self, scheduler: Integration, priorities: Mapping[str, int]) -> ServedApis | None:
-        """What there is of a scheduler now; None while that cannot be told. ``priorities``: of PriorityClasses."""
+        """What there is of a scheduler now; None while that is unknown. ``priorities``: of PriorityClasses."""
         found = self._look(scheduler)
         if found is None or not all(reflector.synced() for reflector in found.reflectors.values()):
             return None
@@ -139,7 +139,7 @@ class IntegrationInformers:
             try:
                 detected = self._detected(scheduler)
             except ClusterError as error:
-                _LOG.warning("cannot see whether there is gang scheduler %s: %s", scheduler.name, error)
+                _LOG.warning("cannot discover gang scheduler name=%s: %s", scheduler.name, error)
                 return found
             self._keep(scheduler.name, detected)
             return detected

@@ -44,7 +44,7 @@ ADMISSION_CONFIG_KINDS: Final = (QUEUES, PRIORITY_CLASSES)
 
 @dataclass(frozen=True, slots=True)
 class WatchScope:
-    """How far a driver sees. ``nodes``: all nodes and everybody's pods, so that it knows what is free; ``jobs``: the
+    """How far a driver sees. ``nodes``: all nodes and all pods, so that it knows what is free; ``jobs``: the
     jobs of all namespaces besides.
     """
 

@@ -67,7 +67,7 @@ def _nonempty(parts: Object) -> Object:
 
 
 def _metadata(stored: Object, *more: str) -> Object:
-    """Who it is, whose it is, and its labels."""
+    """Identity, owner and labels."""
     metadata = stored["metadata"]
     kept = _part(metadata, (*_IDENTITY, *more))
     if "namespace" in metadata:

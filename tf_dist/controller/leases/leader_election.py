@@ -19,14 +19,14 @@ from tf_dist.core.api import names
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Throttled
 
 _LOG = logging.getLogger(__name__)
-# A tenure ends this much before its Lease: clocks may differ in speed, and a check takes time to become an act.
+# Leadership ends this much before its Lease: clocks may differ in speed, and a check takes time to become an act.
 _SAFETY_MARGIN: Final = 0.2
 # Between two looks at another's Lease, and after a failure: this part of the time between two renewals.
 _RETRY: Final = 0.4
 
 
 class ValidInterval(NamedTuple):
-    """When a tenure is sure, in seconds of our monotonic clock."""
+    """When the Lease is surely held, in seconds of our monotonic clock."""
 
     since: float
     until: float
@@ -39,8 +39,8 @@ class LeaderElector:
     """Holds the Lease ``ref`` as ``identity``, or waits for it; see ``tf_dist.controller.leases.lease`` for why that
     is safe.
 
-    ``shared``: several processes stand for one Lease, which outlives them; else it is this process's own: nobody has
-    used its name before (``lease.unique_lease_ref``), it is created at once and deleted at the end. ``duration``:
+    ``shared``: several processes stand for one Lease, which outlives them; else it is this process's own: its name
+    was never used before (``lease.unique_lease_ref``), it is created at once and deleted at the end. ``duration``:
     seconds that it holds unrenewed; ``renew_every``: seconds between renewals; ``clock``: epoch seconds, for people
     only.
     ``wanted``: whether the Lease is wanted; one that is held and not wanted any more is given back. ``fenced``: what is
@@ -85,8 +85,8 @@ class LeaderElector:
         self._recorder = recorder or MetricsRecorder()
         self._valid_interval = _NEVER
         self._held: Object | None = None  # the Lease as we wrote it last
-        self._unused = not shared  # nobody can know anything about a Lease that never was
-        self._maybe_contested = False  # somebody may believe that its driver is dead
+        self._unused = not shared  # a Lease that never was is known to no other driver
+        self._maybe_contested = False  # another driver may believe that its holder is dead
         self._seen = LeaseObservation(duration)
         self._wrote = False
         self._notified = False
@@ -108,7 +108,7 @@ class LeaderElector:
         return max(0.0, interval.until - now) if interval.since <= now else 0.0
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until it is held (by a started tenure); whether it is."""
+        """Wait up to ``timeout`` seconds until it is held (by a started elector); whether it is."""
         with self._state:
             return self._state.wait_for(self.valid, timeout)
 
@@ -148,7 +148,7 @@ class LeaderElector:
             return self.step()
         except Exception:
             # Without this thread the process would lose its jobs in silence.
-            _LOG.exception("the keeper of lease %s met a defect and goes on", self.ref)
+            _LOG.exception("leader election failed, going on lease=%s", self.ref)
             return self._retry_every
 
     def _give_back(self) -> None:
@@ -199,7 +199,7 @@ class LeaderElector:
         return self._write(lambda: self._replace(body))
 
     def _stand_down(self) -> float:
-        """Somebody else should have it. It is looked at all the same: a dead holder is to be known as such in time."""
+        """Leave it to others. It is observed all the same: a dead holder is to be recognised in time."""
         held, self._held, self._valid_interval = self._held, None, _NEVER
         if held is not None:
             self._notify()
@@ -213,14 +213,14 @@ class LeaderElector:
         return stored
 
     def _absent(self) -> float:
-        """Somebody deleted the Lease, or it never was. Its last holder may be sure of it for a whole duration yet."""
+        """The Lease was deleted, or never was. Its last holder may be sure of it for a whole duration yet."""
         if not (self._unused or self._fenced):
             waiting_logged, self._maybe_contested = self._maybe_contested, True
             now = self._monotonic()
             if now >= self._valid_interval.until and not self._seen.expired(now):
                 rest = self._seen.duration - self._seen.age(now)
                 if not waiting_logged:
-                    text = "there is no lease %s: waiting %.0f s in case that somebody deleted it under its holder"
+                    text = "waiting for the possible holder of a deleted lease lease=%s seconds=%.0f"
                     _LOG.info(text, self.ref, rest)
                 return min(self._retry_every, rest)
         body = lease.new_lease(self.ref, self.identity, self._duration, self._clock(), self._labels)
@@ -235,7 +235,7 @@ class LeaderElector:
         try:
             self._held = write()
         except (Conflict, AlreadyExists):
-            # Somebody was faster, or it was us and the answer was lost: look soon.
+            # Another was faster, or it was us and the answer was lost: look soon.
             self._held = None
             return self._retry_every / 10
         self._extend(sent, self._monotonic())
@@ -275,7 +275,8 @@ class LeaderElector:
         if valid == self._notified:
             return
         self._notified = valid
-        _LOG.info("lease %s %s", self.ref, "is ours" if valid else "is not ours any more")
+        text = "won leader election lease=%s holder=%s" if valid else "lost leader election lease=%s holder=%s"
+        _LOG.info(text, self.ref, self.identity)
         self._recorder.leading(valid)
         with self._state:
             self._state.notify_all()
@@ -284,5 +285,7 @@ class LeaderElector:
 
     def _report_problem(self, error: ClusterError) -> None:
         if str(error) != str(self.problem):
-            _LOG.warning("cannot hold lease %s: %s%s", self.ref, error, f" ({error.hint})" if error.hint else "")
+            _LOG.warning(
+                "cannot acquire or renew lease=%s: %s%s", self.ref, error, f" ({error.hint})" if error.hint else ""
+            )
         self.problem = error

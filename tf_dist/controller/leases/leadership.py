@@ -13,7 +13,7 @@ from tf_dist.errors import ClusterError
 
 
 class LeadershipLost(ClusterError):
-    """The driver's mandate has ended: whatever it was about to do is for another driver now."""
+    """The driver's leadership has ended: what it was about to do is for another driver now."""
 
 
 class Leadership(Protocol):
@@ -25,11 +25,11 @@ class Leadership(Protocol):
 
     @property
     def takes_over(self) -> bool:
-        """Whether it drives jobs that nobody drives, or whose driver is dead."""
+        """Whether it drives jobs that have no driver, or whose driver is dead."""
 
     @property
     def epoch(self) -> int:
-        """Grows whenever the mandate was won anew: what was seen before that may be out of date."""
+        """Grows whenever leadership was won anew: what was seen before that may be out of date."""
 
     def valid(self) -> bool:
         """Whether it surely holds at this moment."""
@@ -52,10 +52,10 @@ _HOUSEKEEPING_INTERVAL: Final = 3600.0
 
 
 class LeaseLeadership:
-    """One driver's ``Mandate``, under a tenure that several may share and that is started and stopped beside them.
+    """``Leadership`` of one driver by a Lease; several may share ``elector``, which is started and stopped by itself.
 
-    ``start`` and ``stop`` run and end the watch over other drivers. ``takes_over``: whether it takes jobs that nobody
-    drives, or whose driver is dead. ``housekeeping`` is called once an hour while the Lease is ours.
+    ``start`` and ``stop`` run and end the watch over other drivers. ``takes_over``: whether it takes jobs that
+    have no driver, or whose driver is dead. ``housekeeping`` is called once an hour while the Lease is ours.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LeaseLeadership:
             try:
                 pause = self._poll()
             except Exception:
-                _LOG.exception("the watch over other drivers met a defect and goes on")
+                _LOG.exception("lease monitor failed, going on")
             if not self._stopped:
                 self._wake.wait(pause)
 
@@ -153,5 +153,5 @@ class LeaseLeadership:
             try:
                 self._housekeeping()
             except ClusterError as error:
-                _LOG.debug("a chore was not done: %s", error)
+                _LOG.debug("housekeeping failed: %s", error)
         return pause

@@ -2,15 +2,16 @@
 
 How two drivers never act at once, whatever clocks and networks do:
 
-- A holder counts its tenure from before it sent the renewal that the server accepted, and ends it early by a margin.
-- Whoever else believes a holder dead has seen its Lease unchanged for the Lease's own duration, by its own monotonic
+- A holder counts its leadership from before it sent the renewal that the server accepted, and ends it early by a
+  margin.
+- A driver that believes a holder dead has seen its Lease unchanged for the Lease's own duration, by its own monotonic
   clock, counted from after it first saw that version. No two clocks are ever compared.
 - A Lease that replicas share changes hands by a write: the next holder writes its name, or another driver *breaks* it.
   Both writes carry the resourceVersion that was watched, so a renewal that is still under way fails.
 - The Lease of a single process (label ``tf-dist.dev/driver=inline``) is only read by others, who need no right to write
   it: its holder is dead when the Lease was unchanged for its duration when it was asked for.
 - That a holder is dead (its Lease unchanged, broken, or absent) is believed for ``DEAD_VERDICT_VALID_FOR`` seconds
-after it was asked for. Who acquires a broken or absent Lease, or renews its own after its tenure had lapsed, waits
+after it was asked for. A driver that acquires a broken or absent Lease, or renews its own after it had lapsed, waits
 ``TAKEOVER_DELAY`` seconds before it acts: by then no driver goes on believing it.
 """
 
@@ -55,7 +56,7 @@ def boottime() -> float:
 
 
 LEASE_REQUEST_TIMEOUT: Final = 5.0
-"""Seconds that a request about a Lease may take: one that hangs longer would cost the tenure."""
+"""Seconds that a request about a Lease may take: one that hangs longer would cost the Lease."""
 
 CONTROLLER_NAME: Final = "tf-dist-controller"
 
@@ -111,13 +112,13 @@ def unique_identity() -> str:
 
 
 def unique_lease_ref(namespace: str) -> LeaseRef:
-    """A place for a Lease of this process's own, which nobody has used before."""
+    """A place for a Lease of this process's own, which was never used before."""
     return LeaseRef(namespace, f"tf-dist-{uuid.uuid4().hex[:12]}")
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What a stored Lease says. ``holder`` "": nobody. ``duration``: seconds that it holds unrenewed."""
+    """What a stored Lease says. ``holder`` "": none. ``duration``: seconds that it holds unrenewed."""
 
     holder: str
     duration: float
@@ -125,7 +126,7 @@ class LeaseRecord:
 
     @classmethod
     def of(cls, stored: Object) -> LeaseRecord:
-        """Read a Lease, whoever wrote it."""
+        """Read a Lease of any writer."""
         spec = mapping(stored.get("spec"))
         seconds = number(spec.get("leaseDurationSeconds")) or 0
         broken = BROKEN_BY in (stored["metadata"].get("annotations") or {})
@@ -135,7 +136,7 @@ class LeaseRecord:
 
 
 def new_lease(ref: LeaseRef, identity: str, duration: float, now: float, labels: Mapping[str, str]) -> Object:
-    """A Lease that ``identity`` creates for itself. ``now``: epoch seconds, shown to people and compared by nobody."""
+    """A Lease that ``identity`` creates for itself. ``now``: epoch seconds, shown to people and never compared."""
     spec = {**_holder_spec(identity, duration, now), "leaseTransitions": 0}
     return {"metadata": {"namespace": ref.namespace, "name": ref.name, "labels": dict(labels)}, "spec": spec}
 
@@ -166,7 +167,7 @@ def released_lease(stored: Object, now: float) -> Object:
 
 
 def broken_lease(stored: Object, by: str) -> Object:
-    """The Lease as ``by`` takes it away from a holder that is dead, or from nobody."""
+    """The Lease as ``by`` takes it away from a holder that is dead, or from none."""
     return _with_spec(stored, {**mapping(stored.get("spec")), "holderIdentity": ""}, broken_by=by)
 
 

@@ -116,11 +116,11 @@ class LeaseMonitor:
             before, stale = entry.stale_until, self._is_stale(ref, entry, stored, sent)
             entry.stale_until = sent + lease.DEAD_VERDICT_VALID_FOR if stale else -math.inf
             if stale and before < sent:
-                _LOG.warning("driver %s is dead: its lease was not renewed", ref)
+                _LOG.warning("declared driver dead, its lease was not renewed driver=%s", ref)
             entry.unknown = False
         except Forbidden as error:
             if not entry.unknown:
-                _LOG.warning("cannot tell whether driver %s lives: %s", ref, error)
+                _LOG.warning("cannot monitor lease of driver=%s: %s", ref, error)
             entry.due = self._monotonic() + LEASE_POLL_INTERVAL
             entry.unknown = True
 
@@ -135,7 +135,7 @@ class LeaseMonitor:
         return entry.seen.expired(self._monotonic()) and self._break(ref, stored)
 
     def _break(self, ref: LeaseRef, stored: Object) -> bool:
-        """Take the Lease away from its dead holder; False when somebody was faster."""
+        """Take the Lease away from its dead holder; False when another was faster."""
         try:
             self._cluster.replace(LEASES, *ref, lease.broken_lease(stored, self._me))
         except (Conflict, NotFound):

@@ -1,7 +1,7 @@
 """Event recorder: Kubernetes Events on jobs, counted up and rate-limited.
 
-An event's name is derived from what it says, so whoever says it again, this driver or the next, finds the one that is
-there and counts it up. What a job may cause to be written is bounded by a budget of its own.
+An event's name is derived from its text, so that this driver or the next one finds the event when it is repeated, and
+increases its count. What a job may cause to be written is bounded by a budget of its own.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class EventRecorder:
         self._lock = threading.Lock()
 
     def emit(self, resource: Resource, namespace: str, stored: Object, event: EmitEvent) -> None:
-        """Tell people about the job ``stored``. What is told must never stop the job: raises no ClusterError."""
+        """Write an event on the job ``stored``. An event must never stop a job: raises no ClusterError."""
         name = event_name(stored, event)
         series = self._count(f"{namespace}/{name}")
         body = event_body(resource, namespace, stored, event, component=self._component, now=self._clock())
@@ -108,7 +108,7 @@ class EventRecorder:
             elif due:
                 self._count_up(namespace, name, body, series)
         except ClusterError as error:
-            _LOG.info("no event %s: %s", event.reason, error)
+            _LOG.info("cannot write event reason=%s: %s", event.reason, error)
 
     def _count(self, key: str) -> _EventSeries:
         with self._lock:

@@ -1,6 +1,6 @@
 """HTTP server for probes and metrics: /healthz, /readyz, /metrics.
 
-Whoever can reach it may be careless or hostile: connections are few, each has a few seconds, and when there are too
+Clients may be careless or hostile: connections are few, each has a few seconds, and when there are too
 many the oldest one goes, so that the kubelet's probe always gets through.
 """
 

@@ -15,7 +15,7 @@ from tf_dist.core.api.timestamps import format_micro_time
 
 current_job: Final[ContextVar[str]] = ContextVar("current_job", default="")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(about)s%(message)s"
-# Their every request is our API metric already, and their debug lines hold what nobody should log.
+# Their every request is our API metric already, and their debug lines hold what must not be logged.
 _QUIET_LOGGERS: Final = ("urllib3", "kubernetes")
 
 

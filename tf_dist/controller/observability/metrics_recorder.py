@@ -96,7 +96,7 @@ class MetricsRecorder:
         """A worker has dealt with a key of the work queue, which had waited for it, in so many seconds."""
 
     def reconcile_failed(self, reason: str) -> None:
-        """Looking at a job did not come to its end: ``Conflict``, ``Unavailable``, …, or a ``defect`` of ours."""
+        """Reconciling a job failed: ``Conflict``, ``Unavailable``, …, or a ``defect`` of ours."""
 
     def reconciled(self, seconds: float) -> None:
         """One job was looked at, decided on and acted for, which took ``seconds``."""
@@ -114,7 +114,7 @@ class MetricsRecorder:
         """A job, task or replica was restarted because of ``cause`` (``PodFailed``, ``Preempted``, …)."""
 
     def disrupted(self, reason: str) -> None:
-        """A pod was taken away, for a ``reason`` of ``core.disruptions`` (``EvictionByEvictionAPI``, …)."""
+        """A pod was taken away, for a ``reason`` (``EvictionByEvictionAPI``, …)."""
 
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """The API server was asked: Kubernetes' verb, the plural, the HTTP status (0: no answer), and how long."""

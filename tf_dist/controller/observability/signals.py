@@ -2,7 +2,7 @@
 
 A Python signal handler runs when the main thread comes to it, and a signal that arrives just before that thread begins
 to wait for a lock does not end the wait. So handlers do nothing here: the interpreter writes each signal's number into
-a socket as it arrives, and a thread that reads the socket tells of it.
+a socket as it arrives, and a thread that reads the socket calls the listeners.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EXIT_ON_SIGNAL: Final = 3
 
 
 class Signals:
-    """While it is entered, signals are told to every listener; one that came before it listened is told of then.
+    """While it is entered, every listener is called with each signal, also with those that came before it listened.
 
     ``exit_after``: with which signal the process ends as it is (0: with none).
     """
@@ -49,7 +49,7 @@ class Signals:
         self._writing.close()
 
     def listen(self, listener: Callable[[int], None]) -> None:
-        """Tell of every signal, those that have come already included."""
+        """Call ``listener`` with every signal, those that have come already included."""
         with self._lock:
             self._listeners.append(listener)
             for number in self._received:
