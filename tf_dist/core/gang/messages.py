@@ -94,7 +94,7 @@ def _where(ask: GangRequest) -> str:
 
 def _open(room: NodeSnapshot, want: PodSetRequest) -> NDArray[np.bool_]:
     """The nodes its pods may go to."""
-    rows = room.mask(want.shape).rows if want.shape else None
+    rows = room.mask(want.shape) if want.shape else None
     return np.ones(len(room.nodes), np.bool_) if rows is None else rows
 
 

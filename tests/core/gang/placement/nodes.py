@@ -48,7 +48,6 @@ def state(room: NodeSnapshot) -> dict[str, dict[str, Decimal]]:
 
 def bits(room: NodeSnapshot) -> list[bytes]:
     """All that a room has derived of what is free, to the bit."""
-    room.table.derive()
     return [cells.tobytes() for cells in (room.table.free, room.table.key)]
 
 

@@ -28,9 +28,8 @@ from tests.core.gang.placement.nodes import (
     state,
     wants,
 )
-from tf_dist.core.gang.placement.node_filter import ALL_NODES
-from tf_dist.core.gang.placement.node_index import pods_per_node
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
+from tf_dist.core.gang.placement.node_table import ALL_NODES, pods_per_node
 from tf_dist.core.gang.placement.predicates import InvalidConstraints
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, PodSet
@@ -137,48 +136,6 @@ def test_pods_that_are_there_take_room_even_below_zero() -> None:
         room.take(shape, "gone", 1)
 
 
-def test_the_epoch_changes_when_something_may_have_room_that_had_none() -> None:
-    room = NodeSnapshot([node("n", cpu=2)])
-    shape = room.shape(member(cpu=1))
-    start = room.epoch
-    room.take(shape, "n", 1)
-    assert room.epoch == start
-    room.give(shape, "n", 1)
-    given = room.epoch
-    assert given != start
-    room.put_node(node("n", cpu=3))
-    assert room.epoch not in (start, given)
-
-
-def test_after_a_rollback_the_epoch_is_that_of_the_mark_and_one_from_between_never_comes_again() -> None:
-    room = NodeSnapshot([node("n", cpu=2)])
-    shape = room.shape(member(cpu=1))
-    start = room.epoch
-    mark = room.mark()
-    seen = {room.epoch}
-    room.give(shape, "n", 1)
-    seen.add(room.epoch)
-    room.rollback(mark)
-    assert room.epoch == start
-    room.give(shape, "n", 1)
-    assert room.epoch not in seen
-
-
-def test_a_commit_keeps_the_epoch_if_things_were_only_taken() -> None:
-    room = NodeSnapshot([node("n", cpu=2)])
-    shape = room.shape(member(cpu=1))
-    start = room.epoch
-    outer, inner = room.mark(), room.mark()
-    room.take(shape, "n", 1)
-    room.commit(inner)
-    room.commit(outer)
-    assert room.epoch == start
-    mark = room.mark()
-    room.give(shape, "n", 1)
-    room.commit(mark)
-    assert room.epoch != start
-
-
 def test_what_was_committed_inside_an_outer_mark_is_taken_back_with_it() -> None:
     room = NodeSnapshot([node("n", cpu=4)])
     shape = room.shape(member(cpu=1))
@@ -215,6 +172,12 @@ def test_an_emptied_room_understands_the_same_shapes() -> None:
     assert (empty.most(later), room.most(later), room.most(shape)) == (1, 0, 1)
 
 
+def test_a_resource_first_asked_for_just_after_a_node_came_is_known_of_all_nodes() -> None:
+    room = NodeSnapshot([node("a", cpu=4, **{"ephemeral-storage": 10})])
+    room.put_node(node("b", cpu=4, **{"ephemeral-storage": 10}))
+    assert room.most(room.shape(member(cpu=1, **{"ephemeral-storage": 5}))) == 4
+
+
 def test_many_changes_are_not_remembered_for_ever() -> None:
     room = NodeSnapshot([node("n", cpu=4), node("m", cpu=4)])
     shape, other = room.shape(member(cpu=1)), room.shape(member(cpu=2))
@@ -223,7 +186,6 @@ def test_many_changes_are_not_remembered_for_ever() -> None:
         room.give(shape, "m", 1)
     assert len(room.table.touched) < 2000
     assert (room.most(other), room.most(shape)) == (4, 8)
-    assert room.ladder.best(other.requests) == room.table.row["m"]
 
 
 def test_counts_are_right_after_few_changes_many_and_more_than_are_remembered() -> None:
@@ -306,7 +268,6 @@ class Rooms(RuleBasedStateMachine):
             naive = sum(_count(pod, each) for each in self.nodes.values() if allowed(pod, each))
             assert self.room.most(shape) == naive
             assert self.room.domains("zone").names == fresh.domains("zone").names
-            assert self.room.ladder.best(shape.requests) == fresh.ladder.best(shape.requests)
 
 
 def _count(pod: PodSet, on: Node) -> int:

@@ -93,3 +93,15 @@ def test_sums_by_domain_follow_what_is_taken_and_given() -> None:
     room.give(shape, "a1", 1)
     room.give(shape, "a0", 1)
     assert place_gang(room, [(shape, 2)], locality=MUST) == [{"a0": 1, "a1": 1}]
+
+
+def test_a_domain_with_room_for_each_member_but_not_for_all_gets_another_domain_beside_it() -> None:
+    racks = {"n0": "b", "n2": "a", "n3": "a"}
+    cpus = {"n0": 3, "n1": 2, "n2": 3, "n3": 4}
+    gpus = {"n2": 1}
+    nodes = [
+        node(n, cpu=cpu, gpu=gpus.get(n, 0), labels={"rack": racks[n]} if n in racks else {}) for n, cpu in cpus.items()
+    ]
+    room = NodeSnapshot(nodes)
+    found = place_gang(room, wants(room, member("ps", 3, cpu=2), member("worker", 3, cpu=1)), locality=RACK)
+    assert found == [{"n3": 2, "n0": 1}, {"n0": 1, "n2": 2}]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tf_dist.core.api.job import Document
 from tf_dist.core.gang.placement import predicates
-from tf_dist.core.gang.placement.node_table import Rows
+from tf_dist.core.gang.placement.node_table import ALL_NODES, Ints, Mask, NodeMask, Rows
 from tf_dist.core.gang.placement.pod_classes import PodClass
 from tf_dist.core.gang.types import Node
 
@@ -19,24 +17,13 @@ from tf_dist.core.gang.types import Node
 _KEPT: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFilter:
-    """True for the rows of nodes that pods may go to, and the same by the cell; None: all of them."""
-
-    rows: NDArray[np.bool_] | None = None
-    cells: memoryview | None = None
-
-
-ALL_NODES: Final = NodeFilter()
-
-
 class NodeFilters:
-    """The mask of every signature of constraints that was asked for."""
+    """For each signature of constraints that was asked for, the nodes that its pods may go to."""
 
     def __init__(self, nodes: Sequence[Node], before: NodeFilters | None = None, source: Rows | None = None) -> None:
         self._nodes = list(nodes)
         self._tainted = {row for row, node in enumerate(nodes) if node.taints}
-        self._known: dict[str, tuple[Document, NodeFilter]] = {}
+        self._known: dict[str, tuple[Document, Mask]] = {}
         self._unreadable: dict[str, predicates.InvalidConstraints] = {}
         if before is not None and source is not None:
             self._take_over(before, source)
@@ -45,14 +32,14 @@ class NodeFilters:
         """Masks of nodes that were laid out otherwise; ``source``: for each row the one it had there, -1 for none."""
         new = (source < 0).nonzero()[0].tolist()
         for signature, (constraints, mask) in before._known.items():
-            if mask.rows is not None and len(mask.rows) and signature not in before._unreadable:
-                rows = mask.rows[source]
+            if len(mask) and signature not in before._unreadable:
+                rows = mask[source]
                 for row in new:
                     rows[row] = self._allows(signature, constraints, row)
-                self._known[signature] = constraints, NodeFilter(rows, rows.data)
+                self._known[signature] = constraints, rows
 
-    def of(self, shape: PodClass) -> NodeFilter:
-        """The mask of a shape; one whose constraints cannot be read may go nowhere."""
+    def of(self, shape: PodClass) -> NodeMask:
+        """The nodes that a class of pods may go to: none, if its constraints cannot be read."""
         if not shape.signature and not self._tainted:
             return ALL_NODES
         known = self._known.get(shape.signature)
@@ -63,7 +50,7 @@ class NodeFilters:
         return known[1]
 
     def check(self, shape: PodClass) -> None:
-        """Raise fit.Unreadable if some node showed that the constraints make no sense."""
+        """Raise predicates.InvalidConstraints if some node showed that the constraints make no sense."""
         self.of(shape)
         if shape.signature in self._unreadable:
             raise self._unreadable[shape.signature]
@@ -78,11 +65,10 @@ class NodeFilters:
             self._known.pop(signature, None)
         self._unreadable.clear()
         for signature, (constraints, mask) in self._known.items():
-            if mask.rows is not None:
-                mask.rows[row] = self._allows(signature, constraints, row)
+            mask[row] = self._allows(signature, constraints, row)
         return True
 
-    def _made(self, shape: PodClass) -> NodeFilter:
+    def _made(self, shape: PodClass) -> Mask:
         if shape.signature:
             every = range(len(self._nodes))
             rows = np.array([self._allows(shape.signature, shape.constraints, row) for row in every], bool)
@@ -90,7 +76,7 @@ class NodeFilters:
             rows = np.ones(len(self._nodes), bool)
             for row in self._tainted:
                 rows[row] = self._allows("", shape.constraints, row)
-        return NodeFilter(rows, rows.data)
+        return rows
 
     def _allows(self, signature: str, constraints: Document, row: int) -> bool:
         node = self._nodes[row]
@@ -116,4 +102,8 @@ class TopologyDomains:
         ends = np.searchsorted(self.of_row[by_domain], np.arange(len(number) + 1))
         self.rows: list[Rows] = [by_domain[ends[at] : ends[at + 1]] for at in range(len(number))]
         inside = self.of_row < len(number)
-        self.inside = NodeFilter(inside, inside.data) if not inside.all() else NodeFilter()
+        self.inside: NodeMask = ALL_NODES if inside.all() else inside
+
+    def sums(self, counts: Ints) -> Ints:
+        """The sum of a number per row, for each domain."""
+        return np.bincount(self.of_row, weights=counts, minlength=len(self.names) + 1).astype(np.int64)[:-1]

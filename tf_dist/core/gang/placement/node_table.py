@@ -1,15 +1,12 @@
-"""Node table: allocatable and free resources of all nodes as arrays of integers.
+"""Node table: allocatable and free resources of the nodes as arrays of integers, and how many pods of a class fit.
 
-Rows are in the order of the nodes' names, so that nothing depends on the order in which nodes came. What is free is
-exact; from it the order of the nodes is derived, when somebody looks.
+Rows are in the order of the nodes' names, so that no result depends on the order in which nodes were listed.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from functools import lru_cache
-from math import inf
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -26,28 +23,30 @@ from tf_dist.core.gang.placement.pod_classes import (
 from tf_dist.core.gang.types import Node
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+NodeMask = Mask | None
+"""True for the rows of the nodes that pods may go to; None: all of them."""
+ALL_NODES: Final[NodeMask] = None
 
 # Of a resource of which a node has more pieces (shared network cards, say) they are not what gangs compete for.
-FEW: Final = 128
+_MOST_PIECES: Final = 128
+# Up to so many rows are counted again one by one.
+_FEW_ROWS: Final = 8
+# The parts of a key, from the lowest bit on: the row, and the free CPU in thousandths.
 _ROW_BITS: Final = 20
 _CPU_BITS: Final = 24
-LEVEL_BITS: Final = _ROW_BITS + _CPU_BITS
+_LEVEL_BITS: Final = _ROW_BITS + _CPU_BITS
+_MOST_ROWS: Final = (1 << _ROW_BITS) - 1
 _MOST_CPU: Final = (1 << _CPU_BITS) - 1
-ROW: Final = (1 << _ROW_BITS) - 1
 
 
 class NodeTable:
-    """What is free on every node.
+    """Allocatable and free resources, by column (resource) and row (node).
 
-    ``free`` and ``whole``: for each column and row what is free and what the empty node has: whole numbers, small
-    enough (``shapes.amount``) for a float64, which divides faster, to hold them and the floors of their quotients
-    exactly. ``cells`` is ``free``, quicker for one number. ``largest``: no node has more of a column free. ``touched``:
-    the rows changed, in order, from the ``base``-th change on.
-
-    ``key``, after ``derive``: the order in which equally good nodes are taken: those without accelerators first, then
-    those with the fewest free, then the least CPU, then the name.
+    ``cells`` is ``free``, quicker for one number. ``key`` is the order in which equally good nodes are taken: nodes
+    without accelerators first, then those with the fewest free, then the least free CPU, then the name. ``touched``:
+    the rows that have changed, in order, from the ``base``-th change on.
     """
 
     def __init__(
@@ -57,179 +56,158 @@ class NodeTable:
         before: NodeTable | None = None,
         source: Rows | None = None,
     ) -> None:
-        """``nodes`` by name; ``source``: for each the row that it had in ``before``, which is taken over, or -1."""
-        self.catalogue = catalogue
+        """``nodes`` by name; ``source``: the row of each in ``before``, of which the amounts are kept, or -1."""
         self.names = [node.name for node in nodes]
-        if len(self.names) > ROW:
-            raise ValueError(f"{len(self.names)} nodes are more than the {ROW} that admission can count")
-        self.size = len(self.names)
+        self.size = len(nodes)
+        if self.size > _MOST_ROWS:
+            raise ValueError(f"{self.size} nodes are more than the {_MOST_ROWS} that admission can count")
         self.row = {name: row for row, name in enumerate(self.names)}
-        self.touched = array("q")
-        self.base = 0
         for node in nodes:
             for resource in filter(is_extended_resource, node.allocatable):
                 catalogue.column(resource)
-        free, whole = _read(catalogue, nodes, before, source)
-        self._hold(free, whole)
-
-    def add_columns(self, nodes: Sequence[Node]) -> None:
-        """Columns for the resources of the catalogue that have none yet. Nothing taken so far has asked for them."""
-        free, whole = _read(self.catalogue, nodes, None, None)
-        self._hold(np.vstack((self.free, free[self.columns :])), np.vstack((self.whole, whole[self.columns :])))
-
-    def _hold(self, free: Floats, whole: Floats) -> None:
-        self.free = free
-        self.whole = whole
-        self.columns = len(free)
-        self.cells = [line.data for line in free]
-        self.largest: list[float] = np.maximum(whole, free).max(axis=1, initial=0).tolist()
-        self._extended = [
-            column for column, resource in enumerate(self.catalogue.columns) if is_extended_resource(resource)
-        ]
-        # The columns that count towards the level on every node that has any of them.
-        self._pieces = {column for column in self._extended if self.largest[column] <= FEW}
-        # The key is ``_base`` and a sum over columns: what is free, up to so much, by weight.
+        self._resources = list(catalogue.columns)
+        self.columns = len(self._resources)
+        self.free: Ints = np.zeros((self.columns, self.size), np.int64)
+        self.whole: Ints = self.free.copy()
+        if before is None or source is None:
+            before, source = None, np.full(self.size, -1, np.intp)
+        kept = source >= 0
+        known = before.columns if before else 0
+        if before:
+            self.free[:known, kept] = before.free[:, source[kept]]
+            self.whole[:known, kept] = before.whole[:, source[kept]]
+        for row in range(self.size) if known < self.columns else (~kept).nonzero()[0].tolist():
+            self._read(row, nodes[row], known if kept[row] else 0)
+        self.cells = [line.data for line in self.free]
+        self._extended = [c for c, resource in enumerate(self._resources) if is_extended_resource(resource)]
+        # A key is the row and a sum over these columns: what is free, at most so much, times a weight (0 on nodes that
+        # have more); and a bit of the level for nodes that have any accelerators.
+        self._keyed = [(CPU, _MOST_CPU, _ROW_BITS), *((c, _MOST_PIECES, _LEVEL_BITS) for c in self._extended)]
+        self._weights: Ints = np.zeros((self.columns, self.size), np.int64)
         self.key: Ints = np.zeros(self.size, np.int64)
-        self._base: Ints = np.zeros(self.size, np.int64)
-        self._base_cells = self._base.data
-        self._most = np.zeros((self.columns, 1))
-        self._most[CPU], self._most[self._extended] = _MOST_CPU, FEW
-        self._weights = np.zeros((self.columns, self.size))
-        self._keyed_cells = [
-            (self.cells[column], float(self._most[column, 0]), self._weights[column].data)
-            for column in (CPU, *self._extended)
-        ]
-        self._weigh(np.arange(self.size))
-        self._memory = 4 * self.size + 1024
-        self._forget_changes()
-        self._derived = -1
+        self._find_keys(np.arange(self.size))
+        self._key_cells = self.key.data
+        self._key_parts = {column: (most, self._weights[column].data) for column, most, _ in self._keyed}
+        self.touched = array("q")
+        self.base = 1  # so that since(0) is all rows
 
-    def _weigh(self, rows: Rows) -> None:
-        levels: Ints = np.zeros(len(rows), np.int64)
-        self._weights[CPU, rows] = 1 << _ROW_BITS
-        for column in self._extended:
-            few = (self.whole[column, rows] > 0) & (self.whole[column, rows] <= FEW)
-            self._weights[column, rows] = few * float(1 << LEVEL_BITS)
-            levels |= few
-        self._base[rows] = (levels << LEVEL_BITS) + rows
+    def _read(self, row: int, node: Node, first: int = 0) -> None:
+        """Write the amounts of a node, from a column on."""
+        for column in range(first, self.columns):
+            self.free[column, row] = units(self._resources[column], node.free)
+            self.whole[column, row] = units(self._resources[column], node.allocatable)
+
+    def _find_keys(self, rows: Rows) -> None:
+        """Weights and keys of these rows, none of them twice."""
+        key = rows.astype(np.int64)
+        for column, most, shift in self._keyed:
+            whole = self.whole[column].take(rows)
+            weight = ((whole > 0) & (whole <= most)).astype(np.int64) << shift
+            self._weights[column, rows] = weight
+            key += np.minimum(np.maximum(self.free[column].take(rows), 0), most) * weight
+        special = np.logical_or.reduce(self._weights[self._extended][:, rows] > 0)
+        self.key[rows] = key + (special.astype(np.int64) << _LEVEL_BITS)
 
     def put(self, row: int, node: Node) -> None:
         """Write a node that has changed."""
-        resources = list(self.catalogue.columns)[: self.columns]  # the others are read when they are added
-        self.free[:, row] = [units(resource, node.free) for resource in resources]
-        self.whole[:, row] = [units(resource, node.allocatable) for resource in resources]
-        self.largest = list(map(max, self.largest, self.whole[:, row].tolist(), self.free[:, row].tolist()))
-        self._pieces = {column for column in self._pieces if self.largest[column] <= FEW}
-        self._weigh(np.array([row]))
-        self.touched.append(row)
-        self._forget_old_changes()
+        self._read(row, node)
+        self._find_keys(np.array([row]))
+        self._touch((row,))
 
-    def add(self, requests: Requests, row: int, times: int) -> None:
-        """Add ``times`` (may be negative) the requests to what is free on a node."""
-        cells, largest = self.cells, self.largest
+    def add(self, requests: Requests, times: Mapping[int, int], sign: int) -> None:
+        """Add the requests so many times, or with ``sign`` -1 subtract them, on the nodes of some rows."""
+        if len(times) > _FEW_ROWS:
+            rows = np.fromiter(times, np.intp, len(times))
+            amounts = np.fromiter(times.values(), np.int64, len(times)) * sign
+            for column, value in requests:
+                self.free[column, rows] += value * amounts
+            self._find_keys(rows)
+        else:
+            for row, number in times.items():
+                self._add_to_row(requests, row, number * sign)
+        self._touch(times)
+
+    def _add_to_row(self, requests: Requests, row: int, times: int) -> None:
+        # The key follows each column: for a few rows that is quicker than to find it anew.
         for column, value in requests:
-            line = cells[column]
-            left = line[row] = line[row] + value * times
-            if left > largest[column]:
-                largest[column] = left
-        self.touched.append(row)
-        if len(self.touched) > self._memory:
-            self._forget_changes()
+            line = self.cells[column]
+            before = line[row]
+            after = line[row] = before + value * times
+            part = self._key_parts.get(column)
+            if part is not None:
+                most, weights = part
+                weight = weights[row]
+                if weight:
+                    self._key_cells[row] += (min(max(after, 0), most) - min(max(before, 0), most)) * weight
 
-    def add_rows(self, requests: Requests, rows: Rows, times: Ints) -> None:
-        """The same for several nodes, none of them twice."""
-        # All columns in one go: what is not asked for stays as it is.
-        self.free[:, rows] = self.free.take(rows, axis=1) + _dense(requests, self.columns) * times
-        self.touched.frombytes(rows.astype(np.int64).tobytes())
-        self._forget_old_changes()
-
-    def derive(self) -> None:
-        """Bring ``key`` up to date."""
-        if self._derived == self.changes:
-            return
-        touched = self.since(self._derived, self.size)
-        rows = np.arange(self.size) if touched is None else np.frombuffer(touched, np.int64)
-        self._derived = self.changes
-        parts = self.free.take(rows, axis=1)
-        np.minimum(np.maximum(parts, 0, out=parts), self._most, out=parts)
-        parts *= self._weights.take(rows, axis=1)
-        self.key[rows] = self._base.take(rows) + np.add.reduce(parts).astype(np.int64)
-
-    def key_of(self, row: int) -> int:
-        """The key of one node now, whether derived or not."""
-        total = 0.0
-        for line, most, weights in self._keyed_cells:
-            free = line[row]
-            if free > 0:
-                total += (free if free < most else most) * weights[row]
-        return self._base_cells[row] + int(total)
-
-    def fitting(self, requests: Requests, row: int) -> int:
-        """How many times a node has room for the requests."""
-        found = inf if requests else UNLIMITED
-        for column, value in requests:
-            there = self.cells[column][row] // value
-            if there < found:
-                found = there
-        return int(found) if found > 0 else 0
-
-    def level_of(self, requests: Requests, times: int = 1) -> int:
-        """The lowest level of ``key`` at which a node may have room for so much."""
-        pieces = 0
-        for column, value in requests:
-            if column in self._pieces:
-                pieces += value
-        return pieces * times + 1 if pieces else 0
+    def _touch(self, rows: Iterable[int]) -> None:
+        self.touched.extend(rows)
+        if len(self.touched) > 4 * self.size + 1024:
+            self.base += len(self.touched)
+            del self.touched[:]
 
     @property
     def changes(self) -> int:
         """How many changes there have been."""
         return self.base + len(self.touched)
 
-    def since(self, change: int, most: int) -> array[int] | None:
-        """The rows touched since the ``change``-th change, some perhaps twice; None: nobody remembers, or there were
-        more than ``most``."""
-        if change < self.base or self.changes - change > most:
-            return None
-        return self.touched[change - self.base :]
+    def since(self, change: int) -> Rows:
+        """The rows touched since the ``change``-th change, some perhaps twice; all rows when that is too long ago."""
+        if change < self.base or self.changes - change > self.size:
+            return np.arange(self.size)
+        return np.frombuffer(self.touched[change - self.base :], np.int64)
 
-    def _forget_old_changes(self) -> None:
-        if len(self.touched) > self._memory:
-            self._forget_changes()
-
-    def _forget_changes(self) -> None:
-        # One more, so that nobody who is up to date takes himself for it.
-        self.base += len(self.touched) + 1
-        del self.touched[:]
+    def fitting(self, requests: Requests, row: int) -> int:
+        """How many times a node has room for the requests."""
+        cells = self.cells
+        return max(0, min([cells[column][row] // value for column, value in requests], default=UNLIMITED))
 
 
-@lru_cache(maxsize=1024)
-def _dense(requests: Requests, columns: int) -> Floats:
-    """The requests as a number for each column, one below the other."""
-    amounts = np.zeros((columns, 1))
+class PodCapacity:
+    """How many pods of a class each node has room for: ``counts``, as of the last ``refresh``."""
+
+    def __init__(self, table: NodeTable, requests: Requests, mask: NodeMask) -> None:
+        self._table = table
+        self._requests = requests
+        self._mask = mask
+        self.counts: Ints = np.zeros(table.size, np.int64)
+        self._cells = self.counts.data
+        self._total: int | None = None
+        self._change = 0
+        self.refresh()
+
+    @property
+    def total(self) -> int:
+        """The sum over all nodes."""
+        if self._total is None:
+            self._total = int(np.add.reduce(self.counts))
+        return self._total
+
+    def refresh(self) -> None:
+        """Count again where something has changed."""
+        table = self._table
+        if self._change != table.changes:
+            rows = table.since(self._change)
+            self._change = table.changes
+            if len(rows) <= _FEW_ROWS:
+                for row in rows.tolist():
+                    now = table.fitting(self._requests, row) if self._mask is None or self._mask[row] else 0
+                    if self._total is not None:
+                        self._total += now - self._cells[row]
+                    self._cells[row] = now
+            else:
+                self.counts[rows] = pods_per_node(table.free, self._requests, self._mask, rows)
+                self._total = None
+
+
+def pods_per_node(amounts: Ints, requests: Requests, mask: NodeMask, rows: Rows | None = None) -> Ints:
+    """How many such pods have room in each row (``rows``: in each of these), of these amounts by column and row."""
+    rows = np.arange(amounts.shape[1]) if rows is None else rows
+    found: Ints | None = None
     for column, value in requests:
-        amounts[column] = value
-    return amounts
-
-
-def from_cpu(cpu: int) -> int:
-    """How far above the least key of a level that of a node with so much CPU is, at least."""
-    return min(cpu, _MOST_CPU) << _ROW_BITS
-
-
-def _read(
-    catalogue: PodClassRegistry, nodes: Sequence[Node], before: NodeTable | None, source: Rows | None
-) -> tuple[Floats, ...]:
-    """What is free and what there is, for each column and node."""
-    free = np.zeros((len(catalogue.columns), len(nodes)))
-    whole = free.copy()
-    new: Sequence[int] = range(len(nodes))
-    if before is not None and source is not None:
-        kept = source >= 0
-        free[: before.columns, kept] = before.free[:, source[kept]]
-        whole[: before.columns, kept] = before.whole[:, source[kept]]
-        new = (~kept).nonzero()[0].tolist()
-    for row in new:
-        free[:, row] = [units(resource, nodes[row].free) for resource in catalogue.columns]
-        whole[:, row] = [units(resource, nodes[row].allocatable) for resource in catalogue.columns]
-    return free, whole
+        there = amounts[column].take(rows) // value
+        found = there if found is None else np.minimum(found, there, out=found)
+    if found is None:
+        found = np.full(len(rows), UNLIMITED, np.int64)
+    np.maximum(found, 0, out=found)
+    return found if mask is None else found * mask.take(rows)
