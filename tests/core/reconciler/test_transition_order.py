@@ -163,8 +163,8 @@ def test_of_two_things_at_one_moment_the_one_that_weighs_more_decides(
     assert (world.memory.phase, world.memory.reason) == (phase, reason)
 
 
-def told(world: World) -> Status:
-    """The memory as a driver leaves it whose job it is not, and who has a verdict for it."""
+def as_another_driver(world: World) -> Status:
+    """The status after a pass of a driver that is not the job's own, and has a verdict for it."""
     world.verdict_only = True
     try:
         plan = world.look()
@@ -185,7 +185,7 @@ def test_what_comes_before_a_verdict_is_for_the_job_s_own_driver_to_say(happens:
     world = started(mnist())
     happens(world)
     preempted(world)
-    assert told(world) == world.memory, "not even the verdict: the job may have ended"
+    assert as_another_driver(world) == world.memory, "not even the verdict: the job may have ended"
     world.settle()
     assert world.memory.reason != "Preempted"
 
@@ -194,18 +194,18 @@ def test_a_verdict_of_another_driver_moves_nothing_else_on() -> None:
     world = started(mnist())
     world.remove(world.pods["mnist-worker-0"])
     world.verdict = None
-    assert told(world) == world.memory, "whether it was replaced already, who replaces it knows"
+    assert as_another_driver(world) == world.memory, "whether it was replaced already, who replaces it knows"
     world = started(mnist())
     preempted(world)
-    assert (told(world).reason, told(world).admission) == ("Preempted", None)
+    assert (as_another_driver(world).reason, as_another_driver(world).admission) == ("Preempted", None)
     waiting = World(mnist())
     waiting.verdict = None
     waiting.step()
     waiting.verdict = Admit()
-    assert (told(waiting).reason, told(waiting).admission is not None) == ("Admitted", True)
+    assert (as_another_driver(waiting).reason, as_another_driver(waiting).admission is not None) == ("Admitted", True)
 
 
-def test_a_job_that_waits_is_told_its_place_though_its_own_driver_has_missed_something() -> None:
+def test_a_waiting_job_is_admitted_though_its_own_driver_has_missed_something() -> None:
     """A restored etcd knows neither its pods nor its place, and its driver still sees pods: it will find out."""
     world = started(mnist())
     world.status["tfDist"] |= {"admission": None, "phase": "Pending", "reason": "JobCreated"}
@@ -213,7 +213,7 @@ def test_a_job_that_waits_is_told_its_place_though_its_own_driver_has_missed_som
         world.remove(pod)
     before = world.memory
     assert before.observed_replicas
-    after = told(world)
+    after = as_another_driver(world)
     assert (after.reason, after.admission is not None, after.attempts) == ("Admitted", True, before.attempts)
 
 
@@ -228,7 +228,7 @@ def test_another_driver_with_another_clock_does_not_say_that_pods_are_overdue() 
     world.step()
     before = world.memory
     world.now += 400
-    assert (told(world).unconfirmed, told(world).phase) == ("", before.phase)
+    assert (as_another_driver(world).unconfirmed, as_another_driver(world).phase) == ("", before.phase)
     world.step()
     assert world.memory.unconfirmed
 
@@ -242,7 +242,7 @@ def test_a_job_that_cannot_succeed_any_more_says_so_rather_than_that_its_budget_
     assert (world.memory.phase, world.memory.reason) == (Phase.FAILED, "PodFailed")
 
 
-def test_a_gang_that_gives_way_when_its_pods_are_overdue_is_not_made_to_pause() -> None:
+def test_a_gang_that_is_preempted_when_its_pods_are_overdue_has_no_backoff() -> None:
     world = World(v1_job(scheduling=Scheduling(min_available=3)))
     world.schedules = False
     world.settle()
@@ -289,7 +289,7 @@ def test_where_two_pods_ask_for_different_things_the_gravest_is_done_and_nothing
 
 
 @pytest.mark.parametrize("graver", [Action.TERMINATE_JOB, Action.ABORT_JOB, Action.COMPLETE_JOB, Action.RESTART_JOB])
-def test_of_what_a_table_says_of_evictions_the_gravest_is_the_answer_to_giving_way(graver: Action) -> None:
+def test_of_what_a_table_says_of_evictions_the_gravest_decides_about_a_preemption(graver: Action) -> None:
     evicted = frozenset({Event.POD_EVICTED})
     tasks = [
         replicas(name, 1, rules=(Rule(events=evicted, action=action),))
