@@ -111,7 +111,7 @@ MUTANTS: Final = (
     Mutant(
         "lapsed-driver-does-not-wait",
         "controller/leases/leader_election.py",
-        "since = received + (lease.TAKEOVER_DELAY if self._maybe_contested or lapsed else 0.0)",
+        "since = received + (TAKEOVER_DELAY if self._maybe_contested or lapsed else 0.0)",
         "since = received",
         "a driver whose Lease had lapsed goes on while others take its jobs over",
     ),
@@ -125,7 +125,7 @@ MUTANTS: Final = (
     Mutant(
         "dead-for-ever",
         "controller/leases/lease_monitor.py",
-        "entry.stale_until = sent + lease.DEAD_VERDICT_VALID_FOR if stale else -math.inf",
+        "entry.stale_until = sent + DEAD_VERDICT_VALID_FOR if stale else -math.inf",
         "entry.stale_until = math.inf if stale else entry.stale_until",
         "a driver that has come back has its jobs taken away again and again",
     ),

@@ -21,10 +21,16 @@ from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
 from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
-from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.leadership import LeaseLeadership
-from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.leases.lease import (
+    CONTROLLER_NAME,
+    LEASE_DURATION,
+    RENEW_INTERVAL,
+    LeaseRef,
+    admissions_lease_name,
+    controller_lease_name,
+)
 from tf_dist.controller.leases.lease_monitor import LeaseMonitor
 from tf_dist.controller.observability import health
 from tf_dist.controller.observability.health import HealthServer, ProbeResponse, probe_response
@@ -61,8 +67,8 @@ class ManagerSettings:
     workers: int = 16
     volcano_jobs: bool = False
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN
-    duration: float = lease.LEASE_DURATION
-    renew_every: float = lease.RENEW_INTERVAL
+    duration: float = LEASE_DURATION
+    renew_every: float = RENEW_INTERVAL
     identity: str = ""
     worker_stuck: float = _WORKER_STUCK_AFTER
 
@@ -114,7 +120,7 @@ class Manager:
         self.recorder = recorder or PrometheusRecorder()
         self._settings = settings
         self._leases = lease_cluster or cluster
-        ref = LeaseRef(settings.lease_namespace, lease.controller_lease_name(settings.namespaces))
+        ref = LeaseRef(settings.lease_namespace, controller_lease_name(settings.namespaces))
         self.elector = LeaderElector(
             self._leases,
             ref,
@@ -138,10 +144,8 @@ class Manager:
             workers=self._settings.workers,
             volcano_jobs=self._settings.volcano_jobs,
             gang_scheduler=self._settings.gang_scheduler,
-            component=lease.CONTROLLER_NAME,
-            admissions=LeaseRef(
-                self.elector.ref.namespace, lease.admissions_lease_name(self.elector.ref.name, namespace)
-            ),
+            component=CONTROLLER_NAME,
+            admissions=LeaseRef(self.elector.ref.namespace, admissions_lease_name(self.elector.ref.name, namespace)),
             can_lead_admission=True,
             system_namespace=self._settings.system_namespace,
         )

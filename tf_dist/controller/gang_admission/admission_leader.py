@@ -14,9 +14,16 @@ from typing import Protocol
 
 from tf_dist.cluster.api import LEASES, Cluster
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.leader_election import LeaderElector
-from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, admission_leader_lease
+from tf_dist.controller.leases.lease import (
+    DRIVER_ADMISSION_LEADER,
+    LEASE_DURATION,
+    RENEW_INTERVAL,
+    LeaseObservation,
+    LeaseRecord,
+    admission_leader_lease,
+    boottime,
+)
 from tf_dist.controller.leases.lease_monitor import LEASE_POLL_INTERVAL
 from tf_dist.core.api import names
 from tf_dist.errors import ClusterError, Forbidden, NotFound
@@ -60,9 +67,9 @@ class LeaseAdmissionLeader:
         *,
         namespace: str = names.SYSTEM_NAMESPACE,
         wanted: Callable[[], bool] = lambda: True,
-        duration: float = lease.LEASE_DURATION,
-        renew_every: float = lease.RENEW_INTERVAL,
-        monotonic: Callable[[], float] = lease.boottime,
+        duration: float = LEASE_DURATION,
+        renew_every: float = RENEW_INTERVAL,
+        monotonic: Callable[[], float] = boottime,
         runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
         self._cluster = cluster
@@ -74,7 +81,7 @@ class LeaseAdmissionLeader:
             cluster,
             self._ref,
             shared=True,
-            labels={names.DRIVER: lease.DRIVER_ADMISSION_LEADER},
+            labels={names.DRIVER: DRIVER_ADMISSION_LEADER},
             wanted=lambda: self._sees_all and wanted(),
             fenced=True,
             duration=duration,

@@ -23,9 +23,11 @@ from typing import Final, Protocol
 
 from tf_dist.cluster.api import JOB_KINDS, LEASES, Cluster, Object
 from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, JobRef
-from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.leadership import LeadershipLost
-from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.leases.lease import (
+    LeaseRef,
+    create_lease,
+)
 from tf_dist.core.api import names
 from tf_dist.errors import AlreadyExists, Conflict, NotFound, Rejected
 
@@ -132,7 +134,7 @@ class LeasePendingAdmissions:
         except NotFound:
             body = {"metadata": {"namespace": self._ref.namespace, "name": self._ref.name}, "spec": {}}
             with suppress(AlreadyExists):
-                return lease.create_lease(self._cluster, self._ref, body)
+                return create_lease(self._cluster, self._ref, body)
             return self._cluster.get(LEASES, *self._ref)
 
     def _check(self) -> None:

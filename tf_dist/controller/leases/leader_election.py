@@ -12,8 +12,23 @@ from typing import Final, NamedTuple
 
 from tf_dist.cluster.api import LEASES, Cluster, Object
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.leases import lease
-from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, LeaseRef
+from tf_dist.controller.leases.lease import (
+    DRIVER_CONTROLLER,
+    DRIVER_INLINE,
+    LEASE_DURATION,
+    RENEW_INTERVAL,
+    TAKEOVER_DELAY,
+    LeaseObservation,
+    LeaseRecord,
+    LeaseRef,
+    acquired_lease,
+    boottime,
+    create_lease,
+    new_lease,
+    released_lease,
+    renewed_lease,
+    unique_identity,
+)
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Throttled
@@ -40,7 +55,7 @@ class LeaderElector:
     is safe.
 
     ``shared``: several processes stand for one Lease, which outlives them; else it is this process's own: its name
-    was never used before (``lease.unique_lease_ref``), it is created at once and deleted at the end. ``duration``:
+    was never used before (``unique_lease_ref``), it is created at once and deleted at the end. ``duration``:
     seconds that it holds unrenewed; ``renew_every``: seconds between renewals; ``clock``: epoch seconds, for people
     only.
     ``wanted``: whether the Lease is wanted; one that is held and not wanted any more is given back. ``fenced``: what is
@@ -57,19 +72,19 @@ class LeaderElector:
         identity: str = "",
         *,
         shared: bool,
-        duration: float = lease.LEASE_DURATION,
-        renew_every: float = lease.RENEW_INTERVAL,
+        duration: float = LEASE_DURATION,
+        renew_every: float = RENEW_INTERVAL,
         labels: Mapping[str, str] | None = None,
         wanted: Callable[[], bool] = lambda: True,
         fenced: bool = False,
         clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = lease.boottime,
+        monotonic: Callable[[], float] = boottime,
         recorder: MetricsRecorder | None = None,
         runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
         self._cluster = cluster
         self.ref = ref
-        self.identity = identity or lease.unique_identity()
+        self.identity = identity or unique_identity()
         self.problem: ClusterError | None = None
         self.epoch = 0
         self._listeners: list[Callable[[bool], None]] = []
@@ -79,7 +94,7 @@ class LeaderElector:
         self._retry_every = renew_every * _RETRY
         self._wanted = wanted
         self._fenced = fenced
-        self._labels = {names.DRIVER: lease.DRIVER_CONTROLLER if shared else lease.DRIVER_INLINE, **(labels or {})}
+        self._labels = {names.DRIVER: DRIVER_CONTROLLER if shared else DRIVER_INLINE, **(labels or {})}
         self._clock = clock
         self._monotonic = monotonic
         self._recorder = recorder or MetricsRecorder()
@@ -156,7 +171,7 @@ class LeaderElector:
         if stored is None or LeaseRecord.of(stored).holder != self.identity:
             return
         if self._shared:
-            self._cluster.replace(LEASES, *self.ref, lease.released_lease(stored, self._clock()))
+            self._cluster.replace(LEASES, *self.ref, released_lease(stored, self._clock()))
         else:
             self._cluster.delete(LEASES, *self.ref, uid=stored["metadata"]["uid"])
 
@@ -192,10 +207,10 @@ class LeaderElector:
             )
         self._maybe_contested = self._maybe_contested or record.broken
         if record.holder == self.identity:
-            return self._write(lambda: self._replace(lease.renewed_lease(stored, self._duration, self._clock())))
+            return self._write(lambda: self._replace(renewed_lease(stored, self._duration, self._clock())))
         if record.holder and not self._seen.expired(self._monotonic()):
             return min(self._retry_every, record.duration - self._seen.age(self._monotonic()))
-        body = lease.acquired_lease(stored, self.identity, self._duration, self._clock())
+        body = acquired_lease(stored, self.identity, self._duration, self._clock())
         return self._write(lambda: self._replace(body))
 
     def _stand_down(self) -> float:
@@ -223,10 +238,10 @@ class LeaderElector:
                     text = "waiting for the possible holder of a deleted lease lease=%s seconds=%.0f"
                     _LOG.info(text, self.ref, rest)
                 return min(self._retry_every, rest)
-        body = lease.new_lease(self.ref, self.identity, self._duration, self._clock(), self._labels)
+        body = new_lease(self.ref, self.identity, self._duration, self._clock(), self._labels)
         if not self._shared:
             return self._write(lambda: self._cluster.create(LEASES, self.ref.namespace, body))
-        return self._write(lambda: lease.create_lease(self._cluster, self.ref, body))
+        return self._write(lambda: create_lease(self._cluster, self.ref, body))
 
     def _write(self, write: Callable[[], Object]) -> float:
         """Send it; if the server takes it the Lease is ours, counted from before it was sent."""
@@ -253,7 +268,7 @@ class LeaderElector:
             # A Lease of a single process is never broken: another driver that saw it lapse may believe us dead.
             lapsed = not self._shared and not self._unused
             self.epoch += 1
-            since = received + (lease.TAKEOVER_DELAY if self._maybe_contested or lapsed else 0.0)
+            since = received + (TAKEOVER_DELAY if self._maybe_contested or lapsed else 0.0)
         self._valid_interval = ValidInterval(since, sent + self._duration * (1 - _SAFETY_MARGIN))
         self._maybe_contested = self._unused = False
 

@@ -10,8 +10,16 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from tf_dist.cluster.api import LEASES, Cluster, Object
-from tf_dist.controller.leases import lease
-from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, LeaseRef
+from tf_dist.controller.leases.lease import (
+    DEAD_VERDICT_VALID_FOR,
+    DRIVER_INLINE,
+    LeaseObservation,
+    LeaseRecord,
+    LeaseRef,
+    boottime,
+    broken_lease,
+    is_inline_lease,
+)
 from tf_dist.core.api import names
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.errors import ClusterError, Conflict, Forbidden, NotFound
@@ -43,7 +51,7 @@ class LeaseMonitor:
     but unknown; so is one without a driver's label, which any job may name, and which is not ours to write.
     """
 
-    def __init__(self, cluster: Cluster, me: str, *, monotonic: Callable[[], float] = lease.boottime) -> None:
+    def __init__(self, cluster: Cluster, me: str, *, monotonic: Callable[[], float] = boottime) -> None:
         self._cluster = cluster
         self._me = me
         self._monotonic = monotonic
@@ -114,7 +122,7 @@ class LeaseMonitor:
             rest = entry.seen.duration - entry.seen.age(received)
             entry.due = received + (min(rest, LEASE_POLL_INTERVAL) if rest > 0 else LEASE_POLL_INTERVAL)
             before, stale = entry.stale_until, self._is_stale(ref, entry, stored, sent)
-            entry.stale_until = sent + lease.DEAD_VERDICT_VALID_FOR if stale else -math.inf
+            entry.stale_until = sent + DEAD_VERDICT_VALID_FOR if stale else -math.inf
             if stale and before < sent:
                 _LOG.warning("declared driver dead, its lease was not renewed driver=%s", ref)
             entry.unknown = False
@@ -130,14 +138,14 @@ class LeaseMonitor:
         record = LeaseRecord.of(stored)
         if record.broken and not record.holder:
             return True
-        if lease.is_inline_lease(stored):
+        if is_inline_lease(stored):
             return entry.seen.expired(sent)  # it looked so when it was asked for, or later
         return entry.seen.expired(self._monotonic()) and self._break(ref, stored)
 
     def _break(self, ref: LeaseRef, stored: Object) -> bool:
         """Take the Lease away from its dead holder; False when another was faster."""
         try:
-            self._cluster.replace(LEASES, *ref, lease.broken_lease(stored, self._me))
+            self._cluster.replace(LEASES, *ref, broken_lease(stored, self._me))
         except (Conflict, NotFound):
             return False
         return True
@@ -155,7 +163,7 @@ def delete_expired_leases(cluster: Cluster, namespace: str, *, clock: Callable[[
     Killed drivers leave theirs behind; each inline driver clears its namespace of them. ClusterError when they may not
     be listed or deleted. A day is more than clocks differ, and a driver that lives makes its Lease anew.
     """
-    listed = cluster.list(LEASES, namespace, labels=f"{names.DRIVER}={lease.DRIVER_INLINE}").items
+    listed = cluster.list(LEASES, namespace, labels=f"{names.DRIVER}={DRIVER_INLINE}").items
     return sum(_delete(cluster, stored) for stored in _expired(listed, clock() - _DAY))
 
 
