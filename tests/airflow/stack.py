@@ -288,6 +288,10 @@ class Task:
         found = self.stack.get(f"{self.path}/logs/{number or self.try_number or 1}?full_content=true")
         return "\n".join(str(line.get("event", line)) for line in found["content"])
 
+    def logs(self) -> str:
+        """The logs of all tries: what an assertion that fails should show."""
+        return "\n".join(f"--- try {number}\n{self.log(number)}" for number in range(1, self.try_number + 1))
+
     def xcom(self, key: str = "return_value") -> Any:
         return self.stack.get(f"{self.path}/xcomEntries/{key}")["value"]
 

@@ -60,7 +60,7 @@ def test_a_deferred_task_that_is_cleared(stack: Stack, tasks: dict[str, Task]) -
     assert task.until_running() == uid
     stack.let_end(task.run_id)
     task.until("success")
-    assert task.xcom()["uid"] == uid
+    assert task.xcom()["uid"] == uid, task.logs()
     eventually(lambda: gone(task))
 
 
@@ -70,7 +70,7 @@ def test_a_trigger_that_raises(stack: Stack, tasks: dict[str, Task]) -> None:
     eventually(lambda: task.try_number == 2 and task.state == "deferred")
     stack.let_end(task.run_id)
     task.until("success")
-    assert task.xcom()["uid"] == uid
+    assert task.xcom()["uid"] == uid, task.logs()
     eventually(lambda: gone(task))
 
 
@@ -96,7 +96,7 @@ def test_a_worker_that_is_asked_to_go_goes_on(stack: Stack, tasks: dict[str, Tas
     eventually(lambda: "asked to go" in task.log())
     stack.let_end("asked")
     task.until("success")
-    assert task.xcom()["uid"] == uid
+    assert task.xcom()["uid"] == uid, task.logs()
     eventually(lambda: gone(task))
 
 
@@ -107,7 +107,7 @@ def test_a_worker_that_is_killed(stack: Stack, tasks: dict[str, Task]) -> None:
     eventually(lambda: task.try_number == 2 and task.state == "running")
     stack.let_end("lost")
     task.until("success")
-    assert task.xcom()["uid"] == uid
+    assert task.xcom()["uid"] == uid, task.logs()
     assert "taken up again" in task.log(2)
     eventually(lambda: gone(task))
 
@@ -121,7 +121,7 @@ def test_a_task_in_the_worker_that_is_cleared(stack: Stack, tasks: dict[str, Tas
     assert task.until_running() == uid
     stack.let_end(task.run_id)
     task.until("success")
-    assert task.xcom()["uid"] == uid
+    assert task.xcom()["uid"] == uid, task.logs()
     eventually(lambda: gone(task))
 
 
