@@ -35,8 +35,9 @@ PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 test: .venv/installed ## Run the tests; takes minutes
 	$(PYTEST)
 
+SLOW := (slow or airflow_stack) and not cluster
 test-slow: .venv/installed ## Run those that take longer: trainings, a whole Airflow, long stories
-	$(PYTEST) -m '(slow or airflow_stack) and not cluster'
+	$(PYTEST) -m '$(SLOW)'
 
 test-cluster: .venv/installed ## Run those that need a real API server: TF_DIST_TEST_KUBECONFIG, else K3s in Docker
 	$(BIN)/pytest -m cluster
