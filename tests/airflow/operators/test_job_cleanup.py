@@ -1,4 +1,4 @@
-"""What becomes of a job when a try of its task has done with it."""
+"""Clean-up of a job at the end of a try."""
 
 from __future__ import annotations
 

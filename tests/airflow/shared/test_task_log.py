@@ -1,4 +1,4 @@
-"""What a task's log says of a job that waits, and what is left of those who look on."""
+"""A task's log of a job that waits, and the clean-up of its waiter."""
 
 from __future__ import annotations
 

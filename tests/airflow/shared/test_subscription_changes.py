@@ -1,4 +1,4 @@
-"""Tickets: whoever waits is told once that there is something to take, and takes all of it."""
+"""Changes of a subscription: its waiter is woken once for what has come, and takes all of it."""
 
 from __future__ import annotations
 
