@@ -12,7 +12,7 @@ from typing import Any
 from tests.core.builders import START
 from tf_dist.core.api import names, pods
 from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
-from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, Observed, Plan, Update, WriteStatus
+from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, Observed, PatchJob, Plan, Update, WriteStatus
 from tf_dist.core.api.job import Job, ReplicaId
 from tf_dist.core.api.pods import PodView, pod_view
 from tf_dist.core.api.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
@@ -111,6 +111,9 @@ class World:
                 self.delete(self.pods[action.name], action.uid)
             case Delete():
                 del self.objects[action.kind, action.name]
+            case PatchJob():
+                assert action.patch == {"spec": self.job.spec_defaults}
+                self.job = replace(self.job, spec_defaults={})
             case DeleteJob():
                 assert self.memory.phase in TERMINAL
                 self.job_gone = True

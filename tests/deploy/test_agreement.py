@@ -162,6 +162,7 @@ ADDED: Final[dict[str, list[tuple[Path, Any]]]] = {
         (("spec", "runPolicy"), {"suspend": 3}),
         (("spec", "newer"), 3),
         (("spec", "min-instance"), 5),
+        *((("spec", "RuntimeId"), "r" * length) for length in (30, 45, 46, 47, 48, 60)),
     ],
     "volcano": [
         (("spec", "queue"), "root"),
@@ -298,6 +299,8 @@ EDITS: Final = [
     (edited("v1", (("spec", "runPolicy"), DELETED)), V1, ""),
     (V1ALPHA1, edited("v1alpha1", (("spec", "RuntimeId"), "efgh")), "RuntimeId is immutable"),
     (V1ALPHA1, edited("v1alpha1", (("spec", "RuntimeId"), DELETED)), "RuntimeId is immutable"),
+    (edited("v1alpha1", (("spec", "RuntimeId"), DELETED)), V1ALPHA1, ""),
+    (edited("v1alpha1", (("spec", "RuntimeId"), "")), V1ALPHA1, ""),
     (V1, {**V1, "spec": V1ALPHA1["spec"]}, "a job keeps its layout"),
     (V1, edited("v1", (("spec", "tfReplicaSpecs", "Worker", "replicas"), 5)), ""),
 ]

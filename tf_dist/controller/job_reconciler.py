@@ -18,7 +18,18 @@ from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Verdict, expected_job
-from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, EmitEvent, Observed, Plan, Update, WriteStatus
+from tf_dist.core.api.context import (
+    Action,
+    Create,
+    Delete,
+    DeleteJob,
+    EmitEvent,
+    Observed,
+    PatchJob,
+    Plan,
+    Update,
+    WriteStatus,
+)
 from tf_dist.core.api.job import Document
 from tf_dist.core.api.pods import PodView
 from tf_dist.core.api.status import Status
@@ -111,6 +122,9 @@ class PlanExecutor:
                 self._update(ref, action)
             case Delete():
                 self._delete(self._kind(action.kind), ref.namespace, action.name, action.uid)
+            case PatchJob():
+                written = self._cluster.patch(ref.resource, ref.namespace, ref.name, action.patch)
+                self._informers.wrote(ref.resource, written)
             case DeleteJob():
                 self._delete(ref.resource, ref.namespace, ref.name, stored["metadata"]["uid"])
             case EmitEvent():

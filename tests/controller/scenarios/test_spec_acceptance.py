@@ -405,3 +405,19 @@ def test_the_spec_is_kept_before_there_is_any_pod(world: World) -> None:
     world.settle()
     assert len(seen) == 3
     assert None not in seen
+
+
+def test_a_runtime_id_that_is_missing_is_written_into_the_spec(world: World) -> None:
+    runs(world, v1alpha1())
+    stored = world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")
+    (pod,) = world.cluster.list(PODS, "default").items
+    assert stored["spec"]["RuntimeId"] == pod["metadata"]["labels"]["runtime_id"]
+    assert load_status(stored_status(stored)).refused is None
+    version = stored["metadata"]["resourceVersion"]
+    world.settle()
+    assert world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")["metadata"]["resourceVersion"] == version
+
+
+def test_a_runtime_id_of_the_user_s_own_stays(world: World) -> None:
+    runs(world, v1alpha1(RuntimeId="some-runtime-id"))
+    assert world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")["spec"]["RuntimeId"] == "some-runtime-id"

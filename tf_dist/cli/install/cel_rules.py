@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from tf_dist.cli.install.schema_builders import Rule
+from tf_dist.core.api.names import KEPT_NAME
 
 MOST_CHARACTERS: Final = 63
 LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -90,8 +91,8 @@ TFJOB_SPEC: Final[tuple[Rule, ...]] = (
     _workers(_MOST, "<=", "there are more workers than max-instance"),
     (
         "!has(self.replicaSpecs) || !has(self.RuntimeId) || self.RuntimeId == ''"
-        " || (self.RuntimeId.size() <= 8 && self.RuntimeId.matches('^[a-z0-9]+$'))",
-        "RuntimeId becomes part of names: one to eight of a-z and 0-9",
+        f" || (self.RuntimeId.size() <= {MOST_CHARACTERS} && self.RuntimeId.matches('{LABEL}'))",
+        "RuntimeId becomes part of names: lower-case letters, digits and '-'",
     ),
     (
         "!has(self.replicaSpecs) || !has(self.schedulerName) || self.schedulerName == ''"
@@ -101,8 +102,8 @@ TFJOB_SPEC: Final[tuple[Rule, ...]] = (
     (f"{_MANAGER.format('self')} == {_MANAGER.format('oldSelf')}", "runPolicy.managedBy is immutable"),
     ("has(self.replicaSpecs) == has(oldSelf.replicaSpecs)", "a job keeps its layout: tfReplicaSpecs or replicaSpecs"),
     (
-        "has(self.RuntimeId) == has(oldSelf.RuntimeId)"
-        " && (!has(self.RuntimeId) || self.RuntimeId == oldSelf.RuntimeId)",
+        "!has(oldSelf.RuntimeId) || oldSelf.RuntimeId == ''"
+        " || (has(self.RuntimeId) && self.RuntimeId == oldSelf.RuntimeId)",
         "RuntimeId is immutable: it is part of the names of pods and services",
     ),
 )
@@ -134,8 +135,22 @@ def _names(replicas: str, each: str, type_: str, count: str) -> Rule:
     )
 
 
-# On the whole of a TFJob; v1alpha1 cuts its names by itself.
-TFJOB: Final[tuple[Rule, ...]] = (_names("tfReplicaSpecs", "t", "t", _COUNT.format("self.spec.tfReplicaSpecs[t]")),)
+# v1alpha1 cuts the job's name, but not a RuntimeId that the user gave.
+_CUT_NAME: Final = f"(self.metadata.name.size() > {KEPT_NAME} ? {KEPT_NAME} : self.metadata.name.size())"
+_SERVICE_NAME: Final = (
+    f"{_CUT_NAME} + {_KIND.format('r')}.size() + self.spec.RuntimeId.size()"
+    f" + string({_COUNT.format('r')} - 1).size() + 3"
+)
+
+# On the whole of a TFJob.
+TFJOB: Final[tuple[Rule, ...]] = (
+    _names("tfReplicaSpecs", "t", "t", _COUNT.format("self.spec.tfReplicaSpecs[t]")),
+    (
+        "!has(self.spec.replicaSpecs) || !has(self.spec.RuntimeId) || self.spec.RuntimeId == ''"
+        f" || self.spec.replicaSpecs.all(r, {_COUNT.format('r')} < 1 || {_SERVICE_NAME} <= {MOST_CHARACTERS})",
+        f"NAME-TYPE-RUNTIMEID-INDEX, the name of a service, may have {MOST_CHARACTERS} characters",
+    ),
+)
 
 _TASKS: Final = "(has({0}.replicas) ? {0}.replicas : 0)"
 PLUGINS: Final[tuple[Rule, ...]] = (

@@ -124,6 +124,13 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class PatchJob:
+    """Patch the job itself (merge patch): fields of its spec that the original's controller fills in."""
+
+    patch: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Delete the job itself: its time to live has expired."""
 
@@ -137,7 +144,7 @@ class EmitEvent:
     message: str
 
 
-Action = WriteStatus | Create | Update | Delete | DeleteJob | EmitEvent
+Action = WriteStatus | Create | Update | Delete | PatchJob | DeleteJob | EmitEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,7 +294,8 @@ class Job:
     """A job as decided on: identity, replica specs in document order, and policies.
 
     ``running_types``: the job counts as running when a replica of one of these runs (empty: when ``min_available``
-    pods do). ``runtime_id``: the part of v1alpha1 names that tells two runs apart.
+    pods do). ``runtime_id``: the part of v1alpha1 names that tells two runs apart. ``spec_defaults``:
+    fields that are missing in the stored spec, and that the original's controller writes into it.
     """
 
     dialect: Dialect
@@ -314,6 +315,7 @@ class Job:
     plugins: Plugins = field(default_factory=Plugins)
     volumes: tuple[Document, ...] = ()
     runtime_id: str = ""
+    spec_defaults: Mapping[str, Any] = field(default_factory=dict)
     managed_elsewhere: bool = False
 
     def spec(self, type_: str) -> ReplicaSpec | None:

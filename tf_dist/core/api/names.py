@@ -119,6 +119,9 @@ EXPECTED_DURATION: Final = "tf-dist.dev/expected-duration"  # on a job: seconds,
 RECOVERY_TIMEOUT: Final = "tf-dist.dev/recovery-timeout"  # on a job: seconds, or 5m; see ``reconciler/node_loss``
 MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"  # on a job: see ``core.disruptions``
 
+KEPT_NAME: Final = 40
+"""So many characters of a v1alpha1 job's name are in the names of its pods and services."""
+
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -135,7 +138,7 @@ def short_hash(*parts: object, length: int = 5) -> str:
 def replica_name(job: Job, replica: ReplicaId) -> str:
     """The stable name of a replica, without attempt: that of its service, and of its pod but for v1alpha1."""
     if job.dialect is Dialect.TFJOB_V1ALPHA1:
-        return f"{job.key.name[:40]}-{replica.type}-{job.runtime_id}-{replica.index}"
+        return f"{job.key.name[:KEPT_NAME]}-{replica.type}-{job.runtime_id}-{replica.index}"
     return f"{job.key.name}-{replica.type}-{replica.index}"
 
 

@@ -7,7 +7,6 @@ could not run: a chief that does not exist, two entries of one type, bounds that
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
@@ -31,9 +30,10 @@ from tf_dist.core.api.job import (
     SuccessRule,
     TFConfigStyle,
 )
-from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, short_hash
+from tf_dist.core.api.names import KEPT_NAME, MAX_WORKERS, MIN_WORKERS, short_hash
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import (
+    MAX_NAME,
     TF_CONTAINER,
     TF_PORT,
     Count,
@@ -207,7 +207,14 @@ def build(job: TFJob) -> Job:
         ),
         tf_config=TFConfigStyle.V1ALPHA1,
         runtime_id=spec.runtime_id or runtime_id(job.metadata),
+        spec_defaults=_drawn(job),
     )
+
+
+def _drawn(job: TFJob) -> dict[str, Any]:
+    """What the original writes into the spec of a job when it sets it up: the RuntimeId, if the user gave none."""
+    stored = job.metadata.uid is not None
+    return {"RuntimeId": runtime_id(job.metadata)} if stored and not job.spec.runtime_id else {}
 
 
 def runtime_id(metadata: Metadata) -> str:
@@ -246,15 +253,14 @@ def chief_rules(index: int) -> tuple[Rule, ...]:
 
 
 _SPECS: FieldPath = ("spec", "replicaSpecs")
-_RUNTIME_ID: Final = re.compile(r"[a-z0-9]{1,8}")
 
 
 def validate(job: TFJob, out: FieldErrors) -> None:
     """Check all rules about our own keys."""
     spec = job.spec
     check_metadata(job.metadata, out, letter_first=True)
-    if spec.runtime_id and not _RUNTIME_ID.fullmatch(spec.runtime_id):
-        out.error(("spec", "RuntimeId"), f"{spec.runtime_id!r} becomes part of names", "one to eight of a-z and 0-9")
+    if spec.runtime_id and check_label(spec.runtime_id, ("spec", "RuntimeId"), out):
+        _check_names(job.metadata, spec, out)
     if spec.scheduler_name:
         check_label(spec.scheduler_name, ("spec", "schedulerName"), out)
     if spec.tensorboard is not None:
@@ -267,6 +273,19 @@ def validate(job: TFJob, out: FieldErrors) -> None:
     if not out.partial:
         _check_chief(spec, out)
         _check_elastic(spec, out)
+
+
+def _check_names(metadata: Metadata, spec: Spec, out: FieldErrors) -> None:
+    """A RuntimeId of the user's own is part of the names of services, which have at most 63 characters.
+
+    The original cuts the job's name, and lets the API server refuse the rest.
+    """
+    start = len(metadata.job_name[:KEPT_NAME])
+    rest = (len(f"-{one.kind}--{one.count - 1}") for one in spec.replica_specs if one.count > 0)
+    longest = start + len(spec.runtime_id or "") + max(rest, default=0)
+    if longest > MAX_NAME:
+        hint = f"with this name it may have {max(0, MAX_NAME - longest + len(spec.runtime_id or ''))}"
+        out.error(("spec", "RuntimeId"), f"names of services would have {longest} characters; {MAX_NAME} may be", hint)
 
 
 def _check_replicas(replicas: Replicas, loc: FieldPath, out: FieldErrors) -> None:

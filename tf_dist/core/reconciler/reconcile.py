@@ -18,7 +18,16 @@ from dataclasses import replace
 from typing import Any, Final, overload
 
 from tf_dist.core.api.assignment import PendingReason, granted_job
-from tf_dist.core.api.context import Action, DeleteJob, EmitEvent, Observed, Plan, ReconcileContext, WriteStatus
+from tf_dist.core.api.context import (
+    Action,
+    DeleteJob,
+    EmitEvent,
+    Observed,
+    PatchJob,
+    Plan,
+    ReconcileContext,
+    WriteStatus,
+)
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.status import (
     LIVE,
@@ -140,6 +149,8 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         after = replace(after, reported=observed.now)
         report_at = None
         actions.append(WriteStatus(build_status(granted, after, observed.stored_status, observed.now)))
+    if _fills_in_spec(job, after, observed):
+        actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
     actions += sync_job(granted, after, facts, observed)
     if _deserves_event(before, after):
         grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason != RESIZED)
@@ -149,6 +160,14 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         return Plan(after, (*actions, DeleteJob()))
     context = ReconcileContext(granted, after, facts, observed, job)
     return Plan(after, tuple(actions), context.next_of(_wake_at(context), report_at))
+
+
+def _fills_in_spec(job: Job, after: Status, observed: Observed) -> bool:
+    """Whether the job's spec lacks what its original controller writes into it, and this driver is to write it.
+
+    One that is not accepted is left as it is: the API server would refuse it with the patch, too.
+    """
+    return bool(job.spec_defaults) and after.phase in LIVE and after.refused is None and not observed.verdict_only
 
 
 def _deserves_event(before: Status, after: Status) -> bool:

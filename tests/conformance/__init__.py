@@ -1,0 +1,1 @@
+"""The originals' own cases, by their sources: what tf-dist makes of the same documents."""

@@ -1,0 +1,145 @@
+"""TFJob v1alpha1, case by case: ``pkg/trainer/replicas_test.go``, ``training_test.go`` and ``test/e2e`` of tf-operator.
+
+Names, labels, addresses and TF_CONFIG are compared with what those tests expect, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.api.status import Attempts
+from tf_dist.core.dialects import parse, read
+from tf_dist.core.podbuilder import replica_pod, services
+from tf_dist.errors import InvalidJob
+
+Doc = dict[str, Any]
+
+
+def entry(kind: str, replicas: int = 1, port: int | None = None, **template: Any) -> Doc:
+    found: Doc = {"tfReplicaType": kind, "replicas": replicas}
+    if port is not None:
+        found["tfPort"] = port
+    pod = {"containers": [{"name": "tensorflow", "image": "trainer:1"}]}
+    return {**found, "template": {"spec": pod, **template}}
+
+
+def tfjob(name: str, *entries: Doc, **spec: Any) -> Doc:
+    metadata = {"name": name, "namespace": "default", "uid": "some-uid"}
+    return {
+        "apiVersion": "kubeflow.org/v1alpha1",
+        "kind": "TFJob",
+        "metadata": metadata,
+        "spec": {"replicaSpecs": list(entries), **spec},
+    }
+
+
+# TestTFReplicaSet
+PS_JOB = tfjob(
+    "some-job",
+    entry("PS", 2, 10, metadata={"labels": {"some-label": "some-value"}, "annotations": {"some-anno": "some-value"}}),
+    RuntimeId="some-runtime",
+    schedulerName="test-scheduler",
+    terminationPolicy={"chief": {"replicaName": "PS", "replicaIndex": 0}},
+)
+# TestClusterSpec
+CLUSTER_JOB = tfjob("myjob", entry("PS", 2, 22), entry("MASTER", 1, 42), entry("WORKER", 3, 40), RuntimeId="runtime")
+CLUSTER = {
+    "master": ["myjob-master-runtime-0:42"],
+    "ps": ["myjob-ps-runtime-0:22", "myjob-ps-runtime-1:22"],
+    "worker": ["myjob-worker-runtime-0:40", "myjob-worker-runtime-1:40", "myjob-worker-runtime-2:40"],
+}
+
+
+def pod_of(document: Doc, kind: str, index: int) -> Doc:
+    replica = ReplicaId(kind, index)
+    return replica_pod.build_pod(read(document), replica, Attempts().label(replica))
+
+
+def tf_config(document: Doc, kind: str, index: int) -> str:
+    (container,) = pod_of(document, kind, index)["spec"]["containers"]
+    return next(str(one["value"]) for one in container["env"] if one["name"] == "TF_CONFIG")
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_pods_and_services_of_a_replica_set(index: int) -> None:
+    labels = {
+        "kubeflow.org": "",
+        "task_index": str(index),
+        "job_type": "PS",
+        "runtime_id": "some-runtime",
+        "tf_job_name": "some-job",
+    }
+    owner = {"apiVersion": "kubeflow.org/v1alpha1", "kind": "TFJob", "name": "some-job", "uid": "some-uid"}
+    owner |= {"controller": True, "blockOwnerDeletion": True}
+    service = next(
+        one
+        for one in services.build_objects(read(PS_JOB))
+        if one["metadata"]["name"] == f"some-job-ps-some-runtime-{index}"
+    )
+    assert labels.items() <= service["metadata"]["labels"].items()
+    assert service["spec"]["clusterIP"] == "None"
+    assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("tf-port", 10)]
+    pod = pod_of(PS_JOB, "ps", index)
+    start, _, suffix = pod["metadata"]["name"].rpartition("-")
+    assert (start, len(suffix)) == (f"some-job-ps-some-runtime-{index}", 5)
+    assert (labels | {"some-label": "some-value"}).items() <= pod["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert pod["metadata"]["annotations"] == {"some-anno": "some-value"}
+    assert pod["metadata"]["ownerReferences"] == service["metadata"]["ownerReferences"] == [owner]
+    assert pod["spec"]["schedulerName"] == "test-scheduler"
+    assert [one["name"] for one in pod["spec"]["containers"][0]["env"]] == ["TF_CONFIG"]
+
+
+@pytest.mark.parametrize(("kind", "index"), [("ps", 1), ("master", 0), ("worker", 2)])
+def test_tf_config(kind: str, index: int) -> None:
+    expected = {"cluster": CLUSTER, "task": {"type": kind, "index": index}, "environment": "cloud"}
+    assert tf_config(CLUSTER_JOB, kind, index) == json.dumps(expected, separators=(",", ":"))
+
+
+def test_tf_config_is_set_for_a_single_replica_too() -> None:
+    alone = tfjob("one", entry("MASTER"), RuntimeId="r")
+    config = {"cluster": {"master": ["one-master-r-0:2222"]}, "task": {"type": "master", "index": 0}}
+    assert json.loads(tf_config(alone, "master", 0)) == {**config, "environment": "cloud"}
+
+
+@pytest.mark.parametrize(
+    ("name", "runtime_id", "taken"),
+    [
+        ("job", "runtime", True),
+        ("job", "some-runtime", True),
+        ("some-meta-name", "some-runtime-id", True),
+        ("job", "76no", True),
+        ("job", "0", True),
+        ("n" * 60, "r" * 13, True),  # 40 of the job's name, 13, "-worker-" and "-0" are 63
+        ("n" * 60, "r" * 14, False),
+        ("n" * 39, "r" * 14, True),
+        ("job", "-a", False),
+        ("job", "a-", False),
+        ("job", "A", False),
+        ("job", "a.b", False),
+        ("job", "a_b", False),
+        ("job", "", True),  # drawn
+    ],
+)
+def test_forms_of_runtime_id(name: str, runtime_id: str, taken: bool) -> None:
+    document = tfjob(name, entry("MASTER"), entry("WORKER"), RuntimeId=runtime_id)
+    for reads in (parse, read):
+        try:
+            reads(document)
+        except InvalidJob as error:
+            assert {problem.path for problem in error.problems} == {"spec.RuntimeId"}
+            assert not taken
+        else:
+            assert taken
+
+
+def test_setup_fills_in_a_runtime_id_that_is_missing() -> None:
+    found = read(tfjob("job", entry("MASTER")))
+    assert found.spec_defaults == {"RuntimeId": found.runtime_id}
+    assert len(found.runtime_id) == 4
+    written = read(tfjob("job", entry("MASTER"), RuntimeId=found.runtime_id))
+    assert (written.spec_defaults, written.runtime_id) == ({}, found.runtime_id)
