@@ -128,13 +128,12 @@ def test_tf_config_is_set_for_a_single_replica_too() -> None:
 def test_forms_of_runtime_id(name: str, runtime_id: str, taken: bool) -> None:
     document = tfjob(name, entry("MASTER"), entry("WORKER"), RuntimeId=runtime_id)
     for reads in (parse, read):
-        try:
+        if taken:
             reads(document)
-        except InvalidJob as error:
-            assert {problem.path for problem in error.problems} == {"spec.RuntimeId"}
-            assert not taken
-        else:
-            assert taken
+            continue
+        with pytest.raises(InvalidJob) as caught:
+            reads(document)
+        assert {problem.path for problem in caught.value.problems} == {"spec.RuntimeId"}
 
 
 def test_setup_fills_in_a_runtime_id_that_is_missing() -> None:
