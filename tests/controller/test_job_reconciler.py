@@ -5,16 +5,18 @@ The right to write is asked again before every attempt of a request, also those 
 
 from __future__ import annotations
 
+import base64
 import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from tests.controller.harness import Hands, World, container, disturbed, tfjob
 from tests.faults.proxy import Fault, Kind, Passed, Proxy
-from tf_dist.cluster.api import CONFIG_MAPS, PODS, TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import CONFIG_MAPS, PODS, SECRETS, TFJOBS, Cluster, Object, Resource
 from tf_dist.cluster.apiserver.server import ApiServer
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.retries import fence_seconds_left
@@ -26,7 +28,7 @@ from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
-from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, Plan, Update, WriteStatus
+from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, EnsureKeys, Plan, Update, WriteStatus
 from tf_dist.core.api.status import Status
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound
 
@@ -217,6 +219,55 @@ def test_one_that_goes_between_the_two_requests_is_no_reason_to_go_on(bench: Ben
         bench.apply(Create(bench.pod("a", bench.job)), Create(bench.pod("b", bench.job)))
     with pytest.raises(NotFound):
         bench.stored("b")
+
+
+# Keys
+
+
+def key_secret(owner: Object | None, **data: str) -> Object:
+    pod = Bench.pod(None, "mnist-ssh", owner)  # type: ignore[arg-type]
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": pod["metadata"], "data": {"config": "", **data}}
+
+
+def decoded(secret: Object) -> dict[str, bytes]:
+    return {key: base64.b64decode(value) for key, value in secret["data"].items()}
+
+
+def test_a_pair_is_made_once_and_stays_as_long_as_the_job(bench: Bench) -> None:
+    bench.apply(EnsureKeys(key_secret(bench.job)))
+    stored = bench.memory.get(SECRETS, "default", "mnist-ssh")
+    bench.apply(EnsureKeys(key_secret(bench.job)))
+    assert bench.memory.get(SECRETS, "default", "mnist-ssh") == stored
+    data = decoded(stored)
+    private = load_pem_private_key(data["id_rsa"], None)
+    public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    assert data["id_rsa.pub"] == data["authorized_keys"] == public + b"\n"
+    assert data["id_rsa"].startswith(b"-----BEGIN RSA PRIVATE KEY-----")
+    bench.memory.delete(SECRETS, "default", "mnist-ssh")
+    bench.apply(EnsureKeys(key_secret(bench.job)))
+    assert decoded(bench.memory.get(SECRETS, "default", "mnist-ssh"))["id_rsa"] != data["id_rsa"], "no two are equal"
+
+
+def test_keys_of_the_jobs_own_are_taken_as_they_are(bench: Bench) -> None:
+    bench.apply(EnsureKeys(key_secret(bench.job, id_rsa="bWluZQ==")))
+    assert decoded(bench.memory.get(SECRETS, "default", "mnist-ssh")) == {"config": b"", "id_rsa": b"mine"}
+
+
+def test_a_secret_of_another_owner_is_neither_used_nor_overwritten(bench: Bench) -> None:
+    other = bench.memory.create(SECRETS, "default", key_secret(None, id_rsa="bWluZQ=="))
+    with pytest.raises(NameConflict, match="Secret default/mnist-ssh exists already"):
+        bench.apply(EnsureKeys(key_secret(bench.job)))
+    assert bench.memory.get(SECRETS, "default", "mnist-ssh") == other
+
+
+def test_another_driver_may_make_the_keys_between_two_requests(bench: Bench) -> None:
+    def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", SECRETS):
+            bench.memory.create(SECRETS, "default", key_secret(bench.job, id_rsa="bWluZQ=="))
+
+    bench.before = before
+    bench.apply(EnsureKeys(key_secret(bench.job)))
+    assert decoded(bench.memory.get(SECRETS, "default", "mnist-ssh"))["id_rsa"] == b"mine"
 
 
 # What the caches learn

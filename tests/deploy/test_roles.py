@@ -285,12 +285,18 @@ def test_volcanos_plugins_need_what_the_role_has_then(
     assert granted(kubectl, "tf-dist-driver", volcano, volcano) == INLINE | QUEUES | table(more)
     account = as_account("tf-dist-driver", volcano)
     task = {"name": "worker", "replicas": 2, "template": {"spec": {"containers": [container()]}}}
-    spec = {"minAvailable": 2, "plugins": {"svc": [], "env": []}, "tasks": [task], "ttlSecondsAfterFinished": 0}
+    spec = {
+        "minAvailable": 2,
+        "plugins": {"svc": [], "env": [], "ssh": []},
+        "tasks": [task],
+        "ttlSecondsAfterFinished": 0,
+    }
     stored = account.create(VOLCANO_JOBS, volcano, {"metadata": {"name": "vc"}, "spec": spec})
     driver = Driver(account, settings=DriverSettings(namespace=volcano, volcano_jobs=True))
     life = Life(admin, driver, room, VOLCANO_JOBS, stored)
     life.until(lambda: life.memory().get("phase") == "Running")
     assert names(admin, NETWORK_POLICIES, volcano) == ["vc"]
+    assert "vc-ssh" in names(admin, SECRETS, volcano)
     assert "vc-svc" in names(admin, CONFIG_MAPS, volcano)
     tasks = [{**task, "replicas": 3}]
     account.patch(VOLCANO_JOBS, volcano, "vc", {"spec": {"tasks": tasks}})

@@ -8,11 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES, Cluster, Object, Resource
+from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES, Cluster, Object, Resource
 from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobEntry, JobIndex
+from tf_dist.controller.key_pairs import generate_key_pair
 from tf_dist.controller.leases.leadership import Leadership, LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
@@ -24,6 +25,7 @@ from tf_dist.core.api.context import (
     Delete,
     DeleteJob,
     EmitEvent,
+    EnsureKeys,
     Observed,
     PatchJob,
     Plan,
@@ -42,6 +44,7 @@ from tf_dist.core.api.status_codec import (
     with_embedded_memory,
 )
 from tf_dist.core.integrations.dispatch import integration_of, kind_key, with_default_scheduler
+from tf_dist.core.podbuilder.ssh_plugin import lacks_keys, with_key_pair
 from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
 from tf_dist.core.reconciler.invalid_spec import plan_for_invalid_spec
 from tf_dist.core.reconciler.reconcile import reconcile
@@ -118,6 +121,8 @@ class PlanExecutor:
                 self._write_status(ref, stored, action.status)
             case Create():
                 self._create(ref, stored, action.body)
+            case EnsureKeys():
+                self._ensure_keys(ref, stored, action.body)
             case Update():
                 self._update(ref, action)
             case Delete():
@@ -177,6 +182,18 @@ class PlanExecutor:
         except AlreadyExists:
             there = self._own(resource, ref, body["metadata"]["name"], stored["metadata"]["uid"])
         self._informers.wrote(resource, there)
+
+    def _ensure_keys(self, ref: JobRef, stored: Object, body: Object) -> None:
+        """Secrets are not followed: who may list them may read all of them."""
+        name, uid = body["metadata"]["name"], stored["metadata"]["uid"]
+        try:
+            self._own(SECRETS, ref, name, uid)
+        except NotFound:
+            try:
+                filled = with_key_pair(body, generate_key_pair()) if lacks_keys(body) else body
+                self._cluster.create(SECRETS, ref.namespace, filled)
+            except AlreadyExists:
+                self._own(SECRETS, ref, name, uid)
 
     def _own(self, resource: Resource, ref: JobRef, name: str, uid: str) -> Object:
         """That it exists is fine if it is the job's: an answer was lost, or the caches were older than the object."""

@@ -12,6 +12,8 @@ from tf_dist.cli import options, output
 from tf_dist.client import exit_codes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tf_dist.client.job_files import JobFiles, LoadedJob
     from tf_dist.client.yaml_files import FileProblem
     from tf_dist.core.api.job import Dialect, Job
@@ -107,13 +109,21 @@ def plan(
     bundle = require_valid_files(load_job_files([file], overrides))
     job = _placeholder(one_job(bundle).job)
     companions = [written.content for written in bundle.companions]
-    for text in unsupported_security(job):
+    for text in (*unsupported_security(job), *_left_out(job)):
         output.warning(text)
     if form is options.DataFormat.TABLE:
         _show_plan(job, companions)
     else:
         objects = [*companions, *planned(job)]
         output.data(form.value, objects if form is options.DataFormat.YAML else _plan_report(job, objects))
+
+
+def _left_out(job: Job) -> Iterator[str]:
+    """What is made only when the job starts: a plan shows no private keys."""
+    from tf_dist.core.podbuilder.ssh_plugin import secret_name
+
+    if job.plugins.ssh is not None:
+        yield f"the Secret {secret_name(job)}, with the keys of the ssh plugin, is made when the job starts"
 
 
 def _placeholder(job: Job) -> Job:

@@ -102,6 +102,8 @@ def driver_rules(*, volcano: bool = False) -> list[Manifest]:
         rules += _jobs(_VOLCANO, "jobs")
         rules.append(_rule(_CORE, "configmaps", *_OWN_VERBS, "patch"))
         rules.append(_rule(_NETWORK, "networkpolicies", *_OWN_VERBS))
+        # Keys of the ssh plugin. Who may create pods may read every Secret of the namespace by way of one.
+        rules.append(_rule(_CORE, "secrets", "get", "create"))
     return rules
 
 

@@ -102,6 +102,13 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
+class EnsureKeys:
+    """Create a Secret of the job unless it is there; one that lacks its key pair gets a new one when it is made."""
+
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """Patch an object of the job, or its ``subresource`` (merge patch).
 
@@ -144,7 +151,7 @@ class EmitEvent:
     message: str
 
 
-Action = WriteStatus | Create | Update | Delete | PatchJob | DeleteJob | EmitEvent
+Action = WriteStatus | Create | EnsureKeys | Update | Delete | PatchJob | DeleteJob | EmitEvent
 
 
 @dataclass(frozen=True, slots=True)

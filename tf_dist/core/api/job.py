@@ -227,14 +227,27 @@ class ServiceStyle(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SSHPlugin:
+    """Volcano's ssh plugin: where the keys are mounted, the port of the servers, and the keys of the user's own."""
+
+    path: str = "/root/.ssh"
+    port: int = 22
+    private_key: str = field(default="", repr=False)
+    public_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plugins:
-    """Volcano's job plugins that tf-dist plays: index variables, host files, and what the svc plugin publishes."""
+    """Volcano's job plugins that tf-dist plays: index variables, host files, what the svc plugin publishes, and the
+    keys by which pods reach each other over SSH (None: none).
+    """
 
     env: bool = False
     svc: bool = False
     publish_not_ready: bool = False
     network_policy: bool = True
     hosts_env: bool = True
+    ssh: SSHPlugin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

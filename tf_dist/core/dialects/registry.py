@@ -13,6 +13,7 @@ from tf_dist.core.api.job import Dialect, Document, Job
 from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano, volcano_schema
 from tf_dist.core.dialects.common_schema import RawTemplate, SchemaModel
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, quote_hint, report_schema_errors
+from tf_dist.core.dialects.volcano_extensions.related_kinds import related_kind
 from tf_dist.errors import InvalidJob, Problem
 
 
@@ -91,6 +92,9 @@ def _not_a_document(found: object) -> Problem:
 
 def _unknown(document: Document, version: object, kind: object, out: FieldErrors) -> None:
     """Report which of apiVersion and kind is wrong: each is checked against the other, where that one is known."""
+    if known := related_kind(document):
+        out.error(("kind",), *known)
+        return
     kinds = sorted({one.kind for one in Dialect})
     versions = [one.value for one in Dialect if one.kind == kind] or [one.value for one in Dialect]
     if kind == Dialect.TFJOB_V1.kind and (actual := spec_layout(document)):

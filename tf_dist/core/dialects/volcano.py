@@ -40,7 +40,9 @@ from tf_dist.core.dialects.common_schema import (
 )
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.pod_template import require_container
-from tf_dist.core.dialects.volcano_schema import MAX_TASKS, Policy, Spec, Task, TensorFlowPlugin, VolcanoJob, task_name
+from tf_dist.core.dialects.volcano_extensions import job_plugins
+from tf_dist.core.dialects.volcano_extensions.job_plugins import TensorFlowPlugin
+from tf_dist.core.dialects.volcano_schema import MAX_TASKS, Policy, Spec, Task, VolcanoJob, task_name
 
 DEFAULT_MAX_RETRY: Final = 3
 DEFAULT_QUEUE: Final = "default"
@@ -55,6 +57,12 @@ def templates(document: Document) -> Iterator[RawTemplate]:
             number = count if type(count) is int else 0
             place = ("spec", "tasks", index, "template")
             yield RawTemplate(place, task["template"], number)
+
+
+def raw_templates(spec: Spec) -> list[RawTemplate]:
+    """The templates of a spec that could be read."""
+    places = (("spec", "tasks", index, "template") for index in range(len(spec.tasks)))
+    return [RawTemplate(loc, task.template, task.count) for loc, task in zip(places, spec.tasks, strict=True)]
 
 
 def defaulted(document: Document) -> dict[str, Any]:
@@ -106,8 +114,8 @@ def _least(tasks: list[object]) -> int:
 def build(job: VolcanoJob) -> Job:
     """The job that a defaulted and checked document means."""
     spec = job.spec
-    tensorflow = volcano_schema.tensorflow_plugin(spec)
-    plugins = volcano_schema.job_plugins(spec)
+    tensorflow = job_plugins.tensorflow_plugin(spec.plugins)
+    plugins = job_plugins.job_plugins(spec.plugins)
     most = common_annotations.worker_bound(job.metadata.annotations, names.MAX_WORKERS)
     specs = tuple(_replica_spec(task, index, tensorflow, most) for index, task in enumerate(spec.tasks))
     single = len(specs) == 1 and specs[0].most == 1
@@ -154,7 +162,7 @@ def _roles(tensorflow: TensorFlowPlugin | None) -> Mapping[str, Role]:
 
 def worker_task(spec: Spec) -> int | None:
     """The index of the task of workers; None if there is none."""
-    roles = _roles(volcano_schema.tensorflow_plugin(spec))
+    roles = _roles(job_plugins.tensorflow_plugin(spec.plugins))
     names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
     return next((index for index, name in enumerate(names) if roles.get(name) is Role.WORKER), None)
 
@@ -174,7 +182,8 @@ def _replica_spec(task: Task, index: int, tensorflow: TensorFlowPlugin | None, m
         max_replicas=most if role is Role.WORKER else None,
         template=task.template,
         container=container,
-        port=named_port(task.template, container, tensorflow.port if tensorflow else TF_PORT),
+        # The plugin writes its own port into every address, whatever ports the containers name.
+        port=tensorflow.port if tensorflow else named_port(task.template, container, TF_PORT),
         pod_restart_policy=policy if isinstance(policy, str) else "Always",
         rules=volcano_schema.policy_rules(task.policies),
         depends=_dependency(task),
@@ -199,7 +208,7 @@ def validate(job: VolcanoJob, out: FieldErrors) -> None:
     """Check all rules about our own keys."""
     spec = job.spec
     names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
-    svc = volcano_schema.job_plugins(spec).svc
+    svc = job_plugins.job_plugins(spec.plugins).svc
     # The svc plugin makes a service of the job's name, and a service's name starts with a letter.
     named = check_metadata(job.metadata, out, letter_first=svc)
     labels = [check_label(name, ("spec", "tasks", index, "name"), out) for index, name in enumerate(names)]
@@ -214,7 +223,10 @@ def validate(job: VolcanoJob, out: FieldErrors) -> None:
     _check_elastic(job, out)
     _check_volumes(spec, out)
     _check_not_done(spec, out)
-    volcano_schema.check_plugins(spec, names, out)
+    plugins = job_plugins.job_plugins(spec.plugins)
+    job_plugins.check_plugins(spec.plugins, names, out)
+    if out.advice:
+        job_plugins.advise_missing_plugins(plugins, names, raw_templates(spec), out)
     volcano_schema.check_policies(spec.policies, ("spec", "policies"), out)
     for index, task in enumerate(spec.tasks):
         volcano_schema.check_policies(task.policies, ("spec", "tasks", index, "policies"), out)

@@ -1,22 +1,20 @@
-"""Schema of a ``batch.volcano.sh/v1alpha1`` Job (Volcano 1.15), with its lifecycle policies and job plugins.
+"""Schema of a ``batch.volcano.sh/v1alpha1`` Job (Volcano 1.15), with its lifecycle policies.
 
 The rules include what Volcano leaves to its controller: PodPending has an effect only with a timeout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from tf_dist.core.api.fieldpath import FieldPath, suggestion
-from tf_dist.core.api.job import Action, Event, ExitCodes, Plugins, Role, Rule
+from tf_dist.core.api.job import Action, Event, ExitCodes, Rule
 from tf_dist.core.api.timestamps import parse_go_duration
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,
-    TF_PORT,
     Count,
     Envelope,
     Positive,
@@ -236,90 +234,3 @@ def _check_twice(policies: Sequence[Policy], loc: FieldPath, out: FieldErrors) -
         out.error(
             loc, f"'*' is every event, so {', '.join(sorted(named - {ANY_EVENT}))} cannot have a policy beside it"
         )
-
-
-_ROLES: Final = ("ps", "worker", "chief", "evaluator")
-_SVC: Final = ("publish-not-ready-addresses", "disable-network-policy", "inject-hosts-env")
-_ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {"env": (), "svc": _SVC, "tensorflow": (*_ROLES, "port")}
-_UNSUPPORTED: Final = ("ssh", "mpi", "pytorch", "ray", "hcclrank")
-_BOOLEANS: Final = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True)} | dict.fromkeys(
-    ("0", "f", "F", "false", "FALSE", "False"), False
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorFlowPlugin:
-    """Arguments of the tensorflow plugin: the role of each task, and the port."""
-
-    roles: Mapping[str, Role] = field(default_factory=dict)
-    port: int = TF_PORT
-
-
-def parse_go_flags(arguments: Sequence[str]) -> dict[str, str]:
-    """Arguments as Go's flag package reads them: ``--port=22``, ``-port=22``, ``--port 22``; a lone flag is true."""
-    found: dict[str, str] = {}
-    waiting = ""
-    for argument in arguments:
-        if not argument.startswith("-"):
-            found[waiting or argument] = argument if waiting else ""
-            waiting = ""
-            continue
-        name, equals, value = argument.lstrip("-").partition("=")
-        found[name] = value if equals else "true"
-        waiting = "" if equals or name in _SVC else name
-    return found
-
-
-def job_plugins(spec: Spec) -> Plugins:
-    """The plugins of a job; the tensorflow plugin brings svc with it."""
-    given = spec.plugins or {}
-    svc = parse_go_flags(given.get("svc") or ())
-    return Plugins(
-        env="env" in given,
-        svc="svc" in given or "tensorflow" in given,
-        publish_not_ready=_BOOLEANS.get(svc.get(_SVC[0], "false"), False),
-        network_policy=not _BOOLEANS.get(svc.get(_SVC[1], "false"), False),
-        hosts_env=_BOOLEANS.get(svc.get(_SVC[2], "true"), True),
-    )
-
-
-def tensorflow_plugin(spec: Spec) -> TensorFlowPlugin | None:
-    """The tensorflow plugin, None if the job makes its own TF_CONFIG."""
-    if "tensorflow" not in (spec.plugins or {}):
-        return None
-    flags = parse_go_flags((spec.plugins or {})["tensorflow"] or ())
-    port = flags.get("port", "")
-    return TensorFlowPlugin(
-        roles={flags.get(name, name): Role(name) for name in _ROLES},
-        port=int(port) if port.isdecimal() and len(port) <= 5 else TF_PORT,
-    )
-
-
-def check_plugins(spec: Spec, tasks: Sequence[str], out: FieldErrors) -> None:
-    """Check for unknown or unsupported plugins, and arguments they do not take."""
-    for name, arguments in (spec.plugins or {}).items():
-        loc: FieldPath = ("spec", "plugins", name)
-        if name in _UNSUPPORTED:
-            out.error(
-                loc, f"tf-dist does not play Volcano's {name} plugin, and without it the job would run differently"
-            )
-        elif name not in _ARGUMENTS:
-            out.error(loc, "unknown plugin", suggestion(name, _ARGUMENTS))
-        else:
-            _check_arguments(name, parse_go_flags(arguments or ()), loc, tasks, out)
-
-
-def _check_arguments(
-    plugin: str, flags: Mapping[str, str], loc: FieldPath, tasks: Sequence[str], out: FieldErrors
-) -> None:
-    for name, value in flags.items():
-        if name not in _ARGUMENTS[plugin]:
-            known = [f"--{one}" for one in _ARGUMENTS[plugin]]
-            hint = suggestion(f"--{name}", known) if known else f"{plugin} takes none"
-            out.error(loc, f"unknown argument {name!r}", hint)
-        elif name in _SVC and value not in _BOOLEANS:
-            out.error(loc, f"--{name} is true or false, not {value!r}")
-        elif name == "port" and not (value.isascii() and value.isdecimal() and 1 <= int(value[:6]) <= 65535):
-            out.error(loc, f"--port is a port from 1 to 65535, not {value!r}")
-        elif name in _ROLES and value not in tasks and not out.partial:
-            out.error(loc, f"--{name} names the task {value!r}, which the job does not have", suggestion(value, tasks))

@@ -1,4 +1,6 @@
-"""Volcano job plugins that tf-dist implements: env (index variables) and svc (host files, names, network policy)."""
+"""Volcano job plugins that tf-dist implements: env (index variables) and svc (host files, names, network policy); the
+keys of ssh are in ``ssh_plugin``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec
+from tf_dist.core.podbuilder.ssh_plugin import mount_keys
 
 Body = dict[str, Any]
 Metadata = Callable[[Job, str, Mapping[str, str]], Body]
@@ -83,6 +86,8 @@ def apply_plugins(job: Job, replica: ReplicaId, body: Body) -> None:
         _each_container(body, "volumeMounts", [{"name": volume, "mountPath": _MOUNT_PATH}], init=True)
         if job.plugins.hosts_env:
             _each_container(body, "env", _host_variables(job), init=True)
+    if job.plugins.ssh is not None:
+        mount_keys(job, job.plugins.ssh, body)
     for number, volume_ in enumerate(job.volumes):
         _claim(body, f"{job.key.name}-volume-{number}", volume_)
 

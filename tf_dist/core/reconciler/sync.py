@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from tf_dist.core.api.assignment import assign_nodes
-from tf_dist.core.api.context import Action, Create, Delete, Observed, Update
+from tf_dist.core.api.context import Action, Create, Delete, EnsureKeys, Observed, Update
 from tf_dist.core.api.job import CleanPodPolicy, Job, ReplicaId, ReplicaSpec, ServiceStyle
 from tf_dist.core.api.names import replica_name
 from tf_dist.core.api.pod_events import PodClassification
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, PodView
 from tf_dist.core.api.status import LIVE, STOPPED, Status
 from tf_dist.core.integrations.dispatch import IntegrationPass
-from tf_dist.core.podbuilder import replica_pod, services, volcano_plugins
+from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, volcano_plugins
 
 # Reasons for which running pods stop at the end though the policy would keep them: the limit was set for that.
 _CUT_SHORT: Final = frozenset({"DeadlineExceeded", "BackoffLimitExceeded", DISRUPTIONS_EXCEEDED})
@@ -90,6 +90,8 @@ def sync_job(job: Job, status: Status, facts: PodClassification, observed: Obser
     if status.phase in LIVE and consultation.takes_pods():
         yield from _objects(job, observed)
         due = creatable_replicas(job, status, facts, observed.now)
+        if due and job.plugins.ssh is not None:
+            yield EnsureKeys(ssh_plugin.key_secret(job, replica_pod.object_metadata))
         nodes = assign_nodes(job, status.admission.placement, facts, due) if status.admission is not None else {}
         for replica in due:
             label = status.attempts.label(replica)

@@ -1,0 +1,29 @@
+"""A document of a neighbouring kind is refused with a sentence that says what it is and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.dialects.documents import only_error
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "message", "hint"),
+    [
+        ("batch.volcano.sh/v1alpha1", "CronJob", "makes Jobs at times", "Argo CronWorkflow, an Airflow DAG"),
+        ("batch/v1", "CronJob", "makes Jobs at times", "Argo CronWorkflow or an Airflow DAG"),
+        ("flow.volcano.sh/v1alpha1", "JobFlow", "a workflow of JobTemplates", "steps of a pipeline"),
+        ("flow.volcano.sh/v1alpha1", "JobTemplate", "starts nothing by itself", "kind: Job"),
+        ("training.volcano.sh/v1alpha1", "HyperJob", "several clusters", "--context"),
+        ("bus.volcano.sh/v1alpha1", "Command", "is an order", "tf-dist suspend JOB"),
+        ("scheduling.volcano.sh/v1beta1", "PodGroup", "made for each job", "minAvailable"),
+        ("topology.volcano.sh/v1alpha1", "HyperNode", "network topology", "kubectl apply"),
+        ("kueue.x-k8s.io/v1beta1", "ClusterQueue", "is Kueue's", "tf-dist.dev/gang-scheduler: kueue"),
+        ("argoproj.io/v1alpha1", "Workflow", "is Argo's", "tf_dist.argo"),
+        ("sparkoperator.k8s.io/v1beta2", "SparkApplication", "is Spark's", ""),
+        ("apps/v1", "Deployment", "never ends", "a TFJob or a Volcano Job"),
+    ],
+)
+def test_a_neighbouring_kind(version: str, kind: str, message: str, hint: str):
+    found = only_error({"apiVersion": version, "kind": kind, "metadata": {"name": "one"}, "spec": {}})
+    assert (found.path, message in found.message, hint in found.hint) == ("kind", True, True)

@@ -1,0 +1,92 @@
+"""Arguments of Volcano's job plugins, read as Go's ``flag`` package reads them (``FlagSet.Parse``, ContinueOnError).
+
+A plugin whose arguments cannot be parsed is not refused there: the error is logged, what stood before the bad argument
+holds, and nothing after it is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class FlagKind(StrEnum):
+    """What a flag takes."""
+
+    TEXT = "text"
+    BOOL = "true or false"
+    INT = "a whole number"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFlags:
+    """The values that hold, as written; ``stopped_at``: the argument at which reading ended ("": all was read), why
+    (``problem``), the name of the flag that is not known, if that is it, and what came after (``unread``).
+    """
+
+    values: Mapping[str, str]
+    stopped_at: str = ""
+    problem: str = ""
+    unknown: str = ""
+    unread: tuple[str, ...] = ()
+
+
+_BOOLEANS: Final = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True)} | dict.fromkeys(
+    ("0", "f", "F", "false", "FALSE", "False"), False
+)
+_FLAG: Final = re.compile(r"--?([^-=][^=]*)(?:=(.*))?", re.DOTALL)
+_INT: Final = re.compile(r"[+-]?(0[xX](_?[0-9a-fA-F])+|0[bB](_?[01])+|0[oO]?(_?[0-7])+|[1-9](_?[0-9])*|0)", re.ASCII)
+
+
+def parse_go_bool(text: str) -> bool | None:
+    """What ``strconv.ParseBool`` makes of a text; None: it refuses it."""
+    return _BOOLEANS.get(text)
+
+
+def parse_go_int(text: str) -> int | None:
+    """What ``strconv.ParseInt(text, 0, 64)`` makes of a text; None: it refuses it."""
+    if len(text) > 64 or not _INT.fullmatch(text):
+        return None
+    found = int(re.sub(r"^([+-]?)0(_?[0-7])", r"\g<1>0o\2", text), 0)  # Go's 017 is Python's 0o17
+    return found if -(2**63) <= found < 2**63 else None
+
+
+def parse_go_flags(arguments: Sequence[str], kinds: Mapping[str, FlagKind]) -> ParsedFlags:
+    """The flags among ``arguments``: ``--port=22``, ``-port=22``, ``--port 22``; a lone boolean flag is true.
+
+    The first argument that is no flag, and ``--``, end the reading.
+    """
+    values: dict[str, str] = {}
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        if len(argument) < 2 or not argument.startswith("-"):
+            return ParsedFlags(values, argument, "is no flag", unread=tuple(waiting))
+        if argument == "--":
+            return (
+                ParsedFlags(values, argument, "ends the flags", unread=tuple(waiting))
+                if waiting
+                else ParsedFlags(values)
+            )
+        match = _FLAG.fullmatch(argument)
+        if match is None:
+            return ParsedFlags(values, argument, "is no flag", unread=tuple(waiting))
+        name, value = match[1], match[2]
+        if name not in kinds:
+            return ParsedFlags(values, argument, "is not known", name, tuple(waiting))
+        kind = kinds[name]
+        if value is None and kind is FlagKind.BOOL:
+            value = "true"
+        if value is None:
+            if not waiting:
+                return ParsedFlags(values, argument, "needs a value")
+            value = waiting.pop(0)
+        if kind is FlagKind.BOOL and parse_go_bool(value) is None:
+            return ParsedFlags(values, argument, f"is {kind}, not {value[:40]!r}", unread=tuple(waiting))
+        values[name] = value
+        if kind is FlagKind.INT and parse_go_int(value) is None:
+            return ParsedFlags(values, argument, f"is {kind}, not {value[:40]!r}", unread=tuple(waiting))
+    return ParsedFlags(values)

@@ -1,0 +1,181 @@
+"""Job plugins of a Volcano Job: their arguments, those that tf-dist does not play, and programs that miss one.
+
+Arguments and defaults: volcano-sh/volcano, ``pkg/controllers/job/plugins``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, suggestion, text, value_at
+from tf_dist.core.api.job import Plugins, Role, SSHPlugin
+from tf_dist.core.dialects.common_schema import TF_PORT, RawTemplate, template_containers
+from tf_dist.core.dialects.field_errors import FieldErrors
+from tf_dist.core.dialects.volcano_extensions.go_flags import (
+    FlagKind,
+    ParsedFlags,
+    parse_go_bool,
+    parse_go_flags,
+    parse_go_int,
+)
+
+PluginArguments = Mapping[str, Sequence[str] | None]
+
+_ROLES: Final = ("ps", "worker", "chief", "evaluator")
+_NOT_READY, _NO_POLICY, _HOSTS_ENV = "publish-not-ready-addresses", "disable-network-policy", "inject-hosts-env"
+_KEY_PATH, _PRIVATE, _PUBLIC, _SSH_PORT = "ssh-key-file-path", "ssh-private-key", "ssh-public-key", "ssh-port"
+_FLAGS: Final[Mapping[str, Mapping[str, FlagKind]]] = {
+    "env": {},
+    "svc": dict.fromkeys((_NOT_READY, _NO_POLICY, _HOSTS_ENV), FlagKind.BOOL),
+    "ssh": {**dict.fromkeys((_KEY_PATH, _PRIVATE, _PUBLIC), FlagKind.TEXT), _SSH_PORT: FlagKind.INT},
+    "tensorflow": {**dict.fromkeys(_ROLES, FlagKind.TEXT), "port": FlagKind.INT},
+}
+REFUSED: Final[Mapping[str, str]] = {
+    "mpi": "write plugins svc and ssh instead, and mpirun --host $VC_WORKER_HOSTS in the master (WORKER: the name of "
+    "the task of the workers); or leave the job to Volcano",
+    "pytorch": "leave the job to Volcano, or make it a PyTorchJob of Kubeflow's training operator",
+    "ray": "leave the job to Volcano, or make it a RayJob of KubeRay",
+    "hcclrank": "leave the job to Volcano; or set the annotation hccl/rankIndex in templates of one replica each",
+}
+"""The plugins of Volcano that tf-dist does not play, and what to do instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFlowPlugin:
+    """Arguments of the tensorflow plugin: the role of each task, and the port."""
+
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    port: int = TF_PORT
+
+
+def _flags(given: PluginArguments, plugin: str) -> ParsedFlags:
+    return parse_go_flags(given.get(plugin) or (), _FLAGS[plugin])
+
+
+def job_plugins(given: PluginArguments | None) -> Plugins:
+    """The plugins of a job; the tensorflow plugin brings svc with it."""
+    given = given or {}
+    svc = _flags(given, "svc").values
+    return Plugins(
+        env="env" in given,
+        svc="svc" in given or "tensorflow" in given,
+        publish_not_ready=parse_go_bool(svc.get(_NOT_READY, "")) or False,
+        network_policy=not parse_go_bool(svc.get(_NO_POLICY, "")),
+        hosts_env=parse_go_bool(svc.get(_HOSTS_ENV, "true")) is not False,
+        ssh=_ssh_plugin(given) if "ssh" in given else None,
+    )
+
+
+def _ssh_plugin(given: PluginArguments) -> SSHPlugin:
+    found, usual = _flags(given, "ssh").values, SSHPlugin()
+    port = parse_go_int(found.get(_SSH_PORT, "")) or 0
+    return SSHPlugin(
+        path=found.get(_KEY_PATH, usual.path),
+        port=port if 1 <= port <= 65535 else usual.port,
+        private_key=found.get(_PRIVATE, ""),
+        public_key=found.get(_PUBLIC, ""),
+    )
+
+
+def tensorflow_plugin(given: PluginArguments | None) -> TensorFlowPlugin | None:
+    """The tensorflow plugin, None if the job makes its own TF_CONFIG."""
+    if given is None or "tensorflow" not in given:
+        return None
+    flags = _flags(given, "tensorflow").values
+    port = parse_go_int(flags.get("port", "")) or 0
+    return TensorFlowPlugin(
+        roles={flags.get(name, name): Role(name) for name in _ROLES}, port=port if 1 <= port <= 65535 else TF_PORT
+    )
+
+
+def check_plugins(given: PluginArguments | None, tasks: Sequence[str], out: FieldErrors) -> None:
+    """Errors for plugins that are not played, warnings for arguments that Volcano would not use either."""
+    for name, arguments in (given or {}).items():
+        loc: FieldPath = ("spec", "plugins", name)
+        if name in REFUSED:
+            message = f"tf-dist does not play Volcano's {name} plugin, and without it the job would run differently"
+            out.error(loc, message, REFUSED[name])
+        elif name not in _FLAGS:
+            out.error(loc, "unknown plugin", suggestion(name, (*_FLAGS, *REFUSED)))
+        elif name == "env" and arguments:
+            out.warn(loc, "Volcano's env plugin takes no arguments; these are not used", "leave them out")
+        else:
+            flags = _flags(given or {}, name)
+            _advise_unread(flags, _FLAGS[name], loc, out)
+            _check_values(flags.values, loc, tasks, out)
+
+
+def _advise_unread(flags: ParsedFlags, known: Mapping[str, FlagKind], loc: FieldPath, out: FieldErrors) -> None:
+    if not flags.stopped_at:
+        return
+    also = f", nor {' '.join(flags.unread)}" if flags.unread else ""
+    message = f"{flags.stopped_at[:80]} {flags.problem}: it is not used{also}, as Volcano stops reading there"
+    names = [f"--{name}" for name in known]
+    out.warn(loc, message, suggestion(f"--{flags.unknown}", names) if flags.unknown else "")
+
+
+def _check_values(values: Mapping[str, str], loc: FieldPath, tasks: Sequence[str], out: FieldErrors) -> None:
+    for name, value in values.items():
+        port = parse_go_int(value) or 0 if name in ("port", _SSH_PORT) else 1
+        if name == "port" and not 1 <= port <= 65535:
+            out.error(loc, f"--port is a port from 1 to 65535, not {value[:40]!r}")
+        elif not 1 <= port <= 65535:
+            out.warn(loc, f"--{name} is a port from 1 to 65535, not {value[:40]!r}: Volcano takes 22")
+        elif name == _KEY_PATH and (not value.startswith("/") or ":" in value):
+            out.error(loc, f"--{name} is an absolute path without ':', not {value[:80]!r}")
+        elif name in _ROLES and value not in tasks and not out.partial:
+            message = f"--{name} names the task {value!r}, which the job does not have: no task has this role"
+            out.warn(loc, message, suggestion(value, tasks))
+    if bool(values.get(_PRIVATE)) != bool(values.get(_PUBLIC)):
+        out.warn(loc, f"--{_PRIVATE} and --{_PUBLIC} belong together", "write both, or none: then a pair is made")
+    if values.get(_PRIVATE):
+        out.warn(loc, f"--{_PRIVATE}: everybody who may read the job can read the key", "leave it out: a pair is made")
+    roles = [values.get(name, name) for name in _ROLES]
+    if doubled := sorted({one for one in roles if roles.count(one) > 1 and one in tasks}):
+        out.error(loc, f"gives the task {doubled[0]!r} two roles", "one task has one role")
+
+
+# -- programs that use what a plugin would bring --
+
+_INDEX: Final = re.compile(r"V[CK]_TASK_INDEX(?!\w)")
+_HOSTS: Final = re.compile(r"VC_([A-Z0-9_]+)_(?:HOSTS|NUM)(?!\w)")
+_FOLDER: Final = "/etc/volcano"
+_INIT: Final = "initContainers"
+
+
+def advise_missing_plugins(
+    plugins: Plugins, tasks: Sequence[str], templates: Sequence[RawTemplate], out: FieldErrors
+) -> None:
+    """Warnings for programs that read what no plugin of the job brings: its index, or where its peers are."""
+    variables = {name.upper().replace("-", "_") for name in tasks}
+    for raw in templates:
+        for place, container in (*template_containers(raw.template), *template_containers(raw.template, _INIT)):
+            loc = (*raw.loc, *place)
+            own = {text(value_at(entry, "name")) for entry in list_items(container.get("env"))}
+            mounted = {text(value_at(entry, "mountPath")) for entry in list_items(container.get("volumeMounts"))}
+            said = "\n".join(_program(container))
+            if not plugins.env and (found := _INDEX.search(said)) and found[0] not in own:
+                out.warn(loc, f"uses ${found[0]}, which is not set without the env plugin", "write plugins: {env: []}")
+            if not plugins.svc and _FOLDER in said and not any(_FOLDER.startswith(path) for path in mounted if path):
+                message = f"reads {_FOLDER}, which is not there without the svc plugin"
+                out.warn(loc, message, "write plugins: {svc: []}")
+            hosts = next((one for one in _HOSTS.finditer(said) if one[1] in variables and one[0] not in own), None)
+            if hosts and not (plugins.svc and plugins.hosts_env):
+                why = f"with --{_HOSTS_ENV}=false" if plugins.svc else "without the svc plugin"
+                hint = "leave that argument out" if plugins.svc else "write plugins: {svc: []}"
+                out.warn(loc, f"uses ${hosts[0]}, which is not set {why}", hint)
+
+
+def _program(container: Mapping[str, Any]) -> Iterator[str]:
+    """Every text of a container that its program or shell may read."""
+    probes = [container.get(key) for key in ("livenessProbe", "readinessProbe", "startupProbe")]
+    hooks = list(mapping(container.get("lifecycle")).values())
+    for handler in (container, *(value_at(one, "exec") for one in (*probes, *hooks))):
+        for key in ("command", "args"):
+            yield from (one for one in list_items(value_at(handler, key)) if isinstance(one, str))
+    for entry in list_items(container.get("env")):
+        if isinstance(value := value_at(entry, "value"), str):
+            yield value
