@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.support import FixedLogs, owned_by, pod
+from tests.cluster.support import FixedLogs, FixedStream, owned_by, pod
 from tests.controller.harness import tfjob
 from tests.waiting import until
 from tf_dist.client.log_follower import LogLine, log_opener
 from tf_dist.client.monitor import JobSnapshot
 from tf_dist.client.run_session import RunEnd, RunOptions, RunResult, RunSession
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.cluster.api import PODS, TFJOBS, LogOptions, Resource
+from tf_dist.cluster.api import ALL_LINES, PODS, TFJOBS, LogOptions, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api import names
@@ -83,7 +83,7 @@ def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read(time
         try:
             until(behind.listed.is_set, SECONDS)
             memory.create(PODS, "default", owned_by(stored, worker(job)))
-            ended = {"name": "main", "restartCount": 0, "state": {"terminated": {"exitCode": 0}}}
+            ended = {"name": "tensorflow", "restartCount": 0, "state": {"terminated": {"exitCode": 0}}}
             status = {"phase": "Succeeded", "containerStatuses": [ended]}
             memory.patch(PODS, "default", "a-worker-0", {"status": status}, subresource="status")
         finally:
@@ -93,9 +93,61 @@ def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read(time
     assert view.lines == ["here"]
 
 
+class RestartedKubelet:
+    """A log source that ends the first log that is followed, as an API server does at a kubelet's restart."""
+
+    def __init__(self) -> None:
+        self.followed = 0
+        self._done = threading.Event()
+
+    def end(self) -> None:
+        """The container writes its last lines, and ends."""
+        self._done.set()
+
+    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> FixedStream:
+        lines = [f"2026-11-21T10:00:0{n}.5Z step={n}\n".encode() for n in range(1, 5)]
+        if not options.follow:
+            return FixedStream(lines)
+        self.followed += 1
+        if self.followed > 1:
+            assert self._done.wait(SECONDS)
+        return FixedStream(lines[: 1 if self.followed == 1 else 3])
+
+
+def test_a_restart_of_the_kubelet_costs_neither_lines_nor_results() -> None:
+    """The first stream ends while the container runs; the second when it has ended, a line too early."""
+    source = RestartedKubelet()
+    with MemoryCluster() as memory:
+        memory.log_source = source
+        stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
+        job, view, results = StoredJob(TFJOBS, stored), Notes(), list[RunResult]()
+        memory.create(PODS, "default", owned_by(stored, worker(job)))
+        set_state(memory, "Running", {"running": {}})
+        run_options = RunOptions(open_log=lambda _: log_opener(memory, LogOptions(follow=True)))
+        session = RunSession(memory, job, view, Signals(), run_options, timeout=SECONDS)
+        running = threading.Thread(target=lambda: results.append(session.run()))
+        running.start()
+        try:
+            until(lambda: source.followed == 2, SECONDS)
+            set_state(memory, "Succeeded", {"terminated": {"exitCode": 0}})
+            source.end()
+        finally:
+            memory.patch(TFJOBS, "default", "a", {"status": {"tfDist": {"phase": "Completed"}}}, subresource="status")
+            running.join(SECONDS)
+    assert view.lines == ["step=1", "step=2", "step=3", "step=4"]
+    assert results[0].snapshot.result.metrics == {"step": 4.0}
+
+
+def set_state(memory: MemoryCluster, phase: str, state: dict[str, Any]) -> None:
+    """Of the only pod."""
+    container = {"name": "tensorflow", "restartCount": 0, "state": state}
+    status = {"phase": phase, "containerStatuses": [container]}
+    memory.patch(PODS, "default", "a-worker-0", {"status": status}, subresource="status")
+
+
 def worker(job: StoredJob) -> dict[str, Any]:
     """Its only pod."""
-    body = pod("a-worker-0")
+    body = pod("a-worker-0", containers=[{"name": "tensorflow", "image": "example.com/main:1"}])
     selected = dict(one.split("=") for one in job.selector.split(","))
     body["metadata"]["labels"] = {**selected, names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"}
     return body

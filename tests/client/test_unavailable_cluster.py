@@ -14,7 +14,7 @@ import pytest
 from tests.cluster.client.raw import CHUNKED, chunk, failure, reply, saying
 from tests.waiting import until
 from tf_dist.client.job_files import load_job_files
-from tf_dist.client.log_follower import ResumingLogStream
+from tf_dist.client.log_follower import ContainerInstance, InstanceState, ResumingLogStream, instance_state
 from tf_dist.client.monitor import ObjectChanged, ObjectsListed, ObjectWatcher
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_job
@@ -30,8 +30,17 @@ def lines(*texts: str, broken: bool = False) -> bytes:
     return CHUNKED + b"".join(chunk(f"{text}\n".encode()) for text in texts) + (b"" if broken else b"0\r\n\r\n")
 
 
-def log(client: object, **options: object) -> ResumingLogStream:
-    return ResumingLogStream(client, "default", "a", LogOptions(follow=True, **options))  # type: ignore[arg-type]
+def log(client: object, *states: InstanceState, **options: object) -> ResumingLogStream:
+    """The log of a container that is in these states, the last of them for good."""
+    left = list(states or [InstanceState.GONE])
+    return ResumingLogStream(
+        client,  # type: ignore[arg-type]
+        "default",
+        "a",
+        LogOptions(follow=True, **options),  # type: ignore[arg-type]
+        state=lambda: left.pop(0) if len(left) > 1 else left[0],
+        settle=0.0,
+    )
 
 
 def test_a_log_goes_on_where_it_broke_off() -> None:
@@ -43,7 +52,89 @@ def test_a_log_goes_on_where_it_broke_off() -> None:
         assert list(found) == [b"one\n", b"two\n", b"two again\n", b"still two\n", b"bare\n"]
     assert b"tailLines=10" in requests[0]
     assert b"tailLines" not in requests[2]
-    assert b"sinceSeconds" in requests[2]
+    assert b"sinceTime=2026-11-21T10%3A00%3A01Z" in requests[2]
+
+
+RUNNING, ENDED, REPLACED, LOST, GONE = InstanceState
+ONE, TWO, THREE = (f"{STAMP}{n}.5Z {text}" for n, text in enumerate(("one", "two", "three"), 1))
+CUT = CHUNKED + chunk(f"{ONE}\n".encode()) + chunk(f"{STAMP}2.5Z tw".encode()) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("streams", "states", "expected", "asked"),
+    [
+        pytest.param([lines(ONE), lines(ONE, TWO)], [ENDED], ["one", "two"], "fe", id="the end is read once more"),
+        pytest.param([lines(ONE), lines(ONE, TWO)], [REPLACED], ["one", "two"], "fp", id="of the run before, too"),
+        pytest.param(
+            [lines(ONE), lines(ONE, TWO), lines(ONE, TWO, THREE)],
+            [RUNNING, ENDED],
+            ["one", "two", "three"],
+            "ffe",
+            id="it runs on: the kubelet was restarted",
+        ),
+        pytest.param(
+            [lines(), lines(ONE), lines(ONE)], [RUNNING, RUNNING, ENDED], ["one"], "ffe", id="nothing had been written"
+        ),
+        pytest.param(
+            [CUT, lines(ONE, TWO), lines(ONE, TWO)], [RUNNING, ENDED], ["one", "two"], "ffe", id="a line was cut"
+        ),
+        pytest.param([CUT, failure(503), lines(ONE, TWO)], [ENDED], ["one", "two"], "fee", id="the node is away"),
+        pytest.param([lines(ONE)], [GONE], ["one"], "f", id="with its pod"),
+        pytest.param([lines(ONE), failure(404)], [ENDED], ["one"], "fe", id="its pod is gone meanwhile"),
+        pytest.param(
+            [lines(ONE), lines(TWO)],
+            [RUNNING, REPLACED],
+            ["one"],
+            "ff",
+            id="the next instance's lines are not its own",
+        ),
+        pytest.param(
+            [lines(ONE), lines(THREE), lines(THREE)],
+            [RUNNING, RUNNING, ENDED],
+            ["one", "[tf-dist: lines are missing here: the node had dropped them before they could be read]", "three"],
+            "ffe",
+            id="a gap is said",
+        ),
+        pytest.param(
+            [lines(ONE)],
+            [LOST],
+            ["one", "[tf-dist: the end of this log may be missing: the container was restarted again meanwhile]"],
+            "f",
+            id="it is not kept",
+        ),
+    ],
+)
+def test_a_stream_that_ends_is_no_end_of_the_container(
+    streams: list[bytes], states: list[InstanceState], expected: list[str], asked: str
+) -> None:
+    """``asked``: a letter for each request: follows, reads to the end, reads the end of the previous instance."""
+    with saying(*streams) as (client, requests), log(client, *states) as found:
+        assert [line.decode().rstrip() for line in found] == expected
+    shown = ("p" if b"previous=true" in one else "f" if b"follow=true" in one else "e" for one in requests)
+    assert "".join(shown) == asked
+
+
+INSTANCE = ContainerInstance("p", "main", 1)
+
+
+@pytest.mark.parametrize(
+    ("uid", "count", "state", "expected"),
+    [
+        ("p", 1, "running", RUNNING),
+        ("p", 1, "terminated", ENDED),
+        ("p", 1, "waiting", ENDED),
+        ("p", 2, "running", REPLACED),
+        ("p", 2, "terminated", REPLACED),
+        ("p", 2, "waiting", LOST),
+        ("p", 3, "running", LOST),
+        ("other", 1, "running", GONE),
+    ],
+)
+def test_the_state_of_an_instance(uid: str, count: int, state: str, expected: InstanceState) -> None:
+    statuses = [{"name": "other"}, {"name": "main", "restartCount": count, "state": {state: {}}}]
+    stored = {"metadata": {"uid": uid}, "status": {"containerStatuses": statuses}}
+    assert instance_state(stored, INSTANCE) is expected
+    assert instance_state(None, INSTANCE) is GONE
 
 
 def test_fractions_of_a_second_are_compared_as_such() -> None:
@@ -73,7 +164,7 @@ def test_a_log_whose_first_opening_fails_in_passing_is_opened_again(away: bytes)
     with saying(away, failure(503), whole) as (client, requests), log(client, tail=10) as found:
         assert list(found) == [b"one\n", b"two\n"]
     assert [b"tailLines=10" in request for request in requests] == [True, True, True]
-    assert not any(b"sinceSeconds" in request for request in requests)
+    assert not any(b"since" in request for request in requests)
 
 
 def test_a_log_that_is_closed_while_it_waits_to_be_opened_again_ends_at_once() -> None:
@@ -89,8 +180,8 @@ def test_a_log_that_is_closed_while_it_waits_to_be_opened_again_ends_at_once() -
 
 def test_a_log_that_cannot_be_opened_in_time_says_why() -> None:
     with saying(failure(503)) as (client, _):
-        wanted = LogOptions(follow=True)
-        with ResumingLogStream(client, "default", "a", wanted, limit=-1.0) as found, pytest.raises(Unavailable):
+        stream = ResumingLogStream(client, "default", "a", LogOptions(follow=True), state=lambda: GONE, limit=-1.0)
+        with stream as found, pytest.raises(Unavailable):
             next(found)
 
 

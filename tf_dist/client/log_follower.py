@@ -2,64 +2,90 @@
 
 from __future__ import annotations
 
-import math
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple, Self
 
 from tf_dist.client.wait import TRANSIENT_ERRORS, Backoff
-from tf_dist.cluster.api import Cluster, LogOptions, Object, Stream
+from tf_dist.cluster.api import PODS, Cluster, LogOptions, Object, Stream
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, ReplicaId
-from tf_dist.errors import ClusterError
+from tf_dist.core.api.timestamps import format_time, parse_time
+from tf_dist.errors import ClusterError, Forbidden, NotFound, Rejected
+
+
+class ContainerInstance(NamedTuple):
+    """One life of a container: ``number`` counts its restarts."""
+
+    pod_uid: str
+    container: str
+    number: int
+
+
+class InstanceState(Enum):
+    """What has become of an instance of a container, and so where its log is to be had."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    REPLACED = "replaced"  # by the next one: its log is the previous one
+    LOST = "lost"  # its log is not kept any more
+    GONE = "gone"  # with its pod
+
+
+def instance_state(pod: Object | None, instance: ContainerInstance) -> InstanceState:
+    """The state of an instance, by its pod as it is now (None: there is none)."""
+    if pod is None or pod["metadata"].get("uid") != instance.pod_uid:
+        return InstanceState.GONE
+    mine: Object = next((one for one in _statuses(pod) if one["name"] == instance.container), {})
+    state, later = mine.get("state") or {}, (mine.get("restartCount") or 0) - instance.number
+    if later == 0:
+        return InstanceState.RUNNING if "running" in state else InstanceState.ENDED
+    # While the next one waits to be started again, it is the previous one itself.
+    return InstanceState.REPLACED if later == 1 and "waiting" not in state else InstanceState.LOST
+
 
 _SLACK: Final = 5.0  # seconds asked for once more: what was written last may still have been under way
-_STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?[^ ]* ")
-_Moment = tuple[bytes, bytes]
+_SETTLE: Final = 3.0  # seconds by which a pod's status may lag behind the end of a container
+_UNSTAMPED: Final = 100  # lines that are known again
+_STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d) ")
+_Moment = tuple[float, bytes]
 
 
-class ResumingLogStream:
-    """The lines of a container, ``options.timestamps`` or not, each once, through every break of the connection."""
+class _LogPosition:
+    """The position in a log that is read again from a little before it, once or more."""
 
-    def __init__(
-        self, cluster: Cluster, namespace: str, pod: str, options: LogOptions, *, limit: float = 120.0
-    ) -> None:
-        self._shown = options.timestamps
-        self._options = replace(options, timestamps=True)
-        self._open: Callable[[LogOptions], Stream[bytes]] = lambda wanted: cluster.logs(namespace, pod, wanted)
-        self._closed = threading.Event()
-        self._backoff = Backoff(limit, sleep=self._closed.wait)
-        self._last_line_at = time.monotonic()
-        self._last: _Moment | None = None  # the stamp of the newest line that was given
+    def __init__(self) -> None:
+        self.last: _Moment | None = None  # the stamp of the newest line that was given
         self._given = 0  # how many lines had that stamp
-        self._known: tuple[_Moment, int] | None = None  # both, as they were at the last break
-        self._lock = threading.Lock()
-        self._stream: Stream[bytes] | None = None  # the first line has it opened, so that another thread can close it
+        self._known: tuple[_Moment, int] | None = None  # both, as they were when it was opened again
+        self._proven = True  # it is known that what is read now is the same log
 
-    def __iter__(self) -> Self:
-        return self
+    @property
+    def since(self) -> str:
+        """A moment before it, as a request names it."""
+        assert self.last is not None  # there is a last line to begin at
+        return format_time(self.last[0] - 1)
 
-    def __next__(self) -> bytes:
-        while not self._closed.is_set():
-            try:
-                line = next(self._stream or self._opened())
-            except TRANSIENT_ERRORS as error:
-                self._broken(error)
-                continue
-            self._backoff.succeeded()
-            found = _STAMP.match(line)
-            if found is None:
-                return line  # a word of the server itself
-            if self._new((found[1], (found[2] or b"").ljust(9, b"0"))):
-                return line if self._shown else line[found.end() :]
-        raise StopIteration
+    def resume(self, *, proven: bool) -> None:
+        """It is read again from a little before. Unless that is ``proven``, it may be the log of another instance."""
+        self._known = (self.last, self._given) if self.last else None
+        self._proven = proven
 
-    def _new(self, moment: _Moment) -> bool:
-        """Whether a line of this moment was not given before the last break; it is taken for given from now on."""
+    def unproven(self, moment: _Moment) -> bool:
+        """Whether this line is new, though none that was given before has come again (said once)."""
+        if self._proven:
+            return False
+        self._proven = True
+        return self._known is None or moment > self._known[0]
+
+    def advance(self, moment: _Moment) -> bool:
+        """Whether a line of this moment was not given before; it is taken for given from now on."""
         if self._known is not None:
             last, count = self._known
             if moment < last:
@@ -68,15 +94,128 @@ class ResumingLogStream:
                 self._known = last, count - 1
                 return False
             self._known = None
-        self._given = self._given + 1 if moment == self._last else 1
-        self._last, self._last_line_at = moment, time.monotonic()
+        self._given = self._given + 1 if moment == self.last else 1
+        self.last = moment
         return True
+
+
+class ResumingLogStream:
+    """The lines of a container, ``options.timestamps`` or not, each once, through every break of the connection.
+
+    A kubelet that restarts ends a followed log as if its container had ended. So ``state`` is asked at every end: the
+    log of a container that runs is followed on, and the end of one that has ended is read once more, without
+    following. Where lines are missing a line in brackets says so.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        pod: str,
+        options: LogOptions,
+        *,
+        state: Callable[[], InstanceState],
+        limit: float = 120.0,
+        settle: float = _SETTLE,
+    ) -> None:
+        self._shown = options.timestamps
+        self._options = replace(options, timestamps=True)
+        self._open: Callable[[LogOptions], Stream[bytes]] = lambda wanted: cluster.logs(namespace, pod, wanted)
+        self._state, self._settle = state, settle
+        self._closed = threading.Event()
+        self._backoff = Backoff(limit, sleep=self._closed.wait)
+        self._position = _LogPosition()
+        self._ready: deque[bytes] = deque()
+        self._unstamped: set[bytes] = set()
+        self._requests = 0  # that were answered
+        self._opened_at = 0.0  # for the first time, on the monotonic clock
+        self._judging = self._rereading = self._finished = False
+        self._lock = threading.Lock()
+        self._stream: Stream[bytes] | None = None  # the first line has it opened, so that another thread can close it
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        while not self._closed.is_set():
+            if self._ready:
+                return self._ready.popleft()
+            if self._finished:
+                break
+            try:
+                self._advance()
+            except TRANSIENT_ERRORS as error:
+                self._let_go()
+                self._backoff.failed(error)
+            except (NotFound, Rejected) as error:
+                if not self._rereading:
+                    raise
+                if isinstance(error, Rejected):  # else its pod was cleared away
+                    self._note(f"the end of this log could not be read again: {error}")
+                self._finish()
+        raise StopIteration
+
+    def _advance(self) -> None:
+        """One line more, or what is to be done at the end of a stream; ClusterError."""
+        if self._judging:
+            self._judge()
+            return
+        following = self._options.follow
+        line = next(self._stream or self._opened(), None)
+        # A line without its end was cut off there, or is the last of the container: reading it again shows which.
+        if line is not None and (line.endswith(b"\n") or not following):
+            self._take(line)
+            return
+        self._let_go()
+        if following:
+            self._judging = True
+        else:
+            self._finish()
+
+    def _take(self, line: bytes) -> None:
+        """Have a line given, unless it was given before."""
+        self._backoff.succeeded()
+        found = _STAMP.match(line)
+        seconds = parse_time((found[1] + found[3]).decode()) if found else None
+        if found is None or seconds is None:
+            self._take_unstamped(line)
+            return
+        moment = seconds, (found[2] or b"").ljust(9, b"0")
+        if self._position.unproven(moment):
+            if not self._same_instance():
+                self._finish()  # the lines of the next one are read by another stream
+                return
+            if self._position.last is not None:
+                self._note("lines are missing here: the node had dropped them before they could be read", found[0])
+        if self._position.advance(moment):
+            self._ready.append(line if self._shown else line[found.end() :])
+
+    def _take_unstamped(self, line: bytes) -> None:
+        """A word of the server itself, which may say it at every request."""
+        if self._requests == 1 or line not in self._unstamped:
+            self._ready.append(line)
+        if len(self._unstamped) < _UNSTAMPED:
+            self._unstamped.add(line)
+
+    def _same_instance(self) -> bool:
+        """Whether what is read is the log of this instance still, as far as the cluster knows; ClusterError."""
+        own = (InstanceState.REPLACED,) if self._options.previous else (InstanceState.RUNNING, InstanceState.ENDED)
+        return self._state() in own
+
+    def _note(self, text: str, stamp: bytes = b"") -> None:
+        self._ready.append((stamp if self._shown else b"") + f"[tf-dist: {text}]\n".encode())
 
     def _opened(self) -> Stream[bytes]:
         """A stream, after a break from a little before it; ClusterError."""
-        ago = math.ceil(time.monotonic() - self._last_line_at + _SLACK)
-        stream = self._open(replace(self._options, tail=None, since_seconds=ago) if self._last else self._options)
-        self._known = (self._last, self._given) if self._last else None
+        wanted = self._options
+        if self._position.last is not None:
+            wanted = replace(wanted, tail=None, since_seconds=None, since_time=self._position.since)
+        elif self._requests:  # it was empty then
+            wanted = replace(wanted, tail=None, since_seconds=time.monotonic() - self._opened_at + _SLACK)
+        stream = self._open(wanted)
+        self._position.resume(proven=not self._requests)
+        self._opened_at = self._opened_at if self._requests else time.monotonic()
+        self._requests += 1
         self._backoff.answered()
         with self._lock:
             self._stream = stream
@@ -84,13 +223,41 @@ class ResumingLogStream:
             stream.close()
         return stream
 
-    def _broken(self, error: ClusterError) -> None:
-        """Let go of the stream, and return after a pause; ``error`` when that has gone on for too long."""
+    def _judge(self) -> None:
+        """A followed stream has ended: follow on, read the end once more, or come to an end; ClusterError."""
+        state = self._settled_state()
+        self._judging = False
+        match state:
+            case InstanceState.ENDED | InstanceState.REPLACED:
+                self._rereading = True
+                self._options = replace(self._options, follow=False, previous=state is InstanceState.REPLACED)
+            case InstanceState.LOST:
+                self._note("the end of this log may be missing: the container was restarted again meanwhile")
+                self._finish()
+            case InstanceState.GONE:
+                self._finish()
+
+    def _settled_state(self) -> InstanceState:
+        """The state of the instance, by a status that is no older than the end of the stream; ClusterError."""
+        until, pause = time.monotonic() + self._settle, 0.05
+        while (state := self._state()) is InstanceState.RUNNING and not self._closed.is_set():
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            self._closed.wait(min(pause, left))
+            pause = min(2 * pause, 1.0)
+        return state
+
+    def _finish(self) -> None:
+        """What is ready is given, and no more."""
+        self._let_go()
+        self._finished = True
+
+    def _let_go(self) -> None:
         with self._lock:
             stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
-        self._backoff.failed(error)
 
     def close(self) -> None:
         """End it; from any thread."""
@@ -115,14 +282,6 @@ class LogLine(NamedTuple):
     trains: bool = True
 
 
-class ContainerInstance(NamedTuple):
-    """One life of a container."""
-
-    pod_uid: str
-    container: str
-    number: int
-
-
 class LogEnded(NamedTuple):
     """A container's log has come to its end; ``problem`` if it could not be read."""
 
@@ -137,11 +296,22 @@ def log_opener(cluster: Cluster, options: LogOptions) -> LogOpener:
     """Reading through the cluster."""
 
     def open_log(pod: Object, instance: ContainerInstance) -> Stream[bytes]:
-        metadata = pod["metadata"]
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
         wanted = replace(options, container=instance.container)
-        return ResumingLogStream(cluster, metadata["namespace"], metadata["name"], wanted)
+        state = partial(_read_state, cluster, namespace, name, instance)
+        return ResumingLogStream(cluster, namespace, name, wanted, state=state)
 
     return open_log
+
+
+def _read_state(cluster: Cluster, namespace: str, pod: str, instance: ContainerInstance) -> InstanceState:
+    """The state of an instance as the cluster has it; ClusterError."""
+    try:
+        return instance_state(cluster.get(PODS, namespace, pod), instance)
+    except NotFound:
+        return InstanceState.GONE
+    except Forbidden:
+        return InstanceState.ENDED  # who may read logs and no pods reads them as far as they were to be had at once
 
 
 def run_in_thread(work: Callable[[], None]) -> None:
@@ -184,7 +354,8 @@ class LogFollower:
             return False
         for status in _statuses(pod):
             state = status.get("state") or {}
-            if "running" not in state and "terminated" not in state:
+            # One that waits to be started again has the log of the run before.
+            if not {"running", "terminated"} & state.keys() and not status.get("lastState"):
                 continue
             instance = ContainerInstance(pod["metadata"]["uid"], status["name"], status.get("restartCount") or 0)
             with self._lock:

@@ -10,7 +10,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol, Self
 
-from tf_dist.client.log_follower import ContainerInstance, LogEnded, LogFollower, LogLine, LogOpener
+from tf_dist.client.log_follower import (
+    ContainerInstance,
+    InstanceState,
+    LogEnded,
+    LogFollower,
+    LogLine,
+    LogOpener,
+    instance_state,
+)
 from tf_dist.client.stored_jobs import StoredJob, now, pod_views, pods_of
 from tf_dist.client.wait import TRANSIENT_ERRORS, backoff_seconds
 from tf_dist.cluster.api import PODS, Cluster, Object, Resource
@@ -232,15 +240,7 @@ class JobInformer:
 
     def ended(self, instance: ContainerInstance) -> bool:
         """Whether a container has ended, so that its log will end as well."""
-        pod = self.pods.get(instance.pod_uid)
-        if pod is None:
-            return True
-        status = pod.get("status") or {}
-        every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-        mine: Object = next((one for one in every if one["name"] == instance.container), {})
-        if (mine.get("restartCount") or 0) != instance.number:
-            return True
-        return "running" not in (mine.get("state") or {})
+        return instance_state(self.pods.get(instance.pod_uid), instance) is not InstanceState.RUNNING
 
 
 class WatchingJobInformer(JobInformer):
@@ -356,8 +356,19 @@ class JobMonitor:
     def drain(self, before: int) -> None:
         """The last lines, and whatever else has come; cut short by another signal than the ``before`` there were."""
         self._drain_logs(before)
+        if self.signals == before:
+            self.say_unread()
         while self.step(0) and self.signals == before:
             pass
+
+    def say_unread(self) -> None:
+        """Say that the end of a log did not come in time, if one did not: results are not those of the whole log."""
+        if self.has_unread_logs:
+            self._view.say(
+                "the last lines of a container could not be read in time (is its node up?): step, metrics and "
+                "checkpoint are as of the lines that could",
+                "yellow",
+            )
 
     def _drain_logs(self, before: int) -> None:
         """The last lines of what has ended: however many they are, but not for ever if none comes."""

@@ -73,14 +73,16 @@ class PatchType(StrEnum):
 class LogOptions:
     """Which lines of a container's log, and how: Kubernetes' PodLogOptions.
 
-    ``container`` "": the only one. ``tail``: so many last lines. ``since_seconds``: no older ones. ``follow``: until
-    the container ends. ``previous``: of the instance before the last restart.
+    ``container`` "": the only one. ``tail``: so many last lines. ``since_seconds``: no older ones;
+    ``since_time``, instead: none older than this RFC 3339 time. ``follow``: until the container ends. ``previous``: of
+    the instance before the last restart.
     """
 
     container: str = ""
     follow: bool = False
     tail: int | None = None
     since_seconds: float | None = None
+    since_time: str = ""
     timestamps: bool = False
     previous: bool = False
 

@@ -156,6 +156,8 @@ class JobWaiter:
             yield limit - time.monotonic()
             if monitor.step(0):
                 quiet = time.monotonic() + _DRAIN
+        if over:
+            monitor.say_unread()
         while monitor.step(0):
             yield 0.0
 

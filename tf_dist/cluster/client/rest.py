@@ -164,6 +164,7 @@ class RestCluster:
             follow=bool_param(options.follow),
             tailLines="" if options.tail is None else options.tail,
             sinceSeconds="" if options.since_seconds is None else max(1, math.ceil(options.since_seconds)),
+            sinceTime=options.since_time,
             timestamps=bool_param(options.timestamps),
             previous=bool_param(options.previous),
         )

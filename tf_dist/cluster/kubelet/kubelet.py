@@ -20,6 +20,7 @@ from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
 from tf_dist.cluster.kubelet.pod.container_logs import ContainerLogStream
 from tf_dist.cluster.kubelet.pod.pod_state import PodState
 from tf_dist.cluster.kubelet.pod.pod_worker import PodWorker, SyncQueue
+from tf_dist.core.api.timestamps import parse_time
 from tf_dist.errors import ClusterError, NotFound, Rejected
 
 _DEFAULT = "kubectl.kubernetes.io/default-container"
@@ -37,6 +38,7 @@ def open_container_log(
     if attempt is None or (not path.exists() and not _alive(workload, supervisor, name, attempt)):
         raise Rejected(_no_log_message(pod, name, options.previous))
     since = 0.0 if options.since_seconds is None else now - options.since_seconds
+    since = parse_time(options.since_time) or since
     shown = replace(options, follow=options.follow and not options.previous)
     return ContainerLogStream(path, shown, lambda: _alive(workload, supervisor, name, attempt), since=since)
 
