@@ -354,6 +354,23 @@ def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_noticed_by_wha
         assert said == [3]
 
 
+def test_an_own_write_outlives_no_server_that_was_set_back_and_has_overtaken_all_that_was_followed() -> None:
+    """A list is newer than all that was followed, and yet older than what the server has answered before it."""
+    answered = threading.Event()
+    said: list[int] = []
+
+    def script(s: Scene) -> list[Answer]:
+        first = [listed(50, s.obj("a", 48)), watched(gone(), when=answered)]
+        return [*first, *(listed(52, s.obj("a", 40)) for _ in range(9)), watched()]
+
+    with reflecting(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+        until(lambda: scene.server.said() == ["list", "watch 50"], SECONDS, every=0.005)
+        scene.reflector.put(scene.obj("a", 90))
+        answered.set()
+        scene.expect(["a@40"], ["list", "watch 50", *["list"] * 9, "watch 52"])
+        assert said == [11]
+
+
 # The cache
 
 
@@ -376,21 +393,18 @@ def test_what_was_written_shows_at_once_and_the_watch_confirms_it() -> None:
 
 
 def test_a_list_that_began_before_a_write_does_not_undo_it() -> None:
-    def script(s: Scene) -> list[Answer]:
-        return [listed(5, s.obj("a", 3)), watched(gone()), listed(7, s.obj("a", 3)), watched()]
+    written = threading.Event()
 
-    with FlakyServer([]) as server, RestCluster(server.url, retries=0) as client:
-        scene = Scene(server, client, PODS)
-        server.script.extend(script(scene))
-        reflector = Informer(client, PODS, namespace="default", changed=scene.changed, pause=scene.paused)
-        scene.reflector = reflector
-        reflector.put(scene.obj("b", 9))
-        reflector.start()
-        try:
-            scene.expect(["a@3", "b@9"], ["list", "watch 5", "list", "watch 7"])
-        finally:
-            reflector.stop()
-        assert scene.changes[-1] != "b@9>-"
+    def script(s: Scene) -> list[Answer]:
+        late = Late(listed(7, s.obj("a", 3)), written)
+        return [listed(5, s.obj("a", 3)), watched(gone()), late, watched()]
+
+    with reflecting(script) as scene:
+        until(lambda: scene.server.said() == ["list", "watch 5", "list"], SECONDS, every=0.005)
+        scene.reflector.put(scene.obj("b", 9))
+        written.set()
+        scene.expect(["a@3", "b@9"], ["list", "watch 5", "list", "watch 7"])
+        assert "b@9>-" not in scene.changes
 
 
 def test_the_answer_to_a_write_does_not_bring_back_what_is_gone_since() -> None:

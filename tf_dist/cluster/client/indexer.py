@@ -44,7 +44,7 @@ class Indexer:
     """Thread-safe. ``index`` names the group of an object ("": none). An older version never replaces a newer.
 
     ``followed`` is the version up to which every change has been taken in: an answer that is no newer says nothing new,
-    and what it shows may be gone by now.
+    and what it shows may be gone by now. ``answered`` is the newest version that the answer to a write had.
     """
 
     def __init__(self, index: Callable[[Object], str] = lambda _: "") -> None:
@@ -52,7 +52,7 @@ class Indexer:
         self._objects: dict[ObjectKey, Object] = {}
         self._groups: dict[str, dict[ObjectKey, Object]] = {}
         self._lock = threading.RLock()
-        self.followed = 0
+        self.followed = self.answered = 0
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -83,8 +83,12 @@ class Indexer:
 
     def put_response(self, stored: Object) -> Change | None:
         """Store the response to a request, which may come late; None when it is not newer."""
+        version = resource_version_of(stored)
         with self._lock:
-            return None if 0 < resource_version_of(stored) <= self.followed else self.put(stored)
+            if 0 < version <= self.followed:
+                return None
+            self.answered = max(self.answered, version)
+            return self.put(stored)
 
     def remove(self, stored: Object) -> Change | None:
         """Forget an object that was deleted at its version; None when it is unknown, or another came after it."""
@@ -135,6 +139,7 @@ class Indexer:
                     changes.append(Change(old, stored))
             changes += [change for stored in present.values() if (change := self.put(stored)) is not None]
             self.followed = version
+            self.answered = 0 if set_back else self.answered
             return changes
 
     def replace_group(self, group: str, listed: Iterable[Object], version: int) -> list[Change]:

@@ -260,14 +260,13 @@ class Informer:
             wanted, self._wanted = self._wanted, False
             doubted, self._doubted = self._doubted, False
         try:
-            listed, version = self._newest(doubted=doubted)
+            listed, version, set_back = self._newest(doubted=doubted)
         except Exception:
             # A wish is granted by a list, not by the attempt to make one.
             with self._lock:
                 self._wanted = self._wanted or wanted
                 self._doubted = self._doubted or doubted
             raise
-        set_back = parse_resource_version(version) < parse_resource_version(self._version)
         changes = self.cache.replace(listed, parse_resource_version(version), set_back=set_back, doubted=doubted)
         for change in changes:
             self._tell(change)
@@ -285,19 +284,22 @@ class Informer:
         if set_back or (not doubted and any(_goes_back(change) for change in changes)):
             self._set_back()
 
-    def _newest(self, *, doubted: bool) -> tuple[list[Object], str]:
-        """The list of everything; Unavailable when it is older than what was seen, unless it stays so."""
+    def _newest(self, *, doubted: bool) -> tuple[list[Object], str, bool]:
+        """The list of everything, its version, and whether the server was set back, as the list is older than what was
+        seen, and others were before; until then Unavailable.
+
+        What was seen includes the answers to our writes: no list that begins later is older, however the watch lags.
+        """
+        seen = max(parse_resource_version(self._version), self.cache.answered)
         listed, version = self._pages(doubted=doubted, **self._scope)
-        if (
-            parse_resource_version(version) < parse_resource_version(self._version)
-            and self._older_lists < _MAX_STALE_LISTS
-        ):
+        older = parse_resource_version(version) < seen
+        if older and self._older_lists < _MAX_STALE_LISTS:
             if self._older_lists == 0:
                 self._failures = 0  # it answers: how long it was away says nothing of how soon it has caught up
             self._older_lists += 1
             raise Unavailable(f"list {self.resource.plural}: the answer is older than what was seen before")
         self._older_lists = 0
-        return listed, version
+        return listed, version, older
 
     def _pages(self, *, doubted: bool = False, **scope: str | None) -> tuple[list[Object], str]:
         """The list of everything, page by page, restarted when the pages expire (410).
