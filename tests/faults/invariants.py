@@ -298,8 +298,8 @@ class Invariants(Record):
         assert lone, f"{author.driver} gave a place away, and {process} decides for all"
         driver = self.memory(stored).driver
         if author.process and "/" in driver:
-            lease, silent = self.lease(driver)
-            dead = lease is None or silent >= LONG
+            _, silent = self.lease(driver)
+            dead = silent >= LONG  # one that is gone, too, is dead only once it has been gone for some time
             assert not dead, f"{name(stored)} got a place, and its driver {driver} is dead"
 
     def _given_strictly(self, jobs: list[Object], stored: Object) -> None:
