@@ -316,6 +316,37 @@ def test_that_it_was_broken_is_not_forgotten_with_an_answer_that_is_lost() -> No
     assert bench.elector.valid(), "what is settled once is settled"
 
 
+@pytest.mark.parametrize(("seconds", "broken"), [(0.0, True), (lease.TAKEOVER_DELAY - 0.1, True), (7.0, False)])
+def test_one_that_is_given_back_before_it_was_used_stays_broken(seconds: float, broken: bool) -> None:
+    """Others go on believing for a while that its holder is dead: the next one has to wait for that, too."""
+    bench = Bench(SHARED, shared=True)
+    bench.put(**{lease.BROKEN_BY: "somebody"})
+    bench.at(1.0)
+    bench.now = 1.0 + seconds
+    bench.elector.stop()
+    assert bench.stored()["spec"]["holderIdentity"] == ""
+    assert (lease.BROKEN_BY in bench.stored()["metadata"]["annotations"]) is broken
+
+
+def test_one_that_is_given_back_after_an_answer_that_was_lost_stays_broken() -> None:
+    bench = Bench(SHARED, shared=True)
+    bench.put(**{lease.BROKEN_BY: "somebody"})
+
+    def lost(verb: str) -> None:
+        if verb == "replace":
+            bench.before = lambda _: None
+            acquired = lease.acquired_lease(bench.stored(), "me", lease.LEASE_DURATION, 0.0)
+            bench.memory.replace(LEASES, *SHARED, acquired)
+            raise Unavailable("the answer was lost")
+
+    bench.before = lost
+    bench.at(1.0)
+    bench.now = 60.0
+    bench.elector.stop()
+    assert bench.stored()["spec"]["holderIdentity"] == ""
+    assert lease.BROKEN_BY in bench.stored()["metadata"]["annotations"]
+
+
 def test_who_does_not_want_it_knows_all_the_same_that_its_holder_is_dead() -> None:
     wanted = [False]
     bench = Bench(SHARED, shared=True, wanted=lambda: wanted[0])

@@ -23,6 +23,7 @@ from tf_dist.controller.leases.lease import (
     LeaseRef,
     acquired_lease,
     boottime,
+    broken_lease,
     create_lease,
     new_lease,
     released_lease,
@@ -102,6 +103,7 @@ class LeaderElector:
         self._held: Object | None = None  # the Lease as we wrote it last
         self._unused = not shared  # a Lease that never was is known to no other driver
         self._maybe_contested = False  # another driver may believe that its holder is dead
+        self._contested_until = -math.inf  # and has done so until this moment, though the Lease is ours
         self._seen = LeaseObservation(duration)
         self._wrote = False
         self._notified = False
@@ -171,7 +173,11 @@ class LeaderElector:
         if stored is None or LeaseRecord.of(stored).holder != self.identity:
             return
         if self._shared:
-            self._cluster.replace(LEASES, *self.ref, released_lease(stored, self._clock()))
+            released = released_lease(stored, self._clock())
+            if self._maybe_contested or self._monotonic() < self._contested_until:
+                # The next would use it at once, and others go on believing that its holder is dead.
+                released = broken_lease(released, self.identity)
+            self._cluster.replace(LEASES, *self.ref, released)
         else:
             self._cluster.delete(LEASES, *self.ref, uid=stored["metadata"]["uid"])
 
@@ -269,6 +275,7 @@ class LeaderElector:
             lapsed = not self._shared and not self._unused
             self.epoch += 1
             since = received + (TAKEOVER_DELAY if self._maybe_contested or lapsed else 0.0)
+            self._contested_until = since
         self._valid_interval = ValidInterval(since, sent + self._duration * (1 - _SAFETY_MARGIN))
         self._maybe_contested = self._unused = False
 

@@ -162,7 +162,7 @@ def is_inline_lease(stored: Object) -> bool:
 
 
 def released_lease(stored: Object, now: float) -> Object:
-    """The Lease as its holder gives it back: the next may take it at once."""
+    """The Lease as its holder gives it back: the next may take it, and use it at once unless it is broken, too."""
     return {**stored, "spec": {**stored["spec"], "holderIdentity": "", "renewTime": format_micro_time(now)}}
 
 
