@@ -22,10 +22,14 @@ from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.manager import tune_garbage_collector
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
+from tf_dist.core.api.job import JobKey
+from tf_dist.core.gang.messages import queue_position_text
 
 GANGS, WORKERS = 200, 8
 _LONGEST = 1800  # seconds for an answer
+_NO_RESYNC = 86_400.0
 _FEW = "1,000 waiting"
 _READY = [{"type": "Ready", "status": "True"}]
 
@@ -38,6 +42,19 @@ class Answers:
     arrivals: list[float] = field(default_factory=list)
     releases: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+
+
+class Looks(MetricsRecorder):
+    """How often the driver has looked at a job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def reconciled(self, seconds: float) -> None:
+        """It has, once more."""
+        super().reconciled(seconds)
+        self.count += 1
 
 
 class Scene:
@@ -109,21 +126,31 @@ def _admitted(job: Object) -> bool:
 def scene(waiting: int) -> Iterator[Scene]:
     """So many gangs wait, and a driver follows them."""
     tune_garbage_collector()
-    settings = DriverSettings(volcano_jobs=False, workers=16, admissions=LeaseRef("default", "admissions"))
-    journal = Copies("waiting", waiting)
+    # No resync: it has every job that waits say anew what is free now, one after the other, and there is never rest.
+    settings = DriverSettings(
+        volcano_jobs=False, workers=16, admissions=LeaseRef("default", "admissions"), resync=_NO_RESYNC
+    )
+    journal = Copies("waiting", waiting, vary=_in_line)
     with MemoryCluster(journal=journal, uids=journal.uids) as small:
         _fill(small, Driver(small, settings=settings))
     with MemoryCluster(journal=journal) as cluster:
-        driver = Driver(cluster, settings=settings)
+        looks = Looks()
+        driver = Driver(cluster, settings=settings, recorder=looks)
         found = Scene(cluster, driver)
         driver.start()
         try:
-            while not driver.synced():
+            while looks.count < GANGS + waiting:  # it begins with one at each job, once all are decided about
                 time.sleep(0.05)
-            found.arrive()  # after the first decision, and what the driver rests after that
+            found.arrive()
             yield found
         finally:
             driver.stop()
+
+
+def _in_line(text: str, number: int) -> str:
+    """The JSON of a job that waits as it says where in the line it stands: a driver need not write it again."""
+    ahead = [JobKey("default", f"waiting-{other:06}") for other in range(min(number, 3))]
+    return text.replace(queue_position_text(0, (), ""), queue_position_text(number, ahead, ""))
 
 
 def _fill(cluster: MemoryCluster, driver: Driver) -> None:

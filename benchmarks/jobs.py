@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Final
 
@@ -20,10 +20,13 @@ class Copies:
     """A journal that keeps what one cluster holds, and gives it to the next with all of ``TEMPLATE`` many times over.
 
     Give the first cluster ``uids``. Its node ``NODE`` is there ``nodes`` times, and the copies are spread over them.
+    ``vary``: makes the JSON of a copy, by its number, other than that of the first, where it has to be.
     """
 
-    def __init__(self, name: str, copies: int, *, nodes: int = 1) -> None:
-        self._name, self._copies, self._nodes = name, copies, nodes
+    def __init__(
+        self, name: str, copies: int, *, nodes: int = 1, vary: Callable[[str, int], str] = lambda text, _: text
+    ) -> None:
+        self._name, self._copies, self._nodes, self._vary = name, copies, nodes, vary
         self._kept: dict[Key, Object] = {}
         self._version = 0
         self._numbers = count(1)
@@ -55,6 +58,7 @@ class Copies:
                 name, node = f"{self._name}-{number:06}", f"node-{number % self._nodes:03}"
                 version += 1
                 copy = text.replace(before, f'"resourceVersion": "{version}"').replace(_UID, f"{number:08x}")
+                copy = self._vary(copy, number)
                 renamed = key._replace(name=key.name.replace(TEMPLATE, name).replace(NODE, node))
                 yield renamed, json.loads(copy.replace(TEMPLATE, name).replace(NODE, node))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -29,6 +31,10 @@ _QUIET = 95.0
 _READS = frozenset({"get", "list", "watch"})
 # After which drivers that are well have seen everything.
 _SEEN = 30.0
+
+
+# Seconds of a processor that a story may take when it is told again and again: most take less than one.
+_SHORT_PATIENCE = 20.0
 
 
 class Teller:
@@ -536,10 +542,30 @@ def tell(seed: int, *, more: bool = False) -> Counter[str]:
     return Teller(drawn(seed, more=more)).tell()
 
 
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """AssertionError in the main thread when what is done takes longer than so many seconds of a processor.
+
+    A story that goes round in circles, and in which time passes all the same, ends in no other way.
+    """
+
+    def too_long(*_: object) -> None:
+        raise AssertionError(f"no end after {seconds:g} s")
+
+    before = signal.signal(signal.SIGVTALRM, too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 def fails(story: Story) -> BaseException | None:
     """How a story fails; None: it does not."""
     try:
-        Teller(story).tell()
+        with limited(_SHORT_PATIENCE):
+            Teller(story).tell()
     except Exception as error:
         return error
     return None
