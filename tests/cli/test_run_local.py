@@ -80,3 +80,11 @@ def test_nonsense_is_an_error_and_no_traceback(tf_dist: Program, context: object
     for command in ("plan", "run"):
         found = tf_dist(command, file)
         assert "Traceback" not in found.stdout + found.stderr
+
+
+def test_keys_that_the_job_will_have_are_not_missed_before_it_starts(tmp_path: Path) -> None:
+    template = "{spec: {restartPolicy: Never, containers: [{name: main, image: x, command: [pythonn]}]}}"
+    job = f"spec: {{plugins: {{ssh: []}}, tasks: [{{name: main, replicas: 1, template: {template}}}]}}"
+    done = _run(f"apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{name: keys}}\n{job}\n", tmp_path)
+    assert "command 'pythonn'" in done.stderr
+    assert "MountVolume" not in done.stderr

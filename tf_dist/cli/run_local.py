@@ -28,7 +28,7 @@ from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api.job import Job, ReplicaId
 from tf_dist.core.api.status import Attempts
 from tf_dist.core.dialects.registry import template_path
-from tf_dist.core.podbuilder import replica_pod, services
+from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin
 from tf_dist.errors import AlreadyExists, Problem
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
 
@@ -50,6 +50,9 @@ def _surroundings(
     job: Job, companions: tuple[YamlDocument, ...], settings: EmbeddedSettings, network: NetworkDescription
 ) -> PlanContext:
     objects = [*(written.content for written in companions), *services.build_objects(job)]
+    if job.plugins.ssh is not None:
+        secret = ssh_plugin.key_secret(job, replica_pod.object_metadata)
+        objects.append(ssh_plugin.with_key_pair(secret, ssh_plugin.KeyPair("", "")))
     known = {(body["kind"], body["metadata"]["name"]): body for body in objects}
     return PlanContext(
         find=lambda kind, name: known.get((kind, name)),

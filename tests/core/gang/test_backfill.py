@@ -213,6 +213,18 @@ def test_a_gang_has_a_reservation_once_it_has_waited_for_its_patience(waited: fl
     assert starts(found, waited) == ([] if reserves else ["small"])
 
 
+@pytest.mark.parametrize(("waited", "reserves"), [(29, False), (30, True)])
+def test_a_gang_may_have_a_patience_of_its_own(waited: float, reserves: bool) -> None:
+    """Also behind one of the same size, which has the usual one: that one gets no reservation by it."""
+    found = world(
+        running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("urgent", workers(4), at=0, patience=30)
+    )
+    assert starts(found, 1) == []
+    assert found.admitter.wake_at(1) == 30
+    found.put(gang("small", workers(1), at=0.5))
+    assert starts(found, waited) == ([] if reserves else ["small"])
+
+
 def test_it_is_decided_anew_when_somebody_s_patience_ends() -> None:
     found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0))
     found.decide(10)

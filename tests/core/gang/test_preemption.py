@@ -42,6 +42,16 @@ def test_a_gang_of_lower_priority_gives_its_place_up_and_the_higher_one_gets_it(
     }
 
 
+def test_a_protected_gang_keeps_its_place_and_its_surplus() -> None:
+    """Another gives its up, though of higher priority; where there is no other, the gang waits."""
+    kept = running("kept", {"n0": 4}, least=1, preemptable=False)
+    assert victims(world(kept, running("other", {"n1": 4}, priority=4), gang("high", workers(4), priority=5))) == [
+        "other"
+    ]
+    said = world(kept, gang("high", workers(4), priority=5), nodes=1).decide(10**6)
+    assert {uid: reason(verdict) for uid, verdict in said.items()} == {"high": "WaitingForCapacity"}
+
+
 def test_equals_are_never_preempted() -> None:
     assert victims(world(running("a", {"n0": 4}), gang("b", workers(4)), nodes=1), 10**6) == []
 

@@ -255,7 +255,10 @@ class Scheduling:
     """What admission needs: the gang's minimum, its queue and priority, and how long it may stay unscheduled.
 
     ``timeout``: seconds (None or 0: the default, see ``reconciler/requeue``); ``recovery_timeout`` too (see
-    ``node_loss``). ``gang``: who decides about the gang (None: the job names none, and its driver's default holds).
+    ``node_loss``). ``patience``: seconds after which room is reserved for it (None: those of the policy);
+    ``preemptable``: whether others may take its place; ``topology``: the node label in whose value its nodes should
+    agree, unless an annotation names another ("": no matter). ``gang``: who decides about the gang (None: the job names
+    none, and its driver's default holds).
     """
 
     min_available: int
@@ -264,6 +267,9 @@ class Scheduling:
     scheduler_name: str = ""
     timeout: float | None = None
     recovery_timeout: float | None = None
+    patience: float | None = None
+    preemptable: bool = True
+    topology: str = ""
     gang: GangScheduler | None = None
 
 

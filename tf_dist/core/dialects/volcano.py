@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
+from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import (
     CleanPodPolicy,
     CompletionByCounts,
@@ -26,7 +27,7 @@ from tf_dist.core.api.job import (
     ServiceStyle,
     TFConfigStyle,
 )
-from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.api.names import GANG_SCHEDULER, MAX_WORKERS, MIN_WORKERS
 from tf_dist.core.dialects import common_annotations, volcano_schema
 from tf_dist.core.dialects.common_schema import (
     TF_CONTAINER,
@@ -40,7 +41,7 @@ from tf_dist.core.dialects.common_schema import (
 )
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.pod_template import require_container
-from tf_dist.core.dialects.volcano_extensions import job_plugins
+from tf_dist.core.dialects.volcano_extensions import job_plugins, scheduler_annotations
 from tf_dist.core.dialects.volcano_extensions.job_plugins import TensorFlowPlugin
 from tf_dist.core.dialects.volcano_schema import MAX_TASKS, Policy, Spec, Task, VolcanoJob, task_name
 
@@ -141,6 +142,13 @@ def build(job: VolcanoJob) -> Job:
             queue=spec.queue or DEFAULT_QUEUE,
             priority_class=spec.priority_class_name or "",
             scheduler_name=spec.scheduler_name or "",
+            patience=scheduler_annotations.sla_waiting_time(job.metadata.annotations or {}),
+            preemptable=scheduler_annotations.is_preemptable(
+                job.metadata.annotations or {}, job.metadata.labels or {}, [task.template for task in spec.tasks]
+            ),
+            topology=scheduler_annotations.preferred_topology(
+                job.metadata.annotations or {}, [one.name for one in specs]
+            ),
         ),
         tf_config=TFConfigStyle.VOLCANO if tensorflow and not single else TFConfigStyle.NONE,
         services=ServiceStyle.PER_JOB if plugins.svc else ServiceStyle.NONE,
@@ -225,6 +233,9 @@ def validate(job: VolcanoJob, out: FieldErrors) -> None:
     _check_not_done(spec, out)
     plugins = job_plugins.job_plugins(spec.plugins)
     job_plugins.check_plugins(spec.plugins, names, out)
+    if out.advice and (job.metadata.annotations or {}).get(GANG_SCHEDULER) != GangScheduler.VOLCANO:
+        templates_ = [task.template for task in spec.tasks]
+        scheduler_annotations.check_annotations(job.metadata.annotations or {}, templates_, names, out)
     if out.advice:
         job_plugins.advise_missing_plugins(plugins, names, raw_templates(spec), out)
     volcano_schema.check_policies(spec.policies, ("spec", "policies"), out)

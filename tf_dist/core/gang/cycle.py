@@ -199,7 +199,7 @@ class SchedulingCycle:
                 return
         if self._never(entry):
             return
-        if not self._make_way(entry, group) and not walk.owns and self._waited(entry) >= self._policy.patience:
+        if not self._make_way(entry, group) and not walk.owns and self._is_due(entry):
             walk.owns = True
             self.reservations.want(entry, self._at_least(entry))
         if walk.strict:
@@ -222,7 +222,11 @@ class SchedulingCycle:
 
     def _due_for_reservation(self, group: EquivalentGangs) -> bool:
         entry = self._first(group)
-        return self._waited(entry) >= self._policy.patience and not self._never(entry)
+        return self._is_due(entry) and not self._never(entry)
+
+    def _is_due(self, entry: WorkloadInfo) -> bool:
+        """Whether it has waited so long that room is reserved for it."""
+        return self._waited(entry) >= self._policy.patience_of(entry.gang)
 
     def _never(self, entry: WorkloadInfo) -> bool:
         """Whether it could not even start as the only gang, or with all the room there is.
@@ -362,7 +366,7 @@ class SchedulingCycle:
         for line in self._pending.lines.values():
             for group in line.groups.values():
                 since = self._first(group).since
-                yield since + policy.patience
+                yield since + policy.patience_of(self._first(group).gang)
                 if group.ask.elastic or self._books.elastic:
                     yield since + policy.shrink_after
                     yield since + policy.shrink_below_spec_after

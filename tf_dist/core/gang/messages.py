@@ -185,10 +185,10 @@ def explain_wait(
     reason = PendingReason.PREEMPTING if gang.promised else reason
     number, ahead = pending.ahead(entry.uid, lambda group: _counts(books, group))
     first: list[JobKey] = []
-    foremost = waited >= policy.patience or gang.promised
+    foremost = waited >= policy.patience_of(gang) or gang.promised
     for rank in ahead:
         first.append(rank.key)
-        foremost = foremost and now - rank.created_at < policy.patience
+        foremost = foremost and now - rank.created_at < policy.patience_of(books.entries[rank.uid].gang)
         if len(first) >= MAX_LISTED and not foremost:
             break
     message += queue_position_text(number, first, gang.queue)

@@ -128,7 +128,11 @@ def _shrinking(
     What a gang has beyond what it wanted is taken for any gang that waits; what it has beyond its minimum for one of
     its priority that has waited long; and either at once for one of a higher priority.
     """
-    others = [one for _, one in sorted(books.elastic.items()) if not one.releasing and one.uid not in spared]
+    others = [
+        one
+        for _, one in sorted(books.elastic.items())
+        if not (one.releasing or one.uid in spared) and one.gang.preemptable
+    ]
     higher = [one for one in others if entry.gang.preempts and one.gang.priority < entry.gang.priority]
     overgrown = others if waited >= policy.shrink_after else higher
     squeezed = [one for one in others if one.gang.priority <= entry.gang.priority]
@@ -192,7 +196,7 @@ def _evicting(
         stacks += [stack for queue, stack in sorted(order.items()) if queue != entry.queue]
     for priority, _, _, uid in merge(*stacks):
         victim = books.running[uid]
-        if victim.releasing or uid in spared:
+        if victim.releasing or uid in spared or not victim.gang.preemptable:
             continue
         if victim.queue == entry.queue:
             if priority >= entry.gang.priority:

@@ -162,6 +162,7 @@ class PendingQueues:
             gang.promised,
             gang.priority,
             gang.preempts,
+            gang.patience,
             _magnitude(gang.estimate),
         )
         line = self.lines.setdefault(entry.queue, PendingQueue())

@@ -293,6 +293,8 @@ def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig
         queue=job.scheduling.queue if rules.queues is not None else "",
         priority=priority.value,
         preempts=priority.preempts,
+        preemptable=job.scheduling.preemptable,
+        patience=job.scheduling.patience,
         promised=place is None and status.reason == PendingReason.PREEMPTING,
         live=grows_live(job),
         # Only nodes that are named are surely in one rack.
@@ -389,7 +391,7 @@ def _priority(job: Job, rules: AdmissionConfig) -> PriorityClass:
 
 
 def _locality(job: Job) -> TopologyRequest | None:
-    label = job.annotations.get(names.TOPOLOGY, "")
+    label = job.annotations.get(names.TOPOLOGY, "") or job.scheduling.topology
     required = job.annotations.get(names.TOPOLOGY_REQUIRED, "").lower() == "true"
     return TopologyRequest(label=label, required=required) if label else None
 

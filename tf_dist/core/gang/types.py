@@ -160,18 +160,19 @@ class Gang:
 
     ``place``: what it is assigned (None: it waits). ``bound``: its pods that nodes count already, per type and node;
     with a place, those beyond its sizes are on their way out; without one, all of them are. ``earlier``: those of them
-    from before the job was requeued: they go before the pods of the place come. ``done``: per type the
-    replicas that have finished for good and need no room any more. ``seats``: per type the nodes of its pods by replica
-    index, "" where there is none or it is not known; ``vacated``: how many of the seats of its place belong to replicas
-    that are done, per type and node. ``not_before``: it is not considered before this time (epoch
+    from before the job was requeued: they go before the pods of the place come. ``done``: per type the replicas that
+    have finished for good and need no room any more. ``seats``: per type the nodes of its pods by replica index, ""
+    where there is none or it is not known; ``vacated``: how many of the seats of its place belong to replicas that are
+    done, per type and node. ``patience``: the wait after which room is reserved for it (None: that of the policy);
+    ``preemptable``: whether others may take its place. ``not_before``: it is not considered before this time (epoch
     seconds). ``estimate``: seconds it is expected to run (None: unknown). ``preempts``: whether it may preempt others;
-    ``promised``: others are preempted for it, and it comes first until it is admitted.
-    ``live``: its size can change while it runs (False: it must start again to grow). ``pinned``: its pods are sent to
-    the nodes that are found for them (False: to as many as have room, and the cluster's scheduler chooses).
-    ``charges``: what it counts as in the ResourceQuotas of its namespace (None: there are none), and ``created``: how
-    many pods of each type are there, on nodes or not. ``problem``: why it cannot be counted ("": it can): then it only
-    waits, or keeps what its pods hold. ``inadmissible``: why its queue takes no jobs from its namespace ("": it does):
-    then it waits, or keeps its place and does not grow.
+    ``promised``: others are preempted for it, and it comes first until it is admitted. ``live``: its size can change
+    while it runs (False: it must start again to grow). ``pinned``: its pods are sent to the nodes that are found for
+    them (False: to as many as have room, and the cluster's scheduler chooses). ``charges``: what it counts as in the
+    ResourceQuotas of its namespace (None: there are none), and ``created``: how many pods of each type are there, on
+    nodes or not. ``problem``: why it cannot be counted ("": it can): then it only waits, or keeps what its pods hold.
+    ``inadmissible``: why its queue takes no jobs from its namespace ("": it does): then it waits, or keeps its place
+    and does not grow.
     """
 
     key: JobKey
@@ -181,6 +182,8 @@ class Gang:
     queue: str = ""
     priority: int = 0
     preempts: bool = True
+    preemptable: bool = True
+    patience: float | None = None
     promised: bool = False
     live: bool = True
     pinned: bool = True
@@ -288,6 +291,10 @@ class AdmissionPolicy:
     grow_after: float = 20.0
     steady: float = 60.0
     restart_cost: float = 15.0
+
+    def patience_of(self, gang: Gang) -> float:
+        """The patience of a gang: its own, or the usual one."""
+        return self.patience if gang.patience is None else gang.patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

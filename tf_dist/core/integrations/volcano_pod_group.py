@@ -25,8 +25,9 @@ POD_GROUP: Final = ApiResource(
 
 _GROUP_NAME: Final = "scheduling.k8s.io/group-name"
 _TASK: Final = "volcano.sh/task-spec"
-# Annotations of a job with this prefix are for its PodGroup: sla-waiting-time, preemptable and the like.
+# Annotations of a job with this prefix are for its PodGroup: preemptable and the like; and one without it.
 _PREFIX: Final = "volcano.sh/"
+_WAITING_TIME: Final = "sla-waiting-time"
 _QUEUE: Final = "default"
 # Phases in which the gang is not admitted.
 _OUTSIDE: Final = frozenset({"", "Pending"})
@@ -57,7 +58,9 @@ def _queue(job: Job) -> str:
 
 
 def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
-    for_group = {key: value for key, value in s.job.annotations.items() if key.startswith(_PREFIX)}
+    for_group = {
+        key: value for key, value in s.job.annotations.items() if key.startswith(_PREFIX) or key == _WAITING_TIME
+    }
     yield interface.integration_object(s.job, served, POD_GROUP, interface.object_name(s.job), _spec(s.job), for_group)
 
 

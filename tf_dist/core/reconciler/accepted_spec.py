@@ -21,6 +21,7 @@ from tf_dist.core.api.job import Document, Job
 from tf_dist.core.api.status import AcceptedSpec, RefusedSpec, Status
 from tf_dist.core.dialects import as_written, parse, read
 from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION, SUSPEND_ANNOTATION
+from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import SLA
 from tf_dist.errors import InvalidJob
 
 # Beside the spec these say what a job is. Others of ours are commands and marks, which hold as they are now.
@@ -37,6 +38,7 @@ _KEYS: Final = frozenset(
         names.QUEUE,
         names.WORKDIR,
         SERVICES_ANNOTATION,
+        *SLA,
     }
 )
 _PREFIXES: Final = ("volcano.sh/", "scheduling.volcano.sh/", "kueue.x-k8s.io/")

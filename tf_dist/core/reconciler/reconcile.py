@@ -14,6 +14,7 @@ longer than it would be if it began now. So a driver whose clock was an hour ahe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, overload
 
@@ -28,7 +29,7 @@ from tf_dist.core.api.context import (
     ReconcileContext,
     WriteStatus,
 )
-from tf_dist.core.api.job import Job
+from tf_dist.core.api.job import Dialect, Job
 from tf_dist.core.api.status import (
     LIVE,
     RESIZED,
@@ -40,7 +41,8 @@ from tf_dist.core.api.status import (
 )
 from tf_dist.core.api.status_codec import ADOPTED, load_status
 from tf_dist.core.api.timestamps import round_time
-from tf_dist.core.integrations.dispatch import retry_at, with_default_scheduler, with_verdict
+from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import unused_annotations
+from tf_dist.core.integrations.dispatch import integration_of, retry_at, with_default_scheduler, with_verdict
 from tf_dist.core.reconciler.invalid_spec import spec_events, with_accepted_spec
 from tf_dist.core.reconciler.requeue import (
     NODE_EXCLUDED_FOR,
@@ -156,6 +158,8 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason != RESIZED)
         actions.append(EmitEvent("Warning" if grave else "Normal", after.reason, after.message))
     actions += spec_events(before, after)
+    if stored.created is None and report_at is None and not integration_of(job, after):
+        actions += _notes(job)
     if _expired(job, after, observed.now):
         return Plan(after, (*actions, DeleteJob()))
     context = ReconcileContext(granted, after, facts, observed, job)
@@ -168,6 +172,15 @@ def _fills_in_spec(job: Job, after: Status, observed: Observed) -> bool:
     One that is not accepted is left as it is: the API server would refuse it with the patch, too.
     """
     return bool(job.spec_defaults) and after.phase in LIVE and after.refused is None and not observed.verdict_only
+
+
+def _notes(job: Job) -> Iterator[EmitEvent]:
+    """What a user should know once of a document that was accepted; ``validate`` says the same."""
+    templates = [spec.template for spec in job.replica_specs] if job.dialect is Dialect.VOLCANO else []
+    unused = [key for _, key in unused_annotations(job.annotations, templates)] if templates else []
+    if unused:
+        message = f"tf-dist does not use {', '.join(unused)}: tf-dist validate says what each is for"
+        yield EmitEvent("Warning", "AnnotationsNotUsed", message[:1000])
 
 
 def _deserves_event(before: Status, after: Status) -> bool:

@@ -1,0 +1,153 @@
+"""Annotations that Volcano's scheduler reads from jobs and pods: those that mean something here, and all others.
+
+How each is read there: volcano-sh/volcano, ``pkg/scheduler/api/job_info.go`` and ``pod_info.go``; what for:
+``pkg/scheduler/plugins`` (sla, tdm, cdp, task-topology, …).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tf_dist.core.api.fieldpath import FieldPath, suggestion, texts, value_at
+from tf_dist.core.api.job import Document
+from tf_dist.core.api.timestamps import parse_go_duration
+from tf_dist.core.dialects.field_errors import FieldErrors
+from tf_dist.core.dialects.volcano_extensions.go_flags import parse_go_bool
+
+SLA: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")  # the first that can be read counts
+PREEMPTABLE: Final = "volcano.sh/preemptable"
+AFFINITY: Final = "volcano.sh/task-topology-affinity"
+_HOST: Final = "kubernetes.io/hostname"
+
+# What a key is for in Volcano: none of these changes anything here.
+_NOT_USED: Final[Mapping[str, str]] = {
+    "volcano.sh/task-topology-anti-affinity": "keeps tasks on different nodes: write podAntiAffinity into the template",
+    "volcano.sh/task-topology-task-order": "orders the pods of a gang, which here get their nodes at once",
+    "volcano.sh/task-topology": "is Volcano's old form of task-topology-affinity",
+    "volcano.sh/cooldown-time": "protects young pods from preemption: here volcano.sh/preemptable does, for good",
+    "volcano.sh/revocable-zone": "lets pods use nodes that are lent for a time of the day",
+    "volcano.sh/jdb-min-available": "bounds what is evicted at a time: here a gang is preempted as a whole",
+    "volcano.sh/jdb-max-unavailable": "bounds what is evicted at a time: here a gang is preempted as a whole",
+    "volcano.sh/numa-topology-policy": "places by NUMA node",
+    "volcano.sh/task-priority": "orders the pods of a gang, which here get their nodes at once",
+    "volcano.sh/resource-strategy-scoring-type": "scores nodes",
+    "volcano.sh/resource-strategy-weight": "scores nodes",
+    "volcano.sh/qos-level": "is read by Volcano's node agent",
+    "volcano.sh/hierarchy": "belongs to a queue: write parent into the Queue",
+    "volcano.sh/hierarchy-weights": "belongs to a queue: write weight into the Queue",
+    "volcano.sh/job-forwarding": "hands the job to another cluster",
+    "volcano.sh/forward-cluster": "hands the job to another cluster",
+    "volcano.sh/vgpu-mode": "shares GPUs",
+    "volcano.sh/vgpu-podgroup-policy": "shares GPUs",
+    "volcano.sh/vgpu-use-gpuuuid": "chooses GPUs",
+    "volcano.sh/vgpu-nouse-gpuuuid": "chooses GPUs",
+    "scheduling.volcano.sh/queue-name": "names the queue of a lone pod: write spec.queue",
+    "scheduling.volcano.sh/queue-allocation-gate": "gates pods until their queue has room: here there are none before",
+    "scheduling.volcano.sh/group-min-member": "is for Deployments and the like: write minAvailable",
+    "scheduling.volcano.sh/group-min-resources": "is for Deployments and the like: here requests are added up",
+    "scheduling.volcano.sh/group-name": "is made for each job",
+    "scheduling.k8s.io/group-name": "is made for each job",
+}
+# Notes of Volcano's own controllers: a document that was read from a cluster has them, and they ask for nothing.
+_NOTES: Final = frozenset(
+    {
+        *("volcano.sh/task-spec", "volcano.sh/task-index", "volcano.sh/job-name", "volcano.sh/job-namespace"),
+        *("volcano.sh/job-version", "volcano.sh/job-type", "volcano.sh/job-retry-count", "volcano.sh/queue-name"),
+        *("volcano.sh/template-uid", "volcano.sh/partition-id", "volcano.sh/cronjob-scheduled-timestamp"),
+        *("volcano.sh/topology-decision", "volcano.sh/burst-name", "volcano.sh/silo-resource"),
+    }
+)
+_PREFIXES: Final = ("volcano.sh/", "scheduling.volcano.sh/")
+
+
+def sla_waiting_time(annotations: Mapping[str, str]) -> float | None:
+    """The seconds after which the job must not wait any longer; None: it does not say."""
+    found = (parse_go_duration(annotations.get(key, "")) for key in SLA)
+    return next((seconds for seconds in found if seconds is not None and seconds > 0), None)
+
+
+def is_preemptable(
+    annotations: Mapping[str, str], labels: Mapping[str, str], templates: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Whether all pods of a job may be preempted; ``annotations`` and ``labels`` are copied onto them.
+
+    An annotation counts before a label, and what is neither true nor false protects, as in ``GetPodPreemptable``. A
+    gang is preempted as a whole, so one protected pod protects all.
+    """
+    return all(
+        _preemptable(
+            {**texts(value_at(one, "metadata", "annotations")), **annotations}.get(PREEMPTABLE),
+            {**texts(value_at(one, "metadata", "labels")), **labels}.get(PREEMPTABLE),
+        )
+        for one in templates
+    )
+
+
+def _preemptable(annotation: str | None, label: str | None) -> bool:
+    said = label if annotation is None else annotation
+    return True if said is None else parse_go_bool(said) or False
+
+
+def preferred_topology(annotations: Mapping[str, str], tasks: Sequence[str]) -> str:
+    """The node label in whose value all pods should agree: that of the node, if all tasks are to be on one; else ""."""
+    groups = _groups(annotations.get(AFFINITY, ""))
+    known = all(name in tasks and len(set(group)) == len(group) for group in groups for name in group)
+    return _HOST if known and any(set(group) == set(tasks) for group in groups) else ""
+
+
+def _groups(said: str) -> list[list[str]]:
+    return [[name for name in group.split(",") if name] for group in said.split(";")]
+
+
+def check_annotations(
+    annotations: Mapping[str, str], templates: Sequence[Document], tasks: Sequence[str], out: FieldErrors
+) -> None:
+    """Warn of annotations that cannot be read, and name each that is not used once, with its first place."""
+    loc: FieldPath = ("metadata", "annotations")
+    for key in SLA:
+        seconds = parse_go_duration(annotations.get(key, "1s"))
+        if seconds is None or seconds <= 0:
+            message = f"{annotations[key][:40]!r} is no waiting time, and is not used"
+            out.warn((*loc, key), message, "such as 90s, 10m or 1h30m")
+    if AFFINITY in annotations and not preferred_topology(annotations, tasks):
+        groups = _groups(annotations[AFFINITY])
+        unknown = next((name for group in groups for name in group if name not in tasks), "")
+        if unknown:
+            message = f"names the task {unknown!r}, which the job does not have; it is not used"
+            out.warn((*loc, AFFINITY), message, suggestion(unknown, tasks))
+        else:
+            message = f"brings some tasks together; tf-dist only all of them ({','.join(tasks)}), and does not use it"
+            out.warn((*loc, AFFINITY), message, "write podAffinity into the templates")
+    for place, key in unused_annotations(annotations, templates):
+        out.warn((*place, key), *_what_of(key))
+
+
+def unused_annotations(
+    annotations: Mapping[str, str], templates: Sequence[Document]
+) -> Iterator[tuple[FieldPath, str]]:
+    """The annotations for Volcano's scheduler that change nothing here, each once: where it is, and its key."""
+    places: list[tuple[FieldPath, Mapping[str, str]]] = [(("metadata", "annotations"), annotations)]
+    for index, one in enumerate(templates):
+        place: FieldPath = ("spec", "tasks", index, "template", "metadata", "annotations")
+        places.append((place, texts(value_at(one, "metadata", "annotations"))))
+    seen: set[str] = set()
+    for place, found in places:
+        for key in found:
+            if (key in _NOT_USED or key.startswith(_PREFIXES)) and key not in (*seen, *_NOTES, *_used(place)):
+                seen.add(key)
+                yield place, key
+
+
+def _used(place: FieldPath) -> tuple[str, ...]:
+    """The keys that mean something there: pods have only one of their own."""
+    return (PREEMPTABLE,) if len(place) > 2 else (*SLA, PREEMPTABLE, AFFINITY)
+
+
+def _what_of(key: str) -> tuple[str, str]:
+    if purpose := _NOT_USED.get(key):
+        what, _, hint = purpose.partition(": ")
+        return f"{what} in Volcano; tf-dist does not use it", hint
+    if key in (*SLA, AFFINITY):
+        return "is read from the job, not from its pods; it is not used", "write it under metadata of the job"
+    return "Volcano reads no such annotation, and tf-dist neither", suggestion(key, (*SLA, PREEMPTABLE, *_NOT_USED), "")
