@@ -1,1 +1,1 @@
-"""The originals' own cases, by their sources: what tf-dist makes of the same documents."""
+"""What the originals do, case by case, as tables; each names the test or the function of the original it is from."""

@@ -90,7 +90,12 @@ def volcano_job(
     defaults: dict[str, Any] = {
         "key": JobKey("default", "tf-dist-mnist"),
         "uid": "uid-volcano",
-        "run_policy": RunPolicy(clean_pods=CleanPodPolicy.RUNNING, max_restarts=2, container_restarts_count=False),
+        "run_policy": RunPolicy(
+            clean_pods=CleanPodPolicy.RUNNING,
+            max_restarts=2,
+            container_restarts_count=False,
+            resume_keeps_succeeded=True,
+        ),
         "counting": CompletionByCounts(min_available=needed),
         "services": ServiceStyle.PER_JOB,
         "plugins": Plugins(env=True, svc=True),

@@ -213,7 +213,7 @@ def test_an_idle_job_costs_nothing(world: Recorded) -> None:
     assert world.app.calls == []
 
 
-def test_a_job_of_eight_pods_costs_its_pods_and_seven_more() -> None:
+def test_a_job_of_eight_pods_costs_its_pods_and_seven_more_and_an_event_for_each_object() -> None:
     with recorded(cpu="16") as world:
         world.cluster.create(TFJOBS, "default", one_service(tfjob(workers=7, cleanPodPolicy="None")))
         world.settle()
@@ -231,5 +231,7 @@ def test_a_job_of_eight_pods_costs_its_pods_and_seven_more() -> None:
         world.settle()
         assert world.status()["phase"] == "Completed"
         writes = world.app.take()
-        assert len(writes) <= 8 + 7, "\n".join(writes)
+        told = [line for line in writes if line.startswith("create events SuccessfulCreate")]
+        assert len(told) == 8 + 1, "\n".join(writes)
+        assert len(writes) - len(told) <= 8 + 7, "\n".join(writes)
         recorder.compare("eight_pods", {"from submit to success": writes})

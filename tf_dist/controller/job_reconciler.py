@@ -48,6 +48,7 @@ from tf_dist.core.podbuilder.ssh_plugin import lacks_keys, with_key_pair
 from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
 from tf_dist.core.reconciler.invalid_spec import plan_for_invalid_spec
 from tf_dist.core.reconciler.reconcile import reconcile
+from tf_dist.core.reconciler.tfjob_messages import object_event
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
 _LOG = logging.getLogger(__name__)
@@ -97,17 +98,42 @@ class PlanExecutor:
         gone, LeadershipLost when leadership has ended, NameConflict, and whatever else the cluster answers; what was
         done until then stands.
         """
-        for action in plan.actions:
-            # Between two writes this process may have slept for an hour.
+        events: list[EmitEvent] = []
+        try:
+            for action in plan.actions:
+                # Between two writes this process may have slept for an hour.
+                if not self._may_act():
+                    raise LeadershipLost(f"{ref}: no longer driven from here")
+                self._act(ref, stored, action, events)
+        finally:
+            self._emit_last(ref, stored, events)
+
+    def _act(self, ref: JobRef, stored: Object, action: Action, events: list[EmitEvent]) -> None:
+        """Execute an action; the events about objects are gathered, so that no pod waits for one to be written."""
+        told = action if isinstance(action, Create | Delete) else None
+        version = str(stored.get("apiVersion"))
+        try:
+            with fenced_by(partial(self._permission, ref)):
+                done = self._execute(ref, stored, action)
+        except Exception as error:
+            self._recorder.acted(type(action).__name__, type(error).__name__)
+            if told is not None and isinstance(error, ClusterError):
+                events += filter(None, (object_event(version, told, error),))
+            raise
+        self._recorder.acted(type(action).__name__, "ok")
+        if told is not None and done:
+            events += filter(None, (object_event(version, told),))
+
+    def _emit_last(self, ref: JobRef, stored: Object, events: list[EmitEvent]) -> None:
+        """Write what was gathered; with leadership lost, nothing: an event is no reason for an error."""
+        for event in events:
             if not self._may_act():
-                raise LeadershipLost(f"{ref}: no longer driven from here")
+                return
             try:
                 with fenced_by(partial(self._permission, ref)):
-                    self._execute(ref, stored, action)
-            except Exception as error:
-                self._recorder.acted(type(action).__name__, type(error).__name__)
-                raise
-            self._recorder.acted(type(action).__name__, "ok")
+                    self._events.emit(ref.resource, ref.namespace, stored, event)
+            except LeadershipLost:
+                return
 
     def _permission(self, ref: JobRef) -> float:
         seconds = self._remaining()
@@ -115,18 +141,19 @@ class PlanExecutor:
             raise LeadershipLost(f"{ref}: no longer driven from here")
         return seconds
 
-    def _execute(self, ref: JobRef, stored: Object, action: Action) -> None:
+    def _execute(self, ref: JobRef, stored: Object, action: Action) -> bool:
+        """Whether something was done: what is there, or gone, already is not."""
         match action:
             case WriteStatus():
                 self._write_status(ref, stored, action.status)
             case Create():
-                self._create(ref, stored, action.body)
+                return self._create(ref, stored, action.body)
             case EnsureKeys():
                 self._ensure_keys(ref, stored, action.body)
             case Update():
                 self._update(ref, action)
             case Delete():
-                self._delete(self._kind(action.kind), ref.namespace, action.name, action.uid)
+                return self._delete(self._kind(action.kind), ref.namespace, action.name, action.uid)
             case PatchJob():
                 written = self._cluster.patch(ref.resource, ref.namespace, ref.name, action.patch)
                 self._informers.wrote(ref.resource, written)
@@ -134,6 +161,7 @@ class PlanExecutor:
                 self._delete(ref.resource, ref.namespace, ref.name, stored["metadata"]["uid"])
             case EmitEvent():
                 self._events.emit(ref.resource, ref.namespace, stored, action)
+        return True
 
     # The status
 
@@ -175,13 +203,16 @@ class PlanExecutor:
         written = self._cluster.patch(kind, ref.namespace, action.name, action.patch, subresource=action.subresource)
         self._informers.wrote(kind, written)
 
-    def _create(self, ref: JobRef, stored: Object, body: Object) -> None:
+    def _create(self, ref: JobRef, stored: Object, body: Object) -> bool:
         resource = self._kind(kind_key(body))
+        created = True
         try:
             there = self._cluster.create(resource, ref.namespace, body)
         except AlreadyExists:
             there = self._own(resource, ref, body["metadata"]["name"], stored["metadata"]["uid"])
+            created = False
         self._informers.wrote(resource, there)
+        return created
 
     def _ensure_keys(self, ref: JobRef, stored: Object, body: Object) -> None:
         """Secrets are not followed: who may list them may read all of them."""
@@ -207,7 +238,7 @@ class PlanExecutor:
             hint=f"delete it (kubectl delete {resource.plural} {name} -n {ref.namespace}) or rename the job",
         )
 
-    def _delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+    def _delete(self, resource: Resource, namespace: str, name: str, uid: str) -> bool:
         try:
             self._cluster.delete(resource, namespace, name, uid=uid)
         except NotFound:
@@ -218,6 +249,8 @@ class PlanExecutor:
             self._gone(resource, namespace, name, uid)
         else:
             self._informers.deleted(resource, namespace, name, uid, self._clock())
+            return True
+        return False
 
     def _is_there(self, resource: Resource, namespace: str, name: str, uid: str) -> bool:
         """Whether a refused deletion was about this very object: the fence is not the only reason for a conflict."""

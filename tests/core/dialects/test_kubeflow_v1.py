@@ -122,7 +122,14 @@ def test_a_replica_type_is_a_text():
 def test_tf_config_styles():
     assert parse(minimal(Worker={})).job.tf_config is TFConfigStyle.NONE
     assert parse(minimal(Worker={"replicas": 2})).job.tf_config is TFConfigStyle.V1
+    document = changed(minimal(Worker={"replicas": 2}), "spec.enableDynamicWorker", True)
+    assert parse(document).job.tf_config is TFConfigStyle.SPARSE
+
+
+def test_a_lone_dynamic_worker_has_no_tf_config_unless_others_may_come() -> None:
     document = changed(minimal(Worker={}), "spec.enableDynamicWorker", True)
+    assert parse(document).job.tf_config is TFConfigStyle.NONE
+    document["metadata"]["annotations"] = {"tf-dist.dev/max-workers": "3"}
     assert parse(document).job.tf_config is TFConfigStyle.SPARSE
 
 

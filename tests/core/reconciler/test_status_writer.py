@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,10 +42,10 @@ RUN, RESTART, DONE = (Phase.RUNNING, "m"), (Phase.RESTARTING, "m"), (Phase.COMPL
         ([RUN], [CREATED, ("Running", "True", "TFJobRunning")]),
         ([RUN, RESTART], [CREATED, ("Restarting", "True", "TFJobRestarting")]),
         ([RUN, RESTART, RUN], [CREATED, ("Running", "True", "TFJobRunning")]),
-        ([RUN, DONE], [CREATED, ("Running", "False", "TFJobSucceeded"), ("Succeeded", "True", "TFJobSucceeded")]),
+        ([RUN, DONE], [CREATED, ("Running", "False", "TFJobRunning"), ("Succeeded", "True", "TFJobSucceeded")]),
         (
             [RUN, (Phase.FAILED, "m")],
-            [CREATED, ("Running", "False", "TFJobFailed"), ("Failed", "True", "TFJobFailed")],
+            [CREATED, ("Running", "False", "TFJobRunning"), ("Failed", "True", "TFJobFailed")],
         ),
         ([RUN, RESTART, (Phase.FAILED, "m")], [CREATED, ("Failed", "True", "TFJobFailed")]),
         (
@@ -66,9 +67,18 @@ def test_a_condition_keeps_its_time_and_its_place_while_it_stands() -> None:
     assert first == later
 
 
-def test_a_new_message_is_an_update_and_no_transition() -> None:
+def test_a_condition_of_the_operator_keeps_its_message_while_it_stands() -> None:
+    """As with the operator: the same status and reason change nothing."""
     changed = after((Phase.FAILED, "one"), (Phase.FAILED, "two"))[-1]
-    assert changed["message"] == "TFJob default/mnist has failed: two."
+    assert changed["message"] == "TFJob default/mnist has failed: one."
+    assert changed["lastUpdateTime"] == changed["lastTransitionTime"] == "2027-01-15T08:00:00Z"
+
+
+def test_a_new_message_of_a_condition_of_our_own_is_an_update_and_no_transition() -> None:
+    status = Status(phase=Phase.PENDING, reason="WaitingForCapacity", message="one")
+    listed = build_conditions(JOB, status, (), START)
+    changed = build_conditions(JOB, replace(status, message="two"), listed, START + 1)[0]
+    assert (changed["type"], changed["message"]) == ("Admitted", "two")
     assert changed["lastTransitionTime"] == "2027-01-15T08:00:00Z"
     assert changed["lastUpdateTime"] == "2027-01-15T08:00:01Z"
 

@@ -71,7 +71,8 @@ class EventRecorder:
     says so. Thread-safe.
 
     The same words about the same job within an hour count the event up that is there, once a minute at most; what is
-    held back until then is in the next count. Beyond the budget nothing is written.
+    held back until then is in the next count. Beyond the budget nothing is written. Routine events (of each
+    pod that was created) have a budget of their own for each reason, and take none from the others.
     """
 
     def __init__(
@@ -100,7 +101,8 @@ class EventRecorder:
         body = event_body(resource, namespace, stored, event, component=self._component, now=self._clock())
         try:
             with self._lock:
-                due, first = self._is_due(series, stored["metadata"]["uid"]), series.written is None
+                budget = stored["metadata"]["uid"] + (f"/{event.reason}" if event.routine else "")
+                due, first = self._is_due(series, budget), series.written is None
                 if due:
                     series.written = self._monotonic()
             if due and first:
@@ -122,9 +124,9 @@ class EventRecorder:
                 self._series.popitem(last=False)
             return series
 
-    def _is_due(self, series: _EventSeries, job: str) -> bool:
+    def _is_due(self, series: _EventSeries, budget: str) -> bool:
         lately = series.written is not None and self._monotonic() - series.written < _REPEAT_EVERY
-        return not lately and self._budget.allow(job)
+        return not lately and self._budget.allow(budget)
 
     def _create(self, namespace: str, name: str, body: Object, series: _EventSeries) -> None:
         named = {**body, "metadata": {"name": name, "namespace": namespace}, "count": series.count}

@@ -144,11 +144,15 @@ class DeleteJob:
 
 @dataclass(frozen=True, slots=True)
 class EmitEvent:
-    """Record a Kubernetes Event on the job. ``type`` is Normal or Warning."""
+    """Record a Kubernetes Event on the job. ``type`` is Normal or Warning.
+
+    ``routine``: one of many of its kind, which must not take the room of others (``controller/observability/events``).
+    """
 
     type: str
     reason: str
     message: str
+    routine: bool = False
 
 
 Action = WriteStatus | Create | EnsureKeys | Update | Delete | PatchJob | DeleteJob | EmitEvent

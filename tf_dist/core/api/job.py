@@ -295,7 +295,8 @@ class RunPolicy:
 
     ``max_restarts`` bounds restarts after failures (None: no bound), those by the kubelet inside a pod included when
     ``container_restarts_count`` says so. ``max_disruptions``: see ``core.disruptions`` (None: the default).
-    ``active_deadline`` and ``ttl`` are seconds.
+    ``active_deadline`` and ``ttl`` are seconds. ``resume_keeps_succeeded``: replicas that have succeeded stay so when a
+    suspended job is resumed; else all run again, because those that go on need their peers.
     """
 
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
@@ -305,6 +306,7 @@ class RunPolicy:
     active_deadline: float | None = None
     ttl: float | None = None
     suspend: bool = False
+    resume_keeps_succeeded: bool = False
     backoff: Backoff = field(default_factory=Backoff)
 
 

@@ -281,9 +281,10 @@ def _scheduling(policy: SchedulingPolicy, specs: tuple[ReplicaSpec, ...]) -> Sch
 
 
 def _tf_config(dynamic: bool, specs: tuple[ReplicaSpec, ...]) -> TFConfigStyle:
-    if dynamic:
-        return TFConfigStyle.SPARSE
-    return TFConfigStyle.NONE if sum(spec.most for spec in specs) == 1 else TFConfigStyle.V1
+    """None of a job that can never have more than one replica, whatever it says of dynamic workers."""
+    if sum(spec.most for spec in specs) == 1:
+        return TFConfigStyle.NONE
+    return TFConfigStyle.SPARSE if dynamic else TFConfigStyle.V1
 
 
 _SPECS: FieldPath = ("spec", "tfReplicaSpecs")

@@ -130,6 +130,7 @@ def build(job: VolcanoJob) -> Job:
         rules=volcano_schema.policy_rules(spec.policies),
         counting=CompletionByCounts(min_available=_min_available(spec), min_success=spec.min_success),
         run_policy=RunPolicy(
+            resume_keeps_succeeded=True,
             clean_pods=CleanPodPolicy.RUNNING,
             # Volcano counts attempts: the first is no restart.
             max_restarts=(spec.max_retry or DEFAULT_MAX_RETRY) - 1,

@@ -50,6 +50,7 @@ from tf_dist.core.reconciler.requeue import (
 )
 from tf_dist.core.reconciler.status_writer import build_status
 from tf_dist.core.reconciler.sync import backoff_until, sync_job
+from tf_dist.core.reconciler.tfjob_messages import SAID_BY_OPERATOR, phase_events
 from tf_dist.core.reconciler.transitions import apply_transitions, next_transition_at
 
 # Seconds by which the clocks of a cluster may differ: less is not worth a write of every job at a fail-over.
@@ -154,10 +155,10 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     if _fills_in_spec(job, after, observed):
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
     actions += sync_job(granted, after, facts, observed)
-    if _deserves_event(before, after):
+    if _deserves_event(job, before, after):
         grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason != RESIZED)
         actions.append(EmitEvent("Warning" if grave else "Normal", after.reason, after.message))
-    actions += spec_events(before, after)
+    actions += (*phase_events(granted, before, after), *spec_events(before, after))
     if stored.created is None and report_at is None and not integration_of(job, after):
         actions += _notes(job)
     if _expired(job, after, observed.now):
@@ -183,8 +184,10 @@ def _notes(job: Job) -> Iterator[EmitEvent]:
         yield EmitEvent("Warning", "AnnotationsNotUsed", message[:1000])
 
 
-def _deserves_event(before: Status, after: Status) -> bool:
+def _deserves_event(job: Job, before: Status, after: Status) -> bool:
     """Whether a Kubernetes Event is recorded: what is expected of a job is in its conditions only."""
+    if job.dialect is Dialect.TFJOB_V1 and after.reason in SAID_BY_OPERATOR:
+        return False
     if _event_key(after) == _event_key(before) or after.reason in _EXPECTED:
         return False
     return after.reason != "Admitted" or before.reason not in _STARTED_AT_ONCE

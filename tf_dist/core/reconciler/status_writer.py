@@ -15,10 +15,23 @@ from typing import Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import granted_job
+from tf_dist.core.api.fieldpath import mapping, mappings, number
 from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role
-from tf_dist.core.api.status import INVALID_SPEC, LIVE, NO_PODS, STALLED, STOPPED, Counts, Phase, Status, display_phase
+from tf_dist.core.api.status import (
+    INVALID_SPEC,
+    LIVE,
+    NO_PODS,
+    STALLED,
+    STOPPED,
+    SUCCESSFUL,
+    Counts,
+    Phase,
+    Status,
+    display_phase,
+)
 from tf_dist.core.api.status_codec import FIELD, dump_status
 from tf_dist.core.api.timestamps import format_go_duration, format_time
+from tf_dist.core.reconciler import tfjob_messages
 
 Condition = dict[str, Any]
 
@@ -46,9 +59,9 @@ def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any
     listed = [dict(condition) for condition in stored if condition.get("type") not in _OURS]
     spec, admitted, stalled = (next((dict(c) for c in stored if c.get("type") == type_), None) for type_ in _OURS)
     if not any(condition.get("type") == "Created" for condition in listed):
-        listed = _set(listed, "Created", True, "TFJobCreated", f"TFJob {job.key.name} is created.", now)
+        listed = _set(listed, "Created", True, "TFJobCreated", tfjob_messages.created_text(job), now)
     if status.phase in LIVE and any(c.get("type") == "Suspended" and c.get("status") == "True" for c in listed):
-        listed = _set(listed, "Suspended", False, "TFJobResumed", f"TFJob {job.key.name} is resumed.", now)
+        listed = _set(listed, "Suspended", False, "TFJobResumed", tfjob_messages.resumed_text(job), now)
     phase = Phase.RESTARTING if _starts_over(status, listed) else status.phase
     if phase in _OF_PHASE:
         listed = _of_phase(job, status, phase, listed, now)
@@ -64,45 +77,31 @@ def _starts_over(status: Status, listed: Iterable[Mapping[str, Any]]) -> bool:
 
 def _of_phase(job: Job, status: Status, phase: Phase, listed: list[Condition], now: float) -> list[Condition]:
     type_, others = _OF_PHASE[phase]
+    text = tfjob_messages.phase_text(job, status, phase)
     for other, value in others.items():
         there = any(condition.get("type") == other for condition in listed)
         if there and value is None:
             listed = [condition for condition in listed if condition.get("type") != other]
         elif there:
-            was = next(c for c in listed if c.get("type") == other)
-            off = _turned_off(was, f"TFJob{type_}", _text(job, status, phase), now)
-            listed = [c if c is not was else off for c in listed]
-    return _set(listed, type_, True, f"TFJob{type_}", _text(job, status, phase), now)
+            # A suspension says why the job does not run any more; an end leaves the words as they are.
+            words = {"reason": f"TFJob{type_}", "message": text} if phase in STOPPED else {}
+            listed = [_turned_off(c, words, now) if c.get("type") == other else c for c in listed]
+    return _set(listed, type_, True, f"TFJob{type_}", text, now)
 
 
-def _turned_off(condition: Condition, reason: str, message: str, now: float) -> Condition:
+def _turned_off(condition: Condition, words: Mapping[str, str], now: float) -> Condition:
     if condition.get("status") == "False":
         return condition
     moment = format_time(now)
-    changed = {"status": "False", "reason": reason, "message": message}
-    return {**condition, **changed, "lastUpdateTime": moment, "lastTransitionTime": moment}
-
-
-def _text(job: Job, status: Status, phase: Phase) -> str:
-    """The operator's own sentence, and what tf-dist knows beyond it."""
-    match phase:
-        case Phase.RUNNING:
-            return f"TFJob {job.key} is running."
-        case Phase.RESTARTING:
-            return f"TFJob {job.key.name} is restarting: {status.message}."
-        case Phase.ABORTING | Phase.ABORTED:
-            return f"TFJob {job.key.name} is suspended."
-        case Phase.COMPLETING | Phase.COMPLETED:
-            return f"TFJob {job.key} successfully completed."
-        case _:
-            return f"TFJob {job.key} has failed: {status.message}."
+    return {**condition, "status": "False", **words, "lastUpdateTime": moment, "lastTransitionTime": moment}
 
 
 def _set(listed: list[Condition], type_: str, value: bool, reason: str, message: str, now: float) -> list[Condition]:
+    """The conditions with this one, unless it is there with that status and reason: then its message stays, too."""
     before = next((condition for condition in listed if condition.get("type") == type_), None)
     text = "True" if value else "False"
     if before is not None and (before.get("status"), before.get("reason")) == (text, reason):
-        return listed if before.get("message") == message else [_with_message(c, type_, message, now) for c in listed]
+        return listed
     moment = format_time(now)
     condition = {
         "type": type_,
@@ -115,8 +114,10 @@ def _set(listed: list[Condition], type_: str, value: bool, reason: str, message:
     return [*(c for c in listed if c.get("type") != type_), condition]
 
 
-def _with_message(condition: Condition, type_: str, message: str, now: float) -> Condition:
-    if condition.get("type") != type_:
+def _own(before: Condition | None, type_: str, value: bool, reason: str, message: str, now: float) -> Condition:
+    """A condition of tf-dist's own, whose message is always the present one."""
+    condition = _set([before] if before else [], type_, value, reason, message, now)[-1]
+    if condition.get("message") == message:
         return condition
     return {**condition, "message": message, "lastUpdateTime": format_time(now)}
 
@@ -127,24 +128,23 @@ def _admitted(status: Status, before: Condition | None, now: float) -> Condition
         return before
     value = status.admission is not None
     reason, message = ("Admitted", "the gang has its place") if value else (status.reason, status.message)
-    return _set([before] if before else [], _ADMITTED, value, reason, message, now)[-1]
+    return _own(before, _ADMITTED, value, reason, message, now)
 
 
 def _stalled(status: Status, before: Condition | None, now: float) -> list[Condition]:
     if not status.last_error:
         return []
-    return _set([before] if before else [], _STALLED, True, STALLED, status.last_error, now)
+    return [_own(before, _STALLED, True, STALLED, status.last_error, now)]
 
 
 def spec_condition(status: Status, before: Condition | None, now: float) -> list[Condition]:
     """Whether the present spec is the one in force; a job that is over keeps what was said last."""
     if status.finished or (status.accepted is None and status.refused is None):
         return [before] if before else []
-    listed = [before] if before else []
     if status.refused is not None:
-        condition = _set(listed, SPEC_ACCEPTED, False, INVALID_SPEC, status.refusal, now)[-1]
+        condition = _own(before, SPEC_ACCEPTED, False, INVALID_SPEC, status.refusal, now)
         return [{**condition, "observedGeneration": status.refused.generation}]
-    condition = _set(listed, SPEC_ACCEPTED, True, "Accepted", "the spec is in force", now)[-1]
+    condition = _own(before, SPEC_ACCEPTED, True, "Accepted", "the spec is in force", now)
     return [{**condition, "observedGeneration": status.accepted.generation if status.accepted else 0}]
 
 
@@ -188,17 +188,28 @@ def _v1(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
     return _without_none(
         {
             "conditions": build_conditions(job, status, stored.get("conditions") or (), now),
-            "replicaStatuses": {spec.name: _v1_replicas(job, spec, status) for spec in job.replica_specs},
+            "replicaStatuses": _v1_replica_statuses(job, status, stored),
             "startTime": _time(status.start_time),
             "completionTime": _time(status.completion_time),
         }
     )
 
 
-def _v1_replicas(job: Job, spec: ReplicaSpec, status: Status) -> RawStatus:
+def _v1_replica_statuses(job: Job, status: Status, stored: Document) -> RawStatus:
+    """Pods by type. What still ran when the job succeeded counts as succeeded, also when its pods are gone."""
+    conditions = mappings(stored.get("conditions"))
+    over = any(one.get("type") == "Succeeded" and one.get("status") == "True" for one in conditions)
+    before = mapping(stored.get("replicaStatuses")) if over else {}
+    return {spec.name: _v1_replicas(job, spec, status, mapping(before.get(spec.name))) for spec in job.replica_specs}
+
+
+def _v1_replicas(job: Job, spec: ReplicaSpec, status: Status, before: Document) -> RawStatus:
     counts = status.counts.get(spec.type, NO_PODS)
     selector = ",".join(f"{key}={value}" for key, value in sorted(_v1_selector(job, spec).items()))
     numbers = {"active": counts.running, "succeeded": counts.succeeded, "failed": counts.failed}
+    if status.phase in SUCCESSFUL:
+        done = max(counts.running + counts.succeeded, number(before.get("succeeded")) or 0)
+        numbers |= {"active": 0, "succeeded": min(done, spec.replicas)}
     return {**{key: number for key, number in numbers.items() if number}, "selector": selector}
 
 

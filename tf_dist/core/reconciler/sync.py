@@ -13,7 +13,7 @@ from typing import Final
 
 from tf_dist.core.api.assignment import assign_nodes
 from tf_dist.core.api.context import Action, Create, Delete, EnsureKeys, Observed, Update
-from tf_dist.core.api.job import CleanPodPolicy, Job, ReplicaId, ReplicaSpec, ServiceStyle
+from tf_dist.core.api.job import CleanPodPolicy, Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
 from tf_dist.core.api.names import replica_name
 from tf_dist.core.api.pod_events import PodClassification
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, PodView
@@ -171,8 +171,11 @@ def _host_files(job: Job, observed: Observed) -> Iterator[Action]:
 
 
 def _unwanted_services(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Iterator[Action]:
-    """Delete services of replicas that were scaled away, or whose pods were cleaned up. A job's own service stays."""
-    if job.services is not ServiceStyle.PER_REPLICA:
+    """Delete services of replicas that were scaled away, or whose pods were cleaned up. A job's own service stays.
+
+    While a TFJob is suspended it has none, as with the training operator.
+    """
+    if job.services is not ServiceStyle.PER_REPLICA and not _sleeps(job, status):
         return
     wanted = _wanted_services(job, status, facts)
     for (kind, name), body in observed.objects.items():
@@ -181,7 +184,13 @@ def _unwanted_services(job: Job, status: Status, facts: PodClassification, obser
             yield Delete(kind, name, metadata.get("uid", ""))
 
 
+def _sleeps(job: Job, status: Status) -> bool:
+    return job.dialect is not Dialect.VOLCANO and status.phase in STOPPED
+
+
 def _wanted_services(job: Job, status: Status, facts: PodClassification) -> frozenset[str]:
+    if _sleeps(job, status):
+        return frozenset()
     if status.phase in LIVE or status.phase in STOPPED:
         return frozenset(services.service_names(job))
     match effective_clean_pod_policy(job, status):

@@ -115,7 +115,8 @@ def suspend(s: ReconcileContext) -> Status | None:
 def resume(s: ReconcileContext) -> Status | None:
     """The suspension was lifted, or the user resumed this very attempt after an AbortJob policy had stopped it.
 
-    Replicas that have succeeded stay so, as in Volcano and in a Kubernetes Job; the others start anew.
+    Of a TFJob every replica starts anew, as with the training operator, which has deleted all pods by then; of a
+    Volcano Job those that have succeeded stay so (``resume_keeps_succeeded``).
     """
     if s.job.run_policy.suspend:
         return None
@@ -123,6 +124,8 @@ def resume(s: ReconcileContext) -> Status | None:
     if s.status.reason != "Suspended" and not by_command:
         return None
     fresh = replace(s.status.next_attempt(None), last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0)
+    if not s.job.run_policy.resume_keeps_succeeded:
+        fresh = replace(fresh, succeeded=frozenset())
     return fresh.with_phase(Phase.PENDING, s.now, "Resumed", "resumed; waits for its place")
 
 

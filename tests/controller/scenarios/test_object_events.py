@@ -1,0 +1,80 @@
+"""Events about pods and services that were created, deleted, or refused: the training operator's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import World, disturbed, replica, tfjob
+from tf_dist.cluster.api import PODS, VOLCANO_JOBS
+from tf_dist.controller.driver import Driver
+from tf_dist.errors import Forbidden
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(cpu="64")
+    yield made
+    made.driver.stop()
+
+
+def said(world: World, reason: str) -> list[str]:
+    return sorted(message for found, message in world.events() if found == reason)
+
+
+def test_each_pod_and_each_service_that_is_created_and_deleted(world: World) -> None:
+    names = ["mnist-ps-0", "mnist-worker-0", "mnist-worker-1"]
+    world.submit(tfjob())
+    world.settle()
+    assert said(world, "SuccessfulCreatePod") == [f"Created pod: {name}" for name in names]
+    assert said(world, "SuccessfulCreateService") == [f"Created service: {name}" for name in names]
+    world.run_pods()
+    world.settle()
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    assert said(world, "SuccessfulDeletePod") == ["Deleted pod: mnist-ps-0", "Deleted pod: mnist-worker-1"]
+    assert said(world, "SuccessfulDeleteService")
+
+
+def test_so_many_pods_take_no_room_from_what_matters(world: World) -> None:
+    world.submit(tfjob(workers=30, ps=0))
+    world.settle()
+    assert 0 < len(said(world, "SuccessfulCreatePod")) <= 10
+    world.run_pods()
+    world.settle()
+    world.end_pod("mnist-worker-7", 1)
+    world.settle()
+    assert said(world, "TFJobFailed") == ['job "mnist" is failing because "Worker" replica(s) failed.']
+    assert said(world, "PodFailed")
+
+
+def test_a_pod_that_cannot_be_created(world: World) -> None:
+    def refuse(verb: str, resource: Any = None, *args: Any, **_: Any) -> None:
+        if verb == "create" and resource == PODS:
+            raise Forbidden("pods is forbidden: exceeded quota")
+
+    world.driver.stop()
+    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob())
+    world.step_until(lambda: bool(said(world, "FailedCreatePod")))
+    assert said(world, "FailedCreatePod") == ["Error creating: pods is forbidden: exceeded quota"]
+    assert not said(world, "SuccessfulCreatePod")
+
+
+def test_other_dialects_have_other_events(world: World) -> None:
+    task = {"name": "worker", "replicas": 1, "template": replica(1)["template"]}
+    spec = {"minAvailable": 1, "tasks": [task]}
+    world.submit(
+        {
+            "apiVersion": "batch.volcano.sh/v1alpha1",
+            "kind": "Job",
+            "metadata": {"name": "mnist", "namespace": "default"},
+            "spec": spec,
+        },
+        VOLCANO_JOBS,
+    )
+    world.settle()
+    assert world.pods()
+    assert not said(world, "SuccessfulCreatePod")

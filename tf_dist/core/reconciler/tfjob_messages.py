@@ -1,0 +1,129 @@
+"""The training operator's own words: what conditions and events of a ``kubeflow.org/v1`` TFJob say.
+
+Scripts and clients compare them, so they are a contract (training-operator 1.9, ``pkg/controller.v1``:
+``common/job.go``, ``common/pod.go``, ``control/*.go``, ``tensorflow/tfjob_controller.go``). What tf-dist knows beyond
+them stands in events of its own and in ``status.tfDist``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tf_dist.core.api.context import Create, Delete, EmitEvent
+from tf_dist.core.api.fieldpath import mapping
+from tf_dist.core.api.job import Action, Dialect, Event, Job, ReplicaSpec
+from tf_dist.core.api.status import LIVE, NO_PODS, STOPPED, SUCCESSFUL, UNCHARGED_REASONS, Phase, Status
+
+# In this order the operator looks at the types of a job: the first that has failures is named.
+_ORDER: Final = ("chief", "evaluator", "master", "ps", "worker")
+_LIMITS: Final[Mapping[str, str]] = {
+    "BackoffLimitExceeded": "it has reached the specified backoff limit",
+    "DeadlineExceeded": "it was active longer than specified deadline",
+}
+_ENDED_BY_PODS: Final = frozenset({Event.POD_FAILED.value, Event.POD_EVICTED.value, Event.NODE_LOST.value})
+_FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED})
+
+# Reasons of our events for which the operator has an event of its own that says as much.
+SAID_BY_OPERATOR: Final = frozenset({"JobSucceeded", "Suspended", "Resumed"})
+
+
+def created_text(job: Job) -> str:
+    """Of the condition Created."""
+    return f"TFJob {job.key.name} is created."
+
+
+def resumed_text(job: Job) -> str:
+    """Of the condition Suspended when it becomes False, and of the event."""
+    return f"TFJob {job.key.name} is resumed."
+
+
+def phase_text(job: Job, status: Status, phase: Phase) -> str:
+    """Of the condition that a phase sets, and of its event."""
+    match phase:
+        case Phase.RUNNING:
+            return f"TFJob {job.key} is running."
+        case Phase.RESTARTING:
+            return _restarting_text(job, status)
+        case Phase.ABORTING | Phase.ABORTED:
+            return f"TFJob {job.key.name} is suspended."
+        case Phase.COMPLETING | Phase.COMPLETED:
+            return f"TFJob {job.key} successfully completed."
+        case _:
+            return _failed_text(job, status)
+
+
+def _restarting_text(job: Job, status: Status) -> str:
+    spec = _failure_spec(job, status)
+    if spec is None or status.reason in UNCHARGED_REASONS or status.phase is not Phase.RESTARTING:
+        return f"TFJob {job.key.name} is restarting: {status.message}."
+    return f"job {job.key.name} is restarting because {spec.name} replica(s) failed."
+
+
+def _failed_text(job: Job, status: Status) -> str:
+    if limit := _LIMITS.get(status.reason):
+        return f"Job {job.key.name} has failed because {limit}"
+    spec = _failure_spec(job, status)
+    if status.reason not in _ENDED_BY_PODS:
+        return f"TFJob {job.key} has failed: {status.message}."
+    if spec is not None and _judges_exit_codes(spec):
+        return f'job "{job.key.name}" is failing because "{spec.name}" replica(s) failed.'
+    for type_ in _ORDER:
+        first, failed = job.spec(type_), status.counts.get(type_, NO_PODS).failed
+        if first is not None and failed:
+            return f"TFJob {job.key} has failed because {failed} {first.name} replica(s) failed."
+    return f"TFJob {job.key} has failed: {status.message}."
+
+
+def _failure_spec(job: Job, status: Status) -> ReplicaSpec | None:
+    """The spec of the replica (or of the type) that failed last."""
+    named = status.failure.replica if status.failure else ""
+    return job.spec(named) or job.spec(named.rpartition("-")[0])
+
+
+def _judges_exit_codes(spec: ReplicaSpec) -> bool:
+    """Whether some failures of it are restarted and others are not: the restart policy ExitCode."""
+    answers = {rule.action for rule in spec.rules if Event.POD_FAILED in rule.events}
+    return {Action.RESTART_POD, Action.FAIL_JOB} <= answers
+
+
+def phase_events(job: Job, before: Status, after: Status) -> Iterator[EmitEvent]:
+    """The operator's events about what became of the job between two statuses; none for other dialects."""
+    if job.dialect is not Dialect.TFJOB_V1:
+        return
+    if before.phase in STOPPED and after.phase in LIVE:
+        yield EmitEvent("Normal", "TFJobResumed", resumed_text(job))
+    if after.phase in STOPPED and before.phase in LIVE:
+        yield EmitEvent("Normal", "TFJobSuspended", phase_text(job, after, after.phase))
+    if after.phase is Phase.RESTARTING and after.attempts != before.attempts:
+        yield EmitEvent("Warning", "TFJobRestarting", phase_text(job, after, after.phase))
+    if after.phase in SUCCESSFUL and before.phase in LIVE:
+        yield EmitEvent("Normal", "TFJobSucceeded", phase_text(job, after, after.phase))
+    if after.phase in _FAILED and before.phase in LIVE:
+        yield EmitEvent("Warning", "TFJobFailed", phase_text(job, after, after.phase))
+    if before.created is None and after.created is not None and _template_policies(job):
+        text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
+        yield EmitEvent("Warning", "SetPodTemplateRestartPolicy", text)
+
+
+def _template_policies(job: Job) -> bool:
+    return any(mapping(spec.template.get("spec")).get("restartPolicy") for spec in job.replica_specs)
+
+
+_REPORTED: Final = frozenset({"Pod", "Service"})
+
+
+def object_event(api_version: str, action: Create | Delete, error: Exception | None = None) -> EmitEvent | None:
+    """The operator's event about a pod or a service that was created or deleted, or could not be.
+
+    ``api_version``: of the job. It is None for other kinds of objects, and for jobs of other dialects.
+    """
+    kind = action.body["kind"] if isinstance(action, Create) else action.kind
+    if api_version != Dialect.TFJOB_V1.value or kind not in _REPORTED:
+        return None
+    verb = "Create" if isinstance(action, Create) else "Delete"
+    if error is not None:
+        doing = "creating" if isinstance(action, Create) else "deleting"
+        return EmitEvent("Warning", f"Failed{verb}{kind}", f"Error {doing}: {error}", routine=True)
+    name = action.body["metadata"]["name"] if isinstance(action, Create) else action.name
+    return EmitEvent("Normal", f"Successful{verb}{kind}", f"{verb}d {kind.lower()}: {name}", routine=True)
