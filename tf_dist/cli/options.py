@@ -140,6 +140,9 @@ Local = Annotated[bool, typer.Option("--local", help="The cluster that tf-dist l
 Plain = Annotated[
     bool, typer.Option("--plain", callback=_make_plain, help="Plain text even on a terminal (also: NO_COLOR).")
 ]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Unknown keys are errors, as in tf-dist validate, and not warnings.")
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change the job first: spec.tfReplicaSpecs.Worker.replicas=3."),

@@ -78,12 +78,13 @@ def load_job_files(
     files: Sequence[str],
     overrides: Sequence[Override] = (),
     *,
+    strict: bool = False,
     texts: Mapping[str, str] | None = None,
     change: Callable[[Any], Any] = lambda content: content,
 ) -> JobFiles:
     """The jobs of the files, with ``overrides`` applied to each; problems are collected, not raised.
 
-    ``texts``: files that are at hand as text. ``change``: what else is done to each job; may raise InvalidJob.
+    ``strict``: unknown keys are errors. ``texts``: files that are at hand as text. ``change``: what else is done to each job; may raise InvalidJob.
     """
     from tf_dist.core.api.overrides import apply_overrides
 
@@ -101,18 +102,18 @@ def load_job_files(
                 collector.companions.append(written)
                 collector.add(written, _companion_problems(written.content))
             else:
-                _add_job(collector, written, lambda content: change(apply_overrides(content, overrides)))
+                _add_job(collector, written, lambda content: change(apply_overrides(content, overrides)), strict)
     _check_queues_together(collector)
     collector.problems += _duplicate_names(collector)
     return JobFiles(tuple(collector.jobs), tuple(collector.companions), tuple(collector.problems))
 
 
-def _add_job(collector: _Collector, written: YamlDocument, change: Callable[[Any], Any]) -> None:
+def _add_job(collector: _Collector, written: YamlDocument, change: Callable[[Any], Any], strict: bool) -> None:
     from tf_dist.core.dialects import parse
 
     try:
         changed = YamlDocument(written.file, written.number, change(written.content), written.node)
-        parsed = parse(changed.content)
+        parsed = parse(changed.content, strict=strict)
     except InvalidJob as error:
         collector.add(written, error.problems)
         return

@@ -421,3 +421,11 @@ def test_a_runtime_id_that_is_missing_is_written_into_the_spec(world: World) -> 
 def test_a_runtime_id_of_the_user_s_own_stays(world: World) -> None:
     runs(world, v1alpha1(RuntimeId="some-runtime-id"))
     assert world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")["spec"]["RuntimeId"] == "some-runtime-id"
+
+
+@pytest.mark.parametrize("key", ["newer", "max-instances"])
+def test_a_stored_spec_with_unknown_keys_runs_and_its_job_says_so_once(world: World, key: str) -> None:
+    runs(world, v1alpha1(**{key: 2}))
+    assert world.status()["phase"] == "Running"
+    (message,) = said(world, "UnknownFields")
+    assert f"spec.{key}: unknown key" in message

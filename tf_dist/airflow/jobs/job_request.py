@@ -78,7 +78,9 @@ def job_request(
         what = f"a {type(job).__name__} is no job"
         raise InvalidJob([Problem("job", what, "give the path of a file, a dict, or a TFJob")])
     content = changed(dict(job))
-    return JobRequest(LoadedJob(YamlDocument(_IN_PYTHON, None, content, None), parse(content)), (), str(folder))
+    return JobRequest(
+        LoadedJob(YamlDocument(_IN_PYTHON, None, content, None), parse(content, strict=False)), (), str(folder)
+    )
 
 
 def request_of_try(
@@ -102,7 +104,7 @@ def request_of_try(
     metadata |= {"name": name, "namespace": namespace}
     metadata |= {"labels": {**own_labels, **labels}, "annotations": {**own_notes, **notes}}
     content = {**content, "metadata": metadata}
-    return replace(request, entry=LoadedJob(replace(written, content=content), parse(content)))
+    return replace(request, entry=LoadedJob(replace(written, content=content), parse(content, strict=False)))
 
 
 def _path(job: str, folder: Path) -> Path:
@@ -143,7 +145,7 @@ def _with_numbers(content: Any) -> Any:
 
 def _problems(content: Any) -> tuple[Problem, ...]:
     try:
-        parse(content)
+        parse(content, strict=False)
     except InvalidJob as error:
         return error.problems
     return ()

@@ -238,6 +238,8 @@ class TaskRun:
     # Beginning
 
     def _begin(self, request: JobRequest) -> StartResult:
+        for problem in request.entry.parsed.warnings:
+            self._operator.log.warning("%s", problem)
         namespace = self._operator.namespace or request.namespace or self._hook.get_namespace()
         key = self._key()
         cluster, ask = self._hook.cluster, self._ti.get_task_states

@@ -27,12 +27,14 @@ def validate(
 ) -> None:
     """Check job files: every problem at once, each with its place and a way out. Nothing is started.
 
+    Unknown keys are errors here; other commands pass them over with a warning, as a cluster does, unless --strict.
+
     Understands kubeflow.org/v1 and v1alpha1 TFJobs and Volcano Jobs, several documents in a file, and ConfigMaps,
     Secrets, PersistentVolumeClaims and Services beside a job.
     """
     from tf_dist.client.job_files import load_job_files
 
-    bundle = load_job_files(files)
+    bundle = load_job_files(files, strict=True)
     valid = not (bundle.problems if strict else bundle.errors)
     if form is options.TextFormat.JSON:
         output.data("json", _validation_report(bundle, valid))
@@ -95,6 +97,7 @@ def plan(
     changes: options.Set = None,
     set_json: options.SetJson = None,
     set_string: options.SetString = None,
+    strict: options.Strict = False,
     plain: options.Plain = False,
 ) -> None:
     """Show what a job would create: pods, services, config maps, and the TF_CONFIG of every replica. Starts nothing.
@@ -106,7 +109,7 @@ def plan(
     from tf_dist.core.api.overrides import parse_overrides
 
     overrides = parse_overrides(changes or (), json=set_json or (), strings=set_string or ())
-    bundle = require_valid_files(load_job_files([file], overrides))
+    bundle = require_valid_files(load_job_files([file], overrides, strict=strict))
     job = _placeholder(one_job(bundle).job)
     companions = [written.content for written in bundle.companions]
     for text in (*unsupported_security(job), *_left_out(job)):
@@ -240,7 +243,9 @@ def convert(
             "--to", metavar="VERSION", help="kubeflow.org/v1, kubeflow.org/v1alpha1 or batch.volcano.sh/v1alpha1."
         ),
     ],
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 if something cannot be carried.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 2 for unknown keys, or what cannot be carried.")
+    ] = False,
 ) -> None:
     """Write a job in another format. What the other format cannot express is reported on standard error."""
     from tf_dist.cli.job_output import require_valid_files
@@ -249,7 +254,7 @@ def convert(
     from tf_dist.core.dialects import convert as converted
 
     target = _target(to)
-    bundle = require_valid_files(load_job_files([file]))
+    bundle = require_valid_files(load_job_files([file], strict=strict))
     documents = [written.content for written in bundle.companions]
     lost: list[FileProblem] = []
     for entry in bundle.jobs:

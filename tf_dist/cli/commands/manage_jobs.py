@@ -26,6 +26,7 @@ def submit(
     set_string: options.SetString = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until every job has finished.")] = False,
     timeout: options.Timeout = "",
+    strict: options.Strict = False,
 ) -> None:
     """Submit jobs, and what stands beside them in their files, to the cluster.
 
@@ -40,7 +41,7 @@ def submit(
     from tf_dist.core.api.overrides import parse_overrides
 
     overrides = parse_overrides(changes or (), json=set_json or (), strings=set_string or ())
-    bundle, limit = require_valid_files(load_job_files(files, overrides)), parse_seconds(timeout)
+    bundle, limit = require_valid_files(load_job_files(files, overrides, strict=strict)), parse_seconds(timeout)
     connection = connect(kubeconfig, context, local=local)
     cluster, spaces = connection.cluster, TargetNamespaces(namespace, connection.namespace)
     jobs = [(entry, spaces.of(entry.written)) for entry in bundle.jobs]

@@ -44,6 +44,7 @@ def run(
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text or json.")] = (
         options.TextFormat.TEXT
     ),
+    strict: options.Strict = False,
     plain: options.Plain = False,
 ) -> None:
     """Run a job and show it: state, progress and logs of every replica, and a summary at the end.
@@ -70,7 +71,7 @@ def run(
     asked = _asked(gang_scheduler, here=local or not elsewhere)
     settings = None if elsewhere else machine.settings(file)
     overrides = parse_overrides([*(changes or ()), *asked], json=set_json or (), strings=set_string or ())
-    bundle = require_valid_files(load_job_files([file], overrides))
+    bundle = require_valid_files(load_job_files([file], overrides, strict=strict))
     entry = one_job(bundle)
     _refuse_suspended(entry)
     connection = None if settings else connect(kubeconfig, context, local=local)

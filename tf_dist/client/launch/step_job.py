@@ -55,7 +55,7 @@ def _overrides(options: LauncherOptions) -> tuple[Override, ...]:
 
 
 def _changed(content: Any, options: LauncherOptions, home: str) -> Any:
-    job = parse(content).job  # all its problems are reported in its own terms before anything is changed
+    job = parse(content, strict=False).job  # all its problems are reported in its own terms before anything is changed
     labels = _labels(options)
     tailoring = StepOverrides(
         workers=options.workers,

@@ -153,11 +153,13 @@ class AcceptedSpec:
     """The last spec that was accepted: its generation, its ``digest``, and itself (``data``: compressed).
 
     ``data`` is empty where it is too large to be kept. Two are the same if they say the same, however compressed.
+    ``unknown``: of its keys those that nothing reads, as text; not stored.
     """
 
     generation: int
     digest: str
     data: str = field(default="", compare=False, repr=False)
+    unknown: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,7 +234,7 @@ def convert(document: Any, to: Dialect) -> Conversion:
 
     The result is one that ``parse`` accepts. Where it would run differently from the original, ``lost`` says how.
     """
-    source = parse(document)
+    source = parse(document, strict=False)
     if source.job.dialect is to:
         return Conversion(document=source.document)
     _refuse(source.job, to)

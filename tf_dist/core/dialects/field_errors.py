@@ -62,10 +62,12 @@ class FieldErrors:
     ``partial``: some keys could not be read, so that what they would have said is unknown; checks that relate several
     keys keep silent then, instead of reporting the same mistake a second time in a misleading place.
     ``advice``: whether warnings are wanted; checks that only give warnings may be skipped if not.
+    ``strict``: whether unknown keys are errors; else they are warnings, as for an API server.
     """
 
     partial: bool = False
     advice: bool = True
+    strict: bool = True
     _errors: dict[Problem, None] = field(default_factory=dict)
     _warnings: dict[Problem, None] = field(default_factory=dict)
     _wrong: set[str] = field(default_factory=set)
@@ -92,6 +94,10 @@ class FieldErrors:
         if self.advice:
             self._warnings[Problem(format_field_path(loc), message, hint)] = None
 
+    def unknown_key(self, loc: FieldPath, hint: str) -> None:
+        """Add that nothing reads this key."""
+        (self.error if self.strict else self.warn)(loc, "unknown key", hint)
+
     def raise_errors(self) -> None:
         """Raise InvalidJob with all errors, if there are any."""
         if self._errors:
@@ -100,14 +106,18 @@ class FieldErrors:
 
 def report_schema_errors(error: ValidationError, model: type[BaseModel], out: FieldErrors) -> list[FieldPath]:
     """Add pydantic's findings; returns the paths of the values that could not be read."""
-    out.partial = True
     places: list[FieldPath] = []
     for detail in error.errors(include_url=False):
         loc: FieldPath = tuple(detail["loc"])
         if loc and loc[-1] == "[key]":
             loc = loc[:-1]
             detail["type"] = "invalid_key"
-        out.error(loc, *_translated(detail["type"], detail["input"], detail.get("ctx", {}), loc, model))
+        if detail["type"] == "extra_forbidden":
+            out.unknown_key(loc, suggestion(str(loc[-1]), keys_at(model, loc[:-1])))
+            out.partial |= out.strict
+            continue
+        out.partial = True
+        out.error(loc, *_translated(detail["type"], detail["input"], detail.get("ctx", {}), loc))
         places.append(loc)
     return places
 
@@ -122,15 +132,11 @@ _WANTED: Final = {
 }
 
 
-def _translated(
-    kind: str, found: object, context: Mapping[str, Any], loc: FieldPath, model: type[BaseModel]
-) -> tuple[str, str]:
+def _translated(kind: str, found: object, context: Mapping[str, Any], loc: FieldPath) -> tuple[str, str]:
     """Message and hint for one of pydantic's error types."""
     match kind:
         case "missing":
             return MISSING, ""
-        case "extra_forbidden":
-            return "unknown key", suggestion(str(loc[-1]), keys_at(model, loc[:-1]))
         case "invalid_key":
             return f"a key must be text, not {describe_value(loc[-1])}", quote_hint(loc[-1])
         case "literal_error":
@@ -192,14 +198,14 @@ def _is_model(kind: Any) -> bool:
 
 
 def check_keys(found: Mapping[Any, Any], known: Collection[str], loc: FieldPath, out: FieldErrors) -> None:
-    """Check for unknown keys: one near a known key is an error, any other may be newer and is a warning."""
+    """Check for unknown keys: one near a known key is a mistake, any other may be newer and is a warning."""
     for key in found:
         if key in known:
             continue
         if not isinstance(key, str):
             out.error(loc, f"a key must be text, not {describe_value(key)}", quote_hint(key))
         elif near := nearest_word(key, known):
-            out.error((*loc, key), "unknown key", f"did you mean {near}?")
+            out.unknown_key((*loc, key), f"did you mean {near}?")
         else:
             out.warn((*loc, key), "unknown key: the API server will drop it")
 

@@ -28,12 +28,13 @@ class Parsed:
     warnings: tuple[Problem, ...] = ()
 
 
-def parse(document: Any) -> Parsed:
+def parse(document: Any, *, strict: bool = True) -> Parsed:
     """Parse a user's document; InvalidJob holds all of its errors.
 
+    ``strict``: unknown keys are errors; else they are warnings, as a cluster passes them over, too.
     Documents are never changed; what the defaults leave alone, ``Parsed.document`` and the job share with the original.
     """
-    out = FieldErrors()
+    out = FieldErrors(strict=strict)
     dialect = check_layout(document, dialect_of(document), out)
     form = FORMATS[dialect]
     _check(dict(document), form, out)
@@ -120,6 +121,7 @@ def _valid(document: dict[str, Any], model: type[BaseModel]) -> BaseModel:
 def _check(document: dict[str, Any], form: Format, out: FieldErrors) -> None:
     """Check everything: keys and types, then pod templates, then how the keys fit together."""
     wrong: list[FieldPath] = []
+    model: BaseModel | None = None
     try:
         model = form.model.model_validate(document)
     except ValidationError as error:
@@ -127,7 +129,7 @@ def _check(document: dict[str, Any], form: Format, out: FieldErrors) -> None:
     for raw in form.templates(document):
         check_template(raw.template, raw.loc, out, replicas=raw.replicas, containers_optional=raw.server)
     _check_size(form.templates(document), out)
-    if wrong:
+    if model is None:
         remaining = functools.reduce(_without, filter(None, wrong), document)
         try:
             model = form.model.model_validate(remaining, extra="ignore")

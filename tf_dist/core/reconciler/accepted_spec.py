@@ -60,19 +60,32 @@ class StoredSpec:
 
 def read_stored_spec(stored: Document, status: Status) -> StoredSpec:
     """The job that ``stored`` means, or the one that was accepted last, as ``status`` remembers it."""
-    said = _source(stored)
-    digest, generation = _digest(said), _generation(stored)
+    generation = _generation(stored)
     try:
         job = read(stored)
     except InvalidJob as first:
         problem = all_problems(stored, first)
         message = "; ".join(map(str, problem.problems))[:_MOST_MESSAGE]
+        digest = _digest(_source(stored))
         refused = RefusedSpec(generation=generation, digest=digest, message=message)
         return StoredSpec(job=_in_force(stored, status), accepted=status.accepted, refused=refused, problem=problem)
-    before = status.accepted
+    # What a driver writes into the spec makes no other spec of it.
+    said = _source({**stored, "spec": {**mapping(stored.get("spec")), **job.spec_defaults}})
+    digest, before = _digest(said), status.accepted
     if before is not None and before.digest == digest:
         return StoredSpec(job=job, accepted=replace(before, generation=generation))
-    return StoredSpec(job=job, accepted=AcceptedSpec(generation=generation, digest=digest, data=_packed(said)))
+    unknown = "" if status.finished else _unknown_keys(stored)
+    accepted = AcceptedSpec(generation=generation, digest=digest, data=_packed(said), unknown=unknown)
+    return StoredSpec(job=job, accepted=accepted)
+
+
+def _unknown_keys(stored: Document) -> str:
+    """The keys that nothing reads, each with the one that may be meant; "" for none."""
+    try:
+        warnings = parse(as_written(stored), strict=False).warnings
+    except InvalidJob:
+        return ""  # the driver takes less exception than the checks of files: of pod templates it reads the frame
+    return "; ".join(str(one) for one in warnings if one.message.startswith("unknown key"))[:_MOST_MESSAGE]
 
 
 def _generation(stored: Document) -> int:
@@ -83,7 +96,7 @@ def _generation(stored: Document) -> int:
 def all_problems(stored: Document, first: InvalidJob) -> InvalidJob:
     """All problems of a document that cannot be read: the strict parser does not stop at the first."""
     try:
-        parse(as_written(stored))
+        parse(as_written(stored), strict=False)
     except InvalidJob as every:
         return every
     return first

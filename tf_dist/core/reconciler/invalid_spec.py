@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from tf_dist.core.api.context import EmitEvent, Plan, WriteStatus
 from tf_dist.core.api.fieldpath import list_items, mapping
@@ -17,6 +17,9 @@ from tf_dist.core.api.status import INVALID_SPEC, AcceptedSpec, RefusedSpec, Sta
 from tf_dist.core.api.status_codec import FIELD, dump_status, stored_status
 from tf_dist.core.api.timestamps import format_time, round_time
 from tf_dist.core.reconciler.status_writer import SPEC_ACCEPTED, spec_condition
+
+UNKNOWN_FIELDS: Final = "UnknownFields"
+"""The reason of the event about keys of a stored spec that nothing reads."""
 
 
 def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: RefusedSpec | None) -> Status:
@@ -34,7 +37,9 @@ def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: R
 
 
 def spec_events(before: Status, after: Status) -> Iterator[EmitEvent]:
-    """The event about a spec that is refused, once for each, and about one that is accepted again."""
+    """The events about a spec: refused, once for each; accepted again; accepted with keys that nothing reads."""
+    if after.accepted is not None and after.accepted != before.accepted and after.accepted.unknown:
+        yield EmitEvent("Warning", UNKNOWN_FIELDS, f"nothing reads these fields of the spec: {after.accepted.unknown}")
     if after.refusal and after.refused != before.refused:
         yield EmitEvent("Warning", INVALID_SPEC, after.refusal)
     elif before.refusal and after.refused is None:

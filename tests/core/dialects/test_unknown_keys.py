@@ -1,0 +1,53 @@
+"""Unknown keys: an error in a file that is validated, a warning elsewhere, and passed over in a stored object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.dialects.documents import Doc, changed, errors, paths, v1, v1alpha1, volcano
+from tf_dist.core.dialects import parse, read
+from tf_dist.errors import InvalidJob
+
+CASES: list[tuple[Doc, str, Any]] = [
+    (v1(), "spec.runPolicy.backofLimit", 1),
+    (v1(), "spec.tfReplicaSpecs.Worker.restartpolicy", "Never"),
+    (v1(), "spec.elasticPolicy", {"minReplicas": 1}),
+    (v1(), "metadata.lables", {}),
+    (v1(), "spec.tfReplicaSpecs.Worker.template.spec.volume", []),
+    (v1alpha1(), "spec.max-instances", 2),
+    (v1alpha1(), "spec.replicaSpecs.1.replica", 2),
+    (v1alpha1(), "spec.replicaSpecs.0.isDefaultPS", True),
+    (volcano(), "spec.minAvalable", 3),
+    (volcano(), "spec.tasks.1.policies.0.actoin", "x"),
+    (volcano(), "spec.tasks.0.template.spec.containers.0.comand", ["x"]),
+]
+
+
+@pytest.mark.parametrize(("document", "path", "value"), CASES, ids=[path for _, path, _ in CASES])
+def test_an_unknown_key(document: Doc, path: str, value: Any) -> None:
+    document = changed(document, path, value)
+    (problem,) = errors(document)
+    assert problem.message == "unknown key"
+    found = parse(document, strict=False)
+    assert problem in found.warnings
+    document["metadata"]["uid"] = "some-uid"
+    assert read(document).replica_specs == found.job.replica_specs
+
+
+def test_other_errors_are_told_beside_unknown_keys_and_without_them() -> None:
+    document = changed(v1alpha1(), "spec.replicaSpecs.1.replicas", -1)
+    document = changed(document, "spec.newer", 1)
+    assert set(paths(errors(document))) == {"spec.replicaSpecs[1].replicas", "spec.newer"}
+    with pytest.raises(InvalidJob) as caught:
+        parse(document, strict=False)
+    assert paths(list(caught.value.problems)) == ["spec.replicaSpecs[1].replicas"]
+
+
+def test_checks_of_several_keys_are_made_beside_an_unknown_key() -> None:
+    document = changed(v1alpha1(), "spec.max-instance", 1)
+    document = changed(document, "spec.newer", 1)
+    with pytest.raises(InvalidJob) as caught:
+        parse(document, strict=False)
+    assert paths(list(caught.value.problems)) == ["spec.replicaSpecs[1].replicas"]
