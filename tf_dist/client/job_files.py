@@ -84,7 +84,8 @@ def load_job_files(
 ) -> JobFiles:
     """The jobs of the files, with ``overrides`` applied to each; problems are collected, not raised.
 
-    ``strict``: unknown keys are errors. ``texts``: files that are at hand as text. ``change``: what else is done to each job; may raise InvalidJob.
+    ``strict``: unknown keys are errors. ``texts``: files that are at hand as text. ``change``: what else
+    is done to each job; may raise InvalidJob.
     """
     from tf_dist.core.api.overrides import apply_overrides
 
