@@ -58,6 +58,7 @@ class Invariants(Record):
         self._lingering: dict[str, float] = {}
         self._dead_at: dict[str, float] = {}
         self._decides: tuple[str, float] = ("", 0.0)
+        self._came: dict[str, float] = {}  # when a process wrote for the first time
         self._unseen: set[str] = set()
         self._room: dict[str, Decimal] = {}
         self._opened: dict[Key, tuple[str, dict[str, str]]] = {}
@@ -70,6 +71,7 @@ class Invariants(Record):
         self._decides = "", self.now()
 
     def wrote(self, key: Key, before: Object | None, after: Object | None, author: Author) -> None:
+        self._came.setdefault(author.process, self.now())
         try:
             self._judge(key, before, after, author)
         except AssertionError as error:
@@ -299,7 +301,8 @@ class Invariants(Record):
         driver = self.memory(stored).driver
         if author.process and "/" in driver:
             _, silent = self.lease(driver)
-            dead = silent >= LONG  # one that is gone, too, is dead only once it has been gone for some time
+            # Who decides believes only what it has seen itself: a Lease that is gone, or silent, for some time.
+            dead = min(silent, self.now() - self._came[author.process]) >= LONG
             assert not dead, f"{name(stored)} got a place, and its driver {driver} is dead"
 
     def _given_strictly(self, jobs: list[Object], stored: Object) -> None:
