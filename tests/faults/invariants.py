@@ -42,6 +42,8 @@ from tf_dist.core.api.status import UNCHARGED_REASONS, Admission, Phase, Status
 FAST: Final = 0.8
 # Seconds within which drivers that are well have heard of something.
 LONG: Final = 60.0
+# Seconds that a verdict takes, from the decision to the status: it may have been made before a node was given up.
+UNDER_WAY: Final = 5.0
 # Seconds for which a Lease that is held again after its driver was dead is not used: until then others may go on to act
 # on that. (What they wait by their own clocks is longer, but for those that are fast.)
 TAKING: Final = TAKEOVER_DELAY / 1.03
@@ -58,6 +60,7 @@ class Invariants(Record):
         self._lingering: dict[str, float] = {}
         self._dead_at: dict[str, float] = {}
         self._decides: tuple[str, float] = ("", 0.0)
+        self._unpinned: dict[str, float] = {}  # when a job was set free from a node
         self._came: dict[str, float] = {}  # when a process wrote for the first time
         self._unseen: set[str] = set()
         self._room: dict[str, Decimal] = {}
@@ -151,6 +154,8 @@ class Invariants(Record):
         new = self.memory(after)
         if author.driver is None or new == old:
             return
+        if self._on(old.admission) - self._on(new.admission) and new.admission is not None:
+            self._unpinned[uid(after)] = self.now()
         assert new.attempts.job >= old.attempts.job, f"attempt {old.attempts.job} became {new.attempts.job}"
         self._driver(old, new)
         self._budget(after, new)
@@ -326,7 +331,7 @@ class Invariants(Record):
 
     def _without_room(self, jobs: list[Object]) -> Decimal:
         """The CPUs of pods to come that keep nothing from others: those that a node is to have which takes none now
-        (it was lost), and those for which no node has room, wherever they may come."""
+        (it was lost), or was to have a moment ago, and those for which no node has room, wherever they may come."""
         nodes = {key.name: cpus(node) for key, node in self.of("nodes") if is_ready(node)}
         for _, pod in self.of("pods"):
             if on_a_node(pod) and pod["spec"]["nodeName"] in nodes:
@@ -338,6 +343,8 @@ class Invariants(Record):
                     found += cpu
                 elif node:
                     nodes[node] -= cpu
+                elif self.now() - self._unpinned.get(uid(job), float("-inf")) < UNDER_WAY:
+                    found += cpu
                 else:
                     anywhere.append(cpu)
         for cpu in sorted(anywhere, reverse=True):

@@ -14,7 +14,7 @@ from tf_dist.core.api import names
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.pods import PodView, pod_view
-from tf_dist.core.api.status import LIVE, Status
+from tf_dist.core.api.status import LIVE, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, check_version, load_status, stored_status
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.gang.snapshot import AdmissionRequest
@@ -92,7 +92,8 @@ class JobEntry:
         done = status.succeeded, *(counts.failed for counts in status.counts.values())
         parts = self.uid, id(self.job), self.driver, live, status.admission, done, status.not_before
         refused, unconfirmed = tuple(status.refused_nodes), bool(status.unconfirmed)
-        return *parts, status.attempts.job, status.gang, refused, unconfirmed
+        attempts = status.attempts if status.phase is Phase.PENDING else status.attempts.job
+        return *parts, attempts, status.gang, refused, unconfirmed
 
     def claim(self) -> AdmissionRequest | None:
         """What admission has to know of it; None where there is nothing to know."""

@@ -13,7 +13,7 @@ from tests.core.builders import START, replicas, template, v1_job
 from tests.core.gang.gangs import reason
 from tests.core.gang.stored import container, node
 from tf_dist.core.api.assignment import Admit, PendingReason, Verdict
-from tf_dist.core.api.job import Job
+from tf_dist.core.api.job import Job, ReplicaId
 from tf_dist.core.api.status import Admission, Attempts, Phase, Status
 from tf_dist.core.gang.admission import admit
 from tf_dist.core.gang.snapshot import AdmissionRequest, build_snapshot
@@ -63,6 +63,26 @@ def test_the_new_place_is_kept_while_pods_of_an_earlier_attempt_are_elsewhere() 
     found = decided(jobs, pods(again, "n3", attempt="1.0.0"), n1=3, n3=1)
     assert isinstance(found["again"], Admit)
     assert reason(found["other"]) != "Admit"
+
+
+def test_a_pod_that_was_given_up_on_a_node_that_is_gone_takes_no_room_of_the_one_that_follows_it() -> None:
+    """It was sent to n3 and waits there for ever; its replica may come anywhere now, and keeps its room on n1."""
+    lost, other = job("lost", 1, 2), job("other", 2, 1)
+    status = admitted({})
+    attempts = Attempts(2, pods={ReplicaId("worker", 0): 1})
+    assert status.admission
+    place = replace(status.admission, sizes={"worker": 1})
+    jobs = {"lost": (lost, replace(status, attempts=attempts, admission=place)), "other": (other, Status())}
+    found = decided(jobs, pods(lost, "n3", attempt="2.0.0"), n1=3)
+    assert reason(found["other"]) == PendingReason.WAITING_FOR_CAPACITY
+    assert isinstance(decided(jobs, pods(lost, "n1", attempt="2.0.1"), n1=4)["other"], Admit)
+
+
+@pytest.mark.parametrize("attempt", ["2", "2.0", "2.x.1", "x.0.1", ""])
+def test_a_pod_whose_attempt_cannot_be_read_is_one_of_the_place(attempt: str) -> None:
+    there, other = job("there", 1, 1), job("other", 3, 1)
+    jobs = {"there": (there, admitted({"n1": 1})), "other": (other, Status())}
+    assert isinstance(decided(jobs, pods(there, "n3", attempt=attempt), n1=3, n3=1)["other"], Admit)
 
 
 def test_pods_of_the_present_attempt_are_those_of_the_place_wherever_they_came_to() -> None:

@@ -13,7 +13,7 @@ from tf_dist.core.api.assignment import PendingReason, Placement, grows_live, re
 from tf_dist.core.api.job import Document, Job, ReplicaSpec, priority_class
 from tf_dist.core.api.lifecycle_policy import policy_may_restart
 from tf_dist.core.api.names import Requirements, selector_text
-from tf_dist.core.api.status import LIVE, NO_PODS, Phase, Status
+from tf_dist.core.api.status import LIVE, NO_PODS, Attempts, Phase, Status
 from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
@@ -321,9 +321,12 @@ def _gang_or_problem(
         return _gang_with_problem(claim, f"it cannot be counted: {type(error).__name__}: {error}")
 
 
-def _requeued(status: Status) -> int:
-    """The attempt of a job whose pods of earlier attempts are not of its place; 0: they are, it starts again in it."""
-    return status.attempts.job if status.phase is Phase.PENDING else 0
+def _requeued(status: Status) -> Attempts | None:
+    """The attempts of a job whose pods of earlier ones are not of its place; None: they are, it starts again in it.
+
+    One of its replicas may have been given up alone: its pod was sent to a node that is gone.
+    """
+    return status.attempts if status.phase is Phase.PENDING else None
 
 
 def _done(job: Job, status: Status) -> Counter[str]:

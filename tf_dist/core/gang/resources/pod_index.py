@@ -13,6 +13,8 @@ from typing import Any, Final, TypeVar
 
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import list_items, mapping, mappings, text, texts
+from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.api.status import Attempts
 from tf_dist.core.gang.placement.anti_affinity import (
     REQUIRED_AFFINITY,
     Key,
@@ -31,35 +33,63 @@ _MORE: Final = frozenset({"initContainers", "overhead", "resources"})
 _PLENTY: Final = Decimal(EXCLUSIVE_CAPACITY**2)
 _MOST_SHAPES: Final = 10_000
 T = TypeVar("T")
+# Attempts of a job, a task and a replica, as a pod's label has them.
+Made = tuple[int, int, int]
 
 
 @dataclass(slots=True)
 class BoundPods:
     """The bound pods of one job: how many per type and node, and per type, index and node.
 
-    All of them by the attempt of the job that made them, 0 where their labels do not say.
+    All of them by the attempt (of the job, the task and the replica) that made them, zeros where their labels do not
+    say; index -1 where those do not say it.
     """
 
-    counts: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
-    seats: dict[int, dict[str, dict[int, dict[str, int]]]] = field(default_factory=dict)
+    counts: dict[Made, dict[str, dict[str, int]]] = field(default_factory=dict)
+    seats: dict[Made, dict[str, dict[int, dict[str, int]]]] = field(default_factory=dict)
 
     def placement(self) -> dict[str, dict[str, int]]:
         """How many pods, per type and node."""
         return _together(self.counts.values())
 
-    def earlier(self, attempt: int) -> dict[str, dict[str, int]]:
-        """Those of them that an earlier attempt than this one made."""
-        return _together(types for made, types in self.counts.items() if 0 < made < attempt)
+    def earlier(self, attempts: Attempts | None) -> dict[str, dict[str, int]]:
+        """Those of them that earlier attempts than these made (None: none did)."""
+        found: dict[str, dict[str, int]] = {}
+        for made, types in self.seats.items() if attempts is not None else ():
+            for type_, indexes in types.items():
+                for index, nodes in indexes.items():
+                    if attempts is not None and _is_earlier(made, attempts, type_, index):
+                        there = found.setdefault(type_, {})
+                        for node, count in nodes.items():
+                            there[node] = there.get(node, 0) + count
+        return found
 
-    def nodes(self, type_: str, attempt: int) -> dict[int, str]:
+    def nodes(self, type_: str, attempts: Attempts | None) -> dict[int, str]:
         """The node of each replica but for those of earlier attempts; of two, while one replaces another, the first
         by name."""
         found: dict[int, str] = {}
         for made, types in self.seats.items():
-            for index, nodes in types.get(type_, {}).items() if not 0 < made < attempt else ():
-                if nodes:
+            for index, nodes in types.get(type_, {}).items():
+                gone = attempts is not None and _is_earlier(made, attempts, type_, index)
+                if nodes and index >= 0 and not gone:
                     found[index] = min({*nodes, found.get(index, min(nodes))})
         return found
+
+
+def _is_earlier(made: Made, attempts: Attempts, type_: str, index: int) -> bool:
+    """Whether a pod is of an earlier attempt, of its job or of itself; a restart of the whole job counts anew."""
+    job, task, pod = made
+    if job != attempts.job or index < 0:
+        return 0 < job < attempts.job
+    return (task, pod) < (attempts.tasks.get(type_, 0), attempts.pods.get(ReplicaId(type_, index), 0))
+
+
+def _made(label: str) -> Made:
+    parts = label.split(".")
+    if not parts[0].isdecimal():
+        return 0, 0, 0
+    job, task, pod = (int(part) if part.isdecimal() else 0 for part in (*parts, "", "")[:3])
+    return job, task, pod
 
 
 def _together(attempts: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
@@ -178,12 +208,11 @@ class PodIndex:
 
     def _seat(self, key: str, labels: Mapping[str, str], node: str, sign: int) -> None:
         type_, index = labels.get(names.REPLICA_TYPE, ""), labels.get(names.REPLICA_INDEX, "")
-        made = labels.get(names.ATTEMPT, "").partition(".")[0]
-        attempt = int(made) if made.isdecimal() else 0
+        attempt = _made(labels.get(names.ATTEMPT, ""))
         job = self._bound.setdefault(key, BoundPods())
         _count(job.counts.setdefault(attempt, {}).setdefault(type_, {}), node, sign)
-        if index.isdecimal():
-            _count(job.seats.setdefault(attempt, {}).setdefault(type_, {}).setdefault(int(index), {}), node, sign)
+        seat = int(index) if index.isdecimal() else -1
+        _count(job.seats.setdefault(attempt, {}).setdefault(type_, {}).setdefault(seat, {}), node, sign)
         if not any(job.counts[attempt].values()):
             del job.counts[attempt]
             job.seats.pop(attempt, None)
