@@ -49,7 +49,7 @@ from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
 from tf_dist.core.reconciler.invalid_spec import plan_for_invalid_spec
 from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.core.reconciler.tfjob_messages import object_event
-from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
 
 _LOG = logging.getLogger(__name__)
 _KINDS: Final = {resource.kind: resource for resource in (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)}
@@ -57,6 +57,10 @@ _KINDS: Final = {resource.kind: resource for resource in (PODS, SERVICES, CONFIG
 
 class NameConflict(ClusterError):
     """An object of that name is there and is not the job's."""
+
+
+class InvalidPod(Rejected):
+    """The API server refuses a pod for what it is: no later try will do better."""
 
 
 class StatusPruned(ClusterError):
@@ -211,6 +215,11 @@ class PlanExecutor:
         except AlreadyExists:
             there = self._own(resource, ref, body["metadata"]["name"], stored["metadata"]["uid"])
             created = False
+        except Rejected as error:
+            # A webhook is a rule of the cluster, which may change, whatever code it answers with.
+            if resource == PODS and "admission webhook" not in str(error):
+                raise InvalidPod(str(error), hint=error.hint) from error
+            raise
         self._informers.wrote(resource, there)
         return created
 
@@ -230,7 +239,7 @@ class PlanExecutor:
         """That it exists is fine if it is the job's: an answer was lost, or the caches were older than the object."""
         there = self._cluster.get(resource, ref.namespace, name)
         owners = there["metadata"].get("ownerReferences") or ()
-        if any(owner.get("uid") == uid for owner in owners):
+        if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
             return there
         owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "nobody's"
         raise NameConflict(
@@ -341,15 +350,18 @@ class JobReconciler:
     def _has_other_driver(self, known: JobEntry) -> bool:
         return known.driver not in ("", self._leadership.ref)
 
-    def report_stalled(self, ref: JobRef, known: JobEntry, last_error: str, *, rejected: bool = False) -> None:
+    def report_stalled(
+        self, ref: JobRef, known: JobEntry, last_error: str, *, rejected: bool = False, invalid_pod: bool = False
+    ) -> None:
         """Write into a job what keeps it from going on, and do nothing else for it.
 
         Not into one that is still to be taken over: with its first status it would be ours, its pods not looked for.
         """
         if self._has_other_driver(known):
             return
-        plan = self.plan(known, last_error=last_error, rejected=rejected)
-        self._executor.apply(ref, known.stored, _only_actions(plan, WriteStatus))
+        plan = self.plan(known, last_error=last_error, rejected=rejected, invalid_pod=invalid_pod)
+        kinds = (WriteStatus, EmitEvent) if plan.status.finished else (WriteStatus,)
+        self._executor.apply(ref, known.stored, _only_actions(plan, *kinds))
         self._record(known, plan.status)
 
     def plan(
@@ -360,6 +372,7 @@ class JobReconciler:
         driver: str | None = None,
         last_error: str | None = None,
         rejected: bool = False,
+        invalid_pod: bool = False,
         gone: tuple[PodView, ...] = (),
     ) -> Plan:
         """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read."""
@@ -392,6 +405,7 @@ class JobReconciler:
             gang=gang,
             last_error=last_error,
             rejected=rejected,
+            invalid_pod=invalid_pod,
             # Whose job it is says how it reads it: that one may be of another release.
             accepted=reading.accepted if driver is None else None,
             refused=reading.refused if driver is None else None,

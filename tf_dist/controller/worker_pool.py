@@ -14,7 +14,7 @@ from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobEntry
-from tf_dist.controller.job_reconciler import JobReconciler
+from tf_dist.controller.job_reconciler import InvalidPod, JobReconciler
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.json_logging import job_log_context
@@ -222,15 +222,16 @@ class WorkerPool:
         failures = self._queue.failures(ref)
         if failures >= _STALLED_AFTER_FAILURES:
             disallowed = isinstance(error, AdmissionDenied) and failures >= _REJECTED_AFTER_FAILURES
-            self._report_stalled(ref, message, rejected=disallowed or isinstance(error, Rejected))
+            invalid = isinstance(error, InvalidPod)
+            self._report_stalled(ref, message, rejected=disallowed or isinstance(error, Rejected), invalid_pod=invalid)
         self._events.emit(ref.resource, ref.namespace, known.stored, EmitEvent("Warning", STALLED, message))
 
-    def _report_stalled(self, ref: JobRef, message: str, *, rejected: bool) -> None:
+    def _report_stalled(self, ref: JobRef, message: str, *, rejected: bool, invalid_pod: bool) -> None:
         """Have the job itself say what keeps it from going on."""
         known, mine = self._lookup(ref)
         if known is None or not mine:
             return
         try:
-            self._reconciler.report_stalled(ref, known, message, rejected=rejected)
+            self._reconciler.report_stalled(ref, known, message, rejected=rejected, invalid_pod=invalid_pod)
         except Exception as error:
             _LOG.debug("cannot report stalled job=%s: %s", ref, error)

@@ -58,8 +58,28 @@ def test_it_gives_its_place_to_a_job_that_waits(world: World, spec: dict[str, An
     assert len(world.phases()) == 3
 
 
-@pytest.mark.parametrize("spec", REFUSED.values(), ids=REFUSED)
-def test_it_says_why_and_tries_again(world: World, spec: dict[str, Any]) -> None:
+def test_a_job_whose_pods_are_invalid_fails_within_seconds_and_says_why(world: World) -> None:
+    document = broken("mnist", {})
+    document["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
+    document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"].update(REFUSED["as invalid"])
+    world.submit(document)
+    passes(world, 5)
+    world.bury()
+    world.settle()
+    status, stored = world.status(), world.job()
+    assert (status["phase"], status["reason"]) == ("Failed", "PodsRejected"), world.describe()
+    failed = next(one for one in stored["status"]["conditions"] if one["type"] == "Failed")
+    assert "tolerations" in failed["message"]
+    assert ("TFJobFailed", failed["message"]) in world.events()
+    assert any(reason == "FailedCreatePod" and "tolerations" in text for reason, text in world.events())
+    assert not world.pods(), "the parameter server could be made, and has nobody to serve"
+    told = diagnose(parse(stored).job, load_status(stored["status"]), (), world.clock.now)
+    assert any("tolerations" in one.summary for one in told), told
+    assert not any("got no node" in one.summary + one.resolution for one in told), told
+
+
+def test_a_rule_that_refuses_pods_is_waited_for(world: World) -> None:
+    spec = REFUSED["by a rule"]
     world.submit(broken("mnist", spec))
     passes(world, 5)
     status = world.status()
@@ -67,16 +87,15 @@ def test_it_says_why_and_tries_again(world: World, spec: dict[str, Any]) -> None
     assert status["notBefore"]
     stored = world.job()
     told = diagnose(parse(stored).job, load_status(stored["status"]), (), world.clock.now)
-    assert any("tolerations" in one.summary or "PriorityClass" in one.summary for one in told), told
+    assert any("PriorityClass" in one.summary for one in told), told
     assert not any("got no node" in one.summary + one.resolution for one in told), told
     world.memory.create(PRIORITY_CLASSES, None, {"metadata": {"name": "late"}, "value": 5})
-    if "priorityClassName" in spec:
-        passes(world, 60)
-        assert len(world.phases()) == 3
+    passes(world, 60)
+    assert len(world.phases()) == 3
 
 
 def test_a_job_that_is_mended_waits_for_no_pause(world: World) -> None:
-    world.submit(broken("mnist", REFUSED["as invalid"]))
+    world.submit(broken("mnist", REFUSED["by a rule"]))
     passes(world, 120)
     assert "admission" not in world.status()
     mended(world, "mnist")
@@ -87,21 +106,21 @@ def test_a_job_that_is_mended_waits_for_no_pause(world: World) -> None:
 
 def test_why_a_pass_fails_is_logged_when_that_changes(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Not once for each attempt: there may be thousands of jobs whose pods are refused."""
-    world.submit(broken("mnist", REFUSED["as invalid"]))
+    world.submit(broken("mnist", REFUSED["by a rule"]))
     with caplog.at_level(logging.WARNING, logger="tf_dist.controller.worker_pool"):
         passes(world, 120)
-        assert len(logged(caplog, "tolerations")) == 1
-        mended(world, "mnist", "late")
+        assert len(logged(caplog, "name late ")) == 1
+        mended(world, "mnist", "later")
         passes(world, 120)
-        assert len(logged(caplog, "late")) == 1
+        assert len(logged(caplog, "name later ")) == 1
         mended(world, "mnist")
         world.settle()
         assert len(world.phases()) == 3
         world.memory.delete(TFJOBS, "default", "mnist")
         world.settle()
-        world.submit(broken("mnist", REFUSED["as invalid"]))
+        world.submit(broken("mnist", REFUSED["by a rule"]))
         passes(world, 120)
-        assert len(logged(caplog, "tolerations")) == 2, "it is another job"
+        assert len(logged(caplog, "name late ")) == 2, "it is another job"
 
 
 def logged(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:

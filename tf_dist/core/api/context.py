@@ -184,7 +184,8 @@ class Observed:
     - ``gang``: the gang scheduler that this driver has for jobs which name none ("": tf-dist itself; None: the job is
       another driver's).
     - ``last_error``: why the passes before this one failed, several in a row ("": they did not; None: not known yet);
-      ``rejected``: the cluster refuses an object of the job, and would refuse it again.
+      ``rejected``: the cluster refuses an object of the job, and would refuse it again; ``invalid_pod``: the object is
+      a pod, and no cluster would take it as it is.
     - ``accepted``: the spec that the job was parsed from (None: that of its status); ``refused``: the present one, if
       that is another.
     """
@@ -205,6 +206,7 @@ class Observed:
     gang: str | None = None
     last_error: str | None = None
     rejected: bool = False
+    invalid_pod: bool = False
     accepted: AcceptedSpec | None = None
     refused: RefusedSpec | None = None
     verdict_only: bool = False

@@ -270,6 +270,7 @@ _ENDS: Final[Mapping[str, tuple[Category, str]]] = {
         f"see who drains, preempts or deletes its pods; {MAX_DISRUPTIONS} allows more, a higher priority protects it",
     ),
     "BackoffLimitExceeded": (Category.BUDGET, "look at the log of the replica that kept failing, or raise the limit"),
+    PendingReason.PODS_REJECTED: (Category.REFUSED, "mend what the message names, and submit the job anew"),
     "InvalidTFJobSpec": (Category.INVALID, "tf-dist validate FILE shows every problem with its place"),
     "PodEvicted": (Category.EVICTION, "give the job a higher priority, or a policy that restarts it"),
     "NodeLost": (Category.EVICTION, "look at the node; a policy for PodEvicted would restart the job"),

@@ -194,6 +194,15 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
     return requeue(s, status.with_restart(PREEMPTED), PREEMPTED, message)
 
 
+def fail_invalid_pods(s: ReconcileContext) -> Status | None:
+    """The API server finds the pods of an admitted gang invalid: no time and no place will change that."""
+    if not s.observed.invalid_pod or s.status.admission is None:
+        return None
+    reason, why = PendingReason.PODS_REJECTED.value, s.observed.last_error or ""
+    failed = replace(s.status, failure=Failure(event=reason, message=why, at=s.now))
+    return failed.with_phase(Phase.FAILED, s.now, reason, f"the API server finds its pods invalid: {why}")
+
+
 def requeue_unplaced(s: ReconcileContext) -> Status | None:
     """Some pods have found no node in time, or cannot be created: the whole gang is requeued.
 

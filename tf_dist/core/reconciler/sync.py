@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tf_dist.core.api.assignment import assign_nodes
+from tf_dist.core.api.assignment import PendingReason, assign_nodes
 from tf_dist.core.api.context import Action, Create, Delete, EnsureKeys, Observed, Update
 from tf_dist.core.api.job import CleanPodPolicy, Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
 from tf_dist.core.api.names import replica_name
@@ -22,7 +22,9 @@ from tf_dist.core.integrations.dispatch import IntegrationPass
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, volcano_plugins
 
 # Reasons for which running pods stop at the end though the policy would keep them: the limit was set for that.
-_CUT_SHORT: Final = frozenset({"DeadlineExceeded", "BackoffLimitExceeded", DISRUPTIONS_EXCEEDED})
+_CUT_SHORT: Final = frozenset(
+    {"DeadlineExceeded", "BackoffLimitExceeded", DISRUPTIONS_EXCEEDED, PendingReason.PODS_REJECTED.value}
+)
 
 
 def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:

@@ -46,6 +46,7 @@ from tf_dist.core.reconciler.node_loss import (
     wait_for_lost_nodes,
 )
 from tf_dist.core.reconciler.requeue import (
+    fail_invalid_pods,
     is_complete,
     requeue_preempted,
     requeue_unplaced,
@@ -365,6 +366,7 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(finish_by_counts, LIVE, _phases(Phase.COMPLETING, Phase.FAILED)),
     TransitionRule(fail_when_success_unreachable, LIVE, _phases(Phase.FAILED)),
     TransitionRule(fail_over_backoff_limit, LIVE, _phases(Phase.FAILED)),
+    TransitionRule(fail_invalid_pods, LIVE, _phases(Phase.FAILED), verdict_only=_SKIP),
     # An admitted gang loses its admission, in whole or in part, or is resized.
     TransitionRule(requeue_preempted, LIVE, _BY_POLICY | {Phase.PENDING}, verdict_only=_APPLY),
     TransitionRule(requeue_unplaced, LIVE, _phases(Phase.PENDING), unplaced_due_at, _SKIP),
