@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 class TFDistError(Exception):
@@ -100,7 +101,19 @@ class Unavailable(ClusterError):
     code = 503
 
 
-class JobFailed(TFDistError):
+class JobOutcomeError(TFDistError):
+    """Base of the errors about how a job, or the wait for it, ended.
+
+    ``outcome``: all that is known of that (``core.diagnostics.outcome.Outcome``), None where nothing is. Its type is
+    not named here, because this module imports nothing.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", outcome: Any = None) -> None:
+        super().__init__(message, hint=hint)
+        self.outcome = outcome
+
+
+class JobFailed(JobOutcomeError):
     """The job ended and did not succeed."""
 
 
@@ -112,7 +125,7 @@ class ImagePullFailed(JobFailed):
     """The image of a container cannot be had, so the job never began."""
 
 
-class JobTimeout(TFDistError):
+class JobTimeout(JobOutcomeError):
     """The job was not done in the time the caller gave it."""
 
 

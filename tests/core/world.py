@@ -22,6 +22,7 @@ from tf_dist.core.reconciler.reconcile import reconcile
 
 WAIT = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")
 _MOST_PASSES = 60
+_SHOWN = ("state", "ready", "why", "selector", "outcome")  # derived, and not read back
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -125,9 +126,7 @@ class World:
         self.writes += 1
         assert after == plan.status
         # The codec drops nothing and invents nothing.
-        stored = {
-            key: value for key, value in self.status[FIELD].items() if key not in ("state", "ready", "why", "selector")
-        }
+        stored = {key: value for key, value in self.status[FIELD].items() if key not in _SHOWN}
         assert dump_status(after) == stored
         assert after != before
         assert after.phase is before.phase or after.phase in _reachable(before.phase)

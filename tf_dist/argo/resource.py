@@ -20,6 +20,18 @@ _ENDS: Final = "status.tfDist.phase in (Failed,Terminated)"
 _ENDS_VOLCANO: Final = "status.state.phase in (Failed,Aborted,Terminated)"
 _SUCCESS: Final = "status.tfDist.phase == Completed"
 _SUCCESS_VOLCANO: Final = "status.state.phase == Completed"
+_OVER: Final = "status.tfDist.phase in (Completed,Failed,Terminated)"
+_OVER_VOLCANO: Final = "status.state.phase in (Completed,Failed,Aborted,Terminated)"
+# Output parameters -> where they are in the object once the job has ended.
+_OUTCOME: Final = {
+    "outcome": "{.status.tfDist.outcome.kind}",
+    "reason": "{.status.tfDist.reason}",
+    "replica": "{.status.tfDist.outcome.replica}",
+    "exit-code": "{.status.tfDist.outcome.exitCode}",
+    "restarts": "{.status.tfDist.outcome.restarts}",
+    "disruptions": "{.status.tfDist.outcome.disruptions}",
+    "preemptions": "{.status.tfDist.outcome.preemptions}",
+}
 _WAY: Final = 'TFJobStep(drive="controller", overrides={"spec.…args[1]": Input("steps", int, text="--steps={}")}) can'
 
 
@@ -33,14 +45,17 @@ def tf_job_resource(
     priority_class: str = "",
     job_image: str = "",
     wait: bool = True,
+    fail_with_job: bool = True,
     **resource: Any,
 ) -> Resource:
     """A step without an image of tf-dist: the job, created by Argo, driven by a controller (``tf-dist install``).
 
-    ``wait``: until it has ended, else the step is over at once. Output: ``job``, its name. ``resource``: whatever a
-    Hera resource template takes.
+    ``wait``: until it has ended, else the step is over at once. Outputs: ``job``, its name; after the wait ``outcome``,
+    ``reason``, ``replica``, ``exit-code``, ``restarts``, ``disruptions``, ``preemptions``. Argo hands none over of a
+    resource step that has failed: ``fail_with_job=False`` has the step succeed however the job ended, so that the next
+    one branches on its ``outcome``. ``resource``: whatever a Hera resource template takes.
 
-    What it cannot do, and ``TFJobStep`` can: show logs and progress, hand over outputs of a failed job, stop the job
+    What it cannot do, and ``TFJobStep`` can: show logs and progress, fail and hand over outputs, stop the job
     with the workflow (it goes when the workflow is deleted), go on with it at a retry (a retry makes another one).
     A suspended TFJob is waited for; a Volcano job that was aborted has failed. Nothing in it is the workflow's to fill
     in: Argo would put it into YAML.
@@ -63,14 +78,18 @@ def tf_job_resource(
     base = manifest["metadata"].get("generateName") or f"{manifest['metadata']['name']}-"
     labels = {**(metadata.get("labels") or {}), contract.WORKFLOW_UID: "{{workflow.uid}}"}
     manifest["metadata"] = {"generateName": base, **metadata, "labels": labels}
-    outputs = [Parameter(name="job", value_from=m.ValueFrom(json_path="{.metadata.name}"))]
+    paths = {"job": "{.metadata.name}", **(_OUTCOME if wait else {})}
+    outputs = [Parameter(name=name, value_from=m.ValueFrom(json_path=path)) for name, path in paths.items()]
+    reached, missed = (_SUCCESS_VOLCANO, _ENDS_VOLCANO) if volcano else (_SUCCESS, _ENDS)
+    if not fail_with_job:
+        reached, missed = (_OVER_VOLCANO if volcano else _OVER), None
     return Resource(
         name=name,
         action="create",
         set_owner_reference=True,
         manifest=to_yaml(manifest),
-        success_condition=(_SUCCESS_VOLCANO if volcano else _SUCCESS) if wait else None,
-        failure_condition=(_ENDS_VOLCANO if volcano else _ENDS) if wait else None,
+        success_condition=reached if wait else None,
+        failure_condition=missed if wait else None,
         outputs=[*outputs],
         **resource,
     )

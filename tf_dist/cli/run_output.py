@@ -20,9 +20,9 @@ from tf_dist.client.run_session import RunEnd, RunResult
 from tf_dist.client.stored_jobs import now
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.pods import disruption_counts
-from tf_dist.core.api.status import LIVE
+from tf_dist.core.api.status import LIVE, OutcomeKind, outcome_kind
 from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
-from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
+from tf_dist.core.diagnostics.outcome import outcome_word
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -152,19 +152,6 @@ def _caption(snapshot: JobSnapshot) -> str | None:
     return "\n".join([*waiting, *details]) or None
 
 
-_EXIT_CODES: Final = {
-    Outcome.SUCCEEDED: exit_codes.SUCCEEDED,
-    Outcome.FAILED: exit_codes.FAILED,
-    Outcome.STOPPED: exit_codes.FAILED,
-    Outcome.EVICTED: exit_codes.RETRYABLE,
-    Outcome.OPEN: exit_codes.FAILED,
-}
-
-
-# While its last pods are stopping a job is Completing or Terminating; how it came out is certain by then.
-_WORDS: Final = {Outcome.SUCCEEDED: "Succeeded", Outcome.FAILED: "Failed", Outcome.EVICTED: "Evicted"}
-
-
 def run_exit_code(result: RunResult) -> int:
     """The exit code of a run. One that was given up while it waited for a place is worth another try."""
     status = result.snapshot.status
@@ -175,7 +162,7 @@ def run_exit_code(result: RunResult) -> int:
             return exit_codes.USAGE
         case RunEnd.TIMEOUT:
             return exit_codes.FAILED if status.admission is not None else exit_codes.RETRYABLE
-    return _EXIT_CODES[job_outcome(result.snapshot.job, status)]
+    return exit_codes.exit_code_of_outcome(outcome_kind(status))
 
 
 def run_state(result: RunResult) -> str:
@@ -187,13 +174,13 @@ def run_state(result: RunResult) -> str:
             return "given up: the time is over"
         case RunEnd.NEVER_FITS:
             return "never started"
-    return _WORDS.get(job_outcome(result.snapshot.job, result.snapshot.status), result.snapshot.state)
+    return outcome_word(result.snapshot.status)
 
 
 def run_findings(result: RunResult) -> tuple[Diagnosis, ...]:
     """What is to be said about a run that did not succeed."""
     snapshot = result.snapshot
-    if result.end is RunEnd.SIGNAL or job_outcome(snapshot.job, snapshot.status) is Outcome.SUCCEEDED:
+    if result.end is RunEnd.SIGNAL or outcome_kind(snapshot.status) is OutcomeKind.SUCCEEDED:
         return ()
     return diagnose(snapshot.job, snapshot.status, snapshot.pods, now())
 
@@ -247,6 +234,7 @@ def run_report(result: RunResult, kept: str) -> dict[str, Any]:
         "namespace": snapshot.job.key.namespace,
         "end": result.end.value,
         "state": run_state(result),
+        "outcome": result.outcome.document(),
         "reason": snapshot.status.reason,
         "message": snapshot.status.message,
         "exitCode": run_exit_code(result),

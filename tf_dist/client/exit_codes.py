@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from tf_dist import errors
+from tf_dist.core.api.status import OutcomeKind
 
 SUCCEEDED: Final = 0
 FAILED: Final = 1
@@ -25,6 +27,19 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.Gone, RETRYABLE),
     (errors.ClusterError, USAGE),
 )
+
+
+_CODE_OF_KIND: Final[Mapping[OutcomeKind, int]] = {
+    OutcomeKind.SUCCEEDED: SUCCEEDED,
+    OutcomeKind.EVICTED: RETRYABLE,
+    OutcomeKind.PREEMPTED: RETRYABLE,
+    OutcomeKind.ADMISSION_TIMEOUT: RETRYABLE,
+}
+
+
+def exit_code_of_outcome(kind: OutcomeKind | None) -> int:
+    """The exit code of an outcome; None: the job goes on, which is no success for a command that waited for its end."""
+    return FAILED if kind is None else _CODE_OF_KIND.get(kind, FAILED)
 
 
 def exit_code_of_error(error: errors.TFDistError) -> int:

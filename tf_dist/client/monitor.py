@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -31,15 +32,19 @@ from tf_dist.core.api.pods import PodView
 from tf_dist.core.api.status import Status, display_phase
 from tf_dist.core.diagnostics.diagnose import Category, Level, diagnose
 from tf_dist.core.diagnostics.metrics_parser import Progress, combine_progress
+from tf_dist.core.diagnostics.outcome import Outcome, with_observations
 from tf_dist.core.diagnostics.replicas import ReplicaState, leaders_first, replica_states
 from tf_dist.errors import ClusterError, NotFound
 
 NO_PROGRESS = Progress()
+_TAIL: Final = 20  # lines of each log that are kept for the outcome
 
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """One moment. ``last_line_at``: when each replica wrote its last line (monotonic seconds)."""
+    """One moment. ``last_line_at``: when each replica wrote its last line (monotonic seconds); ``tails``: its last
+    lines.
+    """
 
     job: Job
     status: Status = field(default_factory=Status)
@@ -47,6 +52,7 @@ class JobSnapshot:
     replicas: tuple[ReplicaState, ...] = ()
     progress: Mapping[ReplicaId, Progress] = field(default_factory=dict)
     last_line_at: Mapping[ReplicaId, float] = field(default_factory=dict)
+    tails: Mapping[ReplicaId, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -70,11 +76,19 @@ class JobSnapshot:
         if not lines:
             return self
         progress, last_line_at = dict(self.progress), dict(self.last_line_at)
+        new: dict[ReplicaId, deque[str]] = {}
         for line in lines:
             last_line_at[line.replica] = now
+            new.setdefault(line.replica, deque(maxlen=_TAIL)).append(line.text)
             if line.trains:
                 progress[line.replica] = progress.get(line.replica, NO_PROGRESS).after(line.text)
-        return replace(self, progress=progress, last_line_at=last_line_at)
+        tails = {replica: (*self.tails.get(replica, ()), *texts)[-_TAIL:] for replica, texts in new.items()}
+        return replace(self, progress=progress, last_line_at=last_line_at, tails={**self.tails, **tails})
+
+    def observed(self, outcome: Outcome) -> Outcome:
+        """The outcome with what the replicas' logs have said: metrics, the checkpoint, the end of the culprit's log."""
+        culprit = next((lines for replica, lines in self.tails.items() if str(replica) == outcome.replica), ())
+        return with_observations(outcome, self.result, "\n".join(culprit))
 
 
 _MAX_LINES: Final = 10_000

@@ -12,12 +12,13 @@ from typing import Final
 from tf_dist.client.job_files import LoadedJob
 from tf_dist.client.log_follower import LogOpener
 from tf_dist.client.monitor import JobMonitor, JobSnapshot, JobView, WatchingJobInformer, monitoring
-from tf_dist.client.stored_jobs import StoredJob
+from tf_dist.client.stored_jobs import StoredJob, now
 from tf_dist.client.submission import TargetNamespaces, companion_owner, create_companion
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.cluster.api import Cluster
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api.assignment import pending_reason
+from tf_dist.core.api.status import OutcomeKind, outcome_kind
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.errors import NotFound
 
@@ -58,6 +59,20 @@ class RunEnd(StrEnum):
     NEVER_FITS = "never-fits"
 
 
+# Of a session that ended before its job did; one that is "finished" then was deleted by others.
+_KIND_OF_END: Final = {
+    RunEnd.FINISHED: OutcomeKind.DELETED,
+    RunEnd.SIGNAL: OutcomeKind.UNKNOWN,
+    RunEnd.NEVER_FITS: OutcomeKind.INVALID,
+}
+_REASON_OF_END: Final = {
+    RunEnd.FINISHED: "Deleted",
+    RunEnd.SIGNAL: "Terminated",
+    RunEnd.TIMEOUT: "Timeout",
+    RunEnd.NEVER_FITS: "NeverFits",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """How a run came out. ``snapshot`` is that of the moment when its end was decided."""
@@ -66,6 +81,17 @@ class RunResult:
     snapshot: JobSnapshot
     seconds: float
     signal: int = 0
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the job ended, or why the run did."""
+        status = self.snapshot.status
+        found = job_outcome(status) if self.end is RunEnd.FINISHED else None
+        if found is None:
+            late = OutcomeKind.ADMISSION_TIMEOUT if status.admission is None else OutcomeKind.DEADLINE_EXCEEDED
+            kind = late if self.end is RunEnd.TIMEOUT else _KIND_OF_END[self.end]
+            found = Outcome.of(status, kind, reason=_REASON_OF_END[self.end], now=now())
+        return self.snapshot.observed(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +144,7 @@ class RunSession:
             snapshot = monitor.snapshot
             if monitor.signal:
                 return RunEnd.SIGNAL
-            if monitor.watch.job is None or job_outcome(snapshot.job, snapshot.status) is not Outcome.OPEN:
+            if monitor.watch.job is None or outcome_kind(snapshot.status) is not None:
                 return RunEnd.FINISHED
             reason = pending_reason(snapshot.status) if snapshot.status.admission is None else None
             if self._run_options.gives_up and reason is not None and reason.unreachable:

@@ -14,14 +14,18 @@ from typing import Final
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import Cluster, Resource, WatchEvent
 from tf_dist.cluster.client import informer
-from tf_dist.core.api.status import display_phase
-from tf_dist.core.diagnostics.outcome import WAIT_CONDITIONS, Outcome, goal_unreachable, job_outcome
+from tf_dist.core.api.status import OutcomeKind, Status, display_phase
+from tf_dist.core.diagnostics.outcome import (
+    WAIT_CONDITIONS,
+    Outcome,
+    goal_unreachable,
+    job_outcome,
+    outcome_error,
+)
 from tf_dist.errors import (
     ClusterError,
     Forbidden,
     Gone,
-    InvalidJob,
-    JobEvicted,
     JobFailed,
     NotFound,
     Throttled,
@@ -222,7 +226,8 @@ def _until_change(cluster: Cluster, job: StoredJob, version: str, longest: float
 def _goal_unreachable(current: StoredJob | None, job: StoredJob, goal: str) -> Exception:
     if current is None:
         return NotFound(f"{job.shown} has been deleted, so it will never be {goal}")
-    return _failure(current) or JobFailed(f"{job.shown} is {display_phase(current.status)} and will never be {goal}")
+    message = f"{job.shown} is {display_phase(current.status)} and will never be {goal}"
+    return _failure(current) or JobFailed(message, outcome=job_outcome(current.status))
 
 
 def _check(job: StoredJob) -> None:
@@ -231,11 +236,16 @@ def _check(job: StoredJob) -> None:
 
 
 def _failure(job: StoredJob) -> Exception | None:
-    try:
-        result = job_outcome(job.job, job.status)
-    except InvalidJob:
-        result = Outcome.FAILED
-    if result not in (Outcome.FAILED, Outcome.EVICTED):
+    outcome = job_outcome(job.status)
+    if outcome is None or outcome.kind in (OutcomeKind.SUCCEEDED, OutcomeKind.SUSPENDED):
         return None
-    kind = JobEvicted if result is Outcome.EVICTED else JobFailed
-    return kind(f"{job.shown} failed: {job.status.message}", hint=f"tf-dist explain {job.shown} says more")
+    message = f"{job.shown} failed: {job.status.message}"
+    return outcome_error(outcome, message, hint=f"tf-dist explain {job.shown} says more")
+
+
+def outcome_now(cluster: Cluster, job: StoredJob) -> Outcome | None:
+    """How a job ended, as of now: deleted, where it is gone; None while it goes on."""
+    current, _ = _get_job(cluster, job)
+    if current is None:
+        return Outcome.of(Status(), OutcomeKind.DELETED, reason="Deleted", message="the job has been deleted")
+    return job_outcome(current.status)

@@ -9,9 +9,9 @@ import pytest
 from tests.controller.harness import World, container, replica, running, tfjob
 from tf_dist.cluster.api import NODES, PODS, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Object, Resource
 from tf_dist.core.api.pods import pod_view
+from tf_dist.core.api.status import OutcomeKind, outcome_kind
 from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.diagnostics.diagnose import Category, diagnose
-from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.core.dialects import read
 
 N2 = "n2"
@@ -163,7 +163,7 @@ def test_disruptions_have_a_bound_of_their_own_and_the_end_says_what_took_the_po
     assert found.category is Category.EVICTION
     assert "log of the replica" not in found.resolution
     assert LIMIT in found.resolution
-    assert job_outcome(job, status) is Outcome.EVICTED
+    assert outcome_kind(status) is OutcomeKind.EVICTED
 
 
 def test_what_still_runs_when_the_bound_is_passed_is_stopped() -> None:

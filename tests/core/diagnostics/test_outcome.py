@@ -2,34 +2,278 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from tests.core.builders import START, v1_job
-from tf_dist.core.api.status import Admission, Failure, Phase, Status, display_phase
-from tf_dist.core.diagnostics.outcome import WAIT_CONDITIONS, Outcome, goal_unreachable, job_outcome
+from tests.core.builders import EVICTED, FAILED, ON_FAILURE, START, replicas, v1_job, v1alpha1_job, volcano_job
+from tests.core.world import World
+from tf_dist.core.api.assignment import Admit, Preempt
+from tf_dist.core.api.job import Action, Event, Job, Rule, RunPolicy
+from tf_dist.core.api.status import Admission, Failure, OutcomeKind, Phase, Status, display_phase, outcome_kind
+from tf_dist.core.api.status_codec import FIELD
+from tf_dist.core.diagnostics.metrics_parser import Progress
+from tf_dist.core.diagnostics.outcome import (
+    WAIT_CONDITIONS,
+    Outcome,
+    goal_unreachable,
+    job_outcome,
+    outcome_error,
+    outcome_word,
+    read_outcome,
+    with_observations,
+)
+from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFailed, JobTimeout
+
+KIND = OutcomeKind
 
 
-def failed(reason: str, **failure: object) -> Status:
-    return Status(phase=Phase.FAILED, reason=reason, failure=Failure(event="PodFailed", **failure))  # type: ignore[arg-type]
+def ended(reason: str, phase: Phase = Phase.FAILED, /, **failure: Any) -> Status:
+    return Status(phase=phase, reason=reason, failure=Failure(event="PodFailed", **failure) if failure else None)
 
 
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (Status(), Outcome.OPEN),
-        (Status(phase=Phase.RESTARTING), Outcome.OPEN),
-        (Status(phase=Phase.COMPLETING), Outcome.SUCCEEDED),
-        (Status(phase=Phase.COMPLETED), Outcome.SUCCEEDED),
-        (Status(phase=Phase.ABORTED, reason="Suspended"), Outcome.STOPPED),
-        (failed("PodFailed", replica="worker-0", code=1), Outcome.FAILED),
-        (failed("PodFailed", replica="worker-0", code=137), Outcome.FAILED),
-        (failed("PodEvicted", replica="worker-0"), Outcome.EVICTED),
-        (failed("NodeLost", replica="worker-0"), Outcome.EVICTED),
-        (failed("DeadlineExceeded"), Outcome.FAILED),
+        (Status(), None),
+        (Status(phase=Phase.RESTARTING, reason="PodEvicted"), None),
+        (Status(phase=Phase.COMPLETING), KIND.SUCCEEDED),
+        (Status(phase=Phase.COMPLETED, reason="PodEvicted"), KIND.SUCCEEDED),
+        (ended("Suspended", Phase.ABORTING), KIND.SUSPENDED),
+        (ended("Suspended", Phase.ABORTED, replica="worker-0", code=1), KIND.SUSPENDED),
+        (ended("PodFailed", replica="worker-0", code=1), KIND.FAILED),
+        (ended("PodFailed", replica="worker-0", code=137), KIND.FAILED),
+        (ended("PodFailed", replica="worker-0", code=143), KIND.EVICTED),
+        (ended("PodFailed", Phase.ABORTED, replica="worker-0", code=1), KIND.FAILED),
+        (ended("PodFailed", reason="ErrImageNeverPull"), KIND.IMAGE_PULL_FAILED),
+        (ended("PodEvicted", replica="worker-0"), KIND.EVICTED),
+        (ended("PodEvicted", Phase.ABORTED), KIND.EVICTED),
+        (ended("PodEvicted", Phase.ABORTING), KIND.EVICTED),
+        (ended("PodEvicted", Phase.TERMINATED), KIND.EVICTED),
+        (ended("PodEvicted", reason="PreemptionByScheduler"), KIND.PREEMPTED),
+        (ended("NodeLost", replica="worker-0"), KIND.EVICTED),
+        (ended("MaxDisruptionsExceeded", replica="worker-0", reason="EvictionByEvictionAPI"), KIND.EVICTED),
+        (ended("Preempted", Phase.ABORTED), KIND.PREEMPTED),
+        (ended("DeadlineExceeded", replica="worker-0", code=143), KIND.DEADLINE_EXCEEDED),
+        (ended("BackoffLimitExceeded", replica="worker-0", code=143), KIND.BACKOFF_LIMIT_EXCEEDED),
+        (ended("TaskFailed", Phase.TERMINATED), KIND.BACKOFF_LIMIT_EXCEEDED),
+        (ended("PodPending", Phase.ABORTED), KIND.START_TIMEOUT),
+        (ended("InvalidTFJobSpec"), KIND.INVALID),
+        (ended("Adopted"), KIND.FAILED),
+        (ended("AReasonOfALaterRelease"), KIND.FAILED),
     ],
 )
-def test_outcome(status: Status, expected: Outcome) -> None:
-    assert job_outcome(v1_job(), status) is expected
+def test_kind_of_a_status(status: Status, expected: OutcomeKind | None) -> None:
+    assert outcome_kind(status) is expected
+    outcome = job_outcome(status)
+    assert (outcome and outcome.kind) is expected
+
+
+def started(job: Job) -> World:
+    world = World(job)
+    world.settle()
+    return run_all(world)
+
+
+def run_all(world: World) -> World:
+    for one in world.pods.values():
+        world.run(one)
+    world.settle()
+    return world
+
+
+def worker(world: World) -> dict[str, Any]:
+    found = world.pod("worker-0")
+    assert found is not None
+    return found
+
+
+JOBS: dict[str, Callable[..., Job]] = {"v1": v1_job, "v1alpha1": v1alpha1_job, "volcano": volcano_job}
+EVICTIONS: dict[str, Callable[[World], None]] = {
+    "failed by the kubelet": lambda world: world.evict(worker(world)),
+    "deleted": lambda world: world.delete(worker(world)),
+    "gone": lambda world: world.vanish(worker(world)),
+}
+
+
+def with_policy(job: Job, events: frozenset[Event], action: Action) -> Job:
+    """The job with one policy for all its tasks, whatever its format usually has."""
+    specs = tuple(replace(spec, rules=()) for spec in job.replica_specs)
+    return replace(job, replica_specs=specs, rules=(Rule(events=events, action=action),))
+
+
+@pytest.mark.parametrize("how", EVICTIONS)
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    ("action", "phase"),
+    [
+        (Action.ABORT_JOB, Phase.ABORTED),
+        (Action.TERMINATE_JOB, Phase.TERMINATED),
+        (Action.FAIL_JOB, Phase.FAILED),
+    ],
+)
+def test_a_job_that_a_policy_ends_for_an_eviction_is_evicted(name: str, action: Action, phase: Phase, how: str) -> None:
+    world = started(with_policy(JOBS[name](), EVICTED, action))
+    EVICTIONS[how](world)
+    world.settle()
+    for one in list(world.pods.values()):
+        world.remove(one)
+    world.settle()
+    outcome = job_outcome(world.memory)
+    assert world.memory.phase is phase
+    assert outcome is not None
+    assert (outcome.kind, outcome.replica, outcome.disruptions) == (KIND.EVICTED, "worker-0", 1)
+    assert world.status[FIELD]["outcome"]["kind"] == "evicted"
+    assert outcome_word(world.memory) == "Evicted"
+
+
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("action", [Action.RESTART_POD, Action.RESTART_TASK, Action.RESTART_JOB])
+def test_a_job_that_was_evicted_and_restarted_says_how_often(name: str, action: Action) -> None:
+    world = started(with_policy(JOBS[name](), EVICTED, action))
+    for _ in range(2):
+        world.evict(worker(world))
+        world.settle()
+        world.now += 1000
+        world.settle()
+        for one in list(world.pods.values()):
+            if "deletionTimestamp" in one["metadata"]:
+                world.remove(one)
+        world.settle()
+        run_all(world)
+    leader = "master-0" if name == "v1alpha1" else "worker-0"
+    for replica in [leader, "worker-1"] if name == "volcano" else [leader]:
+        found = world.pod(replica)
+        assert found is not None
+        world.end(found, 0)
+    world.settle()
+    for one in list(world.pods.values()):
+        if "deletionTimestamp" in one["metadata"]:
+            world.remove(one)
+    world.settle()
+    if name == "volcano":  # its parameter server is not waited for by a count
+        assert world.memory.total_disruptions == 2
+        return
+    outcome = job_outcome(world.memory)
+    assert outcome is not None
+    assert (outcome.kind, outcome.disruptions, outcome.restarts) == (KIND.SUCCEEDED, 2, 0)
+    assert world.status[FIELD]["outcome"] == {"kind": "succeeded", "restarts": 0, "disruptions": 2, "preemptions": 0}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_failure_is_a_failure(name: str) -> None:
+    world = started(with_policy(JOBS[name](), FAILED, Action.FAIL_JOB))
+    world.end(worker(world), 7)
+    world.settle()
+    outcome = job_outcome(world.memory)
+    assert outcome is not None
+    assert (outcome.kind, outcome.replica, outcome.exit_code) == (KIND.FAILED, "worker-0", 7)
+
+
+def test_a_failure_that_no_policy_handles_has_its_replica_and_exit_code() -> None:
+    world = started(with_policy(v1_job(), EVICTED, Action.RESTART_POD))
+    world.end(worker(world), 7)
+    world.settle()
+    outcome = job_outcome(world.memory)
+    assert outcome is not None
+    assert (outcome.kind, outcome.reason, outcome.replica, outcome.exit_code) == (
+        KIND.FAILED,
+        "PodFailed",
+        "worker-0",
+        7,
+    )
+
+
+def test_a_job_without_a_restart_left_says_which_replica_spent_them() -> None:
+    job = replace(v1_job(replicas("Worker", 1, rules=ON_FAILURE)), run_policy=RunPolicy(max_restarts=0))
+    world = started(job)
+    world.end(worker(world), 7)
+    world.settle()
+    outcome = job_outcome(world.memory)
+    assert outcome is not None
+    assert (outcome.kind, outcome.replica, outcome.exit_code) == (KIND.BACKOFF_LIMIT_EXCEEDED, "worker-0", 7)
+
+
+def test_preemptions_are_counted_those_that_ended_the_job_too() -> None:
+    world = started(v1_job())
+    world.verdict = Preempt(by="team/urgent", message="")
+    world.settle()
+    world.verdict = Admit()
+    world.settle()
+    run_all(world)
+    world.job = with_policy(world.job, EVICTED, Action.FAIL_JOB)
+    world.verdict = Preempt(by="team/urgent", message="")
+    world.settle()
+    outcome = job_outcome(world.memory)
+    assert outcome is not None
+    assert (outcome.kind, outcome.preemptions) == (KIND.PREEMPTED, 2)
+
+
+def test_a_deadline_says_nothing_of_an_older_failure() -> None:
+    status = Status(
+        phase=Phase.FAILED,
+        reason="DeadlineExceeded",
+        message="too long",
+        created=START,
+        start_time=START + 10,
+        completion_time=START + 70,
+        restarts={"PodFailed": 1},
+        failure=Failure(event="PodFailed", replica="worker-0", code=1),
+    )
+    assert job_outcome(status) == Outcome(
+        kind=KIND.DEADLINE_EXCEEDED,
+        reason="DeadlineExceeded",
+        message="too long",
+        restarts=1,
+        waited_seconds=10.0,
+        ran_seconds=60.0,
+    )
+
+
+def test_what_a_client_has_seen_is_added_and_reads_back() -> None:
+    found = job_outcome(ended("PodFailed", replica="worker-0", code=1, message="Traceback"))
+    assert found is not None
+    assert found.log == "Traceback"
+    seen = with_observations(found, Progress({"loss": 0.5, "accuracy": float("inf")}, "gs://m/7"), "line 1\nline 2")
+    document = json.loads(json.dumps(seen.document(), allow_nan=False))
+    assert (document["kind"], document["metrics"]["accuracy"], document["log"]) == ("failed", "inf", "line 1\nline 2")
+    assert read_outcome(document) == seen
+    assert len(with_observations(found, Progress(), "x" * 100_000).log) < 5000
+
+
+@pytest.mark.parametrize("document", [None, "evicted", 7, []])
+def test_what_is_no_outcome_reads_as_none(document: object) -> None:
+    assert read_outcome(document) is None
+
+
+def test_a_kind_of_a_later_release_is_unknown() -> None:
+    assert read_outcome({"kind": "vaporised", "colour": "blue"}) == Outcome(kind=KIND.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("kind", "decided", "expected"),
+    [
+        (KIND.FAILED, True, JobFailed),
+        (KIND.EVICTED, True, JobEvicted),
+        (KIND.PREEMPTED, True, JobEvicted),
+        (KIND.DEADLINE_EXCEEDED, True, JobFailed),
+        (KIND.DEADLINE_EXCEEDED, False, JobTimeout),
+        (KIND.ADMISSION_TIMEOUT, False, AdmissionTimeout),
+        (KIND.START_TIMEOUT, False, JobTimeout),
+        (KIND.START_TIMEOUT, True, JobFailed),
+        (KIND.IMAGE_PULL_FAILED, False, ImagePullFailed),
+        (KIND.INVALID, False, JobFailed),
+        (KIND.DELETED, True, JobFailed),
+    ],
+)
+def test_an_error_carries_its_outcome(kind: OutcomeKind, decided: bool, expected: type[Exception]) -> None:
+    outcome = Outcome(kind=kind)
+    error = outcome_error(outcome, "why", hint="what to do", decided=decided)
+    assert type(error) is expected
+    assert (error.outcome, error.hint) == (outcome, "what to do")
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,9 @@ from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Wait
 from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.api.job import Action, Dependency, Job, JobKey, Rule, RunPolicy, Scheduling
-from tf_dist.core.api.status import Phase, display_phase
+from tf_dist.core.api.status import OutcomeKind, Phase, display_phase, outcome_kind
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.diagnostics.diagnose import Category, diagnose
-from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT, requeue_backoff
 
 BY = Preempt(by=JobKey("team", "urgent"), message="its priority is 1000, that of this job 0")
@@ -98,22 +97,24 @@ def test_a_tfjob_that_waits_again_is_shown_as_restarting_until_it_runs() -> None
 @pytest.mark.parametrize(
     ("action", "phase", "result"),
     [
-        (Action.ABORT_JOB, Phase.ABORTED, Outcome.STOPPED),
-        (Action.TERMINATE_JOB, Phase.TERMINATED, Outcome.EVICTED),
-        (Action.FAIL_JOB, Phase.FAILED, Outcome.EVICTED),
-        (Action.COMPLETE_JOB, Phase.COMPLETED, Outcome.SUCCEEDED),
-        (Action.RESTART_POD, Phase.PENDING, Outcome.OPEN),
-        (Action.RESTART_TASK, Phase.PENDING, Outcome.OPEN),
-        (Action.IGNORE, Phase.PENDING, Outcome.OPEN),
+        (Action.ABORT_JOB, Phase.ABORTED, OutcomeKind.PREEMPTED),
+        (Action.TERMINATE_JOB, Phase.TERMINATED, OutcomeKind.PREEMPTED),
+        (Action.FAIL_JOB, Phase.FAILED, OutcomeKind.PREEMPTED),
+        (Action.COMPLETE_JOB, Phase.COMPLETED, OutcomeKind.SUCCEEDED),
+        (Action.RESTART_POD, Phase.PENDING, None),
+        (Action.RESTART_TASK, Phase.PENDING, None),
+        (Action.IGNORE, Phase.PENDING, None),
     ],
 )
-def test_its_policy_for_evictions_says_what_becomes_of_it(action: Action, phase: Phase, result: Outcome) -> None:
+def test_its_policy_for_evictions_says_what_becomes_of_it(
+    action: Action, phase: Phase, result: OutcomeKind | None
+) -> None:
     world = started(volcano_job(rules=(Rule(events=EVICTED, action=action),)))
     world.verdict = BY
     world.settle()
     memory = world.memory
     assert (memory.phase, memory.reason) == (phase, "Preempted")
-    assert job_outcome(world.job, memory) is result
+    assert outcome_kind(memory) is result
     assert memory.admission is None
     assert not world.pods
 

@@ -11,7 +11,7 @@ from tests.core.builders import FAILED, START, replicas, v1_job, v1alpha1_job, v
 from tests.core.world import WAIT, World
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.job import Action, Job, Rule
-from tf_dist.core.api.status import Admission, Counts, Phase, Status, display_phase
+from tf_dist.core.api.status import Admission, Counts, Phase, Status, display_phase, outcome_kind
 from tf_dist.core.api.status_codec import dump_status
 from tf_dist.core.reconciler.status_writer import build_conditions, build_status, ready_text
 
@@ -175,7 +175,11 @@ def test_every_phase_has_words_in_every_dialect(make: Any, phase: Phase) -> None
         "why": status.display_reason,
         "selector": f"tf-dist.dev/job-uid={job.uid},tf-dist.dev/replica-type=worker",
     }
+    outcome = told["tfDist"].pop("outcome", None)
     assert told["tfDist"] == {**dump_status(status), **shown}
+    kind = outcome_kind(status)
+    counts = {"restarts": 0, "disruptions": 0, "preemptions": 0}
+    assert outcome == (None if kind is None else {"kind": kind.value, **counts})
 
 
 def test_v1alpha1_lists_the_states_of_each_replica_set() -> None:

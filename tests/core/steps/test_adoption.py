@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.builders import v1_job
 from tf_dist.core.api.status import Failure, Phase, Status
 from tf_dist.core.diagnostics.outcome import is_suspended
 from tf_dist.core.steps.adoption import (
@@ -28,7 +27,7 @@ SUSPENDED = Status(phase=Phase.ABORTED, reason="Suspended")
 @pytest.mark.parametrize("phase", list(Phase))
 @pytest.mark.parametrize("reported", [False, True])
 def test_every_phase_has_an_answer(phase: Phase, reported: bool) -> None:
-    assert decide_existing_job(v1_job(), Status(phase=phase), reported=reported) in ExistingJobAction
+    assert decide_existing_job(Status(phase=phase), reported=reported) in ExistingJobAction
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_every_phase_has_an_answer(phase: Phase, reported: bool) -> None:
     ],
 )
 def test_what_becomes_of_it(status: Status, reported: bool, expected: ExistingJobAction) -> None:
-    assert decide_existing_job(v1_job(), status, reported=reported) is expected
+    assert decide_existing_job(status, reported=reported) is expected
     assert is_suspended(SUSPENDED)
     assert not is_suspended(ABORTED)
 

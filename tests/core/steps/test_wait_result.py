@@ -9,11 +9,10 @@ import pytest
 from tests.controller.harness import tfjob
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.api.pods import PodPhase, PodView
-from tf_dist.core.api.status import AcceptedSpec, Admission, Failure, Phase, RefusedSpec, Status
+from tf_dist.core.api.status import AcceptedSpec, Admission, Failure, OutcomeKind, Phase, RefusedSpec, Status
 from tf_dist.core.dialects import parse
 from tf_dist.core.steps.wait_result import (
     NO_LIMITS,
-    WaitEnd,
     WaitLimits,
     WaitResult,
     evaluate_wait,
@@ -21,6 +20,7 @@ from tf_dist.core.steps.wait_result import (
     running_pods,
 )
 
+REACHED = "reached"
 NOW = 1_800_000_000.0
 JOB = parse(tfjob(workers=2, ps=0)).job
 WAITS = Status(phase=Phase.PENDING, reason="Queued", message="waits in line", since=NOW, created=NOW)
@@ -49,7 +49,7 @@ def end(
     status: Status, limits: WaitLimits = NO_LIMITS, *pods: PodView, now: float = NOW, goal: str = "succeeded"
 ) -> object:
     found = evaluate_wait(JOB, status, pods, limits, now, goal=goal)
-    return found and found.end
+    return found and (REACHED if found.reached else found.kind)
 
 
 @pytest.mark.parametrize("status", [WAITS, PLACED, RUNS, SUSPENDED])
@@ -58,18 +58,18 @@ def test_what_may_still_come_is_waited_for(status: Status) -> None:
 
 
 def test_every_end_has_its_word() -> None:
-    assert end(ended(Phase.COMPLETED)) is WaitEnd.REACHED
-    assert end(ended(Phase.FAILED)) is WaitEnd.FAILED
-    assert end(ended(Phase.FAILED, "PodEvicted")) is WaitEnd.EVICTED
-    assert end(ended(Phase.TERMINATED)) is WaitEnd.FAILED
-    assert end(ended(Phase.ABORTED, "PodFailed")) is WaitEnd.STOPPED
+    assert end(ended(Phase.COMPLETED)) is REACHED
+    assert end(ended(Phase.FAILED)) is OutcomeKind.FAILED
+    assert end(ended(Phase.FAILED, "PodEvicted")) is OutcomeKind.EVICTED
+    assert end(ended(Phase.TERMINATED)) is OutcomeKind.FAILED
+    assert end(ended(Phase.ABORTED, "PodFailed")) is OutcomeKind.FAILED
 
 
 def test_a_spec_that_its_driver_never_could_read_is_not_waited_for() -> None:
     refused = RefusedSpec(generation=1, digest="x", message="spec.x: unknown key")
     found = evaluate_wait(JOB, Status(refused=refused), (), NO_LIMITS, NOW)
     assert found is not None
-    assert (found.end, "spec.x: unknown key" in found.message) == (WaitEnd.INVALID, True)
+    assert (found.kind, "spec.x: unknown key" in found.message) == (OutcomeKind.INVALID, True)
     accepted = AcceptedSpec(generation=1, digest="y")
     assert end(Status(refused=refused, accepted=accepted, created=NOW)) is None
 
@@ -77,7 +77,9 @@ def test_a_spec_that_its_driver_never_could_read_is_not_waited_for() -> None:
 def test_an_end_says_why_and_what_to_do() -> None:
     found = evaluate_wait(JOB, ended(Phase.FAILED, "DeadlineExceeded"), (), NO_LIMITS, NOW)
     assert found == WaitResult(
-        WaitEnd.FAILED, "it said so", "raise activeDeadlineSeconds, or find out what takes so long"
+        kind=OutcomeKind.DEADLINE_EXCEEDED,
+        message="it said so",
+        hint="raise activeDeadlineSeconds, or find out what takes so long",
     )
 
 
@@ -87,26 +89,26 @@ def test_a_job_that_is_about_to_succeed_is_not_there_yet() -> None:
 
 def test_a_gang_is_admitted_when_it_has_its_place_or_had_one() -> None:
     assert end(WAITS, goal="admitted") is None
-    assert end(PLACED, goal="admitted") is WaitEnd.REACHED
-    assert end(ended(Phase.COMPLETED), goal="admitted") is WaitEnd.REACHED
+    assert end(PLACED, goal="admitted") is REACHED
+    assert end(ended(Phase.COMPLETED), goal="admitted") is REACHED
     never_had_one = replace(ended(Phase.FAILED), start_time=None)
-    assert end(never_had_one, goal="admitted") is WaitEnd.FAILED
+    assert end(never_had_one, goal="admitted") is OutcomeKind.FAILED
 
 
 def test_the_deadline_is_for_everything() -> None:
     limits = WaitLimits(deadline=NOW + 10)
     for status in (WAITS, PLACED, RUNS, SUSPENDED):
         assert end(status, limits, now=NOW + 9.9) is None
-        assert end(status, limits, now=NOW + 10) is WaitEnd.TIMEOUT
-    assert end(ended(Phase.COMPLETED), limits, now=NOW + 99) is WaitEnd.REACHED
+        assert end(status, limits, now=NOW + 10) is OutcomeKind.DEADLINE_EXCEEDED
+    assert end(ended(Phase.COMPLETED), limits, now=NOW + 99) is REACHED
 
 
 def test_a_place_must_come_in_time_and_then_the_pods() -> None:
     limits = WaitLimits(admission=10, startup=5)
     assert end(WAITS, limits, now=NOW + 9) is None
-    assert end(WAITS, limits, now=NOW + 10) is WaitEnd.NOT_ADMITTED
+    assert end(WAITS, limits, now=NOW + 10) is OutcomeKind.ADMISSION_TIMEOUT
     assert end(PLACED, limits, now=NOW + 4) is None
-    assert end(PLACED, limits, now=NOW + 5) is WaitEnd.NOT_STARTED
+    assert end(PLACED, limits, now=NOW + 5) is OutcomeKind.START_TIMEOUT
     assert end(RUNS, limits, now=NOW + 99) is None
     assert end(SUSPENDED, limits, now=NOW + 99) is None
 
@@ -114,12 +116,12 @@ def test_a_place_must_come_in_time_and_then_the_pods() -> None:
 def test_an_image_that_does_not_come_is_told_as_such() -> None:
     limits = WaitLimits(startup=5)
     assert end(PLACED, limits, pod("ImagePullBackOff"), now=NOW + 4) is None
-    assert end(PLACED, limits, pod("ImagePullBackOff"), now=NOW + 5) is WaitEnd.IMAGE
+    assert end(PLACED, limits, pod("ImagePullBackOff"), now=NOW + 5) is OutcomeKind.IMAGE_PULL_FAILED
 
 
 @pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"])
 def test_an_image_that_can_never_come_is_not_waited_for(reason: str) -> None:
-    assert end(PLACED, NO_LIMITS, pod(reason)) is WaitEnd.IMAGE
+    assert end(PLACED, NO_LIMITS, pod(reason)) is OutcomeKind.IMAGE_PULL_FAILED
 
 
 def test_what_to_look_again_for() -> None:

@@ -4,62 +4,71 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.api.assignment import largest_job
-from tf_dist.core.api.status import Status, display_phase
+from tf_dist.core.api.status import OutcomeKind, display_phase
+from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, read_outcome
 from tf_dist.core.diagnostics.replicas import leaders_first
-from tf_dist.core.steps.wait_result import WaitEnd, WaitResult
-from tf_dist.errors import (
-    AdmissionTimeout,
-    ImagePullFailed,
-    JobEvicted,
-    JobFailed,
-    JobTimeout,
-    TFDistError,
-    Unavailable,
-)
+from tf_dist.core.steps.wait_result import WaitResult, wait_outcome
+from tf_dist.errors import TFDistError, Unavailable
 
 if TYPE_CHECKING:
     from tf_dist.airflow.shared.subscription import Subscription
     from tf_dist.client.monitor import JobSnapshot
 
-ERROR_KEY: Final = "error"
-"""What stands for ``WaitEnd`` where the wait itself could not go on."""
+Event = Mapping[str, Any]
 
-_EXCEPTIONS: Final[Mapping[str, type[TFDistError]]] = {
-    WaitEnd.FAILED: JobFailed,
-    WaitEnd.EVICTED: JobEvicted,
-    WaitEnd.STOPPED: JobFailed,
-    WaitEnd.GONE: JobFailed,
-    WaitEnd.TIMEOUT: JobTimeout,
-    WaitEnd.NOT_ADMITTED: AdmissionTimeout,
-    WaitEnd.NOT_STARTED: JobTimeout,
-    WaitEnd.IMAGE: ImagePullFailed,
-    WaitEnd.INVALID: JobFailed,
-    ERROR_KEY: Unavailable,
+# What the release before called the end of a wait, by outcome and whether the job itself ended so. Its triggers and
+# tasks are read, and can read what is written here, for one release.
+_FORMER_ENDS: Final[Mapping[str, tuple[OutcomeKind, bool]]] = {
+    "failed": (OutcomeKind.FAILED, True),
+    "evicted": (OutcomeKind.EVICTED, True),
+    "stopped": (OutcomeKind.FAILED, True),
+    "gone": (OutcomeKind.DELETED, True),
+    "timeout": (OutcomeKind.DEADLINE_EXCEEDED, False),
+    "not-admitted": (OutcomeKind.ADMISSION_TIMEOUT, False),
+    "not-started": (OutcomeKind.START_TIMEOUT, False),
+    "image": (OutcomeKind.IMAGE_PULL_FAILED, False),
+    "invalid": (OutcomeKind.INVALID, False),
+    "error": (OutcomeKind.UNKNOWN, False),
+}
+_REACHED: Final = "reached"
+_FORMER_WORDS: Final = {
+    **{meant: word for word, meant in reversed(tuple(_FORMER_ENDS.items()))},
+    (OutcomeKind.PREEMPTED, True): "evicted",
+    (OutcomeKind.IMAGE_PULL_FAILED, True): "image",
 }
 
 
 def event_payload(subscription: Subscription, snapshot: JobSnapshot, conclusion: WaitResult) -> dict[str, Any]:
     """Everything a task needs to know, for nothing may be left of the job when it reads this."""
-    last, failure = subscription.last, subscription.last.status.failure
+    last = subscription.last
+    found = wait_outcome(last.status, conclusion, time.time())
+    outcome = snapshot.observed(found) if found is not None else None
+    timed = outcome or Outcome.of(last.status, OutcomeKind.UNKNOWN)
+    former = (conclusion.kind or OutcomeKind.FAILED, conclusion.decided)
     return {
-        "end": conclusion.end.value,
+        "end": _REACHED if conclusion.reached else _FORMER_WORDS.get(former, "failed"),
+        "reached": conclusion.reached,
+        "decided": conclusion.decided,
+        "outcome": outcome.document() if outcome else None,
         "message": conclusion.message,
         "hint": conclusion.hint,
         "job": last.shown,
         "over": last.status.finished,
-        "exit_code": failure.code if failure else None,
-        "replica": failure.replica if failure else "",
+        "exit_code": outcome.exit_code if outcome else None,
+        "replica": outcome.replica if outcome else "",
         "result": {
             "name": last.name,
             "namespace": last.namespace,
             "uid": last.uid,
             "status": display_phase(last.status),
             **_reported_metrics(snapshot),
-            **_durations(last.status),
+            "waited_seconds": timed.waited_seconds,
+            "ran_seconds": timed.ran_seconds,
             "restarts": last.status.total_restarts,
             "disruptions": last.status.total_disruptions,
         },
@@ -97,34 +106,47 @@ def _plain(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _durations(status: Status) -> dict[str, float | None]:
-    """Seconds in the queue, and from the gang's place to the end."""
-    begun, ended = status.start_time, status.completion_time
-    return {
-        "waited_seconds": _between(status.created, begun or ended),
-        "ran_seconds": _between(begun, ended),
-    }
-
-
-def _between(since: float | None, until: float | None) -> float | None:
-    return None if since is None or until is None else round(max(0.0, until - since), 3)
-
-
 def error_payload(error: Exception, job: str) -> dict[str, Any]:
     """The payload of a wait that could not go on; the job is where it was."""
     hint = getattr(error, "hint", "")
     known = isinstance(error, TFDistError)
     message = str(error) if known else f"{type(error).__name__}: {error}"
+    outcome = Outcome(kind=OutcomeKind.UNKNOWN, reason=type(error).__name__, message=message)
     nothing: dict[str, Any] = {"over": False, "exit_code": None, "replica": "", "result": {}}
-    return {"end": ERROR_KEY, "message": message, "hint": hint, "job": job, **nothing}
+    told = {"end": "error", "reached": False, "decided": False, "outcome": outcome.document()}
+    return {**told, "message": message, "hint": hint, "job": job, **nothing}
 
 
-def payload_error(event: Mapping[str, Any]) -> TFDistError | None:
+def payload_outcome(event: Event) -> Outcome | None:
+    """How the job ended, or why the wait did; None where it came to what was waited for, and goes on."""
+    if "outcome" in event:
+        return read_outcome(event["outcome"])
+    succeeded = (OutcomeKind.SUCCEEDED, True)
+    kind, _ = succeeded if payload_reached(event) else _FORMER_ENDS.get(str(event["end"]), (OutcomeKind.FAILED, True))
+    replica, code = str(event.get("replica") or ""), event.get("exit_code")
+    return Outcome(kind=kind, message=str(event.get("message") or ""), replica=replica, exit_code=code)
+
+
+def payload_reached(event: Event) -> bool:
+    """Whether it came to what was waited for."""
+    return bool(event["reached"] if "reached" in event else event["end"] == _REACHED)
+
+
+def payload_decided(event: Event) -> bool:
+    """Whether the job itself ended so: else it continues, unless it is deleted."""
+    if "decided" in event:
+        return bool(event["decided"])
+    return payload_reached(event) or _FORMER_ENDS.get(str(event["end"]), (OutcomeKind.FAILED, True))[1]
+
+
+def payload_error(event: Event) -> TFDistError | None:
     """The error that a payload means, None for what was waited for."""
-    end = str(event["end"])
-    if end == WaitEnd.REACHED:
+    if payload_reached(event):
         return None
-    kind = _EXCEPTIONS.get(end, JobFailed)
     hint = str(event.get("hint") or "")
     message = f"{event['job']}: {event['message']}"
-    return kind(f"{message} ({hint})" if hint else message, hint=hint)
+    message = f"{message} ({hint})" if hint else message
+    outcome = payload_outcome(event) or Outcome(kind=OutcomeKind.UNKNOWN)
+    if outcome.kind is OutcomeKind.UNKNOWN:
+        return Unavailable(message, hint=hint)
+    return outcome_error(outcome, message, hint=hint, decided=payload_decided(event))

@@ -32,8 +32,9 @@ from tf_dist.client.submission import create_companion, create_job
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Dialect
-from tf_dist.core.api.status import SUCCESSFUL
+from tf_dist.core.api.status import SUCCESSFUL, Phase
 from tf_dist.core.api.timestamps import parse_time
+from tf_dist.core.diagnostics.outcome import is_suspended
 from tf_dist.core.steps.adoption import AdoptionAction, AdoptionCandidate, decide_adoption
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
@@ -56,7 +57,7 @@ def candidate(job: StoredJob) -> AdoptionCandidate:
         uid=job.uid,
         created=parse_time(metadata.get("creationTimestamp")) or 0.0,
         marked_for_deletion="deletionTimestamp" in metadata or MARKED_FOR_DELETION in notes,
-        done=job.status.finished,
+        done=job.status.finished or (job.status.phase is Phase.ABORTED and not is_suspended(job.status)),
         succeeded=job.status.phase in SUCCESSFUL,
         result_used=RESULT_USED in notes,
     )

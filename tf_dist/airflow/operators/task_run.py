@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException, Airfl
 from tf_dist.airflow.hooks.tfjob import TFJobHook
 from tf_dist.airflow.jobs import task_jobs
 from tf_dist.airflow.jobs.airflow_deployment import deployment
-from tf_dist.airflow.jobs.event_payload import ERROR_KEY, payload_error
+from tf_dist.airflow.jobs.event_payload import payload_decided, payload_error, payload_outcome, payload_reached
 from tf_dist.airflow.jobs.job_request import JobRequest
 from tf_dist.airflow.jobs.task_identity import ENDED_STATES, TaskInstanceKey, owner_of_try, task_state
 from tf_dist.airflow.jobs.task_jobs import (
@@ -31,9 +31,11 @@ from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.client.stored_jobs import StoredJob, find_job
 from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.controller.driver_settings import JobRef
+from tf_dist.core.api.status import OutcomeKind, Status
+from tf_dist.core.diagnostics.outcome import Outcome
 from tf_dist.core.steps.adoption import AdoptionAction
-from tf_dist.core.steps.wait_result import UNDECIDED, WaitEnd, WaitLimits
-from tf_dist.errors import ClusterError, InvalidJob, NotFound
+from tf_dist.core.steps.wait_result import WaitLimits
+from tf_dist.errors import ClusterError, InvalidJob, JobTimeout, NotFound
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
     from tf_dist.airflow.operators.tfjob import TFJobOperator
     from tf_dist.airflow.shared.job_informer import SharedJobInformer
 
+
+OUTCOME_KEY: Final = "outcome"
+"""The XCom that says how the job ended, also when the task failed."""
 
 _PUBLISHED = {
     AdoptionAction.CREATE: "created",
@@ -69,6 +74,11 @@ class XComPublisher:
         for key, url in {**urls, tfjob.CHECKPOINT_URL: None}.items():
             self._ti.xcom_push(key=key, value=_filled(url or "", job))
         self.call("on_job_creation", job=job)
+
+    def outcome(self, outcome: Outcome | None) -> None:
+        """Publish how the job ended, however it did: a task downstream may branch on it."""
+        if outcome is not None:
+            self._ti.xcom_push(key=OUTCOME_KEY, value=outcome.document())
 
     def ended(self, result: Mapping[str, Any], *, succeeded: bool) -> None:
         """Publish the result, also to consumers of the task's assets."""
@@ -116,8 +126,8 @@ class JobCleanup:
 
     def clean_up(self, job: StoredJob, event: Mapping[str, Any]) -> bool:
         """After the wait, as ``on_finish_action`` says; whether the job was deleted."""
-        goes_on = event["end"] in UNDECIDED and not event.get("over")
-        delete = goes_on or _DELETED_ENDS[self._operator.on_finish_action](event["end"] == WaitEnd.REACHED)
+        goes_on = not payload_decided(event) and not event.get("over")
+        delete = goes_on or _DELETED_ENDS[self._operator.on_finish_action](payload_reached(event))
         try:
             return finish_job(self._hook.connection, job, self._owner, delete=delete)
         except ClusterError as error:
@@ -193,6 +203,8 @@ class ForegroundWait:
         self._operator.log.info("this process is asked to go (the task is %s): the job goes on", state)
 
 
+_TIMEOUT: Final = (OutcomeKind.DEADLINE_EXCEEDED, "Timeout")
+_TOO_LATE: Final = "the task took longer than its execution_timeout"
 _SLACK: Final = 60.0  # seconds that a trigger has for its own deadline before Airflow's ends it
 
 
@@ -222,6 +234,7 @@ class TaskRun:
                 request_of_operator(operator, lambda value: operator.render_template(value, self._context))
             )
         except InvalidJob as error:
+            self._publisher.outcome(Outcome(kind=OutcomeKind.INVALID, reason="InvalidJob", message=str(error)))
             raise task_failure(error) from None
         job = start.job
         try:
@@ -233,7 +246,13 @@ class TaskRun:
             return {"name": job.name, "namespace": job.namespace, "uid": job.uid}
         if operator.deferrable and not job.status.finished:
             self._defer(job)
-        return self.finish(job, ForegroundWait(operator, self._ti, self._hook, self._cleanup, self._limits()).wait(job))
+        waiting = ForegroundWait(operator, self._ti, self._hook, self._cleanup, self._limits())
+        try:
+            event = waiting.wait(job)
+        except Exception as error:
+            self._publisher.outcome(_outcome_of(error))
+            raise
+        return self.finish(job, event)
 
     # Beginning
 
@@ -315,6 +334,7 @@ class TaskRun:
     def finish(self, job: StoredJob | None, event: Mapping[str, Any]) -> Any:
         """The result, or the error that the event means; what becomes of the job."""
         failure, result = payload_error(event), dict(event.get("result") or {})
+        self._publisher.outcome(payload_outcome(event))
         if job is not None:
             self._clean_up(job, event)
         self._publisher.ended(result, succeeded=failure is None)
@@ -325,18 +345,28 @@ class TaskRun:
         raise failure
 
     def _clean_up(self, job: StoredJob, event: Mapping[str, Any]) -> None:
-        if event["end"] == ERROR_KEY:
+        outcome = payload_outcome(event)
+        if outcome is not None and outcome.kind is OutcomeKind.UNKNOWN:
             self._cleanup.abandon(job)
         elif self._cleanup.clean_up(job, event):
             self._publisher.call("on_job_cleanup", name=job.name, namespace=job.namespace)
 
-    def trigger_lost(self, *, late: bool) -> None:
-        """The trigger is gone without a word; ``late``: because the task's time is over."""
+    def trigger_lost(self, error: Exception, *, late: bool) -> None:
+        """The trigger is gone without a word; ``late``: because the task's time is over. JobTimeout then."""
         job = self.job()
+        status = job.status if job is not None else Status()
+        kind, reason = _TIMEOUT if late else (OutcomeKind.UNKNOWN, "TriggerLost")
+        outcome = Outcome.of(status, kind, reason=reason, message=_TOO_LATE if late else str(error), now=time.time())
+        self._publisher.outcome(outcome)
+        self._part(job, late=late)
+        if late:
+            raise JobTimeout(_TOO_LATE, outcome=outcome) from error
+
+    def _part(self, job: StoredJob | None, *, late: bool) -> None:
         if job is None:
             return
         if late:
-            self._cleanup.give_up(job, "the task took longer than its execution_timeout")
+            self._cleanup.give_up(job, _TOO_LATE)
         else:
             self._cleanup.abandon(job)
 
@@ -352,6 +382,12 @@ class TaskRun:
             self._operator.log.warning("%s cannot be looked at: %s", name, error)
             return None
         return job if job.uid == uid else None
+
+
+def _outcome_of(error: Exception) -> Outcome:
+    """The outcome of a wait in the worker that ended with an error of Airflow's, or of the cluster."""
+    kind, reason = _TIMEOUT if isinstance(error, AirflowTaskTimeout) else (OutcomeKind.UNKNOWN, type(error).__name__)
+    return Outcome(kind=kind, reason=reason, message=str(error))
 
 
 def _is_among(code: object, codes: int | Container[int] | None) -> bool:

@@ -12,7 +12,6 @@ from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.links import tfjob
 from tf_dist.client.tfjob import TFJob
-from tf_dist.errors import JobTimeout
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -166,11 +165,8 @@ class TFJobOperator(BaseOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
-            late = isinstance(error, TaskDeferralTimeout)
             with TaskRun(self, context) as run:
-                run.trigger_lost(late=late)
-            if late:
-                raise JobTimeout("the task took longer than its execution_timeout") from error
+                run.trigger_lost(error, late=isinstance(error, TaskDeferralTimeout))
             raise
 
     def on_kill(self) -> None:

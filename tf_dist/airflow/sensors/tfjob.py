@@ -12,12 +12,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.jobs.event_payload import payload_error
+from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.client.stored_jobs import StoredJob, now
 from tf_dist.core.api.status import display_phase
 from tf_dist.core.diagnostics.diagnose import diagnose
-from tf_dist.core.steps.wait_result import NO_LIMITS, WaitEnd, WaitResult, evaluate_wait
+from tf_dist.core.diagnostics.outcome import Outcome, outcome_error
+from tf_dist.core.steps.wait_result import NO_LIMITS, WaitResult, evaluate_wait, wait_outcome
 from tf_dist.errors import NotFound, TFDistError
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class _JobSensor(BaseSensorOperator):
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Go on after the trigger."""
         failure = payload_error(event)
+        _publish(context, payload_outcome(event))
         if failure is not None:
             self._failing(lambda: _raise(failure))
         return dict(event.get("result") or {})
@@ -113,8 +115,10 @@ class _JobSensor(BaseSensorOperator):
         if found is None:
             self._say(diagnose(job.job, job.status, (), now())[0].summary)
             return False
-        if found.end is not WaitEnd.REACHED:
-            _raise(_failure(job, found))
+        outcome = wait_outcome(job.status, found, now())
+        _publish(context, outcome)
+        if not found.reached and outcome is not None:
+            raise _failure(job, found, outcome)
         return PokeReturnValue(is_done=True, xcom_value=_brief(job))
 
     def _failing(self, work: Any) -> Any:
@@ -171,11 +175,16 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _failure(job: StoredJob, found: WaitResult) -> TFDistError:
-    event = {"end": found.end.value, "job": job.shown, "message": found.message, "hint": found.hint}
-    error = payload_error(event)
-    assert error is not None  # the callers have asked
-    return error
+def _publish(context: Context, outcome: Outcome | None) -> None:
+    """The XCom ``outcome``, as of the operator; a job that goes on has none yet."""
+    if outcome is not None:
+        context["ti"].xcom_push(key="outcome", value=outcome.document())
+
+
+def _failure(job: StoredJob, found: WaitResult, outcome: Outcome) -> TFDistError:
+    message = f"{job.shown}: {found.message}"
+    message = f"{message} ({found.hint})" if found.hint else message
+    return outcome_error(outcome, message, hint=found.hint, decided=found.decided)
 
 
 def _brief(job: StoredJob) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from tf_dist.client.monitor import JobMonitor, JobSnapshot
 from tf_dist.client.progress_lines import prefix_width, state_changes, visible_text
 from tf_dist.cluster.api import LogOptions
 from tf_dist.core.api.job import CleanPodPolicy, Job
+from tf_dist.core.api.status import OutcomeKind
 from tf_dist.core.steps.wait_result import (
+    DELETED,
     NO_LIMITS,
-    UNDECIDED,
-    WaitEnd,
     WaitLimits,
     WaitResult,
     evaluate_wait,
@@ -121,9 +121,9 @@ class JobWaiter:
                 raise refused
             due = next_wait_limit(self._monitor.snapshot.status, self._options.limits, now)
             yield None if due is None else due - now
-        if self._options.results and result.end is not WaitEnd.GONE:
+        if self._options.results and result.kind is not OutcomeKind.DELETED:
             yield from self._drain_logs(result)
-        if result.end is not WaitEnd.REACHED:
+        if not result.reached:
             self._view.say(f"{result.message} ({result.hint})" if result.hint else result.message)
         return event_payload(self._subscription, self._monitor.snapshot, result)
 
@@ -136,8 +136,8 @@ class JobWaiter:
         found = evaluate_wait(
             snapshot.job, last.status, snapshot.pods, self._options.limits, now, goal=self._options.goal
         )
-        if self._subscription.job is None and (found is None or found.end in UNDECIDED):
-            return WaitResult(WaitEnd.GONE, "it was deleted", "see who deletes jobs there: people, or a time to live")
+        if self._subscription.job is None and (found is None or not found.decided):
+            return DELETED
         return found
 
     def _drain_logs(self, result: WaitResult) -> Generator[WaitStep, None, None]:
@@ -148,7 +148,7 @@ class JobWaiter:
             self._subscription.mark_changed()  # its pods are noticed once more, and that takes no request
         else:
             yield monitor.sync_pods
-        over = result.end not in UNDECIDED
+        over = result.decided
         monitor.step(0)
         monitor.decided = over
         quiet, clean = time.monotonic() + _DRAIN, time.monotonic() + _CLEAN_UP

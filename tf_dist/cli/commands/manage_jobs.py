@@ -72,10 +72,12 @@ def wait(
     context: options.Context = "",
     local: options.Local = False,
     timeout: options.Timeout = "",
+    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
 ) -> None:
     """Wait until jobs have come to a state. Exits at once with 1 if one can never come there, with 75 if not in time.
 
-    kubectl's form works too: --for=condition=Succeeded, --for=delete.
+    kubectl's form works too: --for=condition=Succeeded, --for=delete. -o json prints how each job ended, also when it
+    failed: see "How it ended" in docs/jobs.md.
     """
     from tf_dist.cli.options import parse_seconds
     from tf_dist.client.connection import connect
@@ -93,7 +95,26 @@ def wait(
         except NotFound:
             if state != "deleted":
                 raise
-    wait_for(cluster, found, state, limit, output.line)
+    if form is options.TextFormat.TEXT:
+        wait_for(cluster, found, state, limit, output.line)
+        return
+    try:
+        wait_for(cluster, found, state, limit, output.note)
+    finally:
+        output.data("json", [_outcome(cluster, job) for job in found])
+
+
+def _outcome(cluster: Cluster, job: StoredJob) -> dict[str, Any]:
+    """What -o json says of a job; its outcome is null while it goes on, and where the cluster cannot be asked."""
+    from tf_dist.client.wait import outcome_now
+    from tf_dist.errors import ClusterError
+
+    names = {"name": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.resource.kind}
+    try:
+        outcome = outcome_now(cluster, job)
+    except ClusterError as error:
+        return {**names, "outcome": None, "error": str(error)}
+    return {**names, "outcome": outcome.document() if outcome else None}
 
 
 _GOAL_ALIASES = {"delete": "deleted", "created": "admitted", "complete": "succeeded", "completed": "succeeded"}
@@ -227,9 +248,9 @@ def _set(jobs: list[str], namespace: str, connection: Connection, *, suspended: 
 def _with_attempt(job: StoredJob, patch: dict[str, Any]) -> dict[str, Any]:
     """A job that a policy aborted is not suspended; which of its attempts is meant to end says this annotation."""
     from tf_dist.core.api import names
-    from tf_dist.core.api.status import STOPPED
+    from tf_dist.core.api.status import STOPPED, SUSPENDED
 
-    if job.status.phase not in STOPPED or job.status.reason == "Suspended":
+    if job.status.phase not in STOPPED or job.status.reason == SUSPENDED:
         return patch
     metadata = patch.get("metadata") or {}
     annotations = {**(metadata.get("annotations") or {}), names.RESUME_ATTEMPT: str(job.status.attempts.job)}

@@ -20,11 +20,15 @@ OUT: Final = "/tf-dist/out"
 
 OUTPUTS: Final[Mapping[str, str]] = {
     "job": "",
+    "outcome": "unknown",
     "status": "Unknown",
     "reason": "",
     "message": "the launcher did not report",
     "replica": "",
     "exit-code": "",
+    "restarts": "0",
+    "disruptions": "0",
+    "preemptions": "0",
     "checkpoint": "",
     "metrics": "{}",
     "gpu-seconds": "0",

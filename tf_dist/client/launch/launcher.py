@@ -28,14 +28,15 @@ from tf_dist.client.wait import TRANSIENT_ERRORS
 from tf_dist.cluster.api import Cluster, LogOptions, Object
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api.job import CleanPodPolicy, JobKey
-from tf_dist.core.api.status import SUCCESSFUL, Status
+from tf_dist.core.api.status import SUCCESSFUL, OutcomeKind, Status, outcome_kind
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.metrics_parser import Progress
-from tf_dist.core.diagnostics.outcome import Outcome, is_suspended, job_outcome
+from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_word
 from tf_dist.core.steps import wait_result
+from tf_dist.core.steps.shutdown import OnTerm
 from tf_dist.core.steps.wait_result import WaitLimits
-from tf_dist.errors import ClusterError, TFDistError
+from tf_dist.errors import ClusterError, InvalidJob, TFDistError
 
 _EVERY: Final = 1.0  # seconds between two writes of what training reports
 _SETTLE: Final = 30.0  # seconds for the driver to see to the pods of a job that has ended
@@ -53,15 +54,19 @@ class StepEnd(StrEnum):
     INVALID = "InvalidSpec"
 
 
-_WORDS: Final = {Outcome.SUCCEEDED: "Succeeded", Outcome.FAILED: "Failed", Outcome.EVICTED: "Evicted"}
-_CODES: Final = {Outcome.SUCCEEDED: exit_codes.SUCCEEDED, Outcome.EVICTED: exit_codes.RETRYABLE}
-_DELETED: Final = "somebody deleted the job"
+_DELETED: Final = "the job was deleted"
 _LIMITS: Final = {
-    wait_result.WaitEnd.TIMEOUT: StepEnd.TIMEOUT,
-    wait_result.WaitEnd.NOT_ADMITTED: StepEnd.PENDING,
-    wait_result.WaitEnd.IMAGE: StepEnd.IMAGE,
-    wait_result.WaitEnd.INVALID: StepEnd.INVALID,
+    OutcomeKind.DEADLINE_EXCEEDED: StepEnd.TIMEOUT,
+    OutcomeKind.ADMISSION_TIMEOUT: StepEnd.PENDING,
+    OutcomeKind.IMAGE_PULL_FAILED: StepEnd.IMAGE,
+    OutcomeKind.INVALID: StepEnd.INVALID,
 }
+_KINDS: Final = {
+    **{end: kind for kind, end in _LIMITS.items()},
+    StepEnd.DELETED: OutcomeKind.DELETED,
+    StepEnd.SIGNAL: OutcomeKind.UNKNOWN,
+}
+_KIND_OF_FATE: Final = {OnTerm.DELETE: OutcomeKind.DELETED, OnTerm.SUSPEND: OutcomeKind.SUSPENDED}
 
 
 class StepRun:
@@ -121,16 +126,15 @@ class StepRun:
         if monitor.watch.job is None:
             self._why = _DELETED
             return StepEnd.SIGNAL if monitor.signal else StepEnd.DELETED
-        result = job_outcome(snapshot.job, status)
-        if result is not Outcome.OPEN and not (result is Outcome.STOPPED and is_suspended(status)):
+        if outcome_kind(status) not in (None, OutcomeKind.SUSPENDED):
             return StepEnd.FINISHED  # whatever else is asked: its outcome is reported
         if monitor.signal:
             return StepEnd.SIGNAL
         found = wait_result.evaluate_wait(snapshot.job, self._dated(status), snapshot.pods, self._limits, now())
-        if found is None or found.end not in _LIMITS:
+        if found is None or found.kind not in _LIMITS:
             return None
         self._why = found.message
-        return _LIMITS[found.end]
+        return _LIMITS[found.kind]
 
     def _wait_seconds(self, monitor: JobMonitor) -> float | None:
         """How long to wait for something to happen: for ever, unless a limit is near."""
@@ -158,17 +162,25 @@ class StepRun:
     # How it ends
 
     def _end_values(self, monitor: JobMonitor, end: StepEnd) -> dict[str, str]:
-        snapshot, failure = monitor.snapshot, monitor.snapshot.status.failure
-        result = job_outcome(snapshot.job, snapshot.status)
-        word = _WORDS.get(result, snapshot.state) if end is StepEnd.FINISHED else end.value
-        failed = failure is not None and result is not Outcome.SUCCEEDED
+        status = monitor.snapshot.status
+        outcome = self._outcome(monitor, end)
         return {
-            "status": word,
-            "reason": snapshot.status.display_reason if end is StepEnd.FINISHED else end.value,
-            "message": self._why or snapshot.status.display_message,
-            "replica": failure.replica if failed and failure else "",
-            "exit-code": "" if not failed or failure is None or failure.code is None else str(failure.code),
+            "outcome": outcome.kind.value,
+            "status": outcome_word(status) if end is StepEnd.FINISHED else end.value,
+            "reason": outcome.reason,
+            "message": outcome.message,
+            "replica": outcome.replica,
+            "exit-code": "" if outcome.exit_code is None else str(outcome.exit_code),
+            **_counts(outcome),
         }
+
+    def _outcome(self, monitor: JobMonitor, end: StepEnd) -> Outcome:
+        status = monitor.snapshot.status
+        found = job_outcome(status) if end is StepEnd.FINISHED else None
+        if found is None:
+            kind = _KINDS.get(end, OutcomeKind.UNKNOWN)
+            found = Outcome.of(self._dated(status), kind, reason=end.value, message=self._why, now=now())
+        return found
 
     def _tell(self, monitor: JobMonitor, values: dict[str, str]) -> None:
         """Everything that is known."""
@@ -187,9 +199,12 @@ class StepRun:
 
     def _stop(self, monitor: JobMonitor) -> int:
         """In the time that is left before SIGKILL."""
-        before = {"status": StepEnd.SIGNAL.value, "reason": StepEnd.SIGNAL.value}
+        stopped = self._outcome(monitor, StepEnd.SIGNAL)
+        before = {"outcome": stopped.kind.value, "status": StepEnd.SIGNAL.value, "reason": StepEnd.SIGNAL.value}
+        before |= _counts(stopped)
         self._tell(monitor, {**before, "message": "the launcher was asked to stop"})
         fate = self._stopping.stop(monitor)
+        before["outcome"] = _KIND_OF_FATE.get(fate.what, stopped.kind).value
         self._tell(monitor, {**before, "message": f"the launcher was asked to stop: {fate.why} ({fate.what} job)"})
         return exit_codes.SIGNAL_BASE + monitor.signal
 
@@ -228,7 +243,7 @@ class StepRun:
         self._view.say(_last_line(self._job, values, snapshot.result))
         match end:
             case StepEnd.FINISHED:
-                return _CODES.get(job_outcome(snapshot.job, snapshot.status), exit_codes.FAILED)
+                return exit_codes.exit_code_of_outcome(outcome_kind(snapshot.status))
             case StepEnd.PENDING:
                 return exit_codes.RETRYABLE
         return exit_codes.FAILED
@@ -238,6 +253,10 @@ class StepRun:
         patch = {"metadata": {"annotations": {contract.REPORTED: "true"}, "uid": self._job.uid}}
         with suppress(ClusterError):
             self._cluster.patch(self._job.resource, self._job.namespace, self._job.name, patch)
+
+
+def _counts(outcome: Outcome) -> dict[str, str]:
+    return {name: str(getattr(outcome, name)) for name in ("restarts", "disruptions", "preemptions")}
 
 
 def _last_line(job: StoredJob, values: Mapping[str, str], progress: Progress) -> str:
@@ -279,7 +298,9 @@ def run_step(options: LauncherOptions, signals: Signals, log_writer: LogWriter) 
         outputs.put({"status": "Terminated", "reason": "Terminated", "message": "stopped before the job was made"})
         return exit_codes.SIGNAL_BASE + interrupted.number
     except TFDistError as error:
-        outputs.put({"status": "Error", "reason": type(error).__name__, "message": str(error)})
+        kind = OutcomeKind.INVALID if isinstance(error, InvalidJob) else OutcomeKind.UNKNOWN
+        what = {"outcome": kind.value, "status": "Error", "reason": type(error).__name__, "message": str(error)}
+        outputs.put(what)
         raise
 
 

@@ -152,7 +152,7 @@ class StepJobCreator:
             self._require_ours(found)
             if not found.stored["metadata"].get("deletionTimestamp"):
                 reported = contract.REPORTED in _annotations(found)
-                if decide_existing_job(found.job, found.status, reported=reported) is ExistingJobAction.JOIN:
+                if decide_existing_job(found.status, reported=reported) is ExistingJobAction.JOIN:
                     return self._join(found)
             self._clear_away(found)
         raise Conflict(

@@ -50,6 +50,8 @@ LIVE: Final = _LIVE
 SUCCESSFUL: Final = frozenset({Phase.COMPLETING, Phase.COMPLETED})
 STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
 
+# The reason of a job that its user has stopped, and may resume.
+SUSPENDED: Final = "Suspended"
 # The reason of a job whose present spec is not accepted.
 INVALID_SPEC: Final = "InvalidSpec"
 # The reason of a job that cannot go on.
@@ -319,10 +321,101 @@ class Status:
 
 def display_phase(status: Status) -> str:
     """The state in one word, as a list of jobs shows it."""
-    if status.phase in STOPPED and status.reason == "Suspended":
+    if status.phase in STOPPED and status.reason == SUSPENDED:
         return "Suspended" if status.phase is Phase.ABORTED else "Suspending"
     if status.phase is Phase.COMPLETED:
         return "Succeeded"
     if status.phase is Phase.PENDING and status.admission is None and status.reason:
         return "Waiting"
     return status.phase.value
+
+
+class OutcomeKind(StrEnum):
+    """How a job ended, or why a client stopped waiting for it. A contract of every face: added to, never renamed.
+
+    ``EVICTED``: pods were taken away through no fault of its own; ``PREEMPTED``: by a job of a higher priority;
+    ``DEADLINE_EXCEEDED``: its own deadline, or that of the client; ``ADMISSION_TIMEOUT``, ``START_TIMEOUT``: it had no
+    place, or did not run, in time; ``SUSPENDED``: its user stopped it, and may resume it; ``UNKNOWN``: the client had
+    to stop waiting, and the job may go on.
+    """
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    EVICTED = "evicted"
+    PREEMPTED = "preempted"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    BACKOFF_LIMIT_EXCEEDED = "backoff_limit_exceeded"
+    ADMISSION_TIMEOUT = "admission_timeout"
+    START_TIMEOUT = "start_timeout"
+    IMAGE_PULL_FAILED = "image_pull_failed"
+    INVALID = "invalid"
+    SUSPENDED = "suspended"
+    DELETED = "deleted"
+    UNKNOWN = "unknown"
+
+
+DISRUPTED: Final = frozenset({OutcomeKind.EVICTED, OutcomeKind.PREEMPTED})
+# The reason of a pod's condition where the cluster's scheduler preempted it.
+SCHEDULER_PREEMPTION: Final = "PreemptionByScheduler"
+# The kubelet's reasons for an image that no second try can pull.
+UNRECOVERABLE_IMAGE_REASONS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"})
+
+# By the reason of a job that has ended or was stopped by a policy. What is not listed has failed.
+_KIND_OF_REASON: Final[Mapping[str, OutcomeKind]] = {
+    SUSPENDED: OutcomeKind.SUSPENDED,
+    PREEMPTED: OutcomeKind.PREEMPTED,
+    "PodEvicted": OutcomeKind.EVICTED,
+    "NodeLost": OutcomeKind.EVICTED,
+    "MaxDisruptionsExceeded": OutcomeKind.EVICTED,
+    "DeadlineExceeded": OutcomeKind.DEADLINE_EXCEEDED,
+    "BackoffLimitExceeded": OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
+    "TaskFailed": OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
+    "PodPending": OutcomeKind.START_TIMEOUT,
+    "InvalidTFJobSpec": OutcomeKind.INVALID,
+}
+_SIGTERM: Final = 143
+
+
+def outcome_kind(status: Status) -> OutcomeKind | None:
+    """How the job ended, from its status alone; None while it goes on."""
+    if status.phase in LIVE:
+        return None
+    if status.phase in SUCCESSFUL:
+        return OutcomeKind.SUCCEEDED
+    kind, failure = _KIND_OF_REASON.get(status.reason, OutcomeKind.FAILED), status.failure
+    if failure is None:
+        return kind
+    if kind is OutcomeKind.EVICTED and failure.reason == SCHEDULER_PREEMPTION:
+        return OutcomeKind.PREEMPTED
+    if kind is OutcomeKind.FAILED and failure.reason in UNRECOVERABLE_IMAGE_REASONS:
+        return OutcomeKind.IMAGE_PULL_FAILED
+    # A program ends so when it is asked to stop, and tf-dist did not ask: its pod was about to go.
+    if kind is OutcomeKind.FAILED and failure.code == _SIGTERM:
+        return OutcomeKind.EVICTED
+    return kind
+
+
+# What the last failure of a job says belongs to its end only where it ended for that.
+_ENDED_FOR_FAILURE: Final = DISRUPTED | {
+    OutcomeKind.FAILED,
+    OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
+    OutcomeKind.IMAGE_PULL_FAILED,
+    OutcomeKind.START_TIMEOUT,
+}
+
+
+def ending_failure(status: Status) -> Failure | None:
+    """The failure for which the job ended; None if it goes on, or ended for another reason."""
+    return status.failure if outcome_kind(status) in _ENDED_FOR_FAILURE else None
+
+
+def disruptions(status: Status) -> int:
+    """How often pods were taken away, the last time included where the job ended for it."""
+    ended = status.reason != PREEMPTED and outcome_kind(status) in DISRUPTED
+    return status.total_disruptions + ended
+
+
+def preemptions(status: Status) -> int:
+    """How often the job lost its place, or a pod of it, to one of a higher priority; likewise."""
+    before = status.restarts.get(PREEMPTED, 0) + status.disruptions.get(SCHEDULER_PREEMPTION, 0)
+    return before + (outcome_kind(status) is OutcomeKind.PREEMPTED)

@@ -15,7 +15,7 @@ from tf_dist.core.api.job import Document, Job
 from tf_dist.core.api.names import MAX_DISRUPTIONS
 from tf_dist.core.api.pod_events import PodClassification, classify_pods, exit_text, signal_name
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts
-from tf_dist.core.api.status import LIVE, PREEMPTED, Phase, Status
+from tf_dist.core.api.status import LIVE, PREEMPTED, SUSPENDED, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, check_version
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.reconciler.node_loss import OUT_OF_SERVICE, overdue_pods
@@ -257,7 +257,7 @@ def _of_refusal(status: Status) -> Iterator[Diagnosis]:
 def _of_end(status: Status) -> Iterator[Diagnosis]:
     if status.phase in (Phase.COMPLETING, Phase.COMPLETED):
         yield Diagnosis(Level.INFO, Category.SUCCEEDED, status.message)
-    elif status.reason == "Suspended":
+    elif status.reason == SUSPENDED:
         yield Diagnosis(Level.INFO, Category.SUSPENDED, status.message, resolution="tf-dist resume starts it again")
     else:
         yield _end(status)

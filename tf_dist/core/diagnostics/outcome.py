@@ -1,38 +1,170 @@
-"""Outcome of a job, and the conditions to wait for."""
+"""Outcome of a job, and the conditions to wait for.
+
+One vocabulary for every face: the XCom ``outcome`` and ``error.outcome`` in Airflow, the outputs of a step in Argo,
+``tf-dist wait -o json``, ``status.tfDist.outcome``. How a job ended follows from its status alone, so that it can be
+told at any time afterwards; a client adds what it has seen: metrics, the checkpoint, the end of a log.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from enum import StrEnum
-from typing import Final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Self
 
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.status import LIVE, STOPPED, SUCCESSFUL, Phase, Status
-from tf_dist.core.diagnostics.diagnose import Category, diagnose
+from tf_dist.core.api.status import (
+    DISRUPTED,
+    STOPPED,
+    SUSPENDED,
+    Failure,
+    OutcomeKind,
+    Phase,
+    Status,
+    display_phase,
+    disruptions,
+    ending_failure,
+    outcome_kind,
+    preemptions,
+)
+from tf_dist.core.diagnostics.metrics_parser import Progress
+from tf_dist.errors import (
+    AdmissionTimeout,
+    ImagePullFailed,
+    JobEvicted,
+    JobFailed,
+    JobOutcomeError,
+    JobTimeout,
+)
+
+_LOG_LIMIT: Final = 4096  # characters: it goes into databases and into objects of a workflow
 
 
-class Outcome(StrEnum):
-    """Outcome of a job. ``EVICTED``: it lost its place through no fault of its own; ``STOPPED``: a policy aborted it,
-    or it was suspended, and a resume starts it again.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a job ended, or why a client stopped waiting for it, with all that a next task may want to know.
+
+    ``reason``: in one word, as the job's status has it; ``replica``, ``exit_code``: of the failure that ended it;
+    ``disruptions``: pods that were taken away; ``preemptions``: how often it, or a pod of it, made room for a job of a
+    higher priority; ``waited_seconds``: from its creation to its (last) place; ``ran_seconds``: from there to the end.
+    ``log``: the end of the log of ``replica``.
     """
 
-    OPEN = "open"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    EVICTED = "evicted"
-    STOPPED = "stopped"
+    kind: OutcomeKind
+    reason: str = ""
+    message: str = ""
+    replica: str = ""
+    exit_code: int | None = None
+    restarts: int = 0
+    disruptions: int = 0
+    preemptions: int = 0
+    waited_seconds: float | None = None
+    ran_seconds: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    checkpoint: str = ""
+    log: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """As plain JSON; ``nan`` and ``inf``, which are no numbers there, as texts. ``read_outcome`` reads it back."""
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        metrics = {name: value if math.isfinite(value) else str(value) for name, value in self.metrics.items()}
+        return {**plain, "kind": self.kind.value, "metrics": metrics}
+
+    @classmethod
+    def of(
+        cls,
+        status: Status,
+        kind: OutcomeKind,
+        *,
+        reason: str = "",
+        message: str = "",
+        replica: str = "",
+        now: float | None = None,
+    ) -> Self:
+        """An outcome with what a status knows. ``now``: the end, where the job itself has none."""
+        failure = ending_failure(status) if outcome_kind(status) is kind else None
+        begun, ended = status.start_time, now if status.completion_time is None else status.completion_time
+        return cls(
+            kind=kind,
+            reason=reason or status.display_reason,
+            message=message or status.display_message,
+            replica=failure.replica if failure else replica,
+            exit_code=failure.code if failure else None,
+            restarts=status.total_restarts,
+            disruptions=disruptions(status),
+            preemptions=preemptions(status),
+            waited_seconds=_between(status.created, ended if begun is None else begun),
+            ran_seconds=_between(begun, ended),
+            log=_end_of(failure),
+        )
 
 
-def job_outcome(job: Job, status: Status) -> Outcome:
-    """The outcome of a job, ``OPEN`` while it is undecided."""
-    if status.phase in LIVE:
-        return Outcome.OPEN
-    if status.phase in SUCCESSFUL:
-        return Outcome.SUCCEEDED
-    if status.phase in STOPPED:
-        return Outcome.STOPPED
-    evicted = diagnose(job, status, (), 0.0)[0].category is Category.EVICTION
-    return Outcome.EVICTED if evicted else Outcome.FAILED
+def job_outcome(status: Status) -> Outcome | None:
+    """How the job ended, or was stopped; None while it goes on."""
+    kind = outcome_kind(status)
+    # A job that a policy aborted, or that was suspended, has no completion time: it ended when it was stopped.
+    return None if kind is None else Outcome.of(status, kind, now=status.since)
+
+
+def outcome_word(status: Status) -> str:
+    """How the job ended in a word for people, while its last pods are stopping, too; else its state."""
+    kind = outcome_kind(status)
+    if kind in DISRUPTED:
+        return "Evicted"
+    if kind is OutcomeKind.SUCCEEDED:
+        return "Succeeded"
+    return display_phase(status) if kind is None or status.phase in STOPPED else "Failed"
+
+
+def read_outcome(document: object) -> Outcome | None:
+    """The outcome of a document that this or another release wrote; None for what is none. Never raises.
+
+    A kind that a later release has added is ``unknown`` here, and its fields are left out.
+    """
+    if not isinstance(document, Mapping):
+        return None
+    kind = next((one for one in OutcomeKind if one == document.get("kind")), OutcomeKind.UNKNOWN)
+    known = {one.name: document[one.name] for one in fields(Outcome) if one.name in document}
+    metrics = known.get("metrics")
+    numbers = {name: _number(value) for name, value in metrics.items()} if isinstance(metrics, Mapping) else {}
+    return Outcome(**{**known, "kind": kind, "metrics": numbers})
+
+
+def _number(value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _between(since: float | None, until: float | None) -> float | None:
+    return None if since is None or until is None else round(max(0.0, until - since), 3)
+
+
+def _end_of(failure: Failure | None) -> str:
+    return failure.message[-_LOG_LIMIT:] if failure is not None and failure.code is not None else ""
+
+
+def with_observations(outcome: Outcome, progress: Progress, log: str = "") -> Outcome:
+    """The outcome with what a client has seen in the replicas' logs."""
+    text = log[-_LOG_LIMIT:] or outcome.log
+    return replace(outcome, metrics=dict(progress.metrics), checkpoint=progress.checkpoint, log=text)
+
+
+# By kind and whether the job itself ended so; what is not listed is a JobFailed.
+_ERRORS: Final[Mapping[tuple[OutcomeKind, bool], type[JobOutcomeError]]] = {
+    (OutcomeKind.EVICTED, True): JobEvicted,
+    (OutcomeKind.PREEMPTED, True): JobEvicted,
+    (OutcomeKind.IMAGE_PULL_FAILED, True): ImagePullFailed,
+    (OutcomeKind.IMAGE_PULL_FAILED, False): ImagePullFailed,
+    (OutcomeKind.DEADLINE_EXCEEDED, False): JobTimeout,
+    (OutcomeKind.START_TIMEOUT, False): JobTimeout,
+    (OutcomeKind.ADMISSION_TIMEOUT, False): AdmissionTimeout,
+}
+
+
+def outcome_error(outcome: Outcome, message: str, *, hint: str = "", decided: bool = True) -> JobOutcomeError:
+    """The error that an outcome means. ``decided``: the job itself ended so; else a limit of the client was passed."""
+    return _ERRORS.get((outcome.kind, decided), JobFailed)(message, hint=hint, outcome=outcome)
 
 
 _SUCCEEDED: Final = frozenset({Phase.COMPLETED})
@@ -59,4 +191,4 @@ def goal_unreachable(goal: str, status: Status | None) -> bool:
 
 def is_suspended(status: Status) -> bool:
     """Whether a stopped job was suspended, and can be resumed, rather than aborted by a policy."""
-    return status.reason == "Suspended"
+    return status.reason == SUSPENDED

@@ -6,14 +6,14 @@ from that. There are two budgets: one for failures, and one for disruptions (``c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from tf_dist.core.api import pods
-from tf_dist.core.api.job import Job, ReplicaId
+from tf_dist.core.api.job import Event, Job, ReplicaId
 from tf_dist.core.api.lifecycle_policy import DecidedEvents
 from tf_dist.core.api.names import MAX_DISRUPTIONS
-from tf_dist.core.api.pod_events import PodClassification, PodEvent, describe_events
+from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events, describe_events
 from tf_dist.core.api.status import Failure, Phase, RestartBackoff, Status
 from tf_dist.core.api.timestamps import round_time
 
@@ -83,6 +83,18 @@ def fail_over_budget(job: Job, status: Status, now: float, what: str, failure: F
     return replace(status, failure=failure or status.failure).with_phase(
         Phase.FAILED, now, "BackoffLimitExceeded", message
     )
+
+
+def fail_unhandled(
+    job: Job, status: Status, facts: PodClassification, failed: Collection[ReplicaId], now: float, message: str
+) -> Status:
+    """Failed, because of replicas about which no policy does anything: of the first failure, else of an eviction."""
+    events = [one for one in derive_events(job, status, facts) if one.replica in failed and one.exit is not None]
+    if not events:
+        return status.with_phase(Phase.FAILED, now, Event.POD_FAILED.value, message)
+    gravest = next((one for one in events if one.disruption is None), events[0])
+    ended = replace(status, failure=failure_of(gravest, now))
+    return ended.with_phase(Phase.FAILED, now, gravest.event.value, message)
 
 
 def failure_of(occurrence: PodEvent, now: float) -> Failure:

@@ -28,6 +28,10 @@ from tf_dist.core.api.status import (
     Phase,
     Status,
     display_phase,
+    disruptions,
+    ending_failure,
+    outcome_kind,
+    preemptions,
 )
 from tf_dist.core.api.status_codec import FIELD, dump_status
 from tf_dist.core.api.timestamps import format_go_duration, format_time
@@ -165,7 +169,23 @@ def _shown(job: Job, status: Status) -> RawStatus:
         "ready": ready_text(job, status),
         "why": status.display_reason,
         "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
+        **_outcome(status),
     }
+
+
+def _outcome(status: Status) -> RawStatus:
+    """How the job ended, for workflows that read fields of the object: numbers are there also where they are 0."""
+    kind = outcome_kind(status)
+    if kind is None:
+        return {}
+    counts = {
+        "restarts": status.total_restarts,
+        "disruptions": disruptions(status),
+        "preemptions": preemptions(status),
+    }
+    failure = ending_failure(status)
+    culprit = {} if failure is None else _without_none({"replica": failure.replica or None, "exitCode": failure.code})
+    return {"outcome": {"kind": kind.value, **counts, **culprit}}
 
 
 def ready_text(job: Job, status: Status) -> str:

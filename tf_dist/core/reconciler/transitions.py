@@ -31,7 +31,7 @@ from tf_dist.core.api.pod_events import (
     training_specs,
 )
 from tf_dist.core.api.pods import PodPhase
-from tf_dist.core.api.status import LIVE, NO_PODS, RUNNING, STOPPED, Admission, Counts, Phase, Status
+from tf_dist.core.api.status import LIVE, NO_PODS, RUNNING, STOPPED, SUSPENDED, Admission, Counts, Phase, Status
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler import restarts, sync
@@ -110,7 +110,7 @@ def suspend(s: ReconcileContext) -> Status | None:
     """The user suspends the job; that costs no restart."""
     if not s.job.run_policy.suspend:
         return None
-    return s.status.with_phase(Phase.ABORTING, s.now, "Suspended", "suspended by the user; its pods are stopped")
+    return s.status.with_phase(Phase.ABORTING, s.now, SUSPENDED, "suspended by the user; its pods are stopped")
 
 
 def resume(s: ReconcileContext) -> Status | None:
@@ -122,7 +122,7 @@ def resume(s: ReconcileContext) -> Status | None:
     if s.job.run_policy.suspend:
         return None
     by_command = s.job.annotations.get(names.RESUME_ATTEMPT) == str(s.status.attempts.job)
-    if s.status.reason != "Suspended" and not by_command:
+    if s.status.reason != SUSPENDED and not by_command:
         return None
     fresh = replace(s.status.next_attempt(None), last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0)
     if not s.job.run_policy.resume_keeps_succeeded:
@@ -208,7 +208,8 @@ def finish_by_counts(s: ReconcileContext) -> Status | None:
         return None
     if counting.min_success is None and _enough(s, counting):
         return s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", f"{succeeded} replicas succeeded")
-    return s.status.with_phase(Phase.FAILED, s.now, "PodFailed", _ended_badly(s))
+    failed = {replica for replica, pod in s.facts.current.items() if pod.phase is PodPhase.FAILED}
+    return restarts.fail_unhandled(s.job, s.status, s.facts, failed, s.now, _ended_badly(s))
 
 
 def _all_ended(s: ReconcileContext) -> bool:
@@ -256,7 +257,8 @@ def fail_when_success_unreachable(s: ReconcileContext) -> Status | None:
     if None in lost or s.policy_pending:
         return None
     message = f"{lost[0]} has failed, no policy restarts it, and without it the job cannot succeed"
-    return s.status.with_phase(Phase.FAILED, s.now, "PodFailed", message)
+    failed = {replica for replica in lost if replica is not None}
+    return restarts.fail_unhandled(s.job, s.status, s.facts, failed, s.now, message)
 
 
 def _lost(s: ReconcileContext, type_: str, index: int | None) -> ReplicaId | None:

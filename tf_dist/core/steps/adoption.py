@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.status import Status
-from tf_dist.core.diagnostics.outcome import Outcome, is_suspended, job_outcome
+from tf_dist.core.api.status import DISRUPTED, OutcomeKind, Status, outcome_kind
 
 
 class AdoptionAction(StrEnum):
@@ -69,17 +67,13 @@ class ExistingJobAction(StrEnum):
     REPLACE = "replace"
 
 
-def decide_existing_job(job: Job, status: Status, *, reported: bool) -> ExistingJobAction:
+def decide_existing_job(status: Status, *, reported: bool) -> ExistingJobAction:
     """Whether a step that is tried again goes on with the job of its last try.
 
     ``reported``: that try has reported the end of the job, so a failure is what is tried again. A success stays one
     however often it is reported.
     """
-    match job_outcome(job, status):
-        case Outcome.EVICTED:
-            return ExistingJobAction.REPLACE
-        case Outcome.FAILED:
-            return ExistingJobAction.REPLACE if reported else ExistingJobAction.JOIN
-        case Outcome.STOPPED if not is_suspended(status):
-            return ExistingJobAction.REPLACE if reported else ExistingJobAction.JOIN
-    return ExistingJobAction.JOIN
+    kind = outcome_kind(status)
+    if kind in (None, OutcomeKind.SUCCEEDED, OutcomeKind.SUSPENDED):
+        return ExistingJobAction.JOIN
+    return ExistingJobAction.REPLACE if kind in DISRUPTED or reported else ExistingJobAction.JOIN

@@ -7,43 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.pods import PodPhase, PodView
-from tf_dist.core.api.status import Phase, Status, display_phase
+from tf_dist.core.api.status import (
+    UNRECOVERABLE_IMAGE_REASONS,
+    OutcomeKind,
+    Phase,
+    Status,
+    display_phase,
+    outcome_kind,
+)
 from tf_dist.core.diagnostics.diagnose import Category, Diagnosis, diagnose
 from tf_dist.core.diagnostics.outcome import WAIT_CONDITIONS, Outcome, goal_unreachable, is_suspended, job_outcome
-
-
-class WaitEnd(StrEnum):
-    """Why a wait is over. The values are a contract: they are passed between processes, and old ones stay readable.
-
-    ``REACHED``: what was waited for; ``STOPPED``: a policy aborted the job; ``GONE``: it was deleted; ``TIMEOUT``,
-    ``NOT_ADMITTED``, ``NOT_STARTED``: a limit of the client; ``IMAGE``: an image cannot be had; ``INVALID``: its
-    driver cannot read its spec, and never could.
-    """
-
-    REACHED = "reached"
-    FAILED = "failed"
-    EVICTED = "evicted"
-    STOPPED = "stopped"
-    GONE = "gone"
-    TIMEOUT = "timeout"
-    NOT_ADMITTED = "not-admitted"
-    NOT_STARTED = "not-started"
-    IMAGE = "image"
-    INVALID = "invalid"
-
-
-# The job still exists and continues, unless it is deleted.
-UNDECIDED: Final = frozenset(
-    {WaitEnd.TIMEOUT, WaitEnd.NOT_ADMITTED, WaitEnd.NOT_STARTED, WaitEnd.IMAGE, WaitEnd.INVALID}
-)
-
-# The kubelet's reasons for an image that no second try can pull.
-_UNRECOVERABLE_IMAGE_REASONS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,21 +37,36 @@ class WaitLimits:
 NO_LIMITS: Final = WaitLimits()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitResult:
-    """Why a wait is over: in a word, in a sentence, and what helps."""
+    """Why a wait is over: in a word, in a sentence, and what helps.
 
-    end: WaitEnd
+    ``kind``: how the job ended, or which limit of the client was passed; None if the goal was reached and the job goes
+    on. ``reached``: whether it came to what was waited for; ``decided``: whether the job itself ended so: else it
+    continues, unless it is deleted. ``reason``: of a limit, in one word; ``replica``: whose image cannot be had.
+    """
+
+    kind: OutcomeKind | None
     message: str
     hint: str = ""
+    reached: bool = False
+    decided: bool = True
+    reason: str = ""
+    replica: str = ""
 
 
+# Limits of the client -> the reason in one word, and the sentence that goes before what the job waits for.
 _LATE: Final = {
-    WaitEnd.TIMEOUT: "it took too long",
-    WaitEnd.NOT_ADMITTED: "it got no place in time",
-    WaitEnd.NOT_STARTED: "it has a place, but did not come up in time",
+    OutcomeKind.DEADLINE_EXCEEDED: ("Timeout", "it took too long"),
+    OutcomeKind.ADMISSION_TIMEOUT: ("AdmissionTimeout", "it got no place in time"),
+    OutcomeKind.START_TIMEOUT: ("StartTimeout", "it has a place, but did not come up in time"),
 }
-_ENDS: Final = {Outcome.FAILED: WaitEnd.FAILED, Outcome.EVICTED: WaitEnd.EVICTED, Outcome.STOPPED: WaitEnd.STOPPED}
+DELETED: Final = WaitResult(
+    kind=OutcomeKind.DELETED,
+    message="it was deleted",
+    hint="see who deletes jobs there: people, or a time to live",
+    reason="Deleted",
+)
 
 
 def evaluate_wait(
@@ -84,53 +76,68 @@ def evaluate_wait(
 
     A job that is suspended may be resumed: only the deadline ends the wait for it.
     """
+    kind = outcome_kind(status)
     if WAIT_CONDITIONS[goal](status) or (goal == "admitted" and status.start_time is not None):
-        return WaitResult(WaitEnd.REACHED, status.message or f"the job is {display_phase(status)}")
-    if _is_over(status) and (goal_unreachable(goal, status) or job_outcome(job, status) is Outcome.STOPPED):
-        return _failed(job, status)
+        message = status.message or f"the job is {display_phase(status)}"
+        return WaitResult(kind=kind, message=message, reached=True)
+    aborted = kind is not None and status.phase is Phase.ABORTED and not is_suspended(status)
+    if aborted or (status.finished and goal_unreachable(goal, status)):
+        found = diagnose(job, status, (), 0.0)[0]
+        message = ": ".join(filter(None, (found.summary, found.detail))) or str(kind)
+        return WaitResult(kind=kind, message=message, hint=found.resolution)
     if status.never_accepted:
         found = diagnose(job, status, (), now)[0]
-        return WaitResult(WaitEnd.INVALID, found.summary, found.resolution)
+        return WaitResult(kind=OutcomeKind.INVALID, message=found.summary, hint=found.resolution, decided=False)
     return next(_overdue(job, status, pods, limits, now), None)
 
 
-def _is_over(status: Status) -> bool:
-    """Whether only a command would change the job any more."""
-    return status.finished or (status.phase is Phase.ABORTED and not is_suspended(status))
-
-
-def _failed(job: Job, status: Status) -> WaitResult:
-    found = diagnose(job, status, (), 0.0)[0]
-    hopeless = status.failure is not None and status.failure.reason in _UNRECOVERABLE_IMAGE_REASONS
-    end = WaitEnd.IMAGE if hopeless else _ENDS.get(job_outcome(job, status), WaitEnd.FAILED)
-    return WaitResult(end, ": ".join(filter(None, (found.summary, found.detail))) or end, found.resolution)
+def wait_outcome(status: Status, result: WaitResult, now: float) -> Outcome | None:
+    """The outcome of a job for which a wait is over, None if it reached its goal and the job goes on."""
+    if result.kind is None:
+        return None
+    if result.kind is outcome_kind(status):
+        return job_outcome(status)
+    return Outcome.of(
+        status, result.kind, reason=result.reason, message=result.message, replica=result.replica, now=now
+    )
 
 
 def _overdue(
     job: Job, status: Status, pods: tuple[PodView, ...], limits: WaitLimits, now: float
 ) -> Iterator[WaitResult]:
-    for end, due in _dues(status, limits):
+    for kind, due in _dues(status, limits):
         if due <= now:
-            yield _late(end, job, status, pods, now)
+            yield _late(kind, job, status, pods, now)
     yield from _without_image(job, status, pods, now)
 
 
-def _late(end: WaitEnd, job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> WaitResult:
+def _late(kind: OutcomeKind, job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> WaitResult:
     findings = diagnose(job, status, pods, now)
     image = next((one for one in findings if one.category is Category.IMAGE), None)
-    if end is WaitEnd.NOT_STARTED and image is not None:
-        return _of_image(image)
-    return WaitResult(end, f"{_LATE[end]}: {findings[0].summary}", findings[0].resolution)
+    if kind is OutcomeKind.START_TIMEOUT and image is not None:
+        return _of_image(image, pods)
+    reason, why = _LATE[kind]
+    first = findings[0]
+    return WaitResult(kind=kind, message=f"{why}: {first.summary}", hint=first.resolution, decided=False, reason=reason)
 
 
 def _without_image(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> Iterator[WaitResult]:
-    if any(pod.waiting is not None and pod.waiting[0] in _UNRECOVERABLE_IMAGE_REASONS for pod in pods):
+    if any(pod.waiting is not None and pod.waiting[0] in UNRECOVERABLE_IMAGE_REASONS for pod in pods):
         found = (one for one in diagnose(job, status, pods, now) if one.category is Category.IMAGE)
-        yield from map(_of_image, found)
+        yield from (_of_image(one, pods) for one in found)
 
 
-def _of_image(found: Diagnosis) -> WaitResult:
-    return WaitResult(WaitEnd.IMAGE, ": ".join(filter(None, (found.summary, found.detail))), found.resolution)
+def _of_image(found: Diagnosis, pods: tuple[PodView, ...]) -> WaitResult:
+    waiting = sorted((str(pod.replica), pod.waiting[0]) for pod in pods if pod.waiting and "Image" in pod.waiting[0])
+    replica, reason = waiting[0] if waiting else ("", "")
+    return WaitResult(
+        kind=OutcomeKind.IMAGE_PULL_FAILED,
+        message=": ".join(filter(None, (found.summary, found.detail))),
+        hint=found.resolution,
+        decided=False,
+        reason=reason,
+        replica=replica,
+    )
 
 
 def next_wait_limit(status: Status, limits: WaitLimits, now: float) -> float | None:
@@ -138,17 +145,17 @@ def next_wait_limit(status: Status, limits: WaitLimits, now: float) -> float | N
     return min((due for _, due in _dues(status, limits) if due > now), default=None)
 
 
-def _dues(status: Status, limits: WaitLimits) -> Iterator[tuple[WaitEnd, float]]:
+def _dues(status: Status, limits: WaitLimits) -> Iterator[tuple[OutcomeKind, float]]:
     """Every limit that counts at present, and when it is due."""
     if limits.deadline is not None:
-        yield WaitEnd.TIMEOUT, limits.deadline
+        yield OutcomeKind.DEADLINE_EXCEEDED, limits.deadline
     if status.phase is not Phase.PENDING or is_suspended(status):
         return
     asked, admission = status.since or status.created, status.admission
     if limits.admission is not None and admission is None and asked is not None:
-        yield WaitEnd.NOT_ADMITTED, asked + limits.admission
+        yield OutcomeKind.ADMISSION_TIMEOUT, asked + limits.admission
     if limits.startup is not None and admission is not None:
-        yield WaitEnd.NOT_STARTED, admission.at + limits.startup
+        yield OutcomeKind.START_TIMEOUT, admission.at + limits.startup
 
 
 def running_pods(pods: tuple[PodView, ...]) -> int:
