@@ -22,6 +22,7 @@ _SUCCESS: Final = "status.tfDist.phase == Completed"
 _SUCCESS_VOLCANO: Final = "status.state.phase == Completed"
 _OVER: Final = "status.tfDist.phase in (Completed,Failed,Terminated)"
 _OVER_VOLCANO: Final = "status.state.phase in (Completed,Failed,Aborted,Terminated)"
+_CONDITIONS: Final = {False: (_SUCCESS, _OVER, _ENDS), True: (_SUCCESS_VOLCANO, _OVER_VOLCANO, _ENDS_VOLCANO)}
 # Output parameters -> where they are in the object once the job has ended.
 _OUTCOME: Final = {
     "outcome": "{.status.tfDist.outcome.kind}",
@@ -80,16 +81,14 @@ def tf_job_resource(
     manifest["metadata"] = {"generateName": base, **metadata, "labels": labels}
     paths = {"job": "{.metadata.name}", **(_OUTCOME if wait else {})}
     outputs = [Parameter(name=name, value_from=m.ValueFrom(json_path=path)) for name, path in paths.items()]
-    reached, missed = (_SUCCESS_VOLCANO, _ENDS_VOLCANO) if volcano else (_SUCCESS, _ENDS)
-    if not fail_with_job:
-        reached, missed = (_OVER_VOLCANO if volcano else _OVER), None
+    reached, over, missed = _CONDITIONS[volcano]
     return Resource(
         name=name,
         action="create",
         set_owner_reference=True,
         manifest=to_yaml(manifest),
-        success_condition=reached if wait else None,
-        failure_condition=missed if wait else None,
+        success_condition=(reached if fail_with_job else over) if wait else None,
+        failure_condition=missed if wait and fail_with_job else None,
         outputs=[*outputs],
         **resource,
     )
