@@ -9,6 +9,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,19 @@ def test_it_is_read(airflow_db: None, name: str) -> None:
     assert not dag.catchup
 
 
+def evict_a_worker() -> None:
+    """Take a worker away as soon as it runs."""
+    cluster = lasting.connect()
+
+    def runs() -> list[str]:
+        pods = cluster.list(PODS, "default").items
+        running = [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
+        return [pod["metadata"]["name"] for pod in running if pod["metadata"]["name"].endswith("worker-1")]
+
+    until(lambda: bool(runs()), SECONDS)
+    cluster.delete(PODS, "default", runs()[0])
+
+
 class TestRunning:
     def test_digits_train(self, where: None, stand_in: Path) -> None:
         found = run(read("digits_train", stand_in), run_conf={"steps": 300})
@@ -105,6 +119,34 @@ class TestRunning:
     def test_tuning_sweep(self, where: None, stand_in: Path) -> None:
         found = run(read("tuning_sweep", stand_in), run_conf={"steps": 200, "rates": [0.0001, 0.2]})
         assert found.xcom("best")["rate"] == 0.2
+
+    def test_evicted_or_failed_publishes_what_succeeds(self, where: None, stand_in: Path) -> None:
+        found = run(read("evicted_or_failed", stand_in), run_conf={"steps": 200})
+        assert (found.tasks["resume"], found.tasks["page"], found.state) == ("skipped", "skipped", "success")
+        assert found.xcom("train", "outcome")["kind"] == "succeeded"
+        assert found.xcom("publish") == found.xcom("train")["checkpoint"]
+
+    def test_evicted_or_failed_goes_on_after_an_eviction(self, where: None, stand_in: Path) -> None:
+        evicting = threading.Thread(target=evict_a_worker)
+        evicting.start()
+        found = run(read("evicted_or_failed", stand_in), run_conf={"steps": 20_000})
+        evicting.join()
+        outcome = found.xcom("train", "outcome")
+        assert (outcome["kind"], outcome["replica"], outcome["disruptions"]) == ("evicted", "worker-1", 1)
+        assert (found.tasks["train"], found.tasks["resume"], found.tasks["page"]) == ("failed", "success", "skipped")
+        assert found.xcom("publish") == found.xcom("resume")["checkpoint"]
+        assert found.state == "success"
+
+    def test_evicted_or_failed_tells_people_of_a_failure(self, where: None, stand_in: Path) -> None:
+        job = stand_in.parent / "examples" / "digits" / "tfjob.yaml"
+        broken = '[python, -c, "raise SystemExit(3)"]'
+        job.write_text(job.read_text().replace("[python, train.py]", broken))
+        found = run(read("evicted_or_failed", stand_in))
+        outcome = found.xcom("train", "outcome")
+        assert outcome["kind"] == "failed"
+        assert outcome["exit_code"] == 3
+        assert (found.tasks["resume"], found.tasks["page"], found.tasks["publish"]) == ("skipped", "failed", "skipped")
+        assert found.state == "failed"
 
     def test_gang_wait(self, where: None, stand_in: Path) -> None:
         found = run(read("gang_wait", stand_in), run_conf={"steps": 100})

@@ -49,7 +49,7 @@ def jobs(name: str, params: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
 
 def rendered(operator: Any, params: dict[str, Any], **given: Any) -> dict[str, Any]:
     """``given``: what other tasks have made; Airflow fills in nothing there."""
-    context: Any = {"params": params, "ti": None}
+    context: Any = {"params": params, "ti": None, "run_id": "run"}
     operator = operator.prepare_for_execution()
     operator.render_template_fields(context)
     for name, value in given.items():

@@ -35,7 +35,10 @@ def depends_on(text: str) -> set[str]:
 
 
 def when(text: str) -> bool:
-    """A task's ``when``, with its parameters filled in: comparisons of words."""
+    """A task's ``when``, with its parameters filled in: comparisons of words, joined by ``||`` or ``&&``."""
+    for joint, holds in (("||", any), ("&&", all)):
+        if joint in text:
+            return holds([when(part) for part in text.split(joint)])
     found = re.fullmatch(r"\s*'?(.*?)'?\s*(==|!=)\s*'?(.*?)'?\s*", text)
     assert found, f"this when is more than is understood here: {text}"
     return (found[1] == found[3]) is (found[2] == "==")

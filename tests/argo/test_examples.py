@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -144,8 +145,6 @@ def test_sweep_finds_the_best(place: Place) -> None:
 
 
 def test_a_stopped_workflow_runs_its_exit_handler_and_leaves_nothing(place: Place, theatre: Stage) -> None:
-    import threading
-
     run = runner(place, "digits-retrain.yaml", steps="100000000")
     thread = threading.Thread(target=run.run)
     thread.start()
@@ -162,6 +161,38 @@ def test_a_stopped_workflow_runs_its_exit_handler_and_leaves_nothing(place: Plac
     jobs = theatre.cluster.list(TFJOBS, "default", labels=f"tf-dist.dev/workflow-uid={uid}").items
     assert jobs == []
     until(lambda: not theatre.cluster.list(PODS, labels=f"workflows.argoproj.io/workflow={run.name}").items, 120)
+
+
+def test_after_an_eviction_the_next_step_goes_on_from_the_checkpoint(place: Place, theatre: Stage) -> None:
+    def worker() -> list[str]:
+        pods = theatre.cluster.list(PODS, "default").items
+        running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
+        return [pod["metadata"]["name"] for pod in running if pod["metadata"]["name"].endswith("worker-1")]
+
+    run = runner(place, "evicted-or-failed.yaml", steps="20000")
+    thread = threading.Thread(target=run.run)
+    thread.start()
+    try:
+        until(lambda: bool(worker()) or not thread.is_alive(), 120)
+        theatre.cluster.delete(PODS, "default", worker()[0])
+    finally:
+        thread.join()
+    outputs = run.node("train").outputs
+    assert (outputs["outcome"], outputs["replica"], outputs["disruptions"]) == ("evicted", "worker-1", "1"), place.say
+    assert (run.node("resume").phase, run.node("page").phase) == ("Succeeded", "Skipped"), place.say
+    assert run.node("resume").outputs["outcome"] == "succeeded"
+
+
+def test_after_a_failure_people_are_told(place: Place) -> None:
+    spec = json.loads(json.dumps(spec_of(documents()["evicted-or-failed.yaml"], library())))
+    text = json.dumps(spec).replace("[python, train.py]", "[python, -c, 'raise SystemExit(3)']")
+
+    run = Runner(place, json.loads(text), {"steps": "200"})
+    assert run.run() == "Failed", place.say
+    outputs = run.node("train").outputs
+    assert (outputs["outcome"], outputs["exit-code"]) == ("failed", "3"), place.say
+    assert (run.node("resume").phase, run.node("page").phase) == ("Skipped", "Failed")
+    assert said(place, "failed: worker-")
 
 
 def test_a_step_that_is_evicted_is_tried_again(place: Place) -> None:

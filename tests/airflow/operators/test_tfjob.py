@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.airflow.instance import Instance, MakeOperator
+from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
 from tests.airflow.running import run
-from tests.airflow.site import Site, document
+from tests.airflow.site import FOREVER, Site, document
 from tf_dist.cluster.api import CONFIG_MAPS
-from tf_dist.errors import AlreadyExists
+from tf_dist.errors import AlreadyExists, TFDistError
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
 
@@ -25,6 +27,8 @@ from airflow.sdk.exceptions import (
 from tf_dist.airflow import JobFailed, TFJobCallbacks
 
 MODEL = Asset("model")
+RESTARTS = "spec.tfReplicaSpecs.Worker.restartPolicy"
+CPU = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].resources.requests"
 FLAKY = "[ -e '{flag}' ] && exit 0; exit 3"
 
 
@@ -78,8 +82,39 @@ def test_what_another_made_beside_its_job_is_not_written_into(
 
 def test_a_job_that_fails(operator: MakeOperator, instance: Instance) -> None:
     with pytest.raises(JobFailed, match=r"tfjob/job-\w+: worker-0 .*3") as caught:
-        operator(document("exit 3")).execute(instance.context())
+        operator(document("echo loss=2 checkpoint=/m/1; echo the last word; exit 3")).execute(instance.context())
     assert caught.value.hint
+    outcome = instance.xcoms["outcome"]
+    assert (outcome["kind"], outcome["replica"], outcome["exit_code"]) == ("failed", "worker-0", 3)
+    assert (outcome["metrics"], outcome["checkpoint"]) == ({"loss": 2.0}, "/m/1")
+    assert outcome["log"].endswith("the last word")
+    assert caught.value.outcome.document() == outcome
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "kind"),
+    [
+        ("true", {}, "succeeded"),
+        ("exit 3", {"skip_on_exit_code": 3}, "failed"),
+        (FOREVER, {"overrides": {"spec.runPolicy.activeDeadlineSeconds": 1}}, "deadline_exceeded"),
+        (FOREVER, {"execution_timeout": timedelta(seconds=1)}, "deadline_exceeded"),
+        ("exit 3", {"overrides": {"spec.runPolicy.backoffLimit": 0, RESTARTS: "Always"}}, "backoff_limit_exceeded"),
+        ("true", {"overrides": {CPU: {"cpu": 1000}}, "admission_timeout": 0.5}, "admission_timeout"),
+        ("true", {"overrides": {"spec.nonsense": 1}}, "invalid"),
+    ],
+    ids=["succeeds", "fails", "own deadline", "deadline of the task", "restarts", "no place", "invalid"],
+)
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
+def test_how_it_ended_is_an_xcom_however_it_did(
+    operator: MakeOperator, instance: Instance, script: str, arguments: dict[str, Any], kind: str, deferrable: bool
+) -> None:
+    task = operator(document(script), **arguments)
+    with suppress(TFDistError, AirflowSkipException, AirflowFailException):
+        if deferrable and kind != "invalid":
+            task.execute_complete(instance.context(), event_of(deferred(task, instance)))
+        else:
+            task.execute(instance.context())
+    assert instance.xcoms["outcome"]["kind"] == kind
 
 
 @pytest.mark.parametrize(("codes", "skipped"), [(3, True), ([2, 3], True), (4, False), (range(5, 9), False)])

@@ -64,6 +64,7 @@ def test_a_job_that_fails(driven: Site) -> None:
         assert launcher.end() == exit_codes.FAILED
     found = driven.outputs()
     assert (found["status"], found["replica"], found["exit-code"]) == ("Failed", "worker-0", "3")
+    assert (found["outcome"], found["restarts"], found["preemptions"]) == ("failed", "0", "0")
     assert "worker-0 exited with code 3" in found["message"]
     assert "error: worker-0 exited with code 3" in launcher.text
     assert reported(driven)
@@ -74,7 +75,8 @@ def test_a_job_that_somebody_deletes(driven: Site) -> None:
         driven.runs()
         driven.memory.delete(TFJOBS, "default", driven.name)
         assert launcher.end(driven.bury) == exit_codes.FAILED
-    assert (driven.outputs()["status"], driven.outputs()["message"]) == ("Deleted", "somebody deleted the job")
+    assert (driven.outputs()["status"], driven.outputs()["message"]) == ("Deleted", "the job was deleted")
+    assert driven.outputs()["outcome"] == "deleted"
 
 
 def test_another_job_in_the_place_of_a_deleted_one_is_not_the_steps(driven: Site) -> None:
