@@ -32,6 +32,8 @@ def test_every_dag_and_argument_that_it_names_is_there() -> None:
     from tf_dist.airflow import TFJobOperator
 
     dags = {path.stem for path in (Path(__file__).parents[2] / "dags").glob("*.py")}
-    assert dags == set(re.findall(r"^\| `(\w+)` \| (?:one task|new data|one job|branch|sensors)", PAGE, flags=re.MULTILINE))
+    assert dags == set(
+        re.findall(r"^\| `(\w+)` \| (?:one task|new data|one job|branch|sensors)", PAGE, flags=re.MULTILINE)
+    )
     told = set(re.findall(r"`(\w+)=", PAGE))
     assert told <= set(inspect.signature(TFJobOperator.__init__).parameters)
