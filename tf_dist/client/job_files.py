@@ -110,11 +110,12 @@ def load_job_files(
 
 
 def _add_job(collector: _Collector, written: YamlDocument, change: Callable[[Any], Any], strict: bool) -> None:
-    from tf_dist.core.dialects import parse
+    from tf_dist.core.dialects import current, parse
 
     try:
-        changed = YamlDocument(written.file, written.number, change(written.content), written.node)
-        parsed = parse(changed.content, strict=strict)
+        content = change(written.content)
+        parsed = parse(content, strict=strict)
+        changed = YamlDocument(written.file, written.number, current(content), written.node)
     except InvalidJob as error:
         collector.add(written, error.problems)
         return

@@ -20,7 +20,7 @@ def test_the_three_dialects_are_told_apart():
 @pytest.mark.parametrize(
     ("version", "kind", "path", "hint"),
     [
-        ("kubeflow.org/v1beta1", "TFJob", "apiVersion", "did you mean kubeflow.org/v1?"),
+        ("kubeflow.org/v1beta3", "TFJob", "apiVersion", "did you mean kubeflow.org/v1?"),
         ("kubeflow.org/v2", "TFJob", "apiVersion", "did you mean kubeflow.org/v1?"),
         ("kubeflow/v1", "TFJob", "apiVersion", "did you mean kubeflow.org/v1?"),
         ("batch/v1", "Job", "apiVersion", "write apiVersion: batch.volcano.sh/v1alpha1"),
@@ -40,8 +40,8 @@ def test_an_unknown_kind_or_version_has_the_nearest_known_one_as_hint(version: A
 
 
 def test_the_layout_says_more_than_the_likeness_of_versions():
-    """v1alpha2 was laid out as v1 is."""
-    assert errors(changed(v1(), "apiVersion", "kubeflow.org/v1alpha2"))[0].hint == "did you mean kubeflow.org/v1?"
+    """A likeness of v1alpha1, laid out as v1 is."""
+    assert errors(changed(v1(), "apiVersion", "kubeflow.org/v1alpha3"))[0].hint == "did you mean kubeflow.org/v1?"
     assert errors(changed(v1alpha1(), "apiVersion", "kubeflow.org/v2"))[0].hint == "did you mean kubeflow.org/v1alpha1?"
 
 

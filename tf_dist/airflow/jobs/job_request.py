@@ -14,7 +14,7 @@ from tf_dist.client.job_files import LoadedJob, load_job_files, one_job
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.core.api.fieldpath import parse_field_path
 from tf_dist.core.api.overrides import Override, apply_overrides
-from tf_dist.core.dialects import dialect_of, parse
+from tf_dist.core.dialects import current, dialect_of, parse
 from tf_dist.core.dialects.common_annotations import queue_overrides
 from tf_dist.errors import InvalidJob, Problem
 
@@ -77,7 +77,7 @@ def job_request(
     if not isinstance(job, Mapping):
         what = f"a {type(job).__name__} is no job"
         raise InvalidJob([Problem("job", what, "give the path of a file, a dict, or a TFJob")])
-    content = changed(dict(job))
+    content = current(changed(dict(job)))
     return JobRequest(
         LoadedJob(YamlDocument(_IN_PYTHON, None, content, None), parse(content, strict=False)), (), str(folder)
     )

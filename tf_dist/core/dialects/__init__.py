@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tf_dist.core.dialects.conversion import Conversion, convert
 from tf_dist.core.dialects.parsing import Parsed, as_written, defaulted, parse, read, suspend_patch
-from tf_dist.core.dialects.registry import dialect_of
+from tf_dist.core.dialects.registry import current, dialect_of
 from tf_dist.core.dialects.step_overrides import StepOverrides, apply_step_overrides, scale_patch
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "apply_step_overrides",
     "as_written",
     "convert",
+    "current",
     "defaulted",
     "dialect_of",
     "parse",

@@ -15,7 +15,16 @@ from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import SUSPEND_ANNOTATION, RawTemplate, template_containers
 from tf_dist.core.dialects.field_errors import FieldErrors, report_schema_errors
 from tf_dist.core.dialects.pod_template import check_frame, check_template
-from tf_dist.core.dialects.registry import FORMATS, Format, check_layout, check_other_layout, dialect_of, spec_dialect
+from tf_dist.core.dialects.registry import (
+    FORMATS,
+    Format,
+    advise_version,
+    check_layout,
+    check_other_layout,
+    current,
+    dialect_of,
+    spec_dialect,
+)
 from tf_dist.errors import Problem
 
 
@@ -35,7 +44,10 @@ def parse(document: Any, *, strict: bool = True) -> Parsed:
     Documents are never changed; what the defaults leave alone, ``Parsed.document`` and the job share with the original.
     """
     out = FieldErrors(strict=strict)
-    dialect = check_layout(document, dialect_of(document), out)
+    dialect = dialect_of(document)
+    advise_version(document, out)
+    document = current(document)
+    dialect = check_layout(document, dialect, out)
     form = FORMATS[dialect]
     _check(dict(document), form, out)
     out.raise_errors()
@@ -61,6 +73,7 @@ def read(stored: Document) -> Job:
     Unknown keys are passed over (the server may be newer than we are), of pod templates only the frame is checked, and
     TFJobs are read by their layout. Cheap enough for every job in every pass.
     """
+    stored = current(stored)
     dialect = spec_dialect(stored, dialect_of(stored))
     form = FORMATS[dialect]
     ready = form.defaulted(stored)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from tf_dist.core.api.fieldpath import mapping, suggestion, value_at
 from tf_dist.core.api.job import Dialect, Document, Job
+from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS
 from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano, volcano_schema
 from tf_dist.core.dialects.common_schema import RawTemplate, SchemaModel
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, quote_hint, report_schema_errors
@@ -72,12 +73,72 @@ def dialect_of(document: object) -> Dialect:
     if not isinstance(document, Mapping):
         raise InvalidJob([_not_a_document(document)])
     version, kind = document.get("apiVersion"), document.get("kind")
+    if _is_forerunner(document):
+        return Dialect.TFJOB_V1
     for dialect in Dialect:
         if dialect == version and dialect.kind == kind:
             return dialect
     out = FieldErrors()
     _unknown(document, version, kind, out)
     raise InvalidJob(out.errors)
+
+
+FORERUNNERS: Final = ("kubeflow.org/v1alpha2", "kubeflow.org/v1beta1", "kubeflow.org/v1beta2")
+"""Versions of TFJob between v1alpha1 and v1, of tf-operator 0.2 to 0.7. Their layout is v1's; pods that still ran were
+removed at the end (``SetDefaults_TFJob``), and of exit codes 130, 137, 138 and 143 were retried (``train_util``).
+"""
+_BOUNDS: Final = {"min-instances": MIN_WORKERS, "max-instances": MAX_WORKERS}
+"""What DRAGON 0.9 added to the spec of a v1 TFJob, and the annotations that say the same."""
+
+
+def _is_forerunner(document: Document) -> bool:
+    return document.get("kind") == Dialect.TFJOB_V1.kind and document.get("apiVersion") in FORERUNNERS
+
+
+def current(document: Any) -> Any:
+    """The document in the version that tf-dist runs: a TFJob of v1alpha2 to v1beta2, or of DRAGON 0.9, as v1.
+
+    Anything else is returned as it is. Never in place; unchanged parts are shared.
+    """
+    if not isinstance(document, Mapping) or not isinstance(document.get("spec"), Mapping):
+        return document
+    if _is_forerunner(document):
+        spec = document["spec"]
+        policy = {} if spec.get("cleanPodPolicy") is not None else {"cleanPodPolicy": "Running"}
+        if value_at(spec, "runPolicy", "cleanPodPolicy") is None:
+            spec = {**spec, **policy}
+        document = {**document, "apiVersion": Dialect.TFJOB_V1.value, "spec": spec}
+    if document.get("apiVersion") == Dialect.TFJOB_V1 and not _BOUNDS.keys().isdisjoint(document["spec"]):
+        return _with_bounds(document)
+    return document
+
+
+def _with_bounds(document: Document) -> dict[str, Any]:
+    """The document with DRAGON's bounds of workers as annotations; what is no number stays, and is reported there."""
+    spec = document["spec"]
+    found = {key: spec[key] for key in _BOUNDS if type(spec.get(key)) is int and spec[key] >= 0}
+    kept = {key: value for key, value in spec.items() if key not in found}
+    notes = {_BOUNDS[key]: str(value) for key, value in found.items() if value}  # 0 is no bound
+    metadata = mapping(document.get("metadata"))
+    annotations = {**notes, **mapping(metadata.get("annotations"))}
+    if annotations:
+        metadata = {**metadata, "annotations": annotations}
+    return {**document, "metadata": metadata, "spec": kept}
+
+
+def advise_version(document: Document, out: FieldErrors) -> None:
+    """Warnings that a document is of another version than is run, and what that changes."""
+    if not _is_forerunner(document):
+        return
+    out.warn(
+        ("apiVersion",),
+        f"{document['apiVersion']} is run as {Dialect.TFJOB_V1}",
+        f"tf-dist convert --to {Dialect.TFJOB_V1} writes it so; kubectl needs that",
+    )
+    for key, replicas in mapping(value_at(document, "spec", "tfReplicaSpecs")).items():
+        if value_at(replicas, "restartPolicy") == "ExitCode":
+            place = ("spec", "tfReplicaSpecs", str(key), "restartPolicy")
+            out.warn(place, "retries exit codes from 128 up; it was 130, 137, 138 and 143 only", "")
 
 
 def _not_a_document(found: object) -> Problem:
