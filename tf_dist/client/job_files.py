@@ -41,10 +41,11 @@ class LoadedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
-    """Everything that some files hold; queues are among the companions."""
+    """Everything that some files hold; queues are among the companions, those of Volcano in ``volcano_queues``."""
 
     jobs: tuple[LoadedJob, ...] = ()
     companions: tuple[YamlDocument, ...] = ()
+    volcano_queues: tuple[YamlDocument, ...] = ()
     problems: tuple[FileProblem, ...] = ()
 
     @property
@@ -65,6 +66,7 @@ class InvalidFiles(InvalidJob):
 class _Collector:
     jobs: list[LoadedJob] = field(default_factory=list)
     companions: list[YamlDocument] = field(default_factory=list)
+    volcano_queues: list[YamlDocument] = field(default_factory=list)
     queues: list[tuple[YamlDocument, Queue]] = field(default_factory=list)
     problems: list[FileProblem] = field(default_factory=list)
 
@@ -81,11 +83,13 @@ def load_job_files(
     strict: bool = False,
     texts: Mapping[str, str] | None = None,
     change: Callable[[Any], Any] = lambda content: content,
+    volcano_queues: bool = False,
 ) -> JobFiles:
     """The jobs of the files, with ``overrides`` applied to each; problems are collected, not raised.
 
     ``strict``: unknown keys are errors. ``texts``: files that are at hand as text. ``change``: what else
     is done to each job; may raise InvalidJob.
+    ``volcano_queues``: take queues of Volcano, too; else they are errors.
     """
     from tf_dist.core.api.overrides import apply_overrides
 
@@ -99,6 +103,8 @@ def load_job_files(
                 continue
             if _is_queue(written.content):
                 _add_queue(collector, written)
+            elif volcano_queues and _is_volcano_queue(written.content):
+                collector.volcano_queues.append(written)
             elif _is_companion(written.content):
                 collector.companions.append(written)
                 collector.add(written, _companion_problems(written.content))
@@ -106,7 +112,12 @@ def load_job_files(
                 _add_job(collector, written, lambda content: change(apply_overrides(content, overrides)), strict)
     _check_queues_together(collector)
     collector.problems += _duplicate_names(collector)
-    return JobFiles(tuple(collector.jobs), tuple(collector.companions), tuple(collector.problems))
+    return JobFiles(
+        tuple(collector.jobs),
+        tuple(collector.companions),
+        tuple(collector.volcano_queues),
+        tuple(collector.problems),
+    )
 
 
 def _add_job(collector: _Collector, written: YamlDocument, change: Callable[[Any], Any], strict: bool) -> None:
@@ -129,6 +140,14 @@ def _is_queue(content: Any) -> bool:
     from tf_dist.core.gang.resources.queue_resource import is_queue
 
     return is_queue(content)
+
+
+def _is_volcano_queue(content: Any) -> bool:
+    if not isinstance(content, Mapping) or content.get("kind") != QUEUE:
+        return False
+    from tf_dist.core.gang.resources.volcano_queue import is_volcano_queue
+
+    return is_volcano_queue(content)
 
 
 def _add_queue(collector: _Collector, written: YamlDocument) -> None:

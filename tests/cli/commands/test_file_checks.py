@@ -256,6 +256,35 @@ def test_convert_keeps_what_stands_beside_the_job(tf_dist: Program) -> None:
     assert [one["kind"] for one in yaml.safe_load_all(found.stdout)] == ["ConfigMap", "TFJob"]
 
 
+def test_queues_of_volcano_become_ours_beside_a_job_of_the_file(tf_dist: Program) -> None:
+    head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
+    lab = {**head, "metadata": {"name": "lab"}, "spec": {"capability": {"cpu": 8}, "reclaimable": False}}
+    team = {**head, "metadata": {"name": "team"}, "spec": {"parent": "lab", "capability": {"cpu": 4}}}
+    file = tf_dist.write("queues.yaml", lab, team, tf_dist.job())
+    refused = tf_dist("validate", file)
+    assert refused.returncode == 2
+    assert "hint: tf-dist convert FILE --to tf-dist.dev/v1alpha1" in refused.stdout
+    found = tf_dist("convert", file, "--to", "tf-dist.dev/v1alpha1")
+    assert found.returncode == 0
+    assert "document 1: spec.reclaimable: is left out" in found.stderr
+    assert tf_dist("convert", file, "--to", "tf-dist.dev/v1alpha1", "--strict").returncode == 2
+    mine = [one["spec"] for one in yaml.safe_load_all(found.stdout) if one["kind"] == "Queue"]
+    assert mine == [
+        {"quotas": {"cpu": {"nominal": "8"}}},
+        {"parent": "lab", "quotas": {"cpu": {"nominal": "0", "borrowingLimit": "4"}}},
+    ]
+    (tf_dist.folder / "converted.yaml").write_text(found.stdout)
+    assert tf_dist("validate", "converted.yaml").returncode == 0
+
+
+def test_a_queue_that_cannot_be_read_is_not_converted(tf_dist: Program) -> None:
+    head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "lab"}}
+    file = tf_dist.write("queues.yaml", {**head, "spec": {"capability": {"cpu": "much"}}})
+    found = tf_dist("convert", file, "--to", "tf-dist.dev/v1alpha1")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "spec.capability.cpu: is no amount" in found.stderr
+
+
 def test_convert_to_what_there_is_not(tf_dist: Program) -> None:
     found = tf_dist("convert", tf_dist.write("job.yaml", tf_dist.job()), "--to", "kubeflow.org/v2")
     assert found.returncode == 2

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tf_dist.client.job_files import JobFiles, LoadedJob
-    from tf_dist.client.yaml_files import FileProblem
+    from tf_dist.client.yaml_files import FileProblem, YamlDocument
     from tf_dist.core.api.job import Dialect, Job
+    from tf_dist.errors import Problem
 
 
 def validate(
@@ -240,24 +241,33 @@ def convert(
     to: Annotated[
         str,
         typer.Option(
-            "--to", metavar="VERSION", help="kubeflow.org/v1, kubeflow.org/v1alpha1 or batch.volcano.sh/v1alpha1."
+            "--to",
+            metavar="VERSION",
+            help="kubeflow.org/v1, kubeflow.org/v1alpha1 or batch.volcano.sh/v1alpha1; "
+            "tf-dist.dev/v1alpha1: only queues.",
         ),
     ],
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 2 for unknown keys, or what cannot be carried.")
     ] = False,
 ) -> None:
-    """Write a job in another format. What the other format cannot express is reported on standard error."""
+    """Write a job in another format. What the other format cannot express is reported on standard error.
+
+    Queues of Volcano become queues of tf-dist, whatever the format.
+    """
     from tf_dist.cli.job_output import require_valid_files
     from tf_dist.client.job_files import load_job_files
     from tf_dist.client.yaml_files import FileProblem
     from tf_dist.core.dialects import convert as converted
 
     target = _target(to)
-    bundle = require_valid_files(load_job_files([file], strict=strict))
-    documents = [written.content for written in bundle.companions]
-    lost: list[FileProblem] = []
+    bundle = require_valid_files(load_job_files([file], strict=strict, volcano_queues=True))
+    queues, lost = _converted_queues(bundle)
+    documents = [*(written.content for written in bundle.companions), *queues]
     for entry in bundle.jobs:
+        if target is None:
+            documents.append(entry.document)
+            continue
         result = converted(entry.document, target)
         documents.append(result.document)
         written = entry.written
@@ -268,6 +278,30 @@ def convert(
         raise typer.Exit(exit_codes.USAGE)
 
 
+def _converted_queues(bundle: JobFiles) -> tuple[list[dict[str, Any]], list[FileProblem]]:
+    """Our queues for Volcano's, and what is lost; InvalidFiles for those that cannot be read."""
+    from tf_dist.client.job_files import InvalidFiles
+    from tf_dist.client.yaml_files import FileProblem
+    from tf_dist.core.gang.resources.volcano_queue import convert_queues
+    from tf_dist.errors import InvalidQueue
+
+    def placed(written: YamlDocument, problem: Problem, *, warning: bool) -> FileProblem:
+        return FileProblem(written.file, written.number, written.line(problem.path), problem, warning)
+
+    wrong: list[FileProblem] = []
+    for written in bundle.volcano_queues:
+        try:
+            convert_queues([written.content])
+        except InvalidQueue as error:
+            wrong += [placed(written, problem, warning=False) for problem in error.problems]
+    if wrong:
+        raise InvalidFiles(wrong)
+    found = convert_queues([written.content for written in bundle.volcano_queues])
+    pairs = list(zip(bundle.volcano_queues, found, strict=True))
+    lost = [placed(written, problem, warning=True) for written, one in pairs for problem in one.lost]
+    return [one.document for _, one in pairs], lost
+
+
 def _show_losses(lost: list[FileProblem]) -> None:
     from tf_dist.client.job_files import problem_text
 
@@ -275,12 +309,16 @@ def _show_losses(lost: list[FileProblem]) -> None:
         output.warning(problem_text(found), found.problem.hint)
 
 
-def _target(text: str) -> Dialect:
+def _target(text: str) -> Dialect | None:
+    """The format of jobs; None: they stay as they are."""
     from tf_dist.core.api.fieldpath import suggestion
     from tf_dist.core.api.job import Dialect
+    from tf_dist.core.gang.resources.queue_resource import API_VERSION
     from tf_dist.errors import InvalidJob, Problem
 
     known = [dialect.value for dialect in Dialect]
     if text in known:
         return Dialect(text)
-    raise InvalidJob([Problem("--to", f"there is no format {text!r}", suggestion(text, known))])
+    if text == API_VERSION:
+        return None
+    raise InvalidJob([Problem("--to", f"there is no format {text!r}", suggestion(text, [*known, API_VERSION]))])

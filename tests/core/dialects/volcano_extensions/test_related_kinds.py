@@ -17,6 +17,12 @@ from tests.core.dialects.documents import only_error
         ("training.volcano.sh/v1alpha1", "HyperJob", "several clusters", "--context"),
         ("bus.volcano.sh/v1alpha1", "Command", "is an order", "tf-dist suspend JOB"),
         ("scheduling.volcano.sh/v1beta1", "PodGroup", "made for each job", "minAvailable"),
+        (
+            "scheduling.volcano.sh/v1beta1",
+            "Queue",
+            "a Queue of Volcano's",
+            "tf-dist convert FILE --to tf-dist.dev/v1alpha1",
+        ),
         ("topology.volcano.sh/v1alpha1", "HyperNode", "network topology", "kubectl apply"),
         ("kueue.x-k8s.io/v1beta1", "ClusterQueue", "is Kueue's", "tf-dist.dev/gang-scheduler: kueue"),
         ("argoproj.io/v1alpha1", "Workflow", "is Argo's", "tf_dist.argo"),

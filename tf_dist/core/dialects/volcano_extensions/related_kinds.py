@@ -42,6 +42,10 @@ _KINDS: Final[dict[tuple[str, str], tuple[str, str]]] = {
         "a PodGroup is made for each job by what drives it",
         "write its minMember as minAvailable of the job, and its queue as spec.queue",
     ),
+    ("scheduling.volcano.sh", "Queue"): (
+        "a Queue of Volcano's is not read here",
+        "tf-dist convert FILE --to tf-dist.dev/v1alpha1 makes it a Queue that is",
+    ),
     ("topology.volcano.sh", "HyperNode"): ("HyperNodes are tiers of Volcano's network topology", _VOLCANO),
     ("kueue.x-k8s.io", "ClusterQueue"): (
         "a ClusterQueue is Kueue's",

@@ -1,0 +1,137 @@
+"""Volcano's queues as ours: the fields of ``scheduling.volcano.sh/v1beta1`` one by one, and what they come to."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tf_dist.core.gang.quota import Quotas
+from tf_dist.core.gang.resources.queue_resource import parse_queue
+from tf_dist.core.gang.resources.volcano_queue import convert_queues, is_volcano_queue
+from tf_dist.errors import InvalidQueue
+
+
+def volcano(name: str = "research", *, state: str = "Open", annotations: Any = None, **spec: Any) -> dict[str, Any]:
+    metadata = {"name": name, "annotations": annotations or {}}
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": metadata,
+        "spec": spec,
+        "status": {"state": state},
+    }
+
+
+def spec_of(document: dict[str, Any]) -> Any:
+    (found,) = convert_queues([document])
+    parse_queue(found.document)
+    return found.document["spec"]
+
+
+CLOSED = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "DoesNotExist"}]}
+
+
+@pytest.mark.parametrize(
+    ("document", "spec"),
+    [
+        (volcano(), {}),
+        (volcano("default", weight=1, reclaimable=True), {"weight": 1}),
+        (volcano(weight=0), {}),
+        (volcano(capability={"cpu": 8}), {"quotas": {"cpu": {"nominal": "8"}}}),
+        (volcano(capability={"cpu": "500m"}), {"quotas": {"cpu": {"nominal": "500m"}}}),
+        (volcano(dequeueStrategy="fifo"), {"order": "StrictFIFO"}),
+        (volcano(dequeueStrategy="traverse"), {"order": "BestEffortFIFO"}),
+        (volcano(state="Closed"), {"namespaceSelector": CLOSED}),
+        (volcano(state="Closing"), {"namespaceSelector": CLOSED}),
+        (volcano(state="Unknown"), {}),
+        (volcano(deserved={"cpu": 4}), {"parent": "root", "quotas": {"cpu": {"nominal": "4"}}}),
+        (
+            volcano(deserved={"cpu": 4}, capability={"cpu": 10}),
+            {"parent": "root", "quotas": {"cpu": {"nominal": "4", "borrowingLimit": "6"}}},
+        ),
+        (
+            volcano(deserved={"cpu": 4}, guarantee={"resource": {"cpu": 1}}),
+            {"parent": "root", "quotas": {"cpu": {"nominal": "4", "lendingLimit": "3"}}},
+        ),
+        (
+            volcano(parent="lab", capability={"cpu": 4}),
+            {"parent": "lab", "quotas": {"cpu": {"nominal": "0", "borrowingLimit": "4"}}},
+        ),
+        (
+            volcano(parent="lab", guarantee={"resource": {"cpu": 2}}),
+            {"parent": "lab", "quotas": {"cpu": {"nominal": "2", "lendingLimit": "0"}}},
+        ),
+        (volcano("root", capability={"cpu": 64}), {"quotas": {"cpu": {"nominal": "64"}}}),
+    ],
+)
+def test_a_queue(document: dict[str, Any], spec: dict[str, Any]):
+    assert spec_of(document) == spec
+
+
+def test_a_parent_keeps_what_those_below_it_do_not_have():
+    lab = volcano("lab", deserved={"cpu": 10})
+    teams = [volcano(name, parent="lab", deserved={"cpu": 4}) for name in ("one", "two")]
+    found = convert_queues([lab, *teams])
+    assert [one.document["spec"]["quotas"]["cpu"]["nominal"] for one in found] == ["2", "4", "4"]
+
+
+def test_those_below_a_parent_hold_together_what_it_may_hold():
+    lab = volcano("lab", capability={"cpu": 10})
+    teams = [volcano(name, parent="lab", capability={"cpu": 8}) for name in ("one", "two")]
+    quotas = Quotas(parse_queue(one.document).queue for one in convert_queues([lab, *teams]))
+    need = {"cpu": Decimal(1)}
+    assert quotas.fits("one", {"cpu": Decimal(8)})
+    assert not quotas.fits("one", {"cpu": Decimal(9)})
+    quotas.take("one", {"cpu": Decimal(8)})
+    assert quotas.fits("two", {"cpu": Decimal(2)})
+    assert not quotas.fits("two", {"cpu": Decimal(3)})
+    assert not quotas.fits("one", need)
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        (volcano(reclaimable=False), "spec.reclaimable"),
+        (volcano(priority=3), "spec.priority"),
+        (volcano(guarantee={"resource": {"cpu": 1}}), "spec.guarantee"),
+        (volcano(affinity={"nodeGroupAffinity": {}}), "spec.affinity"),
+        (volcano(extendClusters=[{"name": "far"}]), "spec.extendClusters"),
+        (volcano(type="x"), "spec.type"),
+        (volcano(deserved={"cpu": 1}), "spec.deserved"),
+        (volcano(annotations={"volcano.sh/hierarchy": "root/a"}), 'metadata.annotations["volcano.sh/hierarchy"]'),
+    ],
+)
+def test_what_is_lost_is_told(document: dict[str, Any], path: str):
+    (found,) = convert_queues([document])
+    assert [problem.path for problem in found.lost] == [path]
+
+
+def test_nothing_is_lost_of_what_volcano_makes_by_itself():
+    made = [volcano("default", weight=1, reclaimable=True), volcano("root", weight=1, reclaimable=True)]
+    assert [one.lost for one in convert_queues(made)] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        (volcano(capability={"cpu": "much"}), "spec.capability.cpu"),
+        (volcano(deserved={"cpu": None}), "spec.deserved.cpu"),
+        (volcano(guarantee={"resource": {"cpu": []}}), "spec.guarantee.resource.cpu"),
+        (volcano(weight=-1), "spec.weight"),
+        (volcano(weight="2"), "spec.weight"),
+        ({**volcano(), "metadata": None}, "metadata.name"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_with_its_place(document: dict[str, Any], path: str):
+    with pytest.raises(InvalidQueue) as caught:
+        convert_queues([document])
+    assert [problem.path for problem in caught.value.problems] == [path]
+
+
+def test_which_documents_are_meant():
+    assert is_volcano_queue(volcano())
+    assert not is_volcano_queue({**volcano(), "apiVersion": "tf-dist.dev/v1alpha1"})
+    assert not is_volcano_queue({**volcano(), "kind": "PodGroup"})
+    assert not is_volcano_queue([])

@@ -1,0 +1,167 @@
+"""Volcano's Queue (``scheduling.volcano.sh/v1beta1``) as a queue of ours.
+
+What its fields mean: volcano-sh/volcano, ``pkg/scheduler/plugins/capacity`` and ``proportion``. A capability is the
+most that a queue may hold; what it deserves is its own, lent while it is idle and taken back; a guarantee is never
+lent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from tf_dist.core.api.fieldpath import mapping, text, value_at
+from tf_dist.core.api.job import Document
+from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
+from tf_dist.core.gang.resources.queue_resource import API_VERSION, KIND
+from tf_dist.errors import InvalidQueue, Problem
+
+GROUP: Final = "scheduling.volcano.sh"
+ROOT: Final = "root"
+"""The queue above all that name no other."""
+
+# Labels that every namespace has, asked for as absent: such a selector matches no namespace.
+_CLOSED: Final = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "DoesNotExist"}]}
+_STRICT: Final = {"fifo": "StrictFIFO", "traverse": "BestEffortFIFO"}
+_NOTHING: Final = Decimal(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedQueue:
+    """A queue of ours, and what of Volcano's it does not say, by the path in the original."""
+
+    document: dict[str, Any]
+    lost: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Amounts:
+    """What a queue says of its resources."""
+
+    capability: Mapping[str, Decimal]
+    deserved: Mapping[str, Decimal]
+    guarantee: Mapping[str, Decimal]
+
+    def own(self, resource: str) -> Decimal:
+        """What others may not keep from it."""
+        return self.deserved.get(resource, self.guarantee.get(resource, _NOTHING))
+
+
+def is_volcano_queue(document: object) -> bool:
+    """Whether a document is a Queue of Volcano's."""
+    group = text(mapping(document).get("apiVersion")).rpartition("/")[0]
+    return mapping(document).get("kind") == KIND and group == GROUP
+
+
+def convert_queues(documents: Iterable[Document]) -> list[ConvertedQueue]:
+    """Our queues for Volcano's, in order; what a parent has of its own depends on those below it.
+
+    InvalidQueue: all that cannot be read of the first one that cannot.
+    """
+    listed = list(documents)
+    amounts = [_amounts(document) for document in listed]
+    return [_converted(document, own, listed, amounts) for document, own in zip(listed, amounts, strict=True)]
+
+
+def _amounts(document: Document) -> _Amounts:
+    out = FieldErrors()
+    if not isinstance(value_at(document, "metadata", "name"), str):
+        out.error(("metadata", "name"), "is required and missing", "jobs name their queue by it")
+    places = (("spec", "capability"), ("spec", "deserved"), ("spec", "guarantee", "resource"))
+    found = [dict(_read(document, place, out)) for place in places]
+    weight = value_at(document, "spec", "weight")
+    if weight is not None and (type(weight) is not int or not 0 <= weight <= 65535):
+        out.error(("spec", "weight"), f"must be a whole number from 1 to 65535, not {describe_value(weight)}")
+    if out.errors:
+        raise InvalidQueue(out.errors)
+    return _Amounts(*found)
+
+
+def _read(document: Document, place: tuple[str, ...], out: FieldErrors) -> Iterator[tuple[str, Decimal]]:
+    for resource, said in mapping(value_at(document, *place)).items():
+        try:
+            yield str(resource), parse_quantity(said)
+        except ValueError:
+            hint = "write a number and a suffix: 4, 500m, 64Gi"
+            out.error((*place, str(resource)), f"is no amount: {describe_value(said)}", hint)
+
+
+def _parent(document: Document) -> str:
+    name = value_at(document, "metadata", "name")
+    return "" if name == ROOT else text(value_at(document, "spec", "parent")) or ROOT
+
+
+def _converted(document: Document, own: _Amounts, listed: list[Document], amounts: list[_Amounts]) -> ConvertedQueue:
+    metadata, spec = mapping(document.get("metadata")), mapping(document.get("spec"))
+    name = metadata["name"]
+    below = [found for other, found in zip(listed, amounts, strict=True) if _parent(other) == name]
+    # A queue that shares nothing stands alone: its capability is a limit, and weights say who goes first.
+    shares = bool(own.deserved) or _parent(document) not in ("", ROOT)
+    found: dict[str, Any] = {"parent": _parent(document)} if shares else {}
+    if weight := spec.get("weight"):
+        found["weight"] = weight
+    quotas = dict(_quotas(own, below, shares=shares, above=name == ROOT or bool(below)))
+    if quotas:
+        found["quotas"] = quotas
+    if order := _STRICT.get(text(spec.get("dequeueStrategy"))):
+        found["order"] = order
+    if value_at(document, "status", "state") in ("Closed", "Closing"):
+        found["namespaceSelector"] = _CLOSED
+    kept = {key: metadata[key] for key in ("name", "labels") if metadata.get(key)}
+    result = {"apiVersion": API_VERSION, "kind": KIND, "metadata": kept, "spec": found}
+    return ConvertedQueue(result, tuple(_lost(document, own, quotas, shares=shares)))
+
+
+def _quotas(own: _Amounts, below: list[_Amounts], *, shares: bool, above: bool) -> Iterator[tuple[str, dict[str, str]]]:
+    for resource in dict.fromkeys([*own.capability, *own.deserved, *(own.guarantee if shares else ())]):
+        most = own.capability.get(resource)
+        wanted = own.own(resource) if shares else own.deserved.get(resource, most or _NOTHING)
+        if above and most is not None and resource not in own.deserved:
+            wanted = most  # what it may hold at most, those below it hold together
+        nominal = wanted if most is None else min(wanted, most)
+        # Quotas of a tree add up: what those below have of their own is not the parent's, too.
+        quota = {"nominal": _written(max(_NOTHING, nominal - sum(one.own(resource) for one in below)))}
+        if shares and most is not None:
+            quota["borrowingLimit"] = _written(most - nominal)
+        if shares and own.guarantee.get(resource):
+            quota["lendingLimit"] = _written(max(_NOTHING, nominal - own.guarantee[resource]))
+        yield resource, quota
+
+
+def _written(value: Decimal) -> str:
+    """The exact value: thousandths, or a whole number."""
+    if value == value.to_integral_value():
+        return f"{int(value)}"
+    return f"{int((value * 1000).to_integral_value())}m"
+
+
+def _lost(document: Document, own: _Amounts, quotas: Mapping[str, Any], *, shares: bool) -> Iterator[Problem]:
+    spec, annotations = mapping(document.get("spec")), mapping(value_at(document, "metadata", "annotations"))
+    if spec.get("reclaimable") is False:
+        hint = "other queues take back what it borrowed; preemption: Never in those keeps them from it"
+        yield Problem("spec.reclaimable", "is left out: what is borrowed can be taken back", hint)
+    if spec.get("priority"):
+        hint = "queues are served by their shares; weight changes those"
+        yield Problem("spec.priority", "is left out: queues have no priority of their own", hint)
+    if own.guarantee and not shares:
+        message = "is left out: nothing is kept free for a queue that shares nothing"
+        yield Problem("spec.guarantee", message, "write deserved, which others only borrow")
+    for key, what in (
+        ("affinity", "nodes are not chosen by queue"),
+        ("extendClusters", "jobs stay in their cluster"),
+        ("type", "queues have no types"),
+    ):
+        if spec.get(key):
+            yield Problem(
+                f"spec.{key}", f"is left out: {what}", "write a nodeSelector into jobs" if what[0] == "n" else ""
+            )
+    for key in annotations:
+        if key in ("volcano.sh/hierarchy", "volcano.sh/hierarchy-weights"):
+            hint = "write spec.parent and spec.weight, and queues for the levels"
+            yield Problem(f'metadata.annotations["{key}"]', "is left out: it is a tree in a text", hint)
+    if shares and quotas and any(resource in own.deserved for resource in quotas):
+        hint = f"give the queue {_parent(document)} as nominal what the cluster has beyond what its queues deserve"
+        yield Problem("spec.deserved", "queues of a tree together hold no more than what is theirs", hint)
