@@ -47,6 +47,10 @@ class Instance:
     def retry(self) -> Instance:
         return Instance(self.run_id, try_number=self.try_number + 1, max_tries=self.max_tries, xcoms=self.xcoms)
 
+    def cleared(self, retries: int) -> Instance:
+        """The next try after a user's clear, which raises ``max_tries`` (``clear_task_instances``)."""
+        return Instance(self.run_id, try_number=self.try_number + 1, max_tries=self.try_number + retries, xcoms={})
+
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[key] = value
 

@@ -100,8 +100,11 @@ def test_a_result_that_was_handed_on_is_marked() -> None:
     with MemoryCluster() as cluster:
         job = stored(cluster, **{OWNER_ANNOTATION: "one/1"})
         assert not candidate(job).result_used
-        mark_result_used(cluster, job, "one/1")
-        assert candidate(StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))).result_used
+        mark_result_used(cluster, job, "one/1", max_tries=2)
+        used = StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "job"))
+        assert candidate(used).result_used
+        assert candidate(used, max_tries=3).result_used  # the task was cleared
+        assert not candidate(used, max_tries=2).result_used  # Airflow has lost what the try reported
         assert RESULT_USED in annotations_of(cluster.get(TFJOBS, "default", "job"))
 
 

@@ -204,8 +204,16 @@ def test_a_retry_of_a_job_that_failed_makes_another_one(
 
 def test_a_run_again_of_a_job_that_succeeded_makes_another_one(operator: MakeOperator, instance: Instance) -> None:
     task = operator(document(), on_finish_action="keep_job")
-    first, second = (task.execute(one.context()) for one in (instance, instance.retry()))
+    first, second = (task.execute(one.context()) for one in (instance, instance.cleared(retries=1)))
     assert first["uid"] != second["uid"]
+
+
+def test_a_try_of_a_state_that_airflow_has_lost_takes_the_result_of_a_kept_job(
+    operator: MakeOperator, instance: Instance
+) -> None:
+    task = operator(document("echo accuracy=0.5"), on_finish_action="keep_job")
+    first, second = (task.execute(one.context()) for one in (instance, instance.retry()))
+    assert (first["uid"], second["metrics"]) == (second["uid"], {"accuracy": 0.5})
 
 
 class Notes(TFJobCallbacks):

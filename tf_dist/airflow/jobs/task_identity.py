@@ -17,6 +17,8 @@ INSTANCE_ANNOTATION: Final = f"{ANNOTATION_PREFIX}airflow-task-instance"
 """The annotation that names the task instance word for word, on jobs that are to go when a user ends their task."""
 MARKED_FOR_DELETION: Final = f"{ANNOTATION_PREFIX}airflow-given-up-by"
 RESULT_USED: Final = f"{ANNOTATION_PREFIX}airflow-result-taken-by"
+MAX_TRIES: Final = f"{ANNOTATION_PREFIX}airflow-max-tries"
+"""The annotation with the task's ``max_tries`` when the result was used: a clear raises it, a retry does not."""
 
 _LONGEST_NAME: Final = 40  # what v1alpha1 keeps of a name in those of its pods
 _LONGEST_LABEL: Final = 63

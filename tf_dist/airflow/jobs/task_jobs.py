@@ -18,6 +18,7 @@ from tf_dist.airflow.jobs.task_identity import (
     ENDED_STATES,
     INSTANCE_ANNOTATION,
     MARKED_FOR_DELETION,
+    MAX_TRIES,
     OWNER_ANNOTATION,
     RESULT_USED,
     TASK_LABEL,
@@ -50,8 +51,12 @@ def jobs_of_task(cluster: Cluster, resource: Resource, namespace: str, key: Task
     return [StoredJob(resource, stored) for stored in cluster.list(resource, namespace, labels=key.selector).items]
 
 
-def candidate(job: StoredJob) -> AdoptionCandidate:
-    """What a new try has to know of it."""
+def candidate(job: StoredJob, max_tries: int | None = None) -> AdoptionCandidate:
+    """What a new try has to know of it. ``max_tries``: of that try.
+
+    Airflow raises it when a user clears the task (``clear_task_instances``). If it is the one with which an earlier
+    try used the result, Airflow tries again by itself: it has lost what that try reported, and the result still counts.
+    """
     notes, metadata = annotations_of(job.stored), job.stored["metadata"]
     return AdoptionCandidate(
         uid=job.uid,
@@ -59,7 +64,7 @@ def candidate(job: StoredJob) -> AdoptionCandidate:
         marked_for_deletion="deletionTimestamp" in metadata or MARKED_FOR_DELETION in notes,
         done=job.status.finished or (job.status.phase is Phase.ABORTED and not is_suspended(job.status)),
         succeeded=job.status.phase in SUCCESSFUL,
-        result_used=RESULT_USED in notes,
+        result_used=RESULT_USED in notes and (max_tries is None or notes.get(MAX_TRIES) != str(max_tries)),
     )
 
 
@@ -74,9 +79,9 @@ def adopt_job(cluster: Cluster, job: StoredJob, owner: str) -> StoredJob:
     return _annotate(cluster, job, notes)
 
 
-def mark_result_used(cluster: Cluster, job: StoredJob, owner: str) -> None:
-    """Note that its result has been handed on, so that a later run of the task begins anew."""
-    _annotate(cluster, job, lambda _: {RESULT_USED: owner})
+def mark_result_used(cluster: Cluster, job: StoredJob, owner: str, max_tries: int) -> None:
+    """Note that its result has been handed on, so that a task that is cleared begins anew."""
+    _annotate(cluster, job, lambda _: {RESULT_USED: owner, MAX_TRIES: str(max_tries)})
 
 
 def delete_if_owned(cluster: Cluster, job: StoredJob, owner: str) -> bool:
@@ -185,11 +190,12 @@ _START_ATTEMPTS: Final = 5
 class TaskTry:
     """One try of a task. ``drive``: whether Airflow drives its job; ``durable``: whether earlier tries' are taken up.
 
-    ``labels`` and ``annotations`` are the user's, for the job.
+    ``max_tries``: as Airflow has it. ``labels`` and ``annotations`` are the user's, for the job.
     """
 
     key: TaskInstanceKey
     number: int
+    max_tries: int | None = None
     owner: str
     drive: bool = True
     durable: bool = True
@@ -238,7 +244,7 @@ def _adopt_or_create_once(
 ) -> StartResult:
     resource = resource_of_request(request)
     found = {job.uid: job for job in jobs_of_task(connection.cluster, resource, namespace, this.key)}
-    chosen = decide_adoption([candidate(job) for job in found.values()], durable=this.durable)
+    chosen = decide_adoption([candidate(job, this.max_tries) for job in found.values()], durable=this.durable)
     for uid in chosen.surplus:
         delete_if_owned(connection.cluster, found[uid], annotations_of(found[uid].stored).get(OWNER_ANNOTATION, ""))
     if chosen.answer is AdoptionAction.CREATE:
@@ -286,7 +292,7 @@ def _existing_job(
     return StoredJob(resource, stored)
 
 
-def finish_job(connection: Connection, job: StoredJob, owner: str, *, delete: bool) -> bool:
+def finish_job(connection: Connection, job: StoredJob, owner: str, max_tries: int, *, delete: bool) -> bool:
     """The result has been handed on: delete the job, or note that on it; whether it was deleted.
 
     A try that has lost the job to another one leaves it alone.
@@ -294,5 +300,5 @@ def finish_job(connection: Connection, job: StoredJob, owner: str, *, delete: bo
     if delete:
         return delete_if_owned(connection.cluster, job, owner)
     with suppress(NotFound):
-        mark_result_used(connection.cluster, job, owner)
+        mark_result_used(connection.cluster, job, owner, max_tries)
     return False

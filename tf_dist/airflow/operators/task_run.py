@@ -129,7 +129,7 @@ class JobCleanup:
         goes_on = not payload_decided(event) and not event.get("over")
         delete = goes_on or _DELETED_ENDS[self._operator.on_finish_action](payload_reached(event))
         try:
-            return finish_job(self._hook.connection, job, self._owner, delete=delete)
+            return finish_job(self._hook.connection, job, self._owner, self._ti.max_tries, delete=delete)
         except ClusterError as error:
             # How the job came out is known, and that is what the task is about.
             self._log.warning("%s could not be %s: %s", job.shown, "deleted" if delete else "marked", error)
@@ -281,6 +281,7 @@ class TaskRun:
         return TaskTry(
             key=key,
             number=self._ti.try_number,
+            max_tries=self._ti.max_tries,
             owner=self._owner,
             drive=operator.driver == "inline",
             durable=operator.durable,
