@@ -1,6 +1,10 @@
-"""What holds for every test: how Hypothesis looks for examples, and which files go first."""
+"""What holds for every test: how Hypothesis looks for examples, which files go first; no daemon outlives a run."""
 
 from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +16,11 @@ settings.register_profile("steady", deadline=None, derandomize=True, suppress_he
 settings.load_profile("steady")
 
 pytest_plugins = ["tests.not_run"]
+
+# Daemons of local clusters end with this process, though it be killed: the lock is free then.
+_LOCK_FILE = tempfile.NamedTemporaryFile(prefix="tf-dist-tests-", suffix=".lock")  # noqa: SIM115 - held to the end
+fcntl.flock(_LOCK_FILE, fcntl.LOCK_EX)
+os.environ["TF_DIST_LOCAL_LOCK_FILE"] = _LOCK_FILE.name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

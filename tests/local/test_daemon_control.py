@@ -235,3 +235,34 @@ def test_a_daemon_is_started_with_what_it_was_given_where_the_one_before_listene
         durable=True,
         port=port,
     )
+
+
+_USER = """
+import fcntl, os, sys
+from tf_dist.local.daemon_control import DaemonSettings, up
+file = open(sys.argv[2], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+os.environ["TF_DIST_LOCAL_LOCK_FILE"] = sys.argv[2]
+print(up(DaemonSettings(state_dir=sys.argv[1], workdir="/")).pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_daemon_ends_with_its_user_though_that_one_is_killed(home: Path, tmp_path: Path) -> None:
+    """What a test run starts nothing is to outlive: the system frees the lock of a process that is killed."""
+    command = [sys.executable, "-c", _USER, str(home), str(tmp_path / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as user:
+        assert user.stdout is not None
+        daemon = int(user.stdout.readline())
+        assert daemon_status(home) is not None
+        user.kill()
+    until(lambda: not (home / ENDPOINT_FILE).exists() and not _runs(daemon), 60)
+    assert "its user has ended" in (home / "daemon.log").read_text()
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that only its parent has not noticed yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

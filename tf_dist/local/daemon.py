@@ -1,11 +1,14 @@
 """The process behind tf-dist local up: a durable embedded cluster until SIGTERM.
 
 Started by ``tf_dist.local.daemon_control`` with its settings as one JSON argument. SIGTERM and SIGINT end it and all
-pods; killed any other way it leaves its pods running and its store whole for the next one.
+pods; killed any other way it leaves its pods running and its store whole for the next one. With
+``TF_DIST_LOCAL_LOCK_FILE`` it also ends, in the same way, once no process holds a lock (flock) on that file: whoever
+starts clusters that nothing is to outlive, a test run, holds one, and the system lets go of it however that run ends.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -25,6 +28,7 @@ from tf_dist.local.daemon_control import ENDPOINT_FILE, KUBECONFIG_FILE, LOG_FIL
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json
 
 _MAX_LOG: Final = 10 << 20  # bytes
+LOCK_FILE_VARIABLE: Final = "TF_DIST_LOCAL_LOCK_FILE"
 
 
 def main(argument: str) -> int:
@@ -36,6 +40,8 @@ def main(argument: str) -> int:
     try:
         with Signals(exit_after=0) as signals, EmbeddedCluster(settings_of(settings, folder)) as cluster:
             signals.listen(lambda _: stopping.set())
+            if lock_file := os.environ.get(LOCK_FILE_VARIABLE):
+                threading.Thread(target=_stop_when_free, args=(lock_file, stopping), daemon=True).start()
             _publish(cluster, folder)
             try:
                 stopping.wait()
@@ -45,6 +51,17 @@ def main(argument: str) -> int:
         logging.getLogger(__name__).error("%s%s", error, f" ({error.hint})" if error.hint else "")
         return 1
     return 0
+
+
+def _stop_when_free(lock_file: str, stopping: threading.Event) -> None:
+    """Ask the daemon to stop once the file's lock is free; one that cannot be opened is held by no process."""
+    try:
+        with open(lock_file, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+    except OSError as error:
+        logging.getLogger(__name__).warning("cannot wait for the lock of %s: %s", lock_file, error)
+    logging.getLogger(__name__).info("stopping, its user has ended: no process holds %s", lock_file)
+    stopping.set()
 
 
 class _DaemonLog(RotatingFileHandler):
