@@ -30,7 +30,6 @@ from tf_dist.cluster.api_errors import (
 )
 from tf_dist.cluster.apiserver.server import ApiServer
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.cluster.client import connection_pool
 from tf_dist.cluster.client.auth import Credential, RefreshingCredentials
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.manager import INFORMER_STUCK_AFTER
@@ -407,11 +406,11 @@ def test_a_server_may_keep_silent_for_no_longer_than_is_said() -> None:
 
 
 @pytest.mark.parametrize("begun", [b"HTTP/1.1 200 OK\r\nX-Drop: ", CHUNKED])
-def test_a_whole_answer_has_a_deadline_however_it_drips(monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+def test_a_whole_answer_has_a_deadline_however_it_drips(begun: bytes) -> None:
     """Every read ends in time, the answer never does."""
-    monkeypatch.setattr(connection_pool, "_RESPONSE_TIMEOUT", 0.3)
     drop = chunk(b" ") if begun == CHUNKED else b"x"
-    with dripping(begun, drop) as url, RestCluster(url, retries=0) as client, pytest.raises(Unavailable):
+    limits: dict[str, Any] = {"retries": 0, "response_timeout": 0.3}
+    with dripping(begun, drop) as url, RestCluster(url, **limits) as client, pytest.raises(Unavailable):
         client.list(PODS)
 
 

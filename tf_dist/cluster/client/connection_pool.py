@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote, urlsplit
 from weakref import WeakSet
@@ -24,13 +25,17 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from tf_dist.errors import ClusterError
 
-_RESPONSE_TIMEOUT: Final = 120.0  # seconds: a server that sends a byte now and then never runs into a read timeout
+RESPONSE_TIMEOUT: Final = 120.0  # seconds: a server that sends a byte now and then never runs into a read timeout
 
 
 class OpenConnections:
-    """The connections of a client, so that any thread can abort the requests of others."""
+    """The connections of a client, so that any thread can abort the requests of others.
 
-    def __init__(self) -> None:
+    ``response_timeout``: seconds within which a whole response must end that is no stream.
+    """
+
+    def __init__(self, response_timeout: float = RESPONSE_TIMEOUT) -> None:
+        self.response_timeout = response_timeout
         self._lock = threading.Lock()
         self._known: WeakSet[HTTPConnection] = WeakSet()
         self.cancelled = False
@@ -81,25 +86,25 @@ class _Response(http.client.HTTPResponse):
 
 
 class _WholeResponse(_Response):
-    """A response that must end within ``_RESPONSE_TIMEOUT`` seconds."""
+    """A response that must end within ``seconds``."""
 
-    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+    def __init__(self, seconds: float, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), time.monotonic() + _RESPONSE_TIMEOUT))
+        self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), seconds))
 
 
 class _DeadlineReader(io.RawIOBase):
-    """A socket's reader that raises TimeoutError after a deadline."""
+    """A socket's reader that raises TimeoutError after so many seconds."""
 
-    def __init__(self, raw: io.RawIOBase, deadline: float) -> None:
-        self._raw, self._deadline = raw, deadline
+    def __init__(self, raw: io.RawIOBase, seconds: float) -> None:
+        self._raw, self._seconds, self._deadline = raw, seconds, time.monotonic() + seconds
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
         if time.monotonic() > self._deadline:
-            raise TimeoutError(f"the answer takes longer than {_RESPONSE_TIMEOUT:g} s")
+            raise TimeoutError(f"the answer takes longer than {self._seconds:g} s")
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -133,7 +138,9 @@ class _CancellableConnection(_Base):
         self, method: str, url: str, body: Any = None, headers: Mapping[str, str] | None = None, **options: Any
     ) -> None:
         self.asked_at = time.monotonic()
-        self.response_class = _WholeResponse if options.get("preload_content", True) else _Response
+        seconds = self.siblings.response_timeout if self.siblings is not None else RESPONSE_TIMEOUT
+        whole = options.get("preload_content", True)
+        self.response_class = partial(_WholeResponse, seconds) if whole else _Response  # type: ignore[assignment]
         super().request(method, url, body, headers, **options)
 
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]

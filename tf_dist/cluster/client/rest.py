@@ -52,7 +52,8 @@ class RestCluster:
     ``cert_file`` and ``key_file``; ``server_name`` is what the server's certificate says if it is not the URL's host;
     ``proxy`` a URL; ``connections`` how many are kept open. ``retries``: how often a request is repeated (0: never),
     with ``sleep`` between. A watch that is silent for ``stall`` seconds ends: servers send a bookmark about once
-    a minute. ``timeout``: of every other read, in seconds. ``called`` observes every request.
+    a minute. ``timeout``: of every other read, in seconds; ``response_timeout``: of a whole response that is no stream,
+    however it drips. ``called`` observes every request.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class RestCluster:
         retries: int = 3,
         stall: float = 90.0,
         timeout: float = READ_TIMEOUT,
+        response_timeout: float = connection_pool.RESPONSE_TIMEOUT,
         called: RequestObserver | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
@@ -81,7 +83,13 @@ class RestCluster:
         route = TransportConfig(url.rstrip("/"), ssl_context, server_name, proxy, connections)
         self._stall = stall
         self._caller = Transport(
-            route, credentials, RetryPolicy(max_retries=retries), read=timeout, called=called, sleep=sleep
+            route,
+            credentials,
+            RetryPolicy(max_retries=retries),
+            read=timeout,
+            whole=response_timeout,
+            called=called,
+            sleep=sleep,
         )
 
     def close(self) -> None:

@@ -58,7 +58,10 @@ class TransportConfig(NamedTuple):
 
 
 class Transport:
-    """Sends requests. Thread-safe; ``close`` ends a pause between two tries at once. ``read``: see ``RestCluster``."""
+    """Sends requests. Thread-safe; ``close`` ends a pause between two tries at once.
+
+    ``read`` and ``whole``: ``timeout`` and ``response_timeout`` of ``RestCluster``.
+    """
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Transport:
         retries: RetryPolicy,
         *,
         read: float = READ_TIMEOUT,
+        whole: float = connection_pool.RESPONSE_TIMEOUT,
         called: RequestObserver | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
@@ -79,7 +83,7 @@ class Transport:
         self._hurried = False
         self._sleep = sleep or self._closed.wait
         self._lock = threading.Lock()
-        self._connections = OpenConnections()
+        self._connections = OpenConnections(whole)
         self._pool = self._new_pool()
         url = urlsplit(route.url)
         # A forwarding proxy gets the whole URL, a tunnelling one (TLS) only the path.
