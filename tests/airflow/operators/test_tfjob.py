@@ -100,7 +100,7 @@ def test_a_job_that_fails(operator: MakeOperator, instance: Instance) -> None:
         (FOREVER, {"execution_timeout": timedelta(seconds=1)}, "deadline_exceeded"),
         ("exit 3", {"overrides": {"spec.runPolicy.backoffLimit": 0, RESTARTS: "Always"}}, "backoff_limit_exceeded"),
         ("true", {"overrides": {CPU: {"cpu": 1000}}, "admission_timeout": 0.5}, "admission_timeout"),
-        ("true", {"overrides": {"spec.nonsense": 1}}, "invalid"),
+        ("true", {"overrides": {"spec.tfReplicaSpecs.Worker.replicas": "two"}}, "invalid"),
     ],
     ids=["succeeds", "fails", "own deadline", "deadline of the task", "restarts", "no place", "invalid"],
 )
@@ -127,8 +127,8 @@ def test_a_job_that_can_never_run_is_not_tried_again(
     operator: MakeOperator, instance: Instance, cluster_site: Site
 ) -> None:
     broken = document()
-    broken["spec"]["tfReplicaSpecs"]["Worker"]["replica"] = 2
-    with pytest.raises(AirflowFailException, match=r"(?s)replica: .*replicas"):
+    broken["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = "two"
+    with pytest.raises(AirflowFailException, match=r"(?s)Worker\.replicas: .*two"):
         operator(broken).execute(instance.context())
     assert cluster_site.names() == []
 
@@ -162,7 +162,7 @@ def test_a_file_that_is_wrong_is_named_with_the_line(
     with pytest.raises(AirflowFailException, match=r"job\.yaml: does not exist"):
         operator(str(file)).execute(instance.context())
     file.write_text("apiVersion: kubeflow.org/v1\r\nkind: TFJob\r\nspec:\r\n  tfReplicaSpec: {}\r\n")
-    with pytest.raises(AirflowFailException, match=r"job\.yaml:4: .*tfReplicaSpecs"):
+    with pytest.raises(AirflowFailException, match=r"job\.yaml:3: .*tfReplicaSpecs"):
         operator(str(file)).execute(instance.context())
 
 
