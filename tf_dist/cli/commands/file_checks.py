@@ -268,7 +268,7 @@ def convert(
         if target is None:
             documents.append(entry.document)
             continue
-        result = converted(entry.document, target)
+        result = converted(entry.document, target, strict=strict)
         documents.append(result.document)
         written = entry.written
         lost += [FileProblem(written.file, written.number, written.line(p.path), p, True) for p in result.lost]

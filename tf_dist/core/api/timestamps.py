@@ -36,6 +36,11 @@ def format_time(seconds: float) -> str:
     return f"{utc_datetime(seconds).replace(microsecond=0, tzinfo=None).isoformat()}Z"
 
 
+def format_dragon_time(seconds: float) -> str:
+    """As DRAGON writes times into the status of a job: ``2018.05.09-15:19:36``."""
+    return utc_datetime(seconds).strftime("%Y.%m.%d-%H:%M:%S")
+
+
 def format_micro_time(seconds: float) -> str:
     """The API's ``MicroTime``: exact enough to read back what was written."""
     return f"{utc_datetime(seconds).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"

@@ -229,12 +229,12 @@ _WRITERS: Final[Mapping[Dialect, Callable[[Job, Document], dict[str, Any]]]] = {
 }
 
 
-def convert(document: Any, to: Dialect) -> Conversion:
+def convert(document: Any, to: Dialect, *, strict: bool = True) -> Conversion:
     """Convert a document to another format; InvalidJob if it is invalid, or cannot be expressed there (roles, names).
 
-    The result is one that ``parse`` accepts. Where it would run differently from the original, ``lost`` says how.
+    ``strict``: as for ``parse``, which accepts the result. Where it would run differently from the original, ``lost`` says how.
     """
-    source = parse(document, strict=False)
+    source = parse(document, strict=strict)
     if source.job.dialect is to:
         return Conversion(document=source.document)
     _refuse(source.job, to)

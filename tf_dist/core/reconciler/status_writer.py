@@ -34,7 +34,7 @@ from tf_dist.core.api.status import (
     preemptions,
 )
 from tf_dist.core.api.status_codec import FIELD, dump_status
-from tf_dist.core.api.timestamps import format_go_duration, format_time
+from tf_dist.core.api.timestamps import format_dragon_time, format_go_duration, format_time
 from tf_dist.core.reconciler import tfjob_messages
 
 Condition = dict[str, Any]
@@ -261,7 +261,23 @@ def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> RawStat
     replicas = [_v1alpha1_replicas(spec, status.counts.get(spec.type, NO_PODS)) for spec in job.replica_specs]
     well = status.phase in (Phase.RUNNING, Phase.COMPLETED) and not status.stalled and not status.refusal
     reason = "" if well else status.display_message
-    return {"phase": phase, "state": state, "reason": reason, "replicaStatuses": replicas}
+    return {"phase": phase, "state": state, "reason": reason, "replicaStatuses": replicas, **_dragon(job, status)}
+
+
+def _dragon(job: Job, status: Status) -> RawStatus:
+    """What the DRAGON fork adds (``pkg/trainer/training.go`` of its branch auto-scale): when the job began to wait, to
+    run, and ended, and how many workers it has. Its times have no zone; they are those of its pod, UTC.
+    """
+    times = {
+        "enqueueScheduleTime": status.created,
+        "startRunTime": status.start_time,
+        "jobFinishTime": status.completion_time,
+    }
+    workers = sum(spec.replicas for spec in job.replica_specs if spec.role is Role.WORKER)
+    return {
+        **{key: format_dragon_time(at) for key, at in times.items() if at is not None},
+        "runningReplicas": workers if status.admission is not None else 0,
+    }
 
 
 def _v1alpha1_replicas(spec: ReplicaSpec, counts: Counts) -> RawStatus:
