@@ -232,7 +232,8 @@ _WRITERS: Final[Mapping[Dialect, Callable[[Job, Document], dict[str, Any]]]] = {
 def convert(document: Any, to: Dialect, *, strict: bool = True) -> Conversion:
     """Convert a document to another format; InvalidJob if it is invalid, or cannot be expressed there (roles, names).
 
-    ``strict``: as for ``parse``, which accepts the result. Where it would run differently from the original, ``lost`` says how.
+    ``strict``: as for ``parse``, which accepts the result. Where it would run differently from the original,
+    ``lost`` says how.
     """
     source = parse(document, strict=strict)
     if source.job.dialect is to:
