@@ -185,3 +185,22 @@ def test_there_and_back_keeps_the_meaning_unless_something_was_lost(document: Do
     if not there.lost:
         assert back.lost == ()
         assert job_semantics(parse(back.document).job) == job_semantics(parse(document).job)
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "path"),
+    [
+        ("spec.plugins.ssh", [], "spec.plugins.ssh"),
+        ("metadata.annotations", {"sla-waiting-time": "1m"}, 'metadata.annotations["volcano.sh/sla-waiting-time"]'),
+        ("metadata.annotations", {"volcano.sh/preemptable": "no"}, 'metadata.annotations["volcano.sh/preemptable"]'),
+        (
+            "metadata.annotations",
+            {"volcano.sh/task-topology-affinity": "ps,worker"},
+            'metadata.annotations["volcano.sh/task-topology-affinity"]',
+        ),
+    ],
+)
+def test_what_a_plugin_or_an_annotation_of_volcano_says_is_lost_in_words(change: str, value: Any, path: str):
+    before = {problem.path for problem in convert(volcano(), Dialect.TFJOB_V1).lost}
+    found = {problem.path for problem in convert(changed(volcano(), change, value), Dialect.TFJOB_V1).lost}
+    assert found - before == {path}

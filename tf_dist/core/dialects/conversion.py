@@ -12,6 +12,7 @@ from tf_dist.core.dialects import emit
 from tf_dist.core.dialects.common_schema import TF_CONTAINER
 from tf_dist.core.dialects.emit import EXIT_SAMPLES, Key, has_role, job_semantics, role_of
 from tf_dist.core.dialects.parsing import Parsed, parse
+from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import AFFINITY, PREEMPTABLE, SLA
 from tf_dist.errors import InvalidJob, Problem
 
 
@@ -47,6 +48,10 @@ CONSEQUENCES: Final[Mapping[str, str]] = {
     "tfConfig": "the replicas would get another TF_CONFIG",
     "indexVariables": "VK_TASK_INDEX and VC_TASK_INDEX would not be set",
     "hostFiles": "the host files in /etc/volcano would not be there",
+    "sshKeys": "the keys of the ssh plugin would not be there",
+    "patience": "room would be reserved for the job after another time",
+    "preemptable": "another job could take its place, or could not",
+    "nodeTopology": "the replicas would not be kept on one node",
     "services": "the replicas would get services, or none",
     "replicas": "there would be another number of replicas",
     "maxReplicas": "the job would grow to another number of these replicas",
@@ -101,6 +106,10 @@ _PATHS: Final[Mapping[Dialect, Mapping[str, FieldPath]]] = {
         "scheduler": ("spec", "schedulerName"),
         "indexVariables": ("spec", "plugins", "env"),
         "hostFiles": ("spec", "plugins", "svc"),
+        "sshKeys": ("spec", "plugins", "ssh"),
+        "patience": ("metadata", "annotations", SLA[0]),
+        "preemptable": ("metadata", "annotations", PREEMPTABLE),
+        "nodeTopology": ("metadata", "annotations", AFFINITY),
         "services": ("spec", "plugins"),
         "tfConfig": ("spec", "plugins"),
         "minReplicas": ("minAvailable",),

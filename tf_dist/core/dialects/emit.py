@@ -95,6 +95,10 @@ def _job_semantics(job: Job) -> Iterator[tuple[str, Any]]:
     yield "tfConfig", _tf_config(job)
     yield "indexVariables", job.plugins.env
     yield "hostFiles", job.plugins.svc and job.tf_config is not TFConfigStyle.VOLCANO
+    yield "sshKeys", job.plugins.ssh is not None
+    yield "patience", scheduling.patience
+    yield "preemptable", scheduling.preemptable
+    yield "nodeTopology", scheduling.topology
     yield "services", job.services is ServiceStyle.NONE
 
 
