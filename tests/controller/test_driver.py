@@ -27,7 +27,7 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.driver_settings import DriverSettings, cluster_domain
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.controller.standalone import Standalone
@@ -440,3 +440,21 @@ def test_a_crash_after_any_write_changes_nothing_in_the_end(write: int) -> None:
     world = Fragile(write)
     assert _life(world) == _life(World())
     assert world.deaths == 1
+
+
+def test_the_domain_of_the_cluster_ends_every_address(world: World) -> None:
+    world.driver.stop()
+    settings = DriverSettings(cluster_domain="example.local")
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    world.submit(tfjob())
+    world.settle()
+    (variable,) = world.pods()["mnist-worker-0"]["spec"]["containers"][0]["env"]
+    assert "mnist-ps-0.default.svc.example.local:2222" in variable["value"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [({}, ""), ({"CUSTOM_CLUSTER_DOMAIN": "cluster.local"}, "cluster.local"), ({"CUSTOM_CLUSTER_DOMAIN": ".x."}, "x")],
+)
+def test_the_domain_is_that_of_the_training_operators_variable(environ: dict[str, str], expected: str) -> None:
+    assert cluster_domain(environ) == expected

@@ -12,7 +12,7 @@ from tf_dist.client.stored_jobs import namespace_missing_error
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.driver_settings import DriverSettings, JobRef, cluster_domain
 from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
 from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.leadership import LeaseLeadership
@@ -96,7 +96,12 @@ def leased_driver(
         stack.callback(leadership.stop)
         system = system_namespace()
         settings = DriverSettings(
-            namespace=namespace, only=only, can_lead_admission=True, volcano_jobs=volcano_jobs, system_namespace=system
+            namespace=namespace,
+            only=only,
+            can_lead_admission=True,
+            volcano_jobs=volcano_jobs,
+            system_namespace=system,
+            cluster_domain=cluster_domain(),
         )
         admission_leader = LeaseAdmissionLeader(leases, namespace=system, wanted=leadership.valid)
         driver = Driver(

@@ -138,7 +138,11 @@ class Driver:
             monotonic=monotonic,
             runtime=runtime,
         )
-        self._job_index = JobIndex(self._settings.default_gang, others=self._settings.other_schedulers)
+        self._job_index = JobIndex(
+            self._settings.default_gang,
+            others=self._settings.other_schedulers,
+            cluster_domain=self._settings.cluster_domain,
+        )
         self._admission = GangAdmission(self.informers, clock, monotonic, self._recorder, runtime)
         admission_leader = admission_leader or Standalone()
         admission_leader.listen(self._capacity_changed)

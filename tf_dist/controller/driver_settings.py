@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -40,6 +42,15 @@ class JobRef(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
+CLUSTER_DOMAIN_VARIABLE: Final = "CUSTOM_CLUSTER_DOMAIN"
+"""The training operator's own variable."""
+
+
+def cluster_domain(environ: Mapping[str, str] = os.environ) -> str:
+    """What the environment says of the cluster's domain, "" for nothing."""
+    return environ.get(CLUSTER_DOMAIN_VARIABLE, "").strip(".")
+
+
 # An object's annotations may take 256 KiB together.
 MAX_PENDING_ADMISSIONS: Final = 500
 
@@ -57,7 +68,8 @@ class DriverSettings:
     ``max_pending_admissions``: how many jobs are named there at a time.
     ``can_lead_admission``: see the jobs of all namespaces, if that may be, so that it can decide about places for all.
     ``gang_scheduler``: what decides about the gangs of jobs that name no scheduler. ``other_schedulers``: whether there
-    can be others than tf-dist itself; where not, whom a job names does not matter.
+    can be others than tf-dist itself; where not, whom a job names does not matter. ``cluster_domain``: what addresses
+    in the TF_CONFIG of TFJobs v1 end in ("": in ``svc``).
     """
 
     namespace: str | None = None
@@ -72,6 +84,7 @@ class DriverSettings:
     system_namespace: str = names.SYSTEM_NAMESPACE
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN
     other_schedulers: bool = True
+    cluster_domain: str = ""
 
     @property
     def default_gang(self) -> str:

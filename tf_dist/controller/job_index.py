@@ -124,12 +124,13 @@ class JobIndex:
     """Reads what is stored, each version once. Thread-safe for different jobs.
 
     ``gang``: what decides about the gangs of jobs that name no scheduler ("": tf-dist itself). Where there are no
-    ``others`` it does not matter whom they name.
+    ``others`` it does not matter whom they name. ``cluster_domain``: see ``DriverSettings``.
     """
 
-    def __init__(self, gang: str = "", *, others: bool = True) -> None:
+    def __init__(self, gang: str = "", *, others: bool = True, cluster_domain: str = "") -> None:
         self._gang = gang
         self._others = others
+        self._cluster_domain = cluster_domain
         self._known: dict[JobRef, JobEntry] = {}
         self._views: dict[str, dict[str, tuple[Object, PodView | None]]] = {}
         self._lock = threading.Lock()
@@ -207,6 +208,7 @@ class JobIndex:
 
     def _seen(self, job: Job) -> Job:
         """The job as it is here."""
+        job = replace(job, cluster_domain=self._cluster_domain) if self._cluster_domain else job
         return job if self._others else replace(job, scheduling=replace(job.scheduling, gang=GangScheduler.BUILTIN))
 
     def remember(self, ref: JobRef, known: JobEntry, status: Status) -> None:

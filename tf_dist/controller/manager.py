@@ -55,9 +55,9 @@ class ManagerSettings:
 
     ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is;
     ``system_namespace``: where the Lease is of who decides about places for all drivers.
-    ``metrics_port``: for probes and metrics (0: any free one). ``workers``, ``volcano_jobs``, ``gang_scheduler``: see
-    ``DriverSettings``. ``duration``: seconds after which the next replica takes over from one that died;
-    ``renew_every``: seconds between renewals. ``identity``: this replica's name in the Lease ("": made up).
+    ``metrics_port``: for probes and metrics (0: any free one). ``workers``, ``volcano_jobs``, ``gang_scheduler``,
+    ``cluster_domain``: see ``DriverSettings``. ``duration``: seconds after which the next replica takes over from one
+    that died; ``renew_every``: seconds between renewals. ``identity``: this replica's name in the Lease ("": made up).
     """
 
     namespaces: tuple[str, ...] = ()
@@ -67,6 +67,7 @@ class ManagerSettings:
     workers: int = 16
     volcano_jobs: bool = False
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN
+    cluster_domain: str = ""
     duration: float = LEASE_DURATION
     renew_every: float = RENEW_INTERVAL
     identity: str = ""
@@ -144,6 +145,7 @@ class Manager:
             workers=self._settings.workers,
             volcano_jobs=self._settings.volcano_jobs,
             gang_scheduler=self._settings.gang_scheduler,
+            cluster_domain=self._settings.cluster_domain,
             component=CONTROLLER_NAME,
             admissions=LeaseRef(self.elector.ref.namespace, admissions_lease_name(self.elector.ref.name, namespace)),
             can_lead_admission=True,

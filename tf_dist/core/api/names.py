@@ -155,8 +155,12 @@ def replica_host(job: Job, replica: ReplicaId) -> str:
     name = replica_name(job, replica)
     if job.services is ServiceStyle.PER_JOB:
         short = f"{name}.{job.key.name}"
-        return short if job.dialect is Dialect.VOLCANO else f"{short}.{job.key.namespace}.svc"
-    return name if job.dialect is Dialect.TFJOB_V1ALPHA1 else f"{name}.{job.key.namespace}.svc"
+        return short if job.dialect is Dialect.VOLCANO else f"{short}.{_service_domain(job)}"
+    return name if job.dialect is Dialect.TFJOB_V1ALPHA1 else f"{name}.{_service_domain(job)}"
+
+
+def _service_domain(job: Job) -> str:
+    return ".".join(filter(None, (job.key.namespace, "svc", job.cluster_domain)))
 
 
 def endpoint(job: Job, spec: ReplicaSpec, index: int) -> str:
