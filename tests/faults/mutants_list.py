@@ -182,8 +182,8 @@ MUTANTS: Final = (
     Mutant(
         "restored-etcd-is-never-believed",
         "cluster/client/informer.py",
-        "\n            and self._older_lists < _MAX_STALE_LISTS",
-        "",
+        "if older and self._older_lists < _MAX_STALE_LISTS:",
+        "if older:",
         "drivers are blind for ever after a backup of etcd was restored",
     ),
     Mutant(
@@ -204,7 +204,7 @@ MUTANTS: Final = (
     Mutant(
         "strangers-object-is-ours",
         "controller/job_reconciler.py",
-        'if any(owner.get("uid") == uid for owner in owners):',
+        'if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):',
         "if owners:",
         "a pod of another owner under the name of ours is taken for it, and ours is never made",
     ),
