@@ -45,6 +45,20 @@ def test_a_job_from_submit_to_delete(local: Program) -> None:
     assert f"there is no job {job} in namespace default" in gone.stderr
 
 
+def test_wait_says_in_json_how_jobs_ended(local: Program) -> None:
+    good, bad, runs = (submitted(local, script) for script in ("true", "exit 3", FOREVER))
+    local("wait", good, "--timeout", "180s")
+    found = local("wait", bad, good, runs, "-o", "json", "--timeout", "180s")
+    assert found.returncode == 1
+    failed, succeeded, undecided = json.loads(found.stdout)
+    assert (failed["name"], failed["outcome"]["kind"], failed["outcome"]["exit_code"]) == (bad, "failed", 3)
+    assert (succeeded["outcome"]["kind"], succeeded["outcome"]["restarts"]) == ("succeeded", 0)
+    assert undecided["outcome"] is None
+    local("delete", runs, "--wait")
+    gone = local("wait", good, "-o", "json")
+    assert (gone.returncode, json.loads(gone.stdout)[0]["outcome"]["kind"]) == (0, "succeeded")
+
+
 def test_it_runs_in_the_folder_of_its_file(local: Program) -> None:
     job = submitted(local, "pwd; sleep 0.1")
     assert local("wait", job, "--timeout", "180s").returncode == 0
