@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tf_dist.core.api.job import Job
 
 _UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # what the job's own state says already
-_WAITING: Final = "Waiting"
+_MESSAGE_IS_NEWS: Final = frozenset({"Waiting", "Pending", "Running"})
 _CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
 
 
@@ -35,8 +35,8 @@ def state_changes(snapshot: JobSnapshot, shown: dict[str, str]) -> list[str]:
     changes = []
     status = snapshot.status
     message = f": {status.display_message}" if status.display_message else ""
-    # While it waits the reason is the news: its place in the line, and what is missing.
-    state = f"{snapshot.state}{message}" if snapshot.state == _WAITING or status.stalled else snapshot.state
+    # While it waits the reason is the news: its place in the line, and what is missing; and how many run is, too.
+    state = f"{snapshot.state}{message}" if snapshot.state in _MESSAGE_IS_NEWS or status.stalled else snapshot.state
     states = {"": (state, f"job {snapshot.job.key.name} is {snapshot.state}{message}")} if message else {}
     for row in snapshot.replicas:
         if row.state in _UNREMARKABLE:

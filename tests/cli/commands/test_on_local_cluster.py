@@ -335,6 +335,9 @@ def test_its_bounds_hold_and_are_told(local: Program) -> None:
     scaled = local("scale", job, "--workers", "2")
     assert scaled.returncode == 0
     assert "it is elastic: depending on what waits, it has from 1 to 2 workers" in scaled.stderr
+    assert eventually(lambda: replicas(local, job) == {"asked": 2, "ready": "2/2"})
+    assert local("scale", job, "--workers", "1").returncode == 0
+    assert eventually(lambda: replicas(local, job) == {"asked": 1, "ready": "1/1"})
     assert local("delete", job, "--wait").returncode == 0
 
 

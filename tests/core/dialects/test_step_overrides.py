@@ -159,3 +159,14 @@ def test_what_goes_at_the_end_is_said_where_nobody_did(said: str | None, expecte
     document = v1()
     document["spec"]["runPolicy"] = {} if said is None else {"cleanPodPolicy": said}
     assert apply_step_overrides(document, StepOverrides(tidy=True))["spec"]["runPolicy"]["cleanPodPolicy"] == expected
+
+
+@pytest.mark.parametrize(("count", "bound"), [(1, "1"), (2, "2"), (4, "4")])
+def test_an_elastic_job_that_is_scaled_down_grows_no_further(count: int, bound: str) -> None:
+    """Its maximum goes with it, or admission would give back what the user has just taken away."""
+    document = changed(
+        changed(v1(), AT_ONCE, ...), "metadata.annotations", {names.MIN_WORKERS: "1", names.MAX_WORKERS: "4"}
+    )
+    after = merged(document, scale_patch(document, count))
+    assert workers(read(after)) == count
+    assert after["metadata"]["annotations"] == {names.MIN_WORKERS: "1", names.MAX_WORKERS: bound}

@@ -16,6 +16,7 @@ from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.core.podbuilder.replica_pod import require_node
 
 WORKER_1 = ReplicaId("worker", 1)
+LAST_WORDS = "FallbackToLogsOnError"
 
 
 def pod_spec(job: Job, replica: ReplicaId = WORKER_1) -> dict[str, Any]:
@@ -223,7 +224,8 @@ def test_a_volcano_pod_knows_its_index_and_its_hosts() -> None:
 def test_without_plugins_a_volcano_pod_is_as_it_was_written() -> None:
     job = volcano_job(plugins=Plugins(), services=ServiceStyle.NONE)
     assert services.build_objects(job) == []
-    assert pod_spec(job)["containers"] == template()["spec"]["containers"]
+    written = template()["spec"]["containers"]
+    assert pod_spec(job)["containers"] == [{**one, "terminationMessagePolicy": LAST_WORDS} for one in written]
 
 
 def test_the_volumes_of_a_job_are_mounted_in_every_pod() -> None:
@@ -308,3 +310,15 @@ def test_a_rendered_pod_has_its_node_and_the_template_is_not_touched() -> None:
     assert not matches_node_affinity(body["spec"], "n2", {})
     assert job.replica_specs[1].template == before
     assert "affinity" not in replica_pod.build_pod(job, ReplicaId("worker", 0), "1.0.0")["spec"]
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(None, LAST_WORDS), ("File", "File")])
+@pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
+def test_a_container_leaves_its_last_words_unless_its_template_says_otherwise(
+    make: Any, asked: str | None, expected: str
+) -> None:
+    containers = [{"name": name, "image": "tf", "terminationMessagePolicy": asked} for name in ("tensorflow", "side")]
+    both = template(containers=containers, initContainers=[{"name": "init", "image": "tf"}])
+    spec = pod_spec(make(replicas("Worker", 2, template=both)), ReplicaId("worker", 1))
+    assert [one["terminationMessagePolicy"] for one in spec["containers"]] == [expected] * 2
+    assert [one["terminationMessagePolicy"] for one in spec["initContainers"]] == [LAST_WORDS]

@@ -156,12 +156,13 @@ def scale(
     job = find_job(cluster, name, namespace)
     refuse_finished(job)
     before = _count(job)
-    if before == workers:
+    if before == workers == _most(job):
         output.line(f"{job.shown} has {workers} workers already")
         return
     output.announce_target(connection, namespace)
     job = _write_replicas(cluster, job, workers)
-    output.line(f"{job.shown} scaled from {before} to {workers} workers")
+    said = f"scaled from {before} to {workers}" if before != workers else f"has at most {workers}"
+    output.line(f"{job.shown} {said} workers")
     _scaling_notes(job, before, workers)
 
 
@@ -169,6 +170,13 @@ def _count(job: StoredJob) -> int:
     from tf_dist.core.api.job import Role
 
     return next((spec.replicas for spec in job.job.replica_specs if spec.role is Role.WORKER), -1)
+
+
+def _most(job: StoredJob) -> int:
+    """How many workers it may have: more than it asks for, if it is elastic."""
+    from tf_dist.core.api.job import Role
+
+    return next((spec.most for spec in job.job.replica_specs if spec.role is Role.WORKER), -1)
 
 
 def _write_replicas(cluster: Cluster, job: StoredJob, workers: int) -> StoredJob:

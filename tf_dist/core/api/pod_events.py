@@ -213,6 +213,18 @@ def join_names(things: Sequence[object], total: int | None = None) -> str:
     return ", ".join(map(str, things[:MAX_LISTED])) + (f" and {more} more" if more > 0 else "")
 
 
+def held_pods(facts: PodClassification) -> list[PodView]:
+    """The present pods that something keeps from running, in the order of their replicas."""
+    return sorted((pod for pod in facts.current.values() if pod.held_by), key=lambda pod: pod.replica)
+
+
+def held_text(pods: Sequence[PodView]) -> str:
+    """``ps-0 waits: CrashLoopBackOff``; of several pods, what holds the first, and all that are held by the same."""
+    reason = pods[0].held_by
+    alike = [pod.replica for pod in pods if pod.held_by == reason]
+    return f"{join_names(alike)} {'waits' if len(alike) == 1 else 'wait'}: {reason}"
+
+
 def describe_event(job: Job, occurrence: PodEvent) -> str:
     """One sentence about an occurrence, without a full stop."""
     who = str(occurrence.replica) if occurrence.replica else occurrence.spec.name

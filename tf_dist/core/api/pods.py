@@ -113,6 +113,28 @@ _SIGNALLED: Final = frozenset({None, 137, 143, -9, -15})
 _SKEW: Final = 5.0
 
 
+# A kubelet's reasons for which a container does not start, or not again, that do not pass by waiting alone.
+_SAME_REASON: Final = {"ErrImagePull": "ImagePullBackOff"}  # it alternates between the two, every few minutes at last
+HOLDING_REASONS: Final = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageEntrypoint",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+
+
+def stable_reason(reason: str) -> str:
+    """The reason of a container that waits, the same for states between which a kubelet goes back and forth."""
+    return _SAME_REASON.get(reason, reason)
+
+
 @dataclass(frozen=True, slots=True)
 class Exit:
     """How a container ended: its code (signals as 128+n; None: not known), and the reason and message."""
@@ -160,6 +182,20 @@ class PodView:
     def finished(self) -> bool:
         """Whether the pod has ended for good."""
         return self.phase in FINISHED
+
+    @property
+    def held_by(self) -> str:
+        """What keeps its container from running, in a word ("": nothing that would last)."""
+        if self.finished or self.deleting or self.waiting is None:
+            return ""
+        reason = stable_reason(self.waiting[0])
+        return reason if reason in HOLDING_REASONS else ""
+
+    @property
+    def ends(self) -> int:
+        """How often its container has ended, as far as its status tells."""
+        ended_now = self.exit is not None or (self.waiting is not None and self.last_exit is not None)
+        return self.restarts + ended_now
 
     @property
     def has_node(self) -> bool:

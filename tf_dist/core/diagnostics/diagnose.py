@@ -14,7 +14,7 @@ from tf_dist.core.api.assignment import PendingReason, granted_job, pending_reas
 from tf_dist.core.api.job import Document, Job
 from tf_dist.core.api.names import MAX_DISRUPTIONS
 from tf_dist.core.api.pod_events import PodClassification, classify_pods, exit_text, signal_name
-from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts
+from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts, stable_reason
 from tf_dist.core.api.status import LIVE, PREEMPTED, SUSPENDED, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, check_version
 from tf_dist.core.api.timestamps import format_time
@@ -383,8 +383,9 @@ def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
     )
     evidence = message
     if reason == "CrashLoopBackOff" and pod.last_exit is not None:
-        evidence = f"it {exit_text(pod.last_exit)}; {message}\n{pod.last_exit.message}".strip()
-    return Diagnosis(Level.WARNING, category, f"{pod.replica} waits: {reason}", evidence, advice)
+        often = f", {pod.ends} times" if pod.ends > 1 else ""
+        evidence = f"it {exit_text(pod.last_exit)}{often}; {message}\n{pod.last_exit.message}".strip()
+    return Diagnosis(Level.WARNING, category, f"{pod.replica} waits: {stable_reason(reason)}", evidence, advice)
 
 
 def _of_missing(job: Job, status: Status, facts: PodClassification, now: float) -> Iterator[Diagnosis]:

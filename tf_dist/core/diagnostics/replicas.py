@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tf_dist.core.api.assignment import granted_job
-from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role
 from tf_dist.core.api.pod_events import classify_pods, exit_text, signal_name
-from tf_dist.core.api.pods import Exit, PodPhase, PodView
-from tf_dist.core.api.status import LIVE, Phase, Status
+from tf_dist.core.api.pods import Exit, PodPhase, PodView, stable_reason
+from tf_dist.core.api.status import LIVE, Failure, Phase, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,13 @@ def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple
         restarts = _restarts(status, replica, pod)
         if pod is None:
             state = _absent(status, done=replica in facts.succeeded, stopping=replica in stopping)
-            states.append(ReplicaState(replica=replica, state=state, restarts=restarts))
+            culprit = _culprit(status, replica) if state == "Gone" else None
+            if culprit is not None:
+                detail = exit_text(Exit(culprit.code, culprit.reason))
+                restarts += status.container_restarts  # of all pods: their own counters went with them
+                states.append(ReplicaState(replica=replica, state="Failed", restarts=restarts, detail=detail))
+            else:
+                states.append(ReplicaState(replica=replica, state=state, restarts=restarts))
         else:
             state, detail = _present(pod, done=replica in facts.succeeded)
             row = ReplicaState(
@@ -48,6 +54,13 @@ def _restarts(status: Status, replica: ReplicaId, pod: PodView | None) -> int:
     attempts = status.attempts
     again = attempts.job - 1 + attempts.tasks.get(replica.type, 0) + attempts.pods.get(replica, 0)
     return again + (pod.restarts if pod else 0)
+
+
+def _culprit(status: Status, replica: ReplicaId) -> Failure | None:
+    """The failure by which the job ended, if it was this replica's."""
+    failure = status.failure if status.phase in (Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED) else None
+    ended = failure is not None and failure.event == Event.POD_FAILED and failure.replica == str(replica)
+    return failure if ended else None
 
 
 def _absent(status: Status, *, done: bool, stopping: bool) -> str:
@@ -70,7 +83,7 @@ def _present(pod: PodView, *, done: bool) -> tuple[str, str]:
     if pod.unschedulable:
         return "Unschedulable", pod.unschedulable
     if pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
-        return pod.waiting[0], pod.waiting[1]
+        return stable_reason(pod.waiting[0]), pod.waiting[1]
     if pod.phase is PodPhase.PENDING:
         return "Starting", ""
     return ("Running", "") if pod.ready or pod.phase is not PodPhase.RUNNING else ("Running", "not ready")

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, mapping, value_at
 from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role
+from tf_dist.core.api.names import MAX_WORKERS
 from tf_dist.core.api.overrides import Override, apply_overrides
-from tf_dist.core.dialects.common_annotations import queue_overrides
+from tf_dist.core.dialects.common_annotations import queue_overrides, worker_bound
 from tf_dist.core.dialects.parsing import read
 from tf_dist.core.dialects.registry import dialect_of, spec_dialect
 from tf_dist.errors import InvalidJob, Problem
@@ -29,6 +30,7 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
 
     InvalidJob where it has none, or would not be a valid job with so many. Two formats keep their replicas in a list,
     which a patch replaces as a whole; so it holds for the version of the object that was seen (Conflict, else).
+    An elastic job may have no more than that from then on: what admission gives it beyond is what the user takes away.
     """
     dialect = spec_dialect(document, dialect_of(document))
     place = _workers(document, dialect)
@@ -41,13 +43,32 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
         change = after = [
             {**entry, "replicas": workers} if index == place[-1] else entry for index, entry in enumerate(before)
         ]
+    lowered = _lowered_bound(document, workers)
     try:
-        read({**document, top: {**document[top], field: after}})
+        read(_with_annotations({**document, top: {**document[top], field: after}}, lowered))
     except InvalidJob as error:
         raise InvalidJob([*_scaled_error(error, format_field_path(place), workers)]) from error
     version = value_at(document, "metadata", "resourceVersion")
-    fence = {"metadata": {"resourceVersion": version}} if version and not isinstance(before, Mapping) else {}
-    return {**fence, top: {field: change}}
+    metadata: dict[str, Any] = {"annotations": lowered} if lowered else {}
+    if version and (lowered or not isinstance(before, Mapping)):
+        metadata["resourceVersion"] = version
+    return {**({"metadata": metadata} if metadata else {}), top: {field: change}}
+
+
+def _lowered_bound(document: Document, workers: int) -> dict[str, str]:
+    """The annotation that lets an elastic job grow beyond so many workers, lowered to that; empty if there is none."""
+    most = worker_bound(mapping(value_at(document, "metadata", "annotations")), MAX_WORKERS)
+    return {MAX_WORKERS: str(workers)} if most is not None and most > workers > 0 else {}
+
+
+def _with_annotations(document: Document, annotations: Mapping[str, str]) -> Document:
+    if not annotations:
+        return document
+    metadata = mapping(document.get("metadata"))
+    return {
+        **document,
+        "metadata": {**metadata, "annotations": {**mapping(metadata.get("annotations")), **annotations}},
+    }
 
 
 def _workers(document: Document, dialect: Dialect) -> FieldPath:

@@ -135,7 +135,18 @@ def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, addresses: Addres
     _add_tf_config(job, spec, body, build_tf_config(job, replica, addresses))
     if job.dialect is Dialect.VOLCANO:
         volcano_plugins.apply_plugins(job, replica, body)
+    _keep_last_words(body)
     return body
+
+
+def _keep_last_words(body: Body) -> None:
+    """A container that fails leaves the end of its log in its status, unless its template says otherwise.
+
+    The pod may be deleted a moment later, by the job's own clean-up policy, and its log with it.
+    """
+    for container in (*(body.get("initContainers") or ()), *(body.get("containers") or ())):
+        if container.get("terminationMessagePolicy") is None:
+            container["terminationMessagePolicy"] = "FallbackToLogsOnError"
 
 
 def _add_port(job: Job, spec: ReplicaSpec, body: Body) -> None:

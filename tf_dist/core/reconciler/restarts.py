@@ -13,9 +13,10 @@ from tf_dist.core.api import pods
 from tf_dist.core.api.job import Event, Job, ReplicaId
 from tf_dist.core.api.lifecycle_policy import DecidedEvents
 from tf_dist.core.api.names import MAX_DISRUPTIONS
-from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events, describe_events
+from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events, describe_events, exit_text
 from tf_dist.core.api.status import Failure, Phase, RestartBackoff, Status
 from tf_dist.core.api.timestamps import round_time
+from tf_dist.core.reconciler.log_excerpt import log_excerpt
 
 
 def restart_job(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
@@ -77,9 +78,28 @@ def restart_pods(job: Job, status: Status, facts: PodClassification, answered: D
     return _with_backoff(job, status, ran, now, _sentence(job, answered), spent)
 
 
-def fail_over_budget(job: Job, status: Status, now: float, what: str, failure: Failure | None = None) -> Status:
+def fail_by_container_restarts(job: Job, status: Status, facts: PodClassification, now: float) -> Status:
+    """The status of a job whose budget the kubelet has spent by restarting containers: Failed, by the worst of them."""
+    worst = max(sorted(facts.current.values(), key=lambda pod: pod.replica), key=lambda pod: pod.restarts)
+    exit_ = worst.exit or worst.last_exit
+    times = f", {worst.ends} times" if worst.ends > 1 else ""
+    failure = Failure(
+        event=Event.POD_FAILED.value,
+        replica=str(worst.replica),
+        code=exit_.code if exit_ else None,
+        reason=exit_.reason if exit_ else "",
+        message=log_excerpt(exit_.message) if exit_ else "",
+        at=now,
+    )
+    what = f"{worst.replica} {exit_text(exit_)}{times}"
+    return fail_over_budget(job, status, now, what, failure, spent=spent_restarts(job, status, facts))
+
+
+def fail_over_budget(
+    job: Job, status: Status, now: float, what: str, failure: Failure | None = None, *, spent: int
+) -> Status:
     """The status of a job that needs one restart more than its budget has: Failed."""
-    message = f"{what}; no restart is left (spent {charged_restarts(job, status)})"
+    message = f"{what}; no restart is left (spent {spent})"
     return replace(status, failure=failure or status.failure).with_phase(
         Phase.FAILED, now, "BackoffLimitExceeded", message
     )
@@ -106,7 +126,7 @@ def failure_of(occurrence: PodEvent, now: float) -> Failure:
         replica=str(occurrence.replica) if occurrence.replica else occurrence.spec.type,
         code=exit_.code if exit_ else None,
         reason=said.reason if said else "",
-        message=said.message if said else "",
+        message=log_excerpt(said.message) if said else "",
         at=now,
         node=taken.node if taken else "",
     )
@@ -143,7 +163,8 @@ def _unaffordable(
     costs, limit = list(costs), job.run_policy.max_restarts
     failures = sum(one.disruption is None for one in costs)
     if limit is not None and failures and spent_restarts(job, status, facts) + failures > limit:
-        return fail_over_budget(job, status, now, _sentence(job, answered), _failure(answered, now))
+        spent = spent_restarts(job, status, facts)
+        return fail_over_budget(job, status, now, _sentence(job, answered), _failure(answered, now), spent=spent)
     disrupted = [one for one in costs if one.disruption is not None]
     most = pods.disruption_limit(job)
     if not disrupted or status.total_disruptions + len(disrupted) <= most:

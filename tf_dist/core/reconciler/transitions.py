@@ -1,8 +1,9 @@
 """Ordered state-transition rules of a job.
 
 ``TRANSITION_RULES``, below the rules themselves, is the list: which rules there are, in which order, in which phases
-each applies and to which it leads. What a rule does is said where it is defined: here those by which a job stops, ends,
-is admitted and runs; in ``requeue`` and ``node_loss`` those by which an admitted gang is resized or waits again.
+each applies and to which it leads. What a rule does is said where it is defined: here those by which a job stops, ends
+and is admitted; in ``pod_phases`` that by which it runs; in ``requeue`` and ``node_loss`` those
+by which an admitted gang is resized or waits again.
 
 ``apply_transitions`` applies the first rule that changes the status, and starts again from the top of the list, until
 no rule changes it any more. So one pass, and one write, takes a job as far as what is observed allows.
@@ -31,7 +32,7 @@ from tf_dist.core.api.pod_events import (
     training_specs,
 )
 from tf_dist.core.api.pods import PodPhase
-from tf_dist.core.api.status import LIVE, NO_PODS, RUNNING, STOPPED, SUSPENDED, Admission, Counts, Phase, Status
+from tf_dist.core.api.status import LIVE, NO_PODS, STOPPED, SUSPENDED, Admission, Counts, Phase, Status
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler import restarts, sync
@@ -45,6 +46,7 @@ from tf_dist.core.reconciler.node_loss import (
     track_completeness,
     wait_for_lost_nodes,
 )
+from tf_dist.core.reconciler.pod_phases import follow_pod_phases
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_pods,
     is_complete,
@@ -277,9 +279,7 @@ def fail_over_backoff_limit(s: ReconcileContext) -> Status | None:
     spent = restarts.spent_restarts(s.job, s.status, s.facts)
     if spent <= limit or spent == restarts.charged_restarts(s.job, s.status):
         return None
-    return restarts.fail_over_budget(
-        s.job, s.status, s.now, f"its containers were restarted again and again ({spent} restarts)"
-    )
+    return restarts.fail_by_container_restarts(s.job, s.status, s.facts, s.now)
 
 
 def take_admission(s: ReconcileContext) -> Status | None:
@@ -306,46 +306,6 @@ def admission_due_at(s: ReconcileContext) -> float | None:
     if s.status.admission is not None:
         return None
     return s.next_of(s.status.not_before, *s.status.refused_nodes.values())
-
-
-def follow_pod_phases(s: ReconcileContext) -> Status | None:
-    """Pending, Restarting and Running of an admitted job follow from the phases of its pods."""
-    if s.status.admission is None:
-        return None
-    phase = s.status.phase
-    if phase is Phase.RESTARTING and (s.facts.stale or len(s.facts.current) < _expected(s)):
-        return None
-    if _runs(s):
-        if phase is not Phase.RUNNING:
-            return s.status.with_phase(Phase.RUNNING, s.now, RUNNING, _running_text(s))
-        return replace(s.status, message=_running_text(s)) if s.status.reason == RUNNING else None
-    if phase is Phase.RESTARTING:
-        return s.status.with_phase(Phase.PENDING, s.now, "PodsPending", "the new pods have not started yet")
-    if phase is Phase.RUNNING and _too_few(s):
-        return s.status.with_phase(Phase.PENDING, s.now, "PodsPending", "too few pods are running")
-    return None
-
-
-def _expected(s: ReconcileContext) -> int:
-    return len(s.job.replicas) - sum(1 for r in s.facts.succeeded if r not in s.facts.current)
-
-
-def _running_text(s: ReconcileContext) -> str:
-    return f"{s.facts.total().running} of {len(s.job.replicas)} replicas are running"
-
-
-def _runs(s: ReconcileContext) -> bool:
-    if s.job.running_types:
-        return any(s.facts.count(type_).running for type_ in s.job.running_types)
-    total = s.facts.total()
-    return total.running + total.succeeded + total.failed >= max(1, s.job.scheduling.min_available)
-
-
-def _too_few(s: ReconcileContext) -> bool:
-    """Whether Running ends because too many pods are pending, as in Volcano; a TFJob stays Running."""
-    if s.job.running_types:
-        return False
-    return s.facts.total().pending > len(s.job.replicas) - s.job.scheduling.min_available
 
 
 def _phases(*phases: Phase) -> frozenset[Phase]:

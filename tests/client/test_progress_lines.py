@@ -1,0 +1,43 @@
+"""State changes of a job as lines: each once, and none that says less than the one before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.builders import START, pod, running, v1_job, views
+from tf_dist.client.monitor import JobSnapshot
+from tf_dist.client.progress_lines import state_changes
+from tf_dist.core.api.status import Admission, Phase, Status
+from tf_dist.core.diagnostics.replicas import replica_states
+
+JOB = v1_job()
+
+
+def snapshot(message: str, **statuses: Any) -> JobSnapshot:
+    """The job with a message, and worker-0 in a state."""
+    status = Status(phase=Phase.RUNNING, admission=Admission(START), reason="JobRunning", message=message)
+    pods = views(*(pod(JOB, name.replace("_", "-"), one) for name, one in statuses.items()))
+    return JobSnapshot(JOB, status, pods, replica_states(JOB, status, pods))
+
+
+def test_how_many_run_is_said_again_when_it_changes() -> None:
+    shown: dict[str, str] = {}
+    assert state_changes(snapshot("1 of 3 replicas are running"), shown) == [
+        "job mnist is Running: 1 of 3 replicas are running"
+    ]
+    assert state_changes(snapshot("1 of 3 replicas are running"), shown) == []
+    assert state_changes(snapshot("3 of 3 replicas are running"), shown) == [
+        "job mnist is Running: 3 of 3 replicas are running"
+    ]
+
+
+def test_an_image_that_cannot_be_pulled_is_said_once_though_the_kubelet_tries_again_and_again() -> None:
+    shown: dict[str, str] = {}
+    said = []
+    for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull", "ImagePullBackOff"):
+        state = {"waiting": {"reason": reason, "message": f"{reason}: no such image"}}
+        held = {"phase": "Pending", "containerStatuses": [{"name": "tensorflow", "state": state}]}
+        said += state_changes(snapshot("2 of 3 replicas are running", ps_0=running(), worker_0=held), shown)
+    assert [text for text in said if text.startswith("worker-0")] == [
+        "worker-0 is ImagePullBackOff (ErrImagePull: no such image)"
+    ]

@@ -1,0 +1,84 @@
+"""What a job's status says while its pods start, run, or are kept from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.core.builders import START, observed, pod, running, v1_job
+from tf_dist.core.api.job import RunPolicy
+from tf_dist.core.api.status import Admission, Failure, Phase, Status
+from tf_dist.core.diagnostics.replicas import replica_states
+from tf_dist.core.reconciler.transitions import apply_transitions
+
+
+def waiting(reason: str, *, phase: str = "Pending", message: str = "") -> dict[str, Any]:
+    """The status of a pod whose container waits."""
+    state = {"waiting": {"reason": reason, "message": message}}
+    return {"phase": phase, "containerStatuses": [{"name": "tensorflow", "state": state, "restartCount": 0}]}
+
+
+ADMITTED = Status(phase=Phase.PENDING, admission=Admission(START), start_time=START, created=START, reason="Admitted")
+
+
+@pytest.mark.parametrize(
+    ("ps", "worker", "reason", "message"),
+    [
+        (running(), waiting("ImagePullBackOff"), "ImagePullBackOff", "worker-0, worker-1 wait: ImagePullBackOff"),
+        (running(), waiting("ErrImagePull"), "ImagePullBackOff", "worker-0, worker-1 wait: ImagePullBackOff"),
+        (
+            waiting("CreateContainerConfigError"),
+            waiting("ContainerCreating"),
+            "CreateContainerConfigError",
+            "ps-0 waits",
+        ),
+        (running(), waiting("ContainerCreating"), "Admitted", ""),
+    ],
+)
+def test_a_list_shows_what_keeps_pods_from_starting(
+    ps: dict[str, Any], worker: dict[str, Any], reason: str, message: str
+) -> None:
+    job = v1_job()
+    pods = [pod(job, "ps-0", ps), pod(job, "worker-0", worker), pod(job, "worker-1", worker)]
+    after, _ = apply_transitions(job, ADMITTED, observed(job, *pods))
+    assert (after.phase, after.display_reason) == (Phase.PENDING, reason)
+    assert after.message.startswith(message)
+    again, _ = apply_transitions(job, after, observed(job, *pods))
+    assert again == after
+    fine = [pod(job, name, waiting("ContainerCreating")) for name in ("ps-0", "worker-0", "worker-1")]
+    over, _ = apply_transitions(job, after, observed(job, *fine))
+    assert over.display_reason in ("PodsPending", "Admitted")
+
+
+def test_a_container_that_crashes_again_and_again_is_not_running() -> None:
+    job = v1_job()
+    down = waiting("CrashLoopBackOff", phase="Running")
+    pods = [pod(job, "ps-0", down), pod(job, "worker-0", running()), pod(job, "worker-1", running())]
+    after, _ = apply_transitions(job, ADMITTED, observed(job, *pods))
+    assert (after.phase, after.message) == (
+        Phase.RUNNING,
+        "2 of 3 replicas are running; ps-0 waits: CrashLoopBackOff",
+    )
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_crash_loop_ends_with_who_how_and_how_often(waits: bool) -> None:
+    """Who spent the budget by restarts in place is named, with its exit code, the end of its log and its restarts."""
+    job = replace(v1_job(), run_policy=RunPolicy(max_restarts=1))
+    ps, done = running(restarts=2, last=3), running()
+    if waits:
+        ps["containerStatuses"][0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    ps["containerStatuses"][0]["lastState"]["terminated"]["message"] = "cannot bind\nAPI_TOKEN=abc"
+    pods = [pod(job, "ps-0", ps), *(pod(job, f"worker-{n}", done) for n in (0, 1))]
+    status = Status(phase=Phase.RUNNING, admission=Admission(START), start_time=START)
+    after, _ = apply_transitions(job, status, observed(job, *pods))
+    assert (after.phase, after.reason) == (Phase.FAILED, "BackoffLimitExceeded")
+    assert after.message == f"ps-0 exited with code 3, {3 if waits else 2} times; no restart is left (spent 2)"
+    assert after.failure == Failure(
+        event="PodFailed", replica="ps-0", code=3, message="cannot bind\nAPI_TOKEN=***", at=START
+    )
+    gone = {str(row.replica): row for row in replica_states(job, after, ())}
+    assert (gone["ps-0"].state, gone["ps-0"].restarts, gone["ps-0"].detail) == ("Failed", 2, "exited with code 3")
+    assert gone["worker-0"].state == "Gone"

@@ -1,0 +1,79 @@
+"""The rule by which an admitted job is pending, restarts or runs: it follows the phases of its pods.
+
+While something keeps a pod from running its reason is the job's, too, so that a list shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from tf_dist.core.api.context import ReconcileContext
+from tf_dist.core.api.pod_events import held_pods, held_text
+from tf_dist.core.api.pods import HOLDING_REASONS, PodPhase
+from tf_dist.core.api.status import RUNNING, Phase, Status
+
+_PODS_PENDING: Final = "PodsPending"
+
+
+def follow_pod_phases(s: ReconcileContext) -> Status | None:
+    """Pending, Restarting and Running of an admitted job follow from the phases of its pods."""
+    if s.status.admission is None:
+        return None
+    phase = s.status.phase
+    if phase is Phase.RESTARTING and (s.facts.stale or len(s.facts.current) < _expected(s)):
+        return None
+    if _runs(s):
+        if phase is not Phase.RUNNING:
+            return s.status.with_phase(Phase.RUNNING, s.now, RUNNING, _running_text(s))
+        return replace(s.status, message=_running_text(s)) if s.status.reason == RUNNING else None
+    held = _pending_reason(s)
+    if phase is Phase.RESTARTING:
+        reason, message = held or (_PODS_PENDING, "the new pods have not started yet")
+        return s.status.with_phase(Phase.PENDING, s.now, reason, message)
+    if phase is Phase.RUNNING and _too_few(s):
+        return s.status.with_phase(Phase.PENDING, s.now, *(held or (_PODS_PENDING, "too few pods are running")))
+    if phase is Phase.PENDING:
+        return _pending_status(s, held)
+    return None
+
+
+def _pending_status(s: ReconcileContext, held: tuple[str, str] | None) -> Status | None:
+    """A pending job's reason: what holds its pods up, as long as that lasts."""
+    if held is not None:
+        return replace(s.status, reason=held[0], message=held[1])
+    if s.status.reason not in HOLDING_REASONS:
+        return None
+    return replace(s.status, reason=_PODS_PENDING, message="its pods are starting")
+
+
+def _expected(s: ReconcileContext) -> int:
+    return len(s.job.replicas) - sum(1 for r in s.facts.succeeded if r not in s.facts.current)
+
+
+def _running_text(s: ReconcileContext) -> str:
+    """How many run; what keeps one that has started before from running again."""
+    held = held_pods(s.facts)
+    down = sum(pod.phase is PodPhase.RUNNING for pod in held)
+    text = f"{s.facts.total().running - down} of {len(s.job.replicas)} replicas are running"
+    return f"{text}; {held_text(held)}" if held else text
+
+
+def _pending_reason(s: ReconcileContext) -> tuple[str, str] | None:
+    """The kubelet's reason for which the first pods do not start, and a sentence; None without one."""
+    held = held_pods(s.facts)
+    return (held[0].held_by, held_text(held)) if held else None
+
+
+def _runs(s: ReconcileContext) -> bool:
+    if s.job.running_types:
+        return any(s.facts.count(type_).running for type_ in s.job.running_types)
+    total = s.facts.total()
+    return total.running + total.succeeded + total.failed >= max(1, s.job.scheduling.min_available)
+
+
+def _too_few(s: ReconcileContext) -> bool:
+    """Whether Running ends because too many pods are pending, as in Volcano; a TFJob stays Running."""
+    if s.job.running_types:
+        return False
+    return s.facts.total().pending > len(s.job.replicas) - s.job.scheduling.min_available
