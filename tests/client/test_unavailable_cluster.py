@@ -80,6 +80,13 @@ CUT = CHUNKED + chunk(f"{ONE}\n".encode()) + chunk(f"{STAMP}2.5Z tw".encode()) +
         ),
         pytest.param([CUT, failure(503), lines(ONE, TWO)], [ENDED], ["one", "two"], "fee", id="the node is away"),
         pytest.param([lines(ONE)], [GONE], ["one"], "f", id="with its pod"),
+        pytest.param(
+            [lines(ONE), lines("unable to retrieve container logs for containerd://1")],
+            [ENDED],
+            ["one"],
+            "fe",
+            id="the container is removed already",
+        ),
         pytest.param([lines(ONE), failure(404)], [ENDED], ["one"], "fe", id="its pod is gone meanwhile"),
         pytest.param(
             [lines(ONE), lines(TWO)],

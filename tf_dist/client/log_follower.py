@@ -191,8 +191,9 @@ class ResumingLogStream:
             self._ready.append(line if self._shown else line[found.end() :])
 
     def _take_unstamped(self, line: bytes) -> None:
-        """A word of the server itself, which may say it at every request."""
-        if self._requests == 1 or line not in self._unstamped:
+        """A word of the server itself, which it may say at every request."""
+        told = line in self._unstamped or (self._rereading and self._position.last is not None)
+        if self._requests == 1 or not told:  # at last a kubelet only says that the container was removed
             self._ready.append(line)
         if len(self._unstamped) < _UNSTAMPED:
             self._unstamped.add(line)
