@@ -91,8 +91,6 @@ def load_job_files(
     is done to each job; may raise InvalidJob.
     ``volcano_queues``: take queues of Volcano, too; else they are errors.
     """
-    from tf_dist.core.api.overrides import apply_overrides
-
     collector = _Collector()
     for name in files:
         documents, problems = read_yaml_text(name, texts[name]) if texts and name in texts else read_yaml_file(name)
@@ -109,7 +107,7 @@ def load_job_files(
                 collector.companions.append(written)
                 collector.add(written, _companion_problems(written.content))
             else:
-                _add_job(collector, written, lambda content: change(apply_overrides(content, overrides)), strict)
+                _add_job(collector, written, change, overrides, strict)
     _check_queues_together(collector)
     collector.problems += _duplicate_names(collector)
     return JobFiles(
@@ -120,12 +118,20 @@ def load_job_files(
     )
 
 
-def _add_job(collector: _Collector, written: YamlDocument, change: Callable[[Any], Any], strict: bool) -> None:
+def _add_job(
+    collector: _Collector,
+    written: YamlDocument,
+    change: Callable[[Any], Any],
+    overrides: Sequence[Override],
+    strict: bool,
+) -> None:
+    from tf_dist.core.api.overrides import apply_overrides, refuse_unknown_keys
     from tf_dist.core.dialects import current, parse
 
     try:
-        content = change(written.content)
+        content = change(apply_overrides(written.content, overrides))
         parsed = parse(content, strict=strict)
+        refuse_unknown_keys(overrides, parsed.warnings)
         changed = YamlDocument(written.file, written.number, current(content), written.node)
     except InvalidJob as error:
         collector.add(written, error.problems)

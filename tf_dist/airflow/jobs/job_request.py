@@ -13,7 +13,7 @@ from tf_dist.airflow.jobs.task_identity import sanitized_name
 from tf_dist.client.job_files import LoadedJob, load_job_files, one_job
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.core.api.fieldpath import parse_field_path
-from tf_dist.core.api.overrides import Override, apply_overrides
+from tf_dist.core.api.overrides import Override, apply_overrides, refuse_unknown_keys
 from tf_dist.core.dialects import current, dialect_of, parse
 from tf_dist.core.dialects.common_annotations import queue_overrides
 from tf_dist.errors import InvalidJob, Problem
@@ -73,14 +73,16 @@ def job_request(
         path = _path(job, folder)
         bundle = load_job_files([str(path)], change=lambda content: changed(render(content)))
         companions = tuple(replace(one, content=render(one.content)) for one in bundle.companions)
-        return JobRequest(one_job(bundle), companions, str(path.absolute().parent))
-    if not isinstance(job, Mapping):
+        found = JobRequest(one_job(bundle), companions, str(path.absolute().parent))
+    elif isinstance(job, Mapping):
+        content = current(changed(dict(job)))
+        written = YamlDocument(_IN_PYTHON, None, content, None)
+        found = JobRequest(LoadedJob(written, parse(content, strict=False)), (), str(folder))
+    else:
         what = f"a {type(job).__name__} is no job"
         raise InvalidJob([Problem("job", what, "give the path of a file, a dict, or a TFJob")])
-    content = current(changed(dict(job)))
-    return JobRequest(
-        LoadedJob(YamlDocument(_IN_PYTHON, None, content, None), parse(content, strict=False)), (), str(folder)
-    )
+    refuse_unknown_keys(_overrides(overrides), found.entry.parsed.warnings)
+    return found
 
 
 def request_of_try(

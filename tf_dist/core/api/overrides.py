@@ -165,6 +165,13 @@ def _split(text: str) -> tuple[str, str]:
     raise ValueError(f"there is no '=' in {shorten_text(text)}")
 
 
+def refuse_unknown_keys(overrides: Iterable[Override], warnings: Iterable[Problem]) -> None:
+    """InvalidJob if an override set a key that nothing reads: of a document that is a warning, here a mistake."""
+    places = tuple(format_field_path(one.path) for one in overrides)
+    if wrong := [one for one in warnings if one.message == "unknown key" and one.path.startswith(places)]:
+        raise InvalidJob(wrong)
+
+
 def apply_overrides(document: Any, overrides: Iterable[Override]) -> Any:
     """A copy of ``document`` with every override in place; unchanged parts are shared. InvalidJob with all problems."""
     problems: list[Problem] = []
