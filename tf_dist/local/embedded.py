@@ -24,7 +24,7 @@ from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, Netwo
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
 from tf_dist.controller.standalone import Standalone
-from tf_dist.core.dialects import read
+from tf_dist.core.dialects import read, update_problems
 from tf_dist.core.reconciler.accepted_spec import all_problems
 from tf_dist.errors import ClusterError, InvalidJob
 
@@ -134,12 +134,17 @@ def _node_settings(settings: EmbeddedSettings) -> NodeSettings:
     )
 
 
-def _validate(document: Object) -> Object:
-    """The validating webhook of the embedded cluster: refuses jobs that a driver could not parse, with every reason."""
+def _validate(document: Object, old: Object | None) -> Object:
+    """The validating webhook of the embedded cluster: refuses jobs that a driver could not parse, with every reason.
+
+    So it does what no update may change.
+    """
     try:
         read(document)
     except InvalidJob as first:
         raise all_problems(document, first) from None
+    if old is not None and (problems := update_problems(old, document)):
+        raise InvalidJob(problems)
     return document
 
 

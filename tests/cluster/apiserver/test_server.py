@@ -142,7 +142,7 @@ def test_damaged_protobuf_is_a_bad_request(ask: Ask) -> None:
 
 
 def test_all_problems_are_causes(memory: MemoryCluster, server: ApiServer, rest: RestCluster) -> None:
-    def refuse(obj: dict) -> dict:
+    def refuse(obj: dict, old: dict | None) -> dict:
         raise InvalidJob([Problem("spec.x", "Required value"), Problem("spec.y", "must be odd", "add one")])
 
     with MemoryCluster(validators={("", "ConfigMap"): refuse}) as strict, ApiServer(strict) as face:
@@ -159,19 +159,19 @@ def test_all_problems_are_causes(memory: MemoryCluster, server: ApiServer, rest:
 
 
 def test_validators_fill_in_defaults_and_judge_specs_only() -> None:
-    seen: list[str] = []
+    seen: list[tuple[str, str | None]] = []
 
-    def validator(obj: dict) -> dict:
-        seen.append(obj["metadata"]["name"])
+    def validator(obj: dict, old: dict | None) -> dict:
+        seen.append((obj["metadata"]["name"], old and old["data"]["x"]))
         return {**obj, "data": {"filled": "in", **obj.get("data", {})}}
 
     with MemoryCluster(validators={("", "ConfigMap"): validator}) as cluster:
         made = cluster.create(CONFIG_MAPS, "default", config_map("a", x="1"))
         assert made["data"] == {"filled": "in", "x": "1"}
         cluster.patch(CONFIG_MAPS, "default", "a", {"metadata": {"labels": {"a": "b"}}})
-        assert seen == ["a"]
+        assert seen == [("a", None)]
         cluster.patch(CONFIG_MAPS, "default", "a", {"data": {"x": "2"}})
-        assert seen == ["a", "a"]
+        assert seen == [("a", None), ("a", "1")]
 
 
 def test_tables_may_be_watched(ask: Ask, memory: MemoryCluster) -> None:

@@ -80,7 +80,7 @@ VOLCANO_CLUSTER = (
         (SPARSE, ReplicaId("chief", 0), '{"cluster":{"worker":{},"ps":[]},"task":{"type":"chief","index":0}}'),
         (VOLCANO, ReplicaId("ps", 0), f'{{"cluster":{VOLCANO_CLUSTER},"task":{{"type":"ps","index":0}}}}'),
         (VOLCANO, ReplicaId("worker", 1), f'{{"cluster":{VOLCANO_CLUSTER},"task":{{"type":"worker","index":1}}}}'),
-        (VOLCANO, ReplicaId("sidekick", 0), None),
+        (VOLCANO, ReplicaId("sidekick", 0), f'{{"cluster":{VOLCANO_CLUSTER},"task":{{"type":"sidekick","index":0}}}}'),
         (volcano_job(), ReplicaId("worker", 0), None),
         (V1, ReplicaId("nobody", 0), None),
     ],

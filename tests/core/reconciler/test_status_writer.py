@@ -210,6 +210,7 @@ def test_volcano_says_how_it_ended_with_final_counts() -> None:
         "version": 0,
         "retryCount": 0,
         "runningDuration": "1h1m1s",
+        "controlledResources": {"plugin-env": "env", "plugin-svc": "svc"},
     }
     assert [c["status"] for c in status["conditions"]] == ["Pending", "Running", "Failed"]
 

@@ -167,6 +167,8 @@ _TOTAL: Final = " + ".join(
 VOLCANO: Final[tuple[Rule, ...]] = (
     _names("tasks", "t", "(has(t.name) && t.name != '' ? t.name : 'default0')", _TASKS.format("t")),
 )
+# What no update may change, as far as it is cheap to compare; the controller compares all of it (volcano_update).
+_NAMED_QUEUE: Final = "(has({0}.queue) && {0}.queue != '' ? {0}.queue : 'default')"
 VOLCANO_SPEC: Final[tuple[Rule, ...]] = (
     (
         f"!has(self.minAvailable) || self.tasks.size() > {_ADDED} || self.minAvailable <= {_TOTAL}",
@@ -177,6 +179,8 @@ VOLCANO_SPEC: Final[tuple[Rule, ...]] = (
         "minSuccess is more than the tasks have replicas",
     ),
     ("!has(self.queue) || self.queue != 'root'", "jobs cannot be put into the root queue"),
+    ("self.tasks.size() == oldSelf.tasks.size()", "job updates may not add or remove tasks"),
+    (f"{_NAMED_QUEUE.format('self')} == {_NAMED_QUEUE.format('oldSelf')}", "the queue of a job cannot be changed"),
 )
 TASKS: Final[tuple[Rule, ...]] = (
     (

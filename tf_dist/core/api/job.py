@@ -249,6 +249,11 @@ class Plugins:
     hosts_env: bool = True
     ssh: SSHPlugin | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The plugins that are there, by Volcano's names."""
+        return tuple(name for name, there in (("env", self.env), ("svc", self.svc)) if there)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
@@ -294,15 +299,17 @@ class RunPolicy:
     """Limits and housekeeping of a run.
 
     ``max_restarts`` bounds restarts after failures (None: no bound), those by the kubelet inside a pod included when
-    ``container_restarts_count`` says so. ``max_disruptions``: see ``core.disruptions`` (None: the default).
-    ``active_deadline`` and ``ttl`` are seconds. ``resume_keeps_succeeded``: replicas that have succeeded stay so when a
-    suspended job is resumed; else all run again, because those that go on need their peers.
+    ``container_restarts_count`` says so. ``failures_count_together``: what fails at the same moment costs one restart,
+    however many replicas or tasks that restarts (Volcano). ``max_disruptions``: see ``core.disruptions`` (None: the
+    default). ``active_deadline`` and ``ttl`` are seconds. ``resume_keeps_succeeded``: replicas that have succeeded stay
+    so when a suspended job is resumed; else all run again, because those that go on need their peers.
     """
 
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
     max_restarts: int | None = None
     max_disruptions: int | None = None
     container_restarts_count: bool = True
+    failures_count_together: bool = False
     active_deadline: float | None = None
     ttl: float | None = None
     suspend: bool = False

@@ -7,21 +7,22 @@ taken away is restarted, and nothing else is done.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tf_dist.core.api.job import Action, Event, Job, ReplicaSpec, Rule
-from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events
+from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events, event_key
 from tf_dist.core.api.status import Phase, Status
 from tf_dist.core.api.timestamps import round_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDecision:
-    """What to do about an event. ``due``: not yet, but then."""
+    """What to do about an event. ``due``: not yet, but then. ``by_policy``: a policy of the job says so."""
 
     action: Action
     due: float | None = None
+    by_policy: bool = field(default=False, compare=False)
 
 
 DecidedEvents = list[tuple[PodEvent, PolicyDecision]]
@@ -53,7 +54,8 @@ END_PHASES: Final[Mapping[Action, Phase]] = {
     Action.COMPLETE_JOB: Phase.COMPLETING,
 }
 
-_RESTARTS: Final = frozenset({Action.RESTART_JOB, Action.RESTART_TASK, Action.RESTART_POD})
+_TARGETED: Final = frozenset({Action.RESTART_TASK, Action.RESTART_POD})
+_RESTARTS: Final = _TARGETED | {Action.RESTART_JOB}
 
 # An eviction that leaves the pod behind as Failed is an eviction first; rows for failures still see it.
 _ALSO: Final[Mapping[Event, tuple[Event, ...]]] = {
@@ -98,6 +100,21 @@ def next_policy_timeout(job: Job, status: Status, facts: PodClassification, now:
     return min((due for due in dues if due is not None), default=None)
 
 
+def policy_timeouts(job: Job, status: Status, facts: PodClassification, now: float) -> dict[str, float]:
+    """Since when the events last that a policy answers after its timeout, where nothing else says since when.
+
+    A pod that was taken away is created anew meanwhile; what was due is off once that one runs (``derive_events``).
+    """
+    known, found = status.policy_timeouts, {}
+    for one in derive_events(job, status, facts):
+        key = event_key(one, status.attempts)
+        if key in known:
+            found[key] = known[key]
+        elif one.since is None and decide_action(job, one, now).due is not None:
+            found[key] = now
+    return found
+
+
 def _rules(job: Job, occurrence: PodEvent) -> Iterator[Rule]:
     yield from occurrence.spec.rules
     yield from job.rules
@@ -117,14 +134,14 @@ def _matches(rule: Rule, event: Event, occurrence: PodEvent) -> bool:
 
 def _answer(rule: Rule, occurrence: PodEvent, now: float) -> PolicyDecision:
     # A kubelet's clock may be ahead, so without a timeout there is no waiting.
-    timed = occurrence.since is not None and rule.timeout > 0
-    due = round_time((occurrence.since or 0.0) + rule.timeout) if timed else None
+    began = now if occurrence.since is None else occurrence.since
+    due = round_time(began + rule.timeout) if rule.timeout > 0 else None
     if due is not None and now < due:
-        return PolicyDecision(action=Action.IGNORE, due=due)
+        return PolicyDecision(action=Action.IGNORE, due=due, by_policy=True)
     if rule.action is Action.RESUME_JOB:
         return _default(occurrence)
-    if occurrence.handled and rule.action in (Action.RESTART_POD, Action.RESTART_TASK):
+    if occurrence.handled and rule.action in _TARGETED:
         return NO_ACTION
     if rule.action is Action.RESTART_POD and occurrence.replica is None:
-        return PolicyDecision(action=Action.RESTART_TASK)
-    return PolicyDecision(action=rule.action)
+        return PolicyDecision(action=Action.RESTART_TASK, by_policy=True)
+    return PolicyDecision(action=rule.action, by_policy=True)

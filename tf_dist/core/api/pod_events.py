@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role
 from tf_dist.core.api.pods import POD_DELETED, Disruption, Exit, PodPhase, PodView
-from tf_dist.core.api.status import NO_PODS, Counts, Status
+from tf_dist.core.api.status import NO_PODS, Attempts, Counts, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,9 @@ def classify_pods(
         for pod in departed
         if pod.replica not in current and pod.attempt == status.attempts.label(pod.replica)
     }
-    return PodClassification(current, tuple(stale), _count(job, current, kept | succeeded), kept | succeeded, gone)
+    return PodClassification(
+        current, tuple(stale), _count(job, current, stale, kept | succeeded), kept | succeeded, gone
+    )
 
 
 def _succeeded(pod: PodView, spec: ReplicaSpec) -> bool:
@@ -94,8 +96,14 @@ def _succeeded(pod: PodView, spec: ReplicaSpec) -> bool:
     return spec.last_exit_counts and pod.last_exit is not None and pod.last_exit.code == 0
 
 
-def _count(job: Job, current: Mapping[ReplicaId, PodView], succeeded: frozenset[ReplicaId]) -> dict[str, Counts]:
+def _count(
+    job: Job, current: Mapping[ReplicaId, PodView], stale: Iterable[PodView], succeeded: frozenset[ReplicaId]
+) -> dict[str, Counts]:
     tallies: dict[str, list[int]] = {spec.type: [0, 0, 0, 0, 0, 0] for spec in job.replica_specs}
+    for pod in stale:
+        # It is deleted in this very pass, or was before.
+        if pod.replica.type in tallies:
+            tallies[pod.replica.type][5] += 1
     for replica, pod in current.items():
         tally = tallies[replica.type]
         if replica in succeeded:
@@ -118,11 +126,45 @@ def _count(job: Job, current: Mapping[ReplicaId, PodView], succeeded: frozenset[
     }
 
 
+def event_key(occurrence: PodEvent, attempts: Attempts) -> str:
+    """The key of an event among ``Status.policy_timeouts``: another attempt of what it happened to has another."""
+    who = occurrence.replica or ReplicaId(occurrence.spec.type, 0)
+    label = attempts.label(who)
+    if occurrence.replica is None:
+        return f"{occurrence.event} {occurrence.spec.type} {label.rpartition('.')[0]}"
+    return f"{occurrence.event} {who} {label}"
+
+
 def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
     """The events of the current attempt that have not been handled yet, in document order.
 
     Handling one changes the attempt (or ends the job), so an event does not occur again once it is handled.
     """
+    for occurrence in _present_events(job, status, facts):
+        began = occurrence.since
+        if began is None and status.policy_timeouts:
+            began = status.policy_timeouts.get(event_key(occurrence, status.attempts))
+        yield occurrence if began == occurrence.since else replace(occurrence, since=began)
+    if status.policy_timeouts:
+        yield from _unreturned(job, status, facts)
+
+
+def _unreturned(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
+    """Evictions whose policy waits: the pod was created anew, and has not run yet."""
+    for spec in job.replica_specs:
+        for replica in (ReplicaId(spec.type, index) for index in range(spec.replicas)):
+            pod = facts.current.get(replica)
+            going = pod is None or pod.deleting
+            back = replica in facts.succeeded or not (going or (pod and pod.phase is PodPhase.PENDING))
+            if back or (going and replica in status.observed_replicas):
+                continue
+            lost = PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=Disruption(POD_DELETED))
+            began = status.policy_timeouts.get(event_key(lost, status.attempts))
+            if began is not None:
+                yield replace(lost, since=began)
+
+
+def _present_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
     for spec in job.replica_specs:
         for index in range(spec.replicas):
             replica = ReplicaId(spec.type, index)
@@ -173,7 +215,7 @@ def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
     if stuck is not None and any(counts.running for counts in facts.counts.values()):
         spec = job.spec(stuck.replica.type)
         if spec is not None:
-            yield PodEvent(event=Event.UNKNOWN, spec=spec, replica=stuck.replica, since=stuck.created_at)
+            yield PodEvent(event=Event.UNKNOWN, spec=spec, replica=stuck.replica)
 
 
 def training_specs(job: Job) -> tuple[ReplicaSpec, ...]:

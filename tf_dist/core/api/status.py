@@ -181,6 +181,10 @@ class Status:
     - ``succeeded``: replicas that have succeeded for good, even when their pods are gone.
     - ``restarts``: restarts spent, by cause; ``container_restarts``: restarts by the kubelet in pods that are gone.
     - ``disruptions``: pods that were taken away, by reason (``core.api.pods``).
+    - ``retries``: how often a policy has restarted the job or a part of it (Volcano's ``retryCount``); failures of the
+      same moment count once, and disruptions that a policy answers count, too.
+    - ``policy_timeouts``: since when events last that a policy answers after its timeout, and that nothing else dates
+      (see ``event_key``).
     - ``backoffs``: by replica, task or "" (the job).
     - ``last_sizes``: the replica counts of its last admission, once it is over or stopped.
     - ``requeues``: how often in a row its pods found no nodes in time; ``not_before``: until then it is not admitted.
@@ -207,6 +211,8 @@ class Status:
     restarts: Mapping[str, int] = field(default_factory=dict)
     disruptions: Mapping[str, int] = field(default_factory=dict)
     container_restarts: int = 0
+    retries: int = 0
+    policy_timeouts: Mapping[str, float] = field(default_factory=dict)
     backoffs: Mapping[str, RestartBackoff] = field(default_factory=dict)
     admission: Admission | None = None
     last_sizes: Mapping[str, int] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from tf_dist.core.dialects.conversion import Conversion, convert
 from tf_dist.core.dialects.parsing import Parsed, as_written, defaulted, parse, read, suspend_patch
 from tf_dist.core.dialects.registry import current, dialect_of
 from tf_dist.core.dialects.step_overrides import StepOverrides, apply_step_overrides, scale_patch
+from tf_dist.core.dialects.volcano_update import update_problems
 
 __all__ = [
     "Conversion",
@@ -26,4 +27,5 @@ __all__ = [
     "read",
     "scale_patch",
     "suspend_patch",
+    "update_problems",
 ]

@@ -135,6 +135,7 @@ def build(job: VolcanoJob) -> Job:
             # Volcano counts attempts: the first is no restart.
             max_restarts=(spec.max_retry or DEFAULT_MAX_RETRY) - 1,
             container_restarts_count=False,
+            failures_count_together=True,
             ttl=spec.ttl_seconds_after_finished,
             suspend=job.metadata.suspended,
         ),

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle, TFConfigStyle
-from tf_dist.core.podbuilder import tf_config, volcano_plugins
+from tf_dist.core.podbuilder import tf_config, volcano_metadata, volcano_plugins
 from tf_dist.core.podbuilder.tf_config import Addresses, build_tf_config
 
 Body = dict[str, Any]
@@ -94,10 +94,19 @@ def object_metadata(job: Job, name: str, labels: Mapping[str, str]) -> Body:
     }
 
 
-def build_pod(job: Job, replica: ReplicaId, attempt: str, addresses: Addresses | None = None, node: str = "") -> Body:
+def build_pod(
+    job: Job,
+    replica: ReplicaId,
+    attempt: str,
+    addresses: Addresses | None = None,
+    node: str = "",
+    *,
+    retries: int = 0,
+) -> Body:
     """The pod of a replica for an attempt (``Attempts.label``); KeyError for a type the job does not have.
 
     ``node``: the one that admission has found for it ("": any). The cluster's scheduler still does the binding.
+    ``retries``: those of the job so far (``Status.retries``).
     """
     spec = job.spec(replica.type)
     if spec is None:
@@ -106,6 +115,9 @@ def build_pod(job: Job, replica: ReplicaId, attempt: str, addresses: Addresses |
     own = {**names.replica_labels(job, spec, replica.index), names.ATTEMPT: attempt}
     metadata = object_metadata(job, names.pod_name(job, replica, attempt), {**(template.get("labels") or {}), **own})
     annotations = {**(template.get("annotations") or {}), **_annotations(job)}
+    if job.dialect is Dialect.VOLCANO:
+        metadata["labels"] |= volcano_metadata.pod_labels(job)
+        annotations |= volcano_metadata.pod_annotations(job, spec, replica.index, attempt, retries)
     if annotations:
         metadata["annotations"] = annotations
     body = _pod_spec(job, spec, replica, addresses or {})

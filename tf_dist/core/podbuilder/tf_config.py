@@ -37,7 +37,7 @@ def build_tf_config(job: Job, replica: ReplicaId, addresses: Addresses | None = 
     if spec is None or job.tf_config is TFConfigStyle.NONE:
         return None
     config = _SHAPES[job.tf_config](job, spec, replica.index, addresses or {})
-    return None if config is None else json.dumps(config, separators=(",", ":"))
+    return json.dumps(config, separators=(",", ":"))
 
 
 def _hosts(job: Job, spec: ReplicaSpec, addresses: Addresses) -> list[str]:
@@ -63,12 +63,11 @@ def _sparse(job: Job, spec: ReplicaSpec, index: int, addresses: Addresses) -> di
     return {"cluster": {"worker": workers, "ps": ps}, "task": {"type": spec.type, "index": index}}
 
 
-def _volcano(job: Job, spec: ReplicaSpec, index: int, addresses: Addresses) -> dict[str, Any] | None:
-    if spec.role not in _VOLCANO_ORDER:
-        return None
+def _volcano(job: Job, spec: ReplicaSpec, index: int, addresses: Addresses) -> dict[str, Any]:
+    """Every pod of the job knows the cluster; a task outside the roles has its own name as the type."""
     by_role = {other.role: _hosts(job, other, addresses) for other in job.replica_specs}
     cluster = {role.value: by_role[role] for role in _VOLCANO_ORDER if by_role.get(role)}
-    return {"cluster": cluster, "task": {"type": spec.role.value, "index": index}}
+    return {"cluster": cluster, "task": {"type": spec.role.value or spec.name, "index": index}}
 
 
 _SHAPES: Final = {

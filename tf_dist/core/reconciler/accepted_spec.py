@@ -19,7 +19,7 @@ from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, value_at
 from tf_dist.core.api.job import Document, Job
 from tf_dist.core.api.status import AcceptedSpec, RefusedSpec, Status
-from tf_dist.core.dialects import as_written, parse, read
+from tf_dist.core.dialects import as_written, parse, read, update_problems
 from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION, SUSPEND_ANNOTATION
 from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import SLA
 from tf_dist.errors import InvalidJob
@@ -63,6 +63,7 @@ def read_stored_spec(stored: Document, status: Status) -> StoredSpec:
     generation = _generation(stored)
     try:
         job = read(stored)
+        _check_update(stored, digest, status)
     except InvalidJob as first:
         problem = all_problems(stored, first)
         message = "; ".join(map(str, problem.problems))[:_MOST_MESSAGE]
@@ -86,6 +87,15 @@ def _unknown_keys(stored: Document) -> str:
     except InvalidJob:
         return ""  # the driver takes less exception than the checks of files: of pod templates it reads the frame
     return "; ".join(str(one) for one in warnings if one.message.startswith("unknown key"))[:_MOST_MESSAGE]
+
+
+def _check_update(stored: Document, digest: str, status: Status) -> None:
+    """InvalidJob for an edit of what no update may change; one whose accepted spec was not kept cannot be compared."""
+    if status.accepted is None or status.accepted.digest == digest:
+        return
+    kept = _unpacked(status.accepted.data)
+    if kept and (problems := update_problems(kept, stored)):
+        raise InvalidJob(problems)
 
 
 def _generation(stored: Document) -> int:

@@ -21,10 +21,10 @@ from tf_dist.core.reconciler.log_excerpt import log_excerpt
 
 def restart_job(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
     """Restart every pod: one restart however many replicas have failed, none if they were disrupted."""
-    first = [_gravest(answered)]
+    first = _costs(job, status, facts, answered, [_gravest(answered)])
     if over := _unaffordable(job, status, facts, answered, first, now):
         return over
-    status = keep_container_restarts(_spend(status, first), {**facts.departed, **facts.current}, facts)
+    status = keep_container_restarts(_spend(status, answered, first), {**facts.departed, **facts.current}, facts)
     anew = replace(
         status,
         attempts=status.attempts.next_job(),
@@ -36,13 +36,13 @@ def restart_job(job: Job, status: Status, facts: PodClassification, answered: De
 
 
 def restart_tasks(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
-    """Restart every pod of the affected tasks: one restart a task."""
+    """Restart every pod of the affected tasks: one restart a task, or one in all (``failures_count_together``)."""
     types = dict.fromkeys(occurrence.spec.type for occurrence, _ in answered)
     by_task = {type_: _gravest([one for one in answered if one[0].spec.type == type_]) for type_ in types}
-    spent = list(by_task.values())
+    spent = _costs(job, status, facts, answered, by_task.values())
     if over := _unaffordable(job, status, facts, answered, spent, now):
         return over
-    status = replace(_spend(status, spent), failure=_failure(answered, now))
+    status = replace(_spend(status, answered, spent), failure=_failure(answered, now))
     ran: dict[str, float | None] = {}
     for type_ in by_task:
         replicas = [replica for replica in facts.current if replica.type == type_]
@@ -60,14 +60,14 @@ def restart_tasks(job: Job, status: Status, facts: PodClassification, answered: 
 
 
 def restart_pods(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
-    """Restart the affected replicas: one restart a replica."""
+    """Restart the affected replicas: one restart a replica, or one in all (``failures_count_together``)."""
     by_replica = {
         occurrence.replica: occurrence for occurrence, _ in reversed(answered) if occurrence.replica is not None
     }
-    spent = list(by_replica.values())
+    spent = _costs(job, status, facts, answered, by_replica.values())
     if over := _unaffordable(job, status, facts, answered, spent, now):
         return over
-    status = replace(_spend(status, spent), failure=_failure(answered, now))
+    status = replace(_spend(status, answered, spent), failure=_failure(answered, now))
     ran: dict[str, float | None] = {}
     for replica in by_replica:
         status = keep_container_restarts(status, [replica], facts)
@@ -100,9 +100,9 @@ def fail_over_budget(
 ) -> Status:
     """The status of a job that needs one restart more than its budget has: Failed."""
     message = f"{what}; no restart is left (spent {spent})"
-    return replace(status, failure=failure or status.failure).with_phase(
-        Phase.FAILED, now, "BackoffLimitExceeded", message
-    )
+    # The retry that is refused is counted, as Volcano does it: a job with maxRetry 2 ends with retryCount 2.
+    failed = replace(status, failure=failure or status.failure, retries=status.retries + 1)
+    return failed.with_phase(Phase.FAILED, now, "BackoffLimitExceeded", message)
 
 
 def fail_unhandled(
@@ -142,6 +142,32 @@ def _gravest(answered: DecidedEvents) -> PodEvent:
     return next((one for one in occurrences if one.disruption is None), occurrences[0])
 
 
+def _costs(
+    job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, each: Iterable[PodEvent]
+) -> list[PodEvent]:
+    """The events that these restarts are charged for.
+
+    Where failures of the same moment count together, one restart is charged, and none for a pod of before the restart
+    that is under way: Volcano's controller charges the first event that leads to Restarting, and those that come
+    before it has left that state are free.
+    """
+    if not job.run_policy.failures_count_together:
+        return list(each)
+    if status.phase is not Phase.RESTARTING:
+        return [_gravest(answered)]
+    later = [(one, decision) for one, decision in answered if not _is_of_before(status, facts, one)]
+    return [_gravest(later)] if later else []
+
+
+def _is_of_before(status: Status, facts: PodClassification, occurrence: PodEvent) -> bool:
+    """Whether it happened to a pod that was there when the present restart was decided."""
+    replica, since = occurrence.replica, status.since
+    if replica is None or since is None:
+        return False
+    pod = facts.current.get(replica) or facts.departed.get(replica)
+    return pod is not None and pod.created_at is not None and pod.created_at <= since
+
+
 def spent_restarts(job: Job, status: Status, facts: PodClassification) -> int:
     """Restarts that count against the budget: with those by the kubelet in living pods where the job counts them."""
     return charged_restarts(job, status) + (_by_kubelet(facts, facts.current) if _counts_containers(job) else 0)
@@ -177,12 +203,15 @@ def _unaffordable(
     return failed.with_phase(Phase.FAILED, now, pods.DISRUPTIONS_EXCEEDED, message)
 
 
-def _spend(status: Status, costs: Iterable[PodEvent]) -> Status:
+def _spend(status: Status, answered: DecidedEvents, costs: Iterable[PodEvent]) -> Status:
+    costs = list(costs)
+    by_policy = {id(one) for one, decision in answered if decision.by_policy}
     restarts, taken = dict(status.restarts), dict(status.disruptions)
     for one in costs:
         counts, cause = (restarts, one.event.value) if one.disruption is None else (taken, one.disruption.reason)
         counts[cause] = counts.get(cause, 0) + 1
-    return replace(status, restarts=restarts, disruptions=taken)
+    retries = status.retries + sum(id(one) in by_policy for one in costs)
+    return replace(status, restarts=restarts, disruptions=taken, retries=retries)
 
 
 def keep_container_restarts(status: Status, replicas: Iterable[ReplicaId], facts: PodClassification) -> Status:
@@ -220,7 +249,7 @@ def _with_backoff(
     wait = max(backoffs[key].until for key in ran) - now
     later = f" in {wait:.0f} s" if wait > 0 else ""
     event = status.failure.event if status.failure else ""
-    spent = " and ".join(_counts(job, status, costs))
+    spent = " and ".join(_counts(job, status, costs)) or "part of the restart under way"
     return replace(status, backoffs=backoffs).with_phase(Phase.RESTARTING, now, event, f"{what}; {spent}{later}")
 
 

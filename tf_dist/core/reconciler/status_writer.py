@@ -16,7 +16,7 @@ from typing import Any, Final
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import granted_job
 from tf_dist.core.api.fieldpath import mapping, mappings, number
-from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role
+from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.api.status import (
     INVALID_SPEC,
     LIVE,
@@ -304,8 +304,9 @@ def _volcano(job: Job, status: Status, stored: Document, now: float) -> RawStatu
             "taskStatusCount": {name: {"phase": phases} for name, phases in tasks.items() if phases},
             **{key: number for key, number in totals.items() if number},
             "version": status.attempts.job - 1,
-            "retryCount": status.charged_restarts,
+            "retryCount": max(status.retries, status.charged_restarts),
             "runningDuration": _duration(status),
+            "controlledResources": _controlled_resources(job) or None,
             "conditions": _volcano_conditions(status, stored.get("conditions") or (), since),
         }
     )
@@ -329,14 +330,17 @@ def _duration(status: Status) -> str | None:
 
 
 def _volcano_conditions(status: Status, stored: Any, since: str | None) -> list[RawStatus]:
-    """One entry a phase, replaced where it stands."""
+    """One entry a phase, the present one last: an older one of the same phase goes."""
     entry = _without_none({"status": status.phase.value, "lastTransitionTime": since})
-    kept = [dict(condition) for condition in stored]
-    for position, condition in enumerate(kept):
-        if condition.get("status") == status.phase.value:
-            kept[position] = entry
-            return kept
-    return [*kept, entry]
+    return [*(dict(condition) for condition in stored if condition.get("status") != status.phase.value), entry]
+
+
+def _controlled_resources(job: Job) -> dict[str, str]:
+    """The plugins of the job and the claims it mounts, under Volcano's keys."""
+    claims = [str(volume["volumeClaimName"]) for volume in job.volumes]
+    framework = ("tensorflow",) if job.tf_config is TFConfigStyle.VOLCANO else ()
+    plugins = {f"plugin-{name}": name for name in (*job.plugins.names, *framework)}
+    return {**plugins, **{f"volume-pvc-{name}": name for name in claims}}
 
 
 _REPORTS: Final[Mapping[Dialect, Callable[[Job, Status, Document, float], RawStatus]]] = {

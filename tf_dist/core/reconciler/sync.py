@@ -97,7 +97,8 @@ def sync_job(job: Job, status: Status, facts: PodClassification, observed: Obser
         nodes = assign_nodes(job, status.admission.placement, facts, due) if status.admission is not None else {}
         for replica in due:
             label = status.attempts.label(replica)
-            body = replica_pod.build_pod(job, replica, label, observed.addresses, nodes.get(replica, ""))
+            place = nodes.get(replica, "")
+            body = replica_pod.build_pod(job, replica, label, observed.addresses, place, retries=status.retries)
             consultation.decorate(replica, body)
             yield Create(body)
 

@@ -21,14 +21,21 @@ from typing import Final
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Resize, Wait, granted_job, replica_difference_text
 from tf_dist.core.api.context import Observed, ReconcileContext, matching_replicas
-from tf_dist.core.api.job import Action, CompletionByCounts, Job, ReplicaId, ReplicaSpec
-from tf_dist.core.api.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action, next_policy_timeout
+from tf_dist.core.api.job import Action, CompletionByCounts, Event, Job, ReplicaId, ReplicaSpec
+from tf_dist.core.api.lifecycle_policy import (
+    END_PHASES,
+    DecidedEvents,
+    most_severe_action,
+    next_policy_timeout,
+    policy_timeouts,
+)
 from tf_dist.core.api.pod_events import (
     PodClassification,
     classify_pods,
     derive_events,
     describe_event,
     describe_events,
+    event_key,
     training_specs,
 )
 from tf_dist.core.api.pods import PodPhase
@@ -157,6 +164,20 @@ def succeed(s: ReconcileContext) -> Status | None:
     return None
 
 
+def start_policy_timeouts(s: ReconcileContext) -> Status | None:
+    """Record since when events last whose policy has a timeout; replicas that were taken away come back meanwhile."""
+    timeouts = policy_timeouts(s.job, s.status, s.facts, s.now)
+    if timeouts == s.status.policy_timeouts:
+        return None
+    taken = {
+        occurrence.replica
+        for occurrence in derive_events(s.job, s.status, s.facts)
+        if occurrence.event is Event.POD_EVICTED and event_key(occurrence, s.status.attempts) in timeouts
+    }
+    seen = frozenset(r for r in s.status.observed_replicas if r not in taken or r in s.facts.current)
+    return replace(s.status, policy_timeouts=timeouts, observed_replicas=seen)
+
+
 def apply_lifecycle_policy(s: ReconcileContext) -> Status | None:
     """The most severe action that the lifecycle policy table has for the events of the job's pods."""
     decided = most_severe_action(s.job, derive_events(s.job, s.status, s.facts), s.now)
@@ -165,7 +186,7 @@ def apply_lifecycle_policy(s: ReconcileContext) -> Status | None:
 
 def policy_due_at(s: ReconcileContext) -> float | None:
     """When the next timeout of a policy expires, or the next pod is lost with its node."""
-    timed = any(counts.pending or counts.failed for counts in s.facts.counts.values())
+    timed = s.status.policy_timeouts or any(counts.pending or counts.failed for counts in s.facts.counts.values())
     timeout = next_policy_timeout(s.job, s.status, s.facts, s.now) if timed else None
     return s.next_of(timeout, *node_loss_times(s.job, s.observed))
 
@@ -324,6 +345,7 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(resume, STOPPED, _phases(Phase.PENDING)),
     TransitionRule(exceed_active_deadline, LIVE, _phases(Phase.FAILED), active_deadline_at),
     TransitionRule(succeed, LIVE, _phases(Phase.COMPLETING)),
+    TransitionRule(start_policy_timeouts, LIVE, verdict_only=_SKIP),
     TransitionRule(apply_lifecycle_policy, LIVE, _BY_POLICY | {Phase.RESTARTING}, policy_due_at),
     TransitionRule(finish_by_counts, LIVE, _phases(Phase.COMPLETING, Phase.FAILED)),
     TransitionRule(fail_when_success_unreachable, LIVE, _phases(Phase.FAILED)),

@@ -23,7 +23,8 @@ from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_res
 from tf_dist.core.gang.types import GangQuotaUsage, PodQuotaUsage, ResourceQuota
 from tf_dist.errors import Forbidden, InvalidJob, Problem
 
-Validator = Callable[[Object], Object]
+Validator = Callable[[Object, Object | None], Object]
+"""Given what is to be stored, and what was (None: nothing); returns it with defaults, or raises InvalidJob."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,13 +349,13 @@ def _apply_rules(context: ServerContext, kind: Kind, obj: Object, old: Object | 
     if rules:
         rules(kind, obj, old)
     validator = context.validators.get((kind.resource.group, kind.resource.kind))
-    return _run_validator(kind, obj, validator) if validator else obj
+    return _run_validator(kind, obj, old, validator) if validator else obj
 
 
-def _run_validator(kind: Kind, obj: Object, validator: Validator) -> Object:
+def _run_validator(kind: Kind, obj: Object, old: Object | None, validator: Validator) -> Object:
     metadata = obj["metadata"]
     try:
-        checked = deep_copy_json(validator(obj))
+        checked = deep_copy_json(validator(obj, old))
     except InvalidJob as error:
         raise Invalid(error_subject(kind, obj), error.problems) from error
     # The validator may default anything but the identity.

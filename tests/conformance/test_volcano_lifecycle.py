@@ -1,0 +1,287 @@
+"""The life cycle of a Volcano Job, case by case as Volcano's job controller has it (volcano-sh/volcano at ed72c7c8).
+
+Sources: ``pkg/controllers/job/{job_controller,job_controller_util,job_controller_actions,job_controller_handler}.go``,
+``state/*.go``, and their tests ``TestApplyPolicies``, ``TestRunningState_Execute``, ``TestRestartingState_Execute``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.builders import template
+from tests.core.world import World
+from tf_dist.core.dialects import read
+
+Doc = dict[str, Any]
+PHASES = ("Pending", "Running", "Restarting", "Completed", "Failed", "Terminated", "Aborted")
+
+
+def task(name: str, replicas: int, *policies: Doc, restart: str = "Never", **fields: Any) -> Doc:
+    pod = template(restartPolicy=restart)
+    return {"name": name, "replicas": replicas, "policies": list(policies), "template": pod, **fields}
+
+
+def job(*tasks: Doc, policies: tuple[Doc, ...] = (), **spec: Any) -> Doc:
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "job1", "namespace": "default", "uid": "uid-1"},
+        "spec": {"tasks": list(tasks), "policies": list(policies), **spec},
+    }
+
+
+def started(document: Doc) -> World:
+    """Every pod of the job runs."""
+    world = World(read(document))
+    world.settle()
+    run(world)
+    return world
+
+
+def run(world: World) -> None:
+    for pod in world.pods.values():
+        world.run(pod)
+    world.settle()
+
+
+def later(world: World, seconds: float) -> None:
+    world.now += seconds
+    world.settle()
+
+
+def phase(world: World) -> str:
+    return str(world.status["state"]["phase"])
+
+
+def lose(world: World, replica: str) -> None:
+    pod = world.pod(replica)
+    assert pod is not None
+    world.remove(pod)
+    world.settle()
+
+
+def end(world: World, *replicas: str, code: int = 1) -> None:
+    for replica in replicas:
+        pod = world.pod(replica)
+        assert pod is not None, replica
+        world.end(pod, code)
+    world.settle()
+
+
+def crash_in_place(world: World, replica: str, times: int) -> None:
+    pod = world.pod(replica)
+    assert pod is not None
+    for _ in range(times):
+        world.restart_container(pod, 1)
+    world.settle()
+
+
+# applyPolicies: which policy answers a request, and after what delay. Each row: the policies of the task and of the
+# job, what happens, and the phase the job is in at once, before its timeout of 60 s, and after.
+TERMINATE, ABORT, COMPLETE = "TerminateJob", "AbortJob", "CompleteJob"
+MINUTE = {"timeout": "1m"}
+POLICIES = [
+    ("PodFailed, at once", "fail", [{"event": "PodFailed", "action": TERMINATE}], "Terminated", ""),
+    ("PodFailed, later", "fail", [{"event": "PodFailed", "action": TERMINATE, **MINUTE}], "Running", "Terminated"),
+    ("exit code, at once", "fail", [{"exitCode": 1, "action": ABORT}], "Aborted", ""),
+    ("exit code, later", "fail", [{"exitCode": 1, "action": ABORT, **MINUTE}], "Running", "Aborted"),
+    ("another exit code", "fail", [{"exitCode": 3, "action": ABORT}], "Running", "Running"),
+    ("PodEvicted, at once", "lose", [{"event": "PodEvicted", "action": TERMINATE}], "Terminated", ""),
+    ("PodEvicted, later", "lose", [{"event": "PodEvicted", "action": TERMINATE, **MINUTE}], "Running", "Terminated"),
+    ("TaskCompleted, at once", "done", [{"event": "TaskCompleted", "action": COMPLETE}], "Completed", ""),
+    (
+        "TaskCompleted, later",
+        "done",
+        [{"event": "TaskCompleted", "action": COMPLETE, **MINUTE}],
+        "Running",
+        "Completed",
+    ),
+    ("TaskFailed, at once", "crash", [{"event": "TaskFailed", "action": ABORT}], "Aborted", ""),
+    ("TaskFailed, later", "crash", [{"event": "TaskFailed", "action": ABORT, **MINUTE}], "Running", "Aborted"),
+    ("* for a failure", "fail", [{"event": "*", "action": ABORT}], "Aborted", ""),
+    ("* for a failure, later", "fail", [{"event": "*", "action": ABORT, **MINUTE}], "Running", "Aborted"),
+    ("* for an eviction, later", "lose", [{"event": "*", "action": ABORT, **MINUTE}], "Running", "Aborted"),
+    (
+        "* for a task that is done, later",
+        "done",
+        [{"event": "*", "action": COMPLETE, **MINUTE}],
+        "Running",
+        "Completed",
+    ),
+    (
+        "a list of events",
+        "lose",
+        [{"events": ["PodFailed", "PodEvicted"], "action": TERMINATE, **MINUTE}],
+        "Running",
+        "Terminated",
+    ),
+    (
+        "the first that matches",
+        "fail",
+        [{"event": "PodFailed", "action": ABORT}, {"exitCode": 1, "action": TERMINATE}],
+        "Aborted",
+        "",
+    ),
+]
+HAPPENS = {
+    "fail": lambda world: end(world, "worker-0"),
+    "lose": lambda world: lose(world, "worker-0"),
+    "done": lambda world: end(world, "worker-0", "worker-1", code=0),
+    "crash": lambda world: crash_in_place(world, "worker-1", 3),
+}
+
+
+@pytest.mark.parametrize("level", ["task", "job"])
+@pytest.mark.parametrize(
+    ("what", "policies", "now", "then"), [row[1:] for row in POLICIES], ids=[r[0] for r in POLICIES]
+)
+def test_a_policy_answers_its_event_and_waits_for_its_timeout(
+    what: str, policies: list[Doc], now: str, then: str, level: str
+) -> None:
+    restart = "OnFailure" if what == "crash" else "Never"
+    other = task("server", 1)
+    if level == "task":
+        document = job(task("worker", 2, *policies, restart=restart), other)
+    else:
+        document = job(task("worker", 2, restart=restart), other, policies=tuple(policies))
+    world = started(document)
+    HAPPENS[what](world)
+    assert phase(world) in (now, "Pending" if now == "Running" else now)
+    later(world, 59)
+    assert phase(world) in (now, "Pending" if now == "Running" else now)
+    later(world, 2)
+    assert phase(world) == (then or now)
+
+
+def test_a_pod_that_runs_again_in_time_calls_the_action_for_its_eviction_off() -> None:
+    """CleanPodDelayActionsIfNeed: PodRunning of the same pod cancels what PodEvicted had begun."""
+    world = started(job(task("worker", 2, {"event": "PodEvicted", "action": "RestartJob", "timeout": "5m"})))
+    lose(world, "worker-0")
+    assert world.pod("worker-0") is not None, "it is created anew meanwhile"
+    run(world)
+    later(world, 3600)
+    assert (phase(world), world.status["version"], world.status["retryCount"]) == ("Running", 0, 0)
+
+
+def test_a_pod_that_does_not_run_again_in_time_leads_to_the_action() -> None:
+    world = started(job(task("worker", 2, {"event": "PodEvicted", "action": "RestartJob", "timeout": "5m"})))
+    lose(world, "worker-0")
+    later(world, 301)
+    run(world)
+    assert (phase(world), world.status["version"], world.status["retryCount"]) == ("Running", 1, 1)
+
+
+def test_an_eviction_that_another_policy_has_answered_waits_no_more() -> None:
+    """cleanupDelayActions: once an action was executed, those of its level that wait are off."""
+    policies = (
+        {"event": "PodEvicted", "action": "TerminateJob", "timeout": "5m"},
+        {"event": "PodFailed", "action": "RestartJob"},
+    )
+    world = started(job(task("worker", 2), policies=policies))
+    lose(world, "worker-0")
+    end(world, "worker-1")
+    run(world)
+    later(world, 3600)
+    assert phase(world) == "Running"
+
+
+def test_a_driver_that_comes_later_knows_since_when_the_event_lasts() -> None:
+    """The original keeps its timers in memory and loses them; the moment is in the status here."""
+    world = started(
+        job(task("worker", 2, {"event": "TaskCompleted", "action": COMPLETE, "timeout": "1m"}), task("ps", 1))
+    )
+    end(world, "worker-0", "worker-1", code=0)
+    assert list(world.status["tfDist"]["policyTimeouts"]) == ["TaskCompleted worker 1.0"]
+    world.remembered = None
+    later(world, 61)
+    assert phase(world) == "Completed"
+
+
+# Failures at the same moment: one retry. (The first leads to Restarting, where the others charge nothing.)
+@pytest.mark.parametrize("action", ["RestartJob", "RestartTask", "RestartPod"])
+def test_failures_of_the_same_moment_cost_one_retry(action: str) -> None:
+    world = started(job(task("a", 2), task("b", 2), policies=({"event": "PodFailed", "action": action},), maxRetry=3))
+    end(world, "a-0", "a-1", "b-0", "b-1")
+    assert world.status["retryCount"] == 1
+    later(world, 1000)
+    run(world)
+    assert phase(world) == "Running"
+
+
+def test_a_failure_while_the_job_is_restarting_for_another_costs_nothing() -> None:
+    world = started(job(task("a", 3), policies=({"event": "PodFailed", "action": "RestartPod"},), maxRetry=2))
+    world.end(world.pods["job1-a-0"], 1)
+    world.step()
+    assert phase(world) == "Restarting"
+    world.end(world.pods["job1-a-1"], 1)
+    world.step()
+    assert (phase(world), world.status["retryCount"]) == ("Restarting", 1)
+    later(world, 1000)
+    run(world)
+    assert phase(world) == "Running"
+    end(world, "a-2")
+    assert (phase(world), world.status["retryCount"]) == ("Failed", 2)
+
+
+@pytest.mark.parametrize("retries", [1, 2, 3])
+@pytest.mark.parametrize("action", ["RestartJob", "RestartTask", "RestartPod"])
+def test_max_retry_is_reached_by_the_count_that_is_shown(action: str, retries: int) -> None:
+    """e2e jobp/job_restart: with maxRetry 2 the job is Failed with a retryCount of 2."""
+    policy = {"event": "PodFailed", "action": action}
+    world = started(job(task("a", 1), policies=(policy,), maxRetry=retries))
+    for attempt in range(1, retries + 1):
+        end(world, "a-0")
+        assert world.status["retryCount"] == attempt
+        later(world, 1000)
+        run(world)
+    assert phase(world) == "Failed"
+
+
+def test_an_eviction_that_a_policy_answers_is_counted_and_not_charged() -> None:
+    world = started(job(task("a", 1), policies=({"event": "PodEvicted", "action": "RestartJob"},), maxRetry=2))
+    for count in (1, 2, 3):
+        lose(world, "a-0")
+        later(world, 1000)
+        run(world)
+        assert (phase(world), world.status["retryCount"]) == ("Running", count)
+
+
+def test_what_comes_back_without_a_policy_is_no_retry() -> None:
+    world = started(job(task("a", 2)))
+    lose(world, "a-0")
+    run(world)
+    assert (phase(world), world.status["retryCount"]) == ("Running", 0)
+
+
+def test_pods_that_go_are_terminating_whatever_attempt_they_are_of() -> None:
+    world = started(job(task("a", 3), policies=({"event": "PodFailed", "action": "RestartJob"},)))
+    world.end(world.pods["job1-a-0"], 1)
+    world.step()
+    assert world.status["terminating"] == 3
+    world.settle()
+    assert "terminating" not in world.status
+
+
+def test_a_phase_that_comes_again_is_the_last_condition() -> None:
+    """appendJobCondition: the older entry of the same phase is removed, and the new one appended."""
+    world = started(job(task("a", 1), policies=({"event": "PodFailed", "action": "RestartJob"},)))
+    end(world, "a-0")
+    later(world, 1000)
+    run(world)
+    assert [one["status"] for one in world.status["conditions"]][-1] == "Running"
+    assert len({one["status"] for one in world.status["conditions"]}) == len(world.status["conditions"])
+    assert "Restarting" in [one["status"] for one in world.status["conditions"]]
+
+
+def test_controlled_resources_name_plugins_and_claims() -> None:
+    volumes = [{"mountPath": "/data", "volumeClaimName": "claim"}]
+    plugins: Doc = {"env": [], "svc": [], "tensorflow": []}
+    world = started(job(task("worker", 2), plugins=plugins, volumes=volumes))
+    assert world.status["controlledResources"] == {
+        "plugin-env": "env",
+        "plugin-svc": "svc",
+        "plugin-tensorflow": "tensorflow",
+        "volume-pvc-claim": "claim",
+    }

@@ -1,0 +1,69 @@
+"""What may change in a stored Volcano Job: ``validateJobUpdate`` of its webhook, case by case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.dialects.documents import changed, template, v1, volcano
+from tf_dist.core.api.status import Status
+from tf_dist.core.dialects import update_problems
+from tf_dist.core.reconciler.accepted_spec import read_stored_spec
+
+TASK = {"name": "more", "replicas": 1, "template": template(restartPolicy="Never")}
+
+ALLOWED = [
+    ("spec.minAvailable", 2),
+    ("spec.priorityClassName", "high"),
+    ("spec.tasks.1.replicas", 5),
+    ("spec.tasks.1.minAvailable", 1),
+    ("spec.maxRetry", 3),  # the default
+    ("metadata.labels", {"a": "b"}),
+]
+REFUSED = [
+    ("spec.queue", "other", "spec.queue"),
+    ("spec.schedulerName", "other", "spec.schedulerName"),
+    ("spec.maxRetry", 5, "spec.maxRetry"),
+    ("spec.minSuccess", 1, "spec.minSuccess"),
+    ("spec.ttlSecondsAfterFinished", 5, "spec.ttlSecondsAfterFinished"),
+    ("spec.policies", [], "spec.policies"),
+    ("spec.plugins", {"env": []}, "spec.plugins"),
+    ("spec.volumes", [{"mountPath": "/a", "volumeClaimName": "b"}], "spec.volumes"),
+    ("spec.tasks.1.name", "trainer", "spec.tasks[1].name"),
+    ("spec.tasks.1.policies", [], "spec.tasks[1].policies"),
+    ("spec.tasks.1.maxRetry", 9, "spec.tasks[1].maxRetry"),
+    ("spec.tasks.0.template.spec.containers.0.image", "other", "spec.tasks[0].template"),
+    ("spec.tasks", [*volcano()["spec"]["tasks"], TASK], "spec.tasks"),
+    ("spec.tasks", volcano()["spec"]["tasks"][:1], "spec.tasks"),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), ALLOWED)
+def test_what_may_change(path: str, value: Any) -> None:
+    assert update_problems(volcano(), changed(volcano(), path, value)) == ()
+
+
+@pytest.mark.parametrize(("path", "value", "told"), REFUSED)
+def test_what_may_not_change(path: str, value: Any, told: str) -> None:
+    assert [problem.path for problem in update_problems(volcano(), changed(volcano(), path, value))] == [told]
+
+
+def test_all_that_may_not_change_is_told_at_once() -> None:
+    edited = changed(changed(volcano(), "spec.queue", "other"), "spec.tasks.0.policies", [{"event": "*"}])
+    assert [problem.path for problem in update_problems(volcano(), edited)] == ["spec.queue", "spec.tasks[0].policies"]
+
+
+def test_other_formats_have_rules_of_their_own() -> None:
+    assert update_problems(v1(), changed(v1(), "spec.runPolicy.backoffLimit", 9)) == ()
+
+
+@pytest.mark.parametrize(("path", "value", "told"), REFUSED)
+def test_where_no_server_refuses_it_the_accepted_spec_stays_in_force(path: str, value: Any, told: str) -> None:
+    stored = changed(volcano(), "metadata.uid", "uid-1")
+    first = read_stored_spec(stored, Status())
+    found = read_stored_spec(changed(stored, path, value), Status(accepted=first.accepted))
+    assert (found.job, found.accepted) == (first.job, first.accepted)
+    assert found.refused is not None
+    # An edit that could not be read anyway is refused for that.
+    assert told in found.refused.message or "tasks" in found.refused.message
