@@ -292,6 +292,7 @@ def edited(kind: str, *changes: tuple[Path, Any]) -> Document:
 
 
 MANAGER: Final[Path] = ("spec", "runPolicy", "managedBy")
+ADDED: Final[Document] = {**VOLCANO["spec"]["tasks"][0], "name": "more"}
 EDITS: Final = [
     (V1, edited("v1", (MANAGER, "kueue.x-k8s.io/multikueue")), "runPolicy.managedBy is immutable"),
     (V1, edited("v1", (MANAGER, DELETED)), ""),
@@ -303,12 +304,20 @@ EDITS: Final = [
     (edited("v1alpha1", (("spec", "RuntimeId"), "")), V1ALPHA1, ""),
     (V1, {**V1, "spec": V1ALPHA1["spec"]}, "a job keeps its layout"),
     (V1, edited("v1", (("spec", "tfReplicaSpecs", "Worker", "replicas"), 5)), ""),
+    (VOLCANO, edited("volcano", (("spec", "queue"), "other")), "the queue of a job cannot be changed"),
+    (VOLCANO, edited("volcano", (("spec", "priorityClassName"), "high")), ""),
+    (
+        VOLCANO,
+        edited("volcano", (("spec", "tasks"), [*VOLCANO["spec"]["tasks"], ADDED])),
+        "may not add or remove tasks",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("before", "after", "told"), EDITS)
 def test_what_a_driver_cannot_change_is_immutable(before: Document, after: Document, told: str) -> None:
-    server = server_of(tfjobs(), "v1")
+    definition, version = (tfjobs(), "v1") if after["kind"] == "TFJob" else (volcano_jobs(), "v1alpha1")
+    server = server_of(definition, version)
     assert server.refusals(before) == server.refusals(after) == []
     refused = server.refusals(after, before)
     assert any(told in one for one in refused) if told else refused == []

@@ -252,7 +252,8 @@ class Plugins:
     @property
     def names(self) -> tuple[str, ...]:
         """The plugins that are there, by Volcano's names."""
-        return tuple(name for name, there in (("env", self.env), ("svc", self.svc)) if there)
+        known = (("env", self.env), ("svc", self.svc), ("ssh", self.ssh is not None))
+        return tuple(name for name, there in known if there)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
