@@ -292,7 +292,7 @@ def edited(kind: str, *changes: tuple[Path, Any]) -> Document:
 
 
 MANAGER: Final[Path] = ("spec", "runPolicy", "managedBy")
-ADDED: Final[Document] = {**VOLCANO["spec"]["tasks"][0], "name": "more"}
+ONE_MORE: Final[Document] = {**VOLCANO["spec"]["tasks"][0], "name": "more"}
 EDITS: Final = [
     (V1, edited("v1", (MANAGER, "kueue.x-k8s.io/multikueue")), "runPolicy.managedBy is immutable"),
     (V1, edited("v1", (MANAGER, DELETED)), ""),
@@ -308,7 +308,7 @@ EDITS: Final = [
     (VOLCANO, edited("volcano", (("spec", "priorityClassName"), "high")), ""),
     (
         VOLCANO,
-        edited("volcano", (("spec", "tasks"), [*VOLCANO["spec"]["tasks"], ADDED])),
+        edited("volcano", (("spec", "tasks"), [*VOLCANO["spec"]["tasks"], ONE_MORE])),
         "may not add or remove tasks",
     ),
 ]

@@ -154,7 +154,7 @@ TFJOB: Final[tuple[Rule, ...]] = (
 
 _TASKS: Final = "(has({0}.replicas) ? {0}.replicas : 0)"
 PLUGINS: Final[tuple[Rule, ...]] = (
-    ("self.all(p, p in ['env', 'svc', 'tensorflow'])", "tf-dist plays the plugins env, svc and tensorflow"),
+    ("self.all(p, p in ['env', 'svc', 'ssh', 'tensorflow'])", "tf-dist plays the plugins env, svc, ssh and tensorflow"),
 )
 
 # See above; of more tasks the controller adds up the replicas.

@@ -185,7 +185,7 @@ _VOLCANO_SPEC: Final = mapping(
             mapping_of(
                 "Volcano's plugins, with their arguments.",
                 {**list_of("Arguments.", text("An argument.")), "nullable": True},
-                most=3,
+                most=4,
             ),
             *cel_rules.PLUGINS,
         ),

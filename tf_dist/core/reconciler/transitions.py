@@ -21,13 +21,12 @@ from typing import Final
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Resize, Wait, granted_job, replica_difference_text
 from tf_dist.core.api.context import Observed, ReconcileContext, matching_replicas
-from tf_dist.core.api.job import Action, CompletionByCounts, Event, Job, ReplicaId, ReplicaSpec
+from tf_dist.core.api.job import Action, CompletionByCounts, Job, ReplicaId, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import (
     END_PHASES,
     DecidedEvents,
     most_severe_action,
     next_policy_timeout,
-    policy_timeouts,
 )
 from tf_dist.core.api.pod_events import (
     PodClassification,
@@ -35,7 +34,6 @@ from tf_dist.core.api.pod_events import (
     derive_events,
     describe_event,
     describe_events,
-    event_key,
     training_specs,
 )
 from tf_dist.core.api.pods import PodPhase
@@ -54,6 +52,7 @@ from tf_dist.core.reconciler.node_loss import (
     wait_for_lost_nodes,
 )
 from tf_dist.core.reconciler.pod_phases import follow_pod_phases
+from tf_dist.core.reconciler.policy_timeouts import start_policy_timeouts
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_pods,
     is_complete,
@@ -162,20 +161,6 @@ def succeed(s: ReconcileContext) -> Status | None:
             who = str(needed[0]) if len(needed) == 1 else f"all {len(needed)} {rule.type} replicas"
             return s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", f"{who} succeeded")
     return None
-
-
-def start_policy_timeouts(s: ReconcileContext) -> Status | None:
-    """Record since when events last whose policy has a timeout; replicas that were taken away come back meanwhile."""
-    timeouts = policy_timeouts(s.job, s.status, s.facts, s.now)
-    if timeouts == s.status.policy_timeouts:
-        return None
-    taken = {
-        occurrence.replica
-        for occurrence in derive_events(s.job, s.status, s.facts)
-        if occurrence.event is Event.POD_EVICTED and event_key(occurrence, s.status.attempts) in timeouts
-    }
-    seen = frozenset(r for r in s.status.observed_replicas if r not in taken or r in s.facts.current)
-    return replace(s.status, policy_timeouts=timeouts, observed_replicas=seen)
 
 
 def apply_lifecycle_policy(s: ReconcileContext) -> Status | None:
