@@ -63,16 +63,17 @@ def read_stored_spec(stored: Document, status: Status) -> StoredSpec:
     generation = _generation(stored)
     try:
         job = read(stored)
-        _check_update(stored, digest, status)
+        # What a driver writes into the spec makes no other spec of it.
+        said = _source({**stored, "spec": {**mapping(stored.get("spec")), **job.spec_defaults}})
+        digest, before = _digest(said), status.accepted
+        if before is not None and before.digest != digest:
+            _check_update(stored, before)
     except InvalidJob as first:
         problem = all_problems(stored, first)
         message = "; ".join(map(str, problem.problems))[:_MOST_MESSAGE]
         digest = _digest(_source(stored))
         refused = RefusedSpec(generation=generation, digest=digest, message=message)
         return StoredSpec(job=_in_force(stored, status), accepted=status.accepted, refused=refused, problem=problem)
-    # What a driver writes into the spec makes no other spec of it.
-    said = _source({**stored, "spec": {**mapping(stored.get("spec")), **job.spec_defaults}})
-    digest, before = _digest(said), status.accepted
     if before is not None and before.digest == digest:
         return StoredSpec(job=job, accepted=replace(before, generation=generation))
     unknown = "" if status.finished else _unknown_keys(stored)
@@ -89,11 +90,9 @@ def _unknown_keys(stored: Document) -> str:
     return "; ".join(str(one) for one in warnings if one.message.startswith("unknown key"))[:_MOST_MESSAGE]
 
 
-def _check_update(stored: Document, digest: str, status: Status) -> None:
+def _check_update(stored: Document, before: AcceptedSpec) -> None:
     """InvalidJob for an edit of what no update may change; one whose accepted spec was not kept cannot be compared."""
-    if status.accepted is None or status.accepted.digest == digest:
-        return
-    kept = _unpacked(status.accepted.data)
+    kept = _unpacked(before.data)
     if kept and (problems := update_problems(kept, stored)):
         raise InvalidJob(problems)
 
