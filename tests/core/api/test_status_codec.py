@@ -121,7 +121,7 @@ FULL: Final = Status(
     gang="volcano",
     driver="default/driver",
     last_error="quota",
-    accepted=AcceptedSpec(generation=9, digest="abc", data="data"),
+    accepted=AcceptedSpec(generation=9, digest="abc", data="data", unknown="spec.y: unknown key"),
     refused=RefusedSpec(generation=10, digest="def", message="spec.x: unknown key"),
     unconfirmed="mnist-worker-1 on n3",
     reported=1_800_000_010.0,
