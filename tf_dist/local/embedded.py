@@ -148,7 +148,7 @@ def _validate(document: Object, old: Object | None) -> Object:
     return document
 
 
-ADMISSION_VALIDATORS: Mapping[tuple[str, str], Callable[[Object], Object]] = {
+ADMISSION_VALIDATORS: Mapping[tuple[str, str], Callable[[Object, Object | None], Object]] = {
     (resource.group, resource.kind): _validate for resource in (TFJOBS, VOLCANO_JOBS)
 }
 
