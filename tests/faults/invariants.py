@@ -57,6 +57,7 @@ class Invariants(Record):
         self.broken: list[str] = []
         self.strict = False
         self._placed: dict[str, float] = {}
+        self._asked: dict[str, dict[str, int]] = {}
         self._lingering: dict[str, float] = {}
         self._dead_at: dict[str, float] = {}
         self._decides: tuple[str, float] = ("", 0.0)
@@ -165,13 +166,24 @@ class Invariants(Record):
         if place is None:
             self._placed.pop(uid(after), None)
         if place is not None and not place.by and job is not None:
-            given = old.admission is None or sum(place.sizes.values()) > sum(old.admission.sizes.values())
-            if old.admission is None or place.sizes != old.admission.sizes:
+            given = old.admission is None or sum(place.granted.values()) > sum(old.admission.granted.values())
+            if old.admission is None or place.granted != old.admission.granted:
                 self._placed[uid(after)] = self.now()
+            self._no_smaller_than_it_says(after, job, place)
             if given:
                 self._given(key, after, author)
             if author.sees_nodes:
                 self._on_nodes(key, after, old.admission, author)
+
+    def _no_smaller_than_it_says(self, stored: Object, job: Job, place: Admission) -> None:
+        """A minimum is no size: only the workers of an elastic job may be fewer than its document asked for."""
+        asked: dict[str, int] = self._asked.setdefault(uid(stored), {})
+        for spec in job.replica_specs:
+            # It may have been made larger since it was admitted.
+            asked[spec.type] = min(asked.get(spec.type, spec.replicas), spec.replicas)
+            if spec.min_replicas == spec.replicas and spec.type in place.sizes:
+                size = place.sizes[spec.type]
+                assert size >= asked[spec.type], f"{size} {spec.type} of {spec.replicas}, and it is not elastic"
 
     def _driver(self, old: Status, new: Status) -> None:
         """A job changes hands only when its driver is dead."""
@@ -405,7 +417,7 @@ class Invariants(Record):
         job = self.job(stored) if stored is not None else None
         if stored is None or job is None or (place := self.memory(stored).admission) is None:
             return False
-        return any(place.sizes.get(spec.type, spec.replicas) < spec.most for spec in job.replica_specs)
+        return any(place.granted.get(spec.type, spec.replicas) < spec.most for spec in job.replica_specs)
 
     # Who lives
 

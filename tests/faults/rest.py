@@ -156,7 +156,9 @@ class Rest:
                 yield "size", f"has a place for {size} {spec.type}, and asks for {spec.most} at most", SOON
             done = {one.index for one in memory.succeeded if one.type == spec.type}
             there = {replica(pod)[1] for pod in pods if type_of(pod) == spec.type and not deleting(pod)}
-            wanted = set(range(min(size, spec.most)))
+            # Those that have succeeded, and the first of the others, as far as there is room.
+            order = sorted(range(min(size, spec.most)), key=lambda index: (index not in done, index))
+            wanted = set(order[: place.granted.get(spec.type, spec.replicas)])
             if wanted - done - there or there - wanted:
                 yield "pods", f"has {spec.type} {sorted(there)} of {sorted(wanted)}", LATE
         most, truth = job.run_policy.max_restarts, record.truth[uid(stored)]

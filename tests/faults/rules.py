@@ -156,6 +156,10 @@ class Rules:
         was, given = old.get("admission"), new.get("admission")
         if was and given and was.get("sizes") != given.get("sizes"):
             counts["resized"] += 1
+        if given and given.get("started"):
+            counts["started in part"] += 1
+        if was and given and was.get("started") and was.get("started") != given.get("started"):
+            counts["more of it started"] += 1
         if was and not given and new.get("phase") not in _TERMINAL:
             counts["place given back"] += 1
         if given and (

@@ -19,6 +19,7 @@ from tests.core.strategies import JOBS
 from tf_dist.core.api.assignment import (
     Admit,
     Resize,
+    admitted_with,
     assign_nodes,
     expected_job,
     granted_job,
@@ -28,9 +29,12 @@ from tf_dist.core.api.assignment import (
     replica_counts,
     replica_nodes,
     resize_restarts,
+    start_counts,
+    startable_replicas,
+    waiting_for_room,
 )
 from tf_dist.core.api.context import matching_replicas
-from tf_dist.core.api.job import CompletionByCounts, Job, ReplicaId, Scheduling, SuccessRule, TFConfigStyle
+from tf_dist.core.api.job import CompletionByCounts, Job, ReplicaId, Scheduling, SuccessRule, TFConfigStyle, minimum_met
 from tf_dist.core.api.pod_events import PodClassification
 from tf_dist.core.api.pods import PodPhase, PodView
 from tf_dist.core.api.status import Admission, Counts, Phase, Status
@@ -136,25 +140,121 @@ def test_granting_twice_is_granting_once_and_nothing_is_needed_that_is_not_there
         (elastic(1, 3, 6), {"ps": (1, 1), "worker": (1, 6)}),
         # The gang's own minimum says more than those of its types: workers make it up.
         (elastic(1, 4, 4, scheduling=Scheduling(min_available=4)), {"ps": (1, 1), "worker": (3, 4)}),
-        # It says less: workers may be missing, the first and the servers may not.
-        (v1_job(replicas("PS", 2), replicas("Worker", 3), scheduling=Scheduling(min_available=3)), {"worker": (1, 3)}),
-        (v1_job(replicas("PS", 2), replicas("Worker", 3), scheduling=Scheduling(min_available=1)), {"worker": (1, 3)}),
+        # It says less: that is no size.
+        (v1_job(replicas("PS", 2), replicas("Worker", 3), scheduling=Scheduling(min_available=3)), {"worker": (3, 3)}),
+        (v1_job(replicas("PS", 2), replicas("Worker", 3), scheduling=Scheduling(min_available=1)), {"worker": (3, 3)}),
         (
             v1_job(replicas("Chief", 1), replicas("Worker", 0), scheduling=Scheduling(min_available=1)),
             {"chief": (1, 1), "worker": (0, 0)},
         ),
-        # However few of them a task asks for, all parameter servers are needed.
+        # Nor is that of a task.
+        (
+            volcano_job(replicas("ps", 2, min_available=1), replicas("worker", 4, min_available=2), min_available=3),
+            {"ps": (2, 2), "worker": (4, 4)},
+        ),
         (
             volcano_job(replicas("ps", 2, min_replicas=1), replicas("worker", 4, min_replicas=2), min_available=3),
-            {"ps": (2, 2), "worker": (1, 4)},
+            {"ps": (2, 2), "worker": (2, 4)},
         ),
-        (volcano_job(replicas("task", 6), min_available=4), {"task": (4, 6)}),
+        (volcano_job(replicas("task", 6), min_available=4), {"task": (6, 6)}),
         (v1alpha1_job(), {"master": (1, 1), "worker": (1, 1), "ps": (2, 2)}),
     ],
 )
 def test_bounds(job: Job, expected: dict[str, tuple[int, int]]) -> None:
     found = replica_bounds(job)
     assert {type_: found[type_] for type_ in expected} == expected
+
+
+def tasks(wanted: int | None = None, **counts: tuple[int, int]) -> Job:
+    """A Volcano Job of tasks with (replicas, minAvailable) each."""
+    specs = [replicas(name, count, min_available=least) for name, (count, least) in counts.items()]
+    return volcano_job(*specs, min_available=sum(least for _, least in counts.values()) if wanted is None else wanted)
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (v1_job(), {"ps": 1, "worker": 2}),
+        # The minimums of the tasks as they are written, 0 included.
+        (tasks(ps=(1, 1), worker=(4, 2)), {"ps": 1, "worker": 2}),
+        (tasks(ps=(2, 1), worker=(4, 0)), {"ps": 1, "worker": 0}),
+        (tasks(a=(2, 0), b=(2, 0)), {"a": 0, "b": 0}),
+        # What the job's minimum asks beyond them.
+        (tasks(5, ps=(2, 1), worker=(4, 2)), {"ps": 2, "worker": 3}),
+        (tasks(6, ps=(2, 1), worker=(4, 2)), {"ps": 2, "worker": 4}),
+        # A minimum below the sum of the tasks' stands above them: any pods will do, servers come first.
+        (tasks(1, worker=(4, 4)), {"worker": 1}),
+        (tasks(3, worker=(4, 4), ps=(2, 2)), {"ps": 2, "worker": 1}),
+        (tasks(1, ps=(1, 1), worker=(4, 4)), {"ps": 1, "worker": 0}),
+        (
+            v1_job(replicas("PS", 1), replicas("Worker", 4), scheduling=Scheduling(min_available=1)),
+            {"ps": 1, "worker": 0},
+        ),
+        (
+            v1_job(
+                replicas("Evaluator", 1),
+                replicas("Worker", 4),
+                replicas("Chief", 1),
+                scheduling=Scheduling(min_available=3),
+            ),
+            {"evaluator": 0, "worker": 2, "chief": 1},
+        ),
+        # An elastic job starts with the size that it may be resized to.
+        (elastic(1, 3, 6), {"ps": 1, "worker": 1}),
+        (elastic(2, 3, 6), {"ps": 1, "worker": 2}),
+    ],
+)
+def test_with_how_many_a_gang_starts(job: Job, expected: dict[str, int]) -> None:
+    assert start_counts(job) == expected
+
+
+@pytest.mark.parametrize(
+    ("job", "have", "expected"),
+    [
+        (tasks(1, worker=(4, 4)), {"worker": 1}, True),
+        (tasks(1, worker=(4, 4)), {}, False),
+        (tasks(ps=(1, 1), worker=(4, 2)), {"ps": 1, "worker": 2}, True),
+        (tasks(ps=(1, 1), worker=(4, 2)), {"worker": 4}, False),
+        (tasks(2, ps=(1, 1), worker=(4, 2)), {"worker": 2}, True),
+        (tasks(5, ps=(1, 1), worker=(4, 2)), {"ps": 1, "worker": 3}, False),
+        (tasks(a=(2, 0)), {}, True),
+        (v1_job(), {"ps": 1, "worker": 1}, False),
+        (v1_job(), {"ps": 1, "worker": 2}, True),
+    ],
+)
+def test_what_is_the_minimum(job: Job, have: dict[str, int], expected: bool) -> None:
+    assert minimum_met(job, have) is expected
+
+
+@given(JOBS)
+def test_a_gang_starts_with_its_minimum_and_never_with_more_than_its_smallest_size(job: Job) -> None:
+    found, bounds = start_counts(job), replica_bounds(job)
+    assert all(0 <= count <= bounds[type_][0] for type_, count in found.items())
+    if job.scheduling.min_available <= len(job.replicas):
+        assert minimum_met(job, found)
+
+
+def test_a_minimum_is_no_size() -> None:
+    job = tasks(1, worker=(4, 4))
+    status = Status(admission=admitted_with(Admission(START), job, {"worker": 2}))
+    assert numbers(job, status) == [4]
+    assert granted_job(job, status).counting == CompletionByCounts(min_available=1)
+    assert startable_replicas(job, status) == {ReplicaId("worker", 0), ReplicaId("worker", 1)}
+    assert waiting_for_room(job, status) == 2
+    assert expected_job(job, Status(), Admit(sizes={"worker": 2})).replicas == job.replicas
+
+
+def test_only_an_elastic_job_is_resized() -> None:
+    smaller = admitted_with(Admission(START), elastic(2, 4, 6), {"ps": 1, "worker": 3})
+    assert (smaller.sizes, smaller.started) == ({"ps": 1, "worker": 3}, {})
+    assert smaller.granted == {"ps": 1, "worker": 3}
+
+
+def test_replicas_that_are_done_take_none_of_the_room_of_others() -> None:
+    job = tasks(1, worker=(4, 4))
+    place = admitted_with(Admission(START), job, {"worker": 3})
+    done = frozenset({ReplicaId("worker", 0), ReplicaId("worker", 3)})
+    assert startable_replicas(job, Status(admission=place, succeeded=done)) == done | {ReplicaId("worker", 1)}
 
 
 @given(JOBS)

@@ -99,6 +99,7 @@ FULL: Final = Status(
         at=1_800_000_005.0,
         placement={"worker": {"n1": 2}},
         sizes={"worker": 2, "ps": 0},
+        started={"worker": 1, "ps": 0},
         resized=1_800_000_006.0,
         complete=1_800_000_007.0,
         incomplete=1_800_000_011.0,

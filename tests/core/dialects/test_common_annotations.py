@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import ALL, Doc, changed, errors, only_error, paths, v1, v1alpha1, volcano, warnings
-from tf_dist.core.api.assignment import replica_bounds
+from tf_dist.core.api.assignment import replica_bounds, start_counts
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Dialect, ReplicaId, TFConfigStyle
 from tf_dist.core.api.names import GANG_SCHEDULER
@@ -44,10 +44,11 @@ def test_v1_says_it_with_annotations():
     assert parse(dynamic(v1())).job.replica_specs[2].most == 3
 
 
-def test_in_v1_min_available_alone_means_workers_may_be_missing():
-    assert replica_bounds(parse(v1()).job)["worker"] == (1, 3)
+def test_in_v1_min_available_alone_is_no_size():
+    assert replica_bounds(parse(v1()).job)["worker"] == (3, 3)
     five = changed(v1(), "spec.runPolicy.schedulingPolicy.minAvailable", 5)
-    assert replica_bounds(parse(five).job)["worker"] == (2, 3)
+    assert replica_bounds(parse(five).job)["worker"] == (3, 3)
+    assert start_counts(parse(five).job) == {"chief": 1, "ps": 2, "worker": 2}
 
 
 def test_v1alpha1_says_it_with_instances():
@@ -66,11 +67,15 @@ def test_a_chief_among_the_workers_is_never_taken():
     assert replica_bounds(parse(document).job)["worker"] == (3, 4)
 
 
-def test_a_volcano_task_says_its_fewest_itself():
+def test_a_volcano_task_has_a_minimum_and_only_the_annotation_makes_it_elastic():
     document = changed(dynamic(volcano(), max="5"), "spec.tasks.1.minAvailable", 1)
     document = changed(document, "spec.minAvailable", 2)
     job = parse(document).job
-    assert replica_bounds(job) == {"ps": (1, 1), "worker": (1, 5)}
+    assert replica_bounds(job) == {"ps": (1, 1), "worker": (2, 5)}
+    assert start_counts(job) == {"ps": 1, "worker": 1}
+    smaller = parse(dynamic(volcano(), min="1")).job
+    assert replica_bounds(smaller) == {"ps": (1, 1), "worker": (1, 2)}
+    assert smaller.scheduling.min_available == 2
 
 
 @pytest.mark.parametrize(
@@ -117,7 +122,6 @@ def test_bounds_for_nobody():
 def test_formats_with_fields_of_their_own_read_only_those():
     assert paths(warnings(dynamic(v1alpha1(), min="1", max="4"))) == [AT.format(MIN), AT.format(MAX)]
     assert replica_bounds(parse(dynamic(v1alpha1(), min="1", max="4")).job)["worker"] == (2, 2)
-    assert paths(warnings(dynamic(volcano(), min="1"))) == [AT.format(MIN)]
 
 
 def test_a_name_must_be_short_enough_for_the_last_worker_there_may_ever_be():

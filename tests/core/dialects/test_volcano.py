@@ -51,7 +51,8 @@ def test_the_minimum_is_that_of_the_tasks():
     document = changed(document, "spec.tasks.1.minAvailable", 1)
     job = parse(document).job
     assert (job.scheduling.min_available, job.counting) == (2, CompletionByCounts(min_available=2))
-    assert [spec.min_replicas for spec in job.replica_specs] == [1, 1]
+    assert [spec.min_available for spec in job.replica_specs] == [1, 1]
+    assert [spec.min_replicas for spec in job.replica_specs] == [1, 2]
 
 
 def test_the_job():

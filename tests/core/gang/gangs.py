@@ -32,16 +32,20 @@ def member(
     *,
     least: int | None = None,
     most: int | None = None,
+    start: int | None = None,
     selector: Any = None,
     tolerations: Any = (),
     **values: float,
 ) -> PodSet:
     constraints = {"nodeSelector": selector or {}, "tolerations": list(tolerations)}
-    return PodSet(type=type_, count=count, requests=amounts(**values), constraints=constraints, least=least, most=most)
+    sizes: dict[str, Any] = {"least": least, "most": most, "start": start}
+    return PodSet(type=type_, count=count, requests=amounts(**values), constraints=constraints, **sizes)
 
 
-def workers(count: int, *, least: int | None = None, most: int | None = None, gpu: float = 1) -> PodSet:
-    return member("worker", count, least=least, most=most, gpu=gpu)
+def workers(
+    count: int, *, least: int | None = None, most: int | None = None, start: int | None = None, gpu: float = 1
+) -> PodSet:
+    return member("worker", count, least=least, most=most, start=start, gpu=gpu)
 
 
 def gang(name: str, *members: PodSet, at: float = 0, **rest: Any) -> Gang:

@@ -213,7 +213,8 @@ def test_volcano_host_files_follow() -> None:
 
 
 def test_a_volcano_job_that_runs_smaller_succeeds_when_all_there_are_have() -> None:
-    job = volcano_job(replicas("ps", 1, rules=()), replicas("worker", 4, rules=()), min_available=5)
+    worker = replicas("worker", 4, rules=(), min_replicas=2)
+    job = volcano_job(replicas("ps", 1, rules=()), worker, min_available=3)
     world = admitted(job, ps=1, worker=2)
     for name in ("tf-dist-mnist-worker-0", "tf-dist-mnist-worker-1"):
         world.end(world.pods[name], 0)

@@ -17,7 +17,7 @@ from typing import Final
 
 from tf_dist.core.api.job import Job, JobKey, ReplicaId, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.api.pod_events import PodClassification
-from tf_dist.core.api.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, Status
+from tf_dist.core.api.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, Admission, Status
 
 # How many replicas of each type, and how many of each type on which node.
 Sizes = Mapping[str, int]
@@ -55,7 +55,8 @@ def expected_job(job: Job, status: Status, verdict: Verdict | None) -> Job:
     """The job with as many replicas as it will have once the verdict is recorded."""
     if not isinstance(verdict, Admit | Resize) or not verdict.sizes:
         return granted_job(job, status)
-    return _within(job, {**_granted_counts(status), **verdict.sizes})
+    granted = admitted_with(status.admission or Admission(0.0), job, verdict.sizes)
+    return _within(job, {**_granted_counts(status), **granted.sizes})
 
 
 def largest_job(job: Job) -> Job:
@@ -68,10 +69,7 @@ def with_replica_counts(job: Job, sizes: Sizes) -> Job:
     if all(sizes[spec.type] == spec.replicas for spec in job.replica_specs):
         return job
     total = sum(sizes[spec.type] for spec in job.replica_specs)
-    specs = tuple(
-        replace(spec, replicas=sizes[spec.type], min_replicas=min(spec.min_replicas, sizes[spec.type]))
-        for spec in job.replica_specs
-    )
+    specs = tuple(_with_count(spec, sizes[spec.type]) for spec in job.replica_specs)
     counting = job.counting
     if counting is not None:
         most = None if counting.min_success is None else min(counting.min_success, total)
@@ -80,25 +78,74 @@ def with_replica_counts(job: Job, sizes: Sizes) -> Job:
     return replace(job, replica_specs=specs, counting=counting, scheduling=scheduling)
 
 
-def replica_bounds(job: Job) -> dict[str, tuple[int, int]]:
-    """The fewest replicas of each type with which the gang may run, and the most it may grow to.
+def _with_count(spec: ReplicaSpec, count: int) -> ReplicaSpec:
+    least = None if spec.min_available is None else min(spec.min_available, count)
+    return replace(spec, replicas=count, min_replicas=min(spec.min_replicas, count), min_available=least)
 
-    Parameter servers, chiefs and evaluators are all needed; so is worker 0. A minimum of the whole gang
-    (``minAvailable``) that says more than those of the types is made up by the workers; one that says less stands above
-    theirs, as in Volcano: workers may be missing then, all but the first.
+
+def replica_bounds(job: Job) -> dict[str, tuple[int, int]]:
+    """The fewest replicas of each type to which the job may be resized, and the most it may grow to.
+
+    Only workers of a job that says it is elastic can be fewer than the document asks for; worker 0 is always needed.
+    A minimum of the whole gang (``minAvailable``) that says more than those of the types is made up by the workers; one
+    that says less resizes nothing (see ``start_counts``).
     """
-    wanted, least = job.scheduling.min_available, {spec.type: _least(job, spec) for spec in job.replica_specs}
-    elastic = [spec for spec in job.replica_specs if spec.role not in _WHOLE]
-    # Workers are the last to be given up, and the first to make up what the gang's minimum asks beyond its types'.
-    for spec in sorted(elastic, key=lambda spec: spec.role is not Role.WORKER):
-        missing = wanted - sum(least.values())
-        floor = min(spec.replicas, _first(job, spec)) if missing < 0 else least[spec.type]
-        least[spec.type] = min(spec.replicas, max(floor, least[spec.type] + missing))
+    least = {spec.type: _least(job, spec) for spec in job.replica_specs}
+    for spec in sorted(job.replica_specs, key=lambda spec: spec.role is not Role.WORKER):
+        missing = job.scheduling.min_available - sum(least.values())
+        least[spec.type] = min(spec.replicas, least[spec.type] + max(0, missing))
     return {spec.type: (least[spec.type], spec.most) for spec in job.replica_specs}
 
 
 def _least(job: Job, spec: ReplicaSpec) -> int:
     return spec.replicas if spec.role in _WHOLE else min(spec.replicas, max(_first(job, spec), spec.min_replicas))
+
+
+# Those without whom the others can do nothing start first; whoever only watches comes last.
+_START_ORDER: Final = (Role.CHIEF, Role.MASTER, Role.PS, Role.OTHER, Role.WORKER, Role.EVALUATOR)
+
+
+def start_counts(job: Job) -> dict[str, int]:
+    """With how many replicas of each type the gang starts at least: its minimum; the others start as room appears.
+
+    The minimums of the tasks as they are written, 0 included, and of the others so many that ``minAvailable`` is met;
+    a ``minAvailable`` below the sum of the tasks' minimums stands above them (``minimum_met``).
+    """
+    most = {type_: low for type_, (low, _) in replica_bounds(job).items()}
+    tasks = {spec.type: min(most[spec.type], spec.min_available or 0) for spec in job.replica_specs}
+    wanted = job.scheduling.min_available
+    counts = dict.fromkeys(most, 0) if wanted < sum(tasks.values()) else tasks
+    for spec in sorted(job.replica_specs, key=lambda spec: _START_ORDER.index(spec.role)):
+        counts[spec.type] += min(most[spec.type] - counts[spec.type], max(0, wanted - sum(counts.values())))
+    return counts
+
+
+def admitted_with(admission: Admission, job: Job, granted: Sizes) -> Admission:
+    """The admission with room for so many pods of each type (empty: for all).
+
+    Only an elastic job is resized to what has room; another keeps its size, and the replicas beyond wait for room.
+    """
+    if not granted:
+        return replace(admission, sizes={}, started={})
+    bounds = replica_bounds(job)
+    sizes = {type_: max(count, bounds[type_][0]) if type_ in bounds else count for type_, count in granted.items()}
+    return replace(admission, sizes=sizes, started=dict(granted) if sizes != dict(granted) else {})
+
+
+def startable_replicas(job: Job, status: Status) -> frozenset[ReplicaId]:
+    """The replicas that may have pods: those that have succeeded and the first of the others, as many as have room.
+
+    ``job`` has its granted size.
+    """
+    started = status.admission.started if status.admission is not None else {}
+    if not started:
+        return frozenset(job.replicas)
+    found: set[ReplicaId] = set()
+    for spec in job.replica_specs:
+        listed = [ReplicaId(spec.type, index) for index in range(spec.replicas)]
+        listed.sort(key=lambda replica: (replica not in status.succeeded, replica.index))
+        found.update(listed[: started.get(spec.type, spec.replicas)])
+    return frozenset(found)
 
 
 def _first(job: Job, spec: ReplicaSpec) -> int:
@@ -146,6 +193,11 @@ def placement_within(job: Job, placement: Placement, sizes: Mapping[str, int]) -
     if all(sum(nodes.values()) <= sizes.get(type_, 0) for type_, nodes in placement.items()):
         return placement
     return {type_: dict(Counter(replica_nodes(job, placement, type_)[: sizes.get(type_, 0)])) for type_ in placement}
+
+
+def waiting_for_room(job: Job, status: Status) -> int:
+    """How many replicas of an admitted job wait for room, after the others have started."""
+    return len(job.replicas) - len(startable_replicas(job, status))
 
 
 def assign_nodes(
@@ -273,3 +325,20 @@ def replica_difference_text(asked: Job, sized: Job) -> str:
     """``3 worker instead of 5``, for every type that has another number of replicas than asked for; "" if none has."""
     pairs = zip(asked.replica_specs, sized.replica_specs, strict=True)
     return ", ".join(f"{b.replicas} {a.type} instead of {a.replicas}" for a, b in pairs if a.replicas != b.replicas)
+
+
+def room_text(job: Job, status: Status) -> str:
+    """``; 2 more wait for room``, if any replicas do. ``job`` has its granted size."""
+    waiting = waiting_for_room(job, status)
+    return f"; {waiting} more {'waits' if waiting == 1 else 'wait'} for room" if waiting else ""
+
+
+def admitted_text(job: Job, status: Status) -> str:
+    """With how many replicas of those it asks for a job has just been admitted."""
+    sized = granted_job(job, status)
+    smaller = replica_difference_text(job, sized)
+    waiting = waiting_for_room(sized, status)
+    if not waiting:
+        return f"begins with {smaller}" if smaller else f"all {len(sized.replicas)} replicas have their place"
+    text = f"{len(sized.replicas) - waiting} of {len(sized.replicas)} replicas have their place"
+    return text + room_text(sized, status) + (f"; begins with {smaller}" if smaller else "")

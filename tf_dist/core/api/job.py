@@ -177,8 +177,9 @@ class ReplicaSpec:
     """One group of equal replicas.
 
     ``name`` is the document's own key (``Worker``, ``PS``, a Volcano task name), ``type`` the form used in names and
-    labels. ``min_replicas``: fewer may not start (== replicas: not elastic); ``max_replicas``: it may grow to so many
-    (None: not beyond ``replicas``); what follows for the gang says ``core.sizes``. ``template`` is the pod template
+    labels. ``min_replicas``: an elastic job may be resized to so few (== replicas: it is not elastic);
+    ``max_replicas``: it may grow to so many (None: not beyond ``replicas``). ``min_available``: so many of them are
+    part of the gang's minimum (Volcano's tasks; None: nothing is said). ``template`` is the pod template
     (v1: with the port that its defaulter adds); ``container`` the one that trains: it gets TF_CONFIG and its exit code
     counts. ``last_exit_counts``: how its container ended before the kubelet restarted it is judged too (v1alpha1).
     ``container_restarts``: so many restarts by the kubelet, over all replicas, are the event TaskFailed (Volcano; None:
@@ -192,6 +193,7 @@ class ReplicaSpec:
     replicas: int
     min_replicas: int
     max_replicas: int | None = None
+    min_available: int | None = None
     template: Document
     container: str
     port: int = 2222
@@ -260,6 +262,7 @@ class Plugins:
 class Scheduling:
     """What admission needs: the gang's minimum, its queue and priority, and how long it may stay unscheduled.
 
+    ``min_available``: so many pods must have room before any starts (see ``minimum_met``); a minimum is not a size.
     ``timeout``: seconds (None or 0: the default, see ``reconciler/requeue``); ``recovery_timeout`` too (see
     ``node_loss``). ``patience``: seconds after which room is reserved for it (None: those of the policy);
     ``preemptable``: whether others may take its place; ``topology``: the node label in whose value its nodes should
@@ -357,6 +360,19 @@ class Job:
     def replicas(self) -> tuple[ReplicaId, ...]:
         """Every replica the job wants, in document order."""
         return tuple(ReplicaId(spec.type, index) for spec in self.replica_specs for index in range(spec.replicas))
+
+
+def minimum_met(job: Job, have: Mapping[str, int]) -> bool:
+    """Whether so many pods of each type are the gang's minimum.
+
+    As in Volcano (``CheckTaskReady`` of its scheduler): the minimums of the tasks count beside the job's, unless the
+    job's is smaller than their sum: then any pods will do.
+    """
+    tasks = {spec.type: spec.min_available or 0 for spec in job.replica_specs}
+    total = sum(have.get(spec.type, 0) for spec in job.replica_specs)
+    counted = job.scheduling.min_available >= sum(tasks.values())
+    short = any(have.get(type_, 0) < count for type_, count in tasks.items())
+    return total >= job.scheduling.min_available and not (counted and short)
 
 
 def priority_class(job: Job) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role, minimum_met
 from tf_dist.core.api.pods import POD_DELETED, Disruption, Exit, PodPhase, PodView
 from tf_dist.core.api.status import NO_PODS, Attempts, Counts, Status
 
@@ -210,12 +211,26 @@ def _of_task(spec: ReplicaSpec, facts: PodClassification) -> Iterator[PodEvent]:
 
 
 def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
-    """Volcano's Unknown: part of the gang runs while another part cannot be placed."""
+    """Volcano's Unknown: a part of the gang runs that is less than its minimum, and another part cannot be placed."""
     stuck = next((pod for pod in facts.current.values() if pod.unschedulable), None)
-    if stuck is not None and any(counts.running for counts in facts.counts.values()):
+    if stuck is None or minimum_met(job, placed_counts(facts)):
+        return
+    if any(counts.running for counts in facts.counts.values()):
         spec = job.spec(stuck.replica.type)
         if spec is not None:
             yield PodEvent(event=Event.UNKNOWN, spec=spec, replica=stuck.replica)
+
+
+def placed_counts(facts: PodClassification) -> Counter[str]:
+    """How many replicas of each type have a node or have succeeded."""
+    placed = Counter(replica.type for replica, pod in facts.current.items() if pod.has_node)
+    placed.update(replica.type for replica in facts.succeeded if not _on_node(facts, replica))
+    return placed
+
+
+def _on_node(facts: PodClassification, replica: ReplicaId) -> bool:
+    pod = facts.current.get(replica)
+    return pod is not None and pod.has_node
 
 
 def training_specs(job: Job) -> tuple[ReplicaSpec, ...]:

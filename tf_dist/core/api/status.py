@@ -122,7 +122,8 @@ class RestartBackoff:
 class Admission:
     """The admission of a gang: since when, on which nodes if they were chosen, and how many pods of each type.
 
-    ``sizes``: empty: as many as the job says. ``resized``: when they changed last; ``complete``: since when every pod
+    ``sizes``: empty: as many as the job says. ``started``: of those, so many may have pods by now, the others wait for
+    room (empty: none waits). ``resized``: when they changed last; ``complete``: since when every pod
     has had its node (None: they never all had one); ``incomplete``: since when they do not all have one (None: nothing
     is missing that should be there). Epoch seconds. ``by``: the gang scheduler that admitted the gang ("": tf-dist
     itself), and decides about it as long as the admission stands.
@@ -135,6 +136,12 @@ class Admission:
     complete: float | None = None
     incomplete: float | None = None
     by: str = ""
+    started: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def granted(self) -> Mapping[str, int]:
+        """How many pods of each type have room; empty: as many as the job says."""
+        return self.started or self.sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -414,6 +414,7 @@ def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:
         "placement": placement,
         # Zero is an answer here: a type of which there are no pods.
         "sizes": dict(admission.sizes),
+        "started": dict(admission.started),
         "resized": _time(admission.resized),
         "complete": _time(admission.complete),
         "incomplete": _time(admission.incomplete),
@@ -434,6 +435,7 @@ def _load_admission(memory: Mapping[str, Any]) -> Admission | None:
         at=parse_time(raw.get("at")) or 0.0,
         placement=placement,
         sizes=stored_numbers(raw, "sizes", MAX_REPLICAS),
+        started=stored_numbers(raw, "started", MAX_REPLICAS),
         resized=parse_time(raw.get("resized")),
         complete=parse_time(raw.get("complete")),
         incomplete=parse_time(raw.get("incomplete")),

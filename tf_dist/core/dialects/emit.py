@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from tf_dist.core.api.assignment import start_counts
 from tf_dist.core.api.fieldpath import list_items, mapping, value_at
 from tf_dist.core.api.job import (
     Action,
@@ -128,6 +129,7 @@ def _tf_config(job: Job) -> str:
 def _spec_semantics(job: Job, spec: ReplicaSpec) -> Iterator[tuple[str, Any]]:
     yield "replicas", spec.replicas
     yield "minReplicas", spec.min_replicas
+    yield "minAvailable", start_counts(job)[spec.type]
     yield "maxReplicas", spec.most
     yield "port", spec.port
     yield "server", spec.server_image
@@ -344,14 +346,16 @@ def emit_volcano(job: Job, source: Document) -> dict[str, Any]:
         plugins={"svc": [], "tensorflow": [f"--{role}={task}" for role, task in roles.items()]},
         tasks=[_task(job, one) for one in job.replica_specs],
     )
-    return _document(Dialect.VOLCANO, emit_metadata(source, suspended=policy.suspend, bounds=_most(job)), spec)
+    return _document(
+        Dialect.VOLCANO, emit_metadata(source, suspended=policy.suspend, bounds=_least(job) | _most(job)), spec
+    )
 
 
 def _task(job: Job, spec: ReplicaSpec) -> dict[str, Any]:
     return {
         "name": spec.type,
         "replicas": spec.replicas,
-        "minAvailable": spec.min_replicas,
+        "minAvailable": spec.min_replicas if spec.min_available is None else spec.min_available,
         "policies": _policies(job, spec),
         "template": _template(job, spec, _volcano_pod_policy(job, spec)),
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import (
@@ -117,8 +116,8 @@ def build(job: VolcanoJob) -> Job:
     spec = job.spec
     tensorflow = job_plugins.tensorflow_plugin(spec.plugins)
     plugins = job_plugins.job_plugins(spec.plugins)
-    most = common_annotations.worker_bound(job.metadata.annotations, names.MAX_WORKERS)
-    specs = tuple(_replica_spec(task, index, tensorflow, most) for index, task in enumerate(spec.tasks))
+    bounds = tuple(common_annotations.worker_bound(job.metadata.annotations, key) for key in (MIN_WORKERS, MAX_WORKERS))
+    specs = tuple(_replica_spec(task, index, tensorflow, bounds) for index, task in enumerate(spec.tasks))
     single = len(specs) == 1 and specs[0].most == 1
     return Job(
         dialect=Dialect.VOLCANO,
@@ -128,7 +127,7 @@ def build(job: VolcanoJob) -> Job:
         annotations=job.metadata.annotations or {},
         replica_specs=specs,
         rules=volcano_schema.policy_rules(spec.policies),
-        counting=CompletionByCounts(min_available=_min_available(spec), min_success=spec.min_success),
+        counting=CompletionByCounts(min_available=_min_available(spec, specs), min_success=spec.min_success),
         run_policy=RunPolicy(
             resume_keeps_succeeded=True,
             clean_pods=CleanPodPolicy.RUNNING,
@@ -140,7 +139,7 @@ def build(job: VolcanoJob) -> Job:
             suspend=job.metadata.suspended,
         ),
         scheduling=Scheduling(
-            min_available=_min_available(spec),
+            min_available=_min_available(spec, specs),
             queue=spec.queue or DEFAULT_QUEUE,
             priority_class=spec.priority_class_name or "",
             scheduler_name=spec.scheduler_name or "",
@@ -162,8 +161,11 @@ def build(job: VolcanoJob) -> Job:
     )
 
 
-def _min_available(spec: Spec) -> int:
-    return spec.min_available or sum(task.least for task in spec.tasks)
+def _min_available(spec: Spec, specs: Sequence[ReplicaSpec]) -> int:
+    """The gang's minimum; that of an elastic job is no more than its smallest size."""
+    written = spec.min_available or sum(task.least for task in spec.tasks)
+    elastic = any(one.min_replicas < one.replicas for one in specs)
+    return min(written, sum(one.min_replicas for one in specs)) if elastic else written
 
 
 def _roles(tensorflow: TensorFlowPlugin | None) -> Mapping[str, Role]:
@@ -177,19 +179,24 @@ def worker_task(spec: Spec) -> int | None:
     return next((index for index, name in enumerate(names) if roles.get(name) is Role.WORKER), None)
 
 
-def _replica_spec(task: Task, index: int, tensorflow: TensorFlowPlugin | None, most: int | None) -> ReplicaSpec:
+def _replica_spec(
+    task: Task, index: int, tensorflow: TensorFlowPlugin | None, bounds: tuple[int | None, ...]
+) -> ReplicaSpec:
     name = task_name(task, index)
     role = _roles(tensorflow).get(name, Role.OTHER)
     container = _container(task.template)
     policy = value_at(task.template, "spec", "restartPolicy")
     retries = task.max_retry or DEFAULT_MAX_RETRY
+    least, most = bounds if role is Role.WORKER else (None, None)
+    smallest = min(task.count, least or task.count)
     return ReplicaSpec(
         name=name,
         type=name,
         role=role,
         replicas=task.count,
-        min_replicas=task.least,
-        max_replicas=most if role is Role.WORKER else None,
+        min_replicas=smallest,
+        max_replicas=most,
+        min_available=task.least if least is None else min(task.least, smallest),
         template=task.template,
         container=container,
         # The plugin writes its own port into every address, whatever ports the containers name.
@@ -321,15 +328,11 @@ def _check_gang(spec: Spec, out: FieldErrors) -> None:
 
 
 def _check_elastic(job: VolcanoJob, out: FieldErrors) -> None:
-    """Check the annotation for more workers; for fewer a task has minAvailable."""
+    """Check the annotations for fewer and for more workers."""
     index = worker_task(job.spec)
     task = None if index is None else job.spec.tasks[index]
     where = "there are none" if index is None else f"spec.tasks[{index}].replicas"
-    annotations = {k: v for k, v in (job.metadata.annotations or {}).items() if k == MAX_WORKERS}
-    common_annotations.check_worker_bounds(annotations, task.count if task else None, where, out)
-    common_annotations.warn_unused_annotation(
-        job.metadata.annotations, MIN_WORKERS, "minAvailable in the task of the workers", out
-    )
+    common_annotations.check_worker_bounds(job.metadata.annotations, task.count if task else None, where, out)
 
 
 def _check_volumes(spec: Spec, out: FieldErrors) -> None:

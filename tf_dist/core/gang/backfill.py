@@ -274,6 +274,21 @@ class Reservations:
             known.kept_out.add(key)
         return found
 
+    def find_more(self, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
+        """Where a running gang can have so many more pods without delaying a reservation; None: nowhere.
+
+        They go where the gang is already, as far as there is room. Nothing is taken.
+        """
+        ask, books = entry.ask, self._books
+        if ask is None or (books.grants is not None and books.grants.surely_lacks(ask, counts)):
+            return None
+        self._make()
+        with with_reserved_kept(books, self.made):
+            if not books.quotas.fits(entry.queue, ask.need(counts)):
+                return None
+            keep = Counter(node for want in ask.wants for node in entry.nodes_by_index(want.type) if node)
+            return books.grants.fit(ask, counts, keep) if books.grants else [{} for _ in counts]
+
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Nodes and quota as they are once all reservations have started."""

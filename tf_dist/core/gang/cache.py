@@ -166,6 +166,7 @@ class SchedulerCache:
         self.running: dict[str, WorkloadInfo] = {}
         self.departing: dict[str, WorkloadInfo] = {}
         self.elastic: dict[str, WorkloadInfo] = {}
+        self.partial: dict[str, WorkloadInfo] = {}
         self.youngest: dict[str, list[Turn]] = {}
         self.largest: dict[str, list[Turn]] = {}
         self.ends = ExpectedCompletions()
@@ -328,6 +329,8 @@ class SchedulerCache:
             insort(self.moves, (entry.moved, entry.uid))
             if usage.can_shrink(gang, entry.ask) or usage.can_grow(gang, entry.ask):
                 self.elastic[entry.uid] = entry
+            if usage.is_partial(gang, entry.ask):
+                self.partial[entry.uid] = entry
 
     def _leave(self, entry: WorkloadInfo) -> None:
         if entry.held is not usage.NO_USAGE:
@@ -349,6 +352,7 @@ class SchedulerCache:
                     del order[entry.queue]
         self.departing.pop(entry.uid, None)
         self.elastic.pop(entry.uid, None)
+        self.partial.pop(entry.uid, None)
         if entry.releasing:
             entry.released_pods, entry.released_resources = [], {}
 

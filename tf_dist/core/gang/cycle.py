@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import Any
 
-from tf_dist.core.api.assignment import Admit, Resize, Verdict
+from tf_dist.core.api.assignment import Admit, Resize, Sizes, Verdict
 from tf_dist.core.gang import elastic, messages, preemption, usage
 from tf_dist.core.gang.backfill import ReservationCache, Reservations
 from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
@@ -22,7 +22,7 @@ from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
 from tf_dist.core.gang.preemption import issue_preemptions
 from tf_dist.core.gang.queue import EquivalentGangs, PendingQueue, PendingQueues, Rank
 from tf_dist.core.gang.quota import Quotas, Share
-from tf_dist.core.gang.types import AdmissionPolicy, Assignment, GangDecisionError, QueueingStrategy
+from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, GangDecisionError, QueueingStrategy
 
 
 class FairSharingIterator:
@@ -144,6 +144,7 @@ class SchedulingCycle:
     def run(self) -> None:
         """Decide."""
         self._serve()
+        self._start_rest(overdue=False)
         self._idle = bool(self._books.elastic) and not self._anybody_waits()
         if self._idle and elastic.growth_allowed_at(self._books, self._policy) <= self.now:
             self._grow()
@@ -164,6 +165,7 @@ class SchedulingCycle:
         walks = {queue: self._walk(queue) for queue in self._pending.lines if queue in self._books.quotas}
         while promised := [walk for walk in walks.values() if walk and walk.next.promised]:
             self._step(min(promised, key=lambda walk: walk.next))
+        self._start_rest(overdue=True)
         if len(walks) == 1:
             (alone,) = walks.values()
             while alone:
@@ -243,10 +245,14 @@ class SchedulingCycle:
     # -- starting --
 
     def _choices(self, entry: WorkloadInfo) -> Iterator[Counts]:
-        """The numbers of pods it may start with: all it wants, or, when it has waited for a while, the minimum."""
+        """The numbers of pods it may start with: all it wants, or the minimum.
+
+        A job that is smaller then has to have waited for a while; the minimum of one that is not is no size, and the
+        rest of it starts as room appears.
+        """
         ask = _ask(entry)
         yield ask.full
-        if ask.elastic and self._waited(entry) >= self._policy.shrink_after:
+        if ask.elastic and (ask.starts_early or self._waited(entry) >= self._policy.shrink_after):
             yield ask.least
 
     def _at_least(self, entry: WorkloadInfo) -> Counts:
@@ -264,7 +270,7 @@ class SchedulingCycle:
             return False
         ask = _ask(entry)
         if counts != ask.full:
-            counts, places = self._largest(entry, counts, places)
+            counts, places = self._largest(entry, counts, ask.full, places)
         types = [want.type for want in ask.wants]
         sizes = dict(zip(types, counts, strict=True))
         named = zip(types, places, strict=True) if entry.gang.pinned else ()
@@ -276,13 +282,62 @@ class SchedulingCycle:
         return True
 
     def _find(self, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
-        if self._books.bounds.beyond(entry.gang, counts) is not None:
+        if self._books.bounds.beyond(entry.gang, counts, more=entry.runs) is not None:
             return None
-        return self.reservations.find(entry, counts)
+        return self.reservations.find_more(entry, counts) if entry.runs else self.reservations.find(entry, counts)
 
-    def _largest(self, entry: WorkloadInfo, counts: Counts, places: NodeAssignments) -> tuple[Counts, NodeAssignments]:
-        """As many pods as have room, between the least and what it wants; member by member."""
-        full = _ask(entry).full
+    # -- the rest of gangs that have started with their minimum --
+
+    def _start_rest(self, *, overdue: bool) -> None:
+        """Start replicas of gangs that run without all of them, as far as there is room: the oldest first.
+
+        They come after the gangs that wait, as in Volcano, but only for so long: those that are ``overdue`` come
+        before gangs that have not waited as long, or a steady stream of small jobs would keep them from ever starting.
+        Nothing is preempted for them.
+        """
+        oldest = self._oldest() if overdue and self._books.partial else inf
+        for entry in sorted(self._books.partial.values(), key=lambda entry: (-entry.gang.priority, entry.moved)):
+            if overdue and (entry.moved >= oldest or self.now - entry.moved < self._policy.patience):
+                continue
+            if entry.releasing or entry.gang.inadmissible or entry.uid in self.verdicts:
+                continue
+            if entry.uid not in self._confirmed:
+                self.awaits_hearing = True
+                continue
+            try:
+                self._start_rest_of(entry)
+            except Exception as error:
+                raise GangDecisionError(entry.uid, error) from error
+
+    def _oldest(self) -> float:
+        """Since when the gang waits that has waited longest, of those that can start at all; inf: there is none."""
+        groups = (group for line in self._pending.lines.values() for group in line.groups.values())
+        return min((entry.since for entry in map(self._first, groups) if not self._never(entry)), default=inf)
+
+    def _start_rest_of(self, entry: WorkloadInfo) -> None:
+        has, ask = usage.granted_counts(entry.gang), _ask(entry)
+        missing = tuple(max(0, want.least - has[want.type]) for want in ask.wants)
+        needed = tuple(max(0, want.start - has[want.type]) for want in ask.wants)
+        first = [needed] if any(needed) else _single_pods(missing)
+        for counts in first:
+            places = None if self._known_to_lack(entry, counts) else self._find(entry, counts)
+            if places is not None:
+                gang = elastic.with_more(entry, *self._largest(entry, counts, missing, places), self.now)
+                self._resized(gang, messages.rest_text)
+                return
+
+    def _resized(self, gang: Gang, text: Callable[[Sizes, Sizes], str]) -> None:
+        """Write down that a gang has more pods from now on."""
+        before = usage.granted_counts(self._books.entries[gang.uid].gang)
+        self._books.put(gang)
+        if gang.place is not None:
+            message = text(before, gang.place.sizes)
+            self.verdicts[gang.uid] = Resize(sizes=gang.place.sizes, placement=gang.place.placement, message=message)
+
+    def _largest(
+        self, entry: WorkloadInfo, counts: Counts, full: Counts, places: NodeAssignments
+    ) -> tuple[Counts, NodeAssignments]:
+        """As many pods as have room, between ``counts`` (which have it at ``places``) and ``full``, by member."""
         for at, most in enumerate(full):
             low, high = counts[at], most
             while low < high:
@@ -346,13 +401,7 @@ class SchedulingCycle:
         for gang in elastic.grow_gangs(self._books, self.now, self._policy):
             if gang.uid not in self._confirmed:
                 continue
-            before = usage.granted_counts(self._books.entries[gang.uid].gang)
-            self._books.put(gang)
-            if gang.place is not None:
-                message = messages.grow_text(before, gang.place.sizes)
-                self.verdicts[gang.uid] = Resize(
-                    sizes=gang.place.sizes, placement=gang.place.placement, message=message
-                )
+            self._resized(gang, messages.grow_text)
 
     # -- when to decide again --
 
@@ -363,6 +412,7 @@ class SchedulingCycle:
     def _times(self) -> Iterator[float]:
         policy = self._policy
         yield self._pending.alarm()
+        yield from (entry.moved + policy.patience for entry in self._books.partial.values())
         for line in self._pending.lines.values():
             for group in line.groups.values():
                 since = self._first(group).since
@@ -375,6 +425,11 @@ class SchedulingCycle:
         if self._idle:
             yield elastic.growth_allowed_at(self._books, policy)
             yield from (elastic.resize_cooldown_until(entry, policy) for entry in self._books.elastic.values())
+
+
+def _single_pods(counts: Counts) -> list[Counts]:
+    """One pod of each member of which there are any."""
+    return [tuple(int(at == one) for at in range(len(counts))) for one, count in enumerate(counts) if count]
 
 
 def _ask(entry: WorkloadInfo) -> GangRequest:

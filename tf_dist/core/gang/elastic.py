@@ -15,7 +15,8 @@ from math import inf
 
 from tf_dist.core.gang import usage
 from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo, expected_end
-from tf_dist.core.gang.placement.pod_sets import PodSetRequest
+from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
+from tf_dist.core.gang.placement.pod_sets import Counts, PodSetRequest
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang
 
@@ -71,7 +72,7 @@ def resize_cooldown_until(entry: WorkloadInfo, policy: AdmissionPolicy) -> float
 
 def grow_gangs(books: SchedulerCache, now: float, policy: AdmissionPolicy) -> list[Gang]:
     """The gangs that grow now, with their new size; nothing is taken yet."""
-    heap = [(one.turn, one) for entry in books.elastic.values() for one in _growths(entry, now, policy)]
+    heap = [(one.turn, one) for entry in books.elastic.values() for one in _growths(books, entry, now, policy)]
     heapify(heap)
     done: list[_Growth] = []
     mark = books.grants.room.mark() if books.grants else 0
@@ -98,12 +99,13 @@ def grow_gangs(books: SchedulerCache, now: float, policy: AdmissionPolicy) -> li
     return _gangs([one for one in done if one.extra and _worth(one, policy)], now)
 
 
-def _growths(entry: WorkloadInfo, now: float, policy: AdmissionPolicy) -> Iterator[_Growth]:
+def _growths(books: SchedulerCache, entry: WorkloadInfo, now: float, policy: AdmissionPolicy) -> Iterator[_Growth]:
     if (
         entry.releasing
         or now < resize_cooldown_until(entry, policy)
         or entry.gang.place is None
         or entry.gang.inadmissible
+        or entry.uid in books.partial
     ):
         return
     known = expected_end(entry.gang, now)
@@ -113,6 +115,20 @@ def _growths(entry: WorkloadInfo, now: float, policy: AdmissionPolicy) -> Iterat
         size = usage.granted_count(entry.gang, want.member)
         if size < want.most:
             yield _Growth(entry, want, size, remaining, on)
+
+
+def with_more(entry: WorkloadInfo, counts: Counts, places: NodeAssignments, now: float) -> Gang:
+    """The gang with so many more pods of each member, at these places."""
+    gang = entry.gang
+    sizes = usage.granted_counts(gang)
+    placement = {type_: Counter(nodes) for type_, nodes in usage.granted_placement(gang, sizes).items()}
+    for want, count, nodes in zip(_wants(entry), counts, places, strict=True):
+        sizes[want.type] += count
+        if gang.pinned and nodes:
+            placement.setdefault(want.type, Counter()).update(nodes)
+    at = gang.place.at if gang.place else now
+    chosen = {type_: dict(sorted(nodes.items())) for type_, nodes in placement.items()}
+    return replace(gang, place=Assignment(at=at, sizes=sizes, placement=chosen, resized=now))
 
 
 def _wants(entry: WorkloadInfo) -> tuple[PodSetRequest, ...]:

@@ -145,6 +145,12 @@ def grow_text(before: Sizes, sizes: Sizes) -> str:
     return f"goes from {_change(before, sizes)}: nobody waits for the room"
 
 
+def rest_text(before: Sizes, sizes: Sizes) -> str:
+    """The message of a gang of which more replicas start, after its minimum has."""
+    more = (f"{sizes[t] - before.get(t, 0)} more {t}" for t in sizes if sizes[t] != before.get(t))
+    return f"there is room for {' and '.join(more)}"
+
+
 def _change(before: Sizes, sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{before[t]} to {sizes[t]} {t}" for t in sizes if sizes[t] != before.get(t))
 

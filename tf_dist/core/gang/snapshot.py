@@ -276,7 +276,7 @@ def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig
     place = None
     if admission is not None:
         place = Assignment(
-            at=admission.at, sizes=admission.sizes, placement=admission.placement, resized=admission.resized
+            at=admission.at, sizes=admission.granted, placement=admission.placement, resized=admission.resized
         )
     done = _done(job, status) if admission is not None else {}
     priority = _priority(job, rules)

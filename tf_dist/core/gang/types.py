@@ -118,10 +118,11 @@ class ExclusiveResource(NamedTuple):
 class PodSet:
     """``count`` equal pods of a gang: the requests of one, and its constraints on nodes.
 
-    The gang may start with ``least`` of them (None: with no fewer than ``count``) and may grow to ``most`` (None: not
-    beyond ``count``). ``constraints`` are the parts of the pod spec that ``fit`` reads: node selector, affinity,
-    tolerations; and the nodes that have been refused. ``exclusives``: what keeps pods apart (see
-    ``exclusive_resource``).
+    An elastic gang may be resized to ``least`` of them (None: to no fewer than ``count``) and may grow to ``most``
+    (None: not beyond ``count``). It starts once ``start`` of them have room (None: ``least``); those between that and
+    ``least`` start as room appears, and are not given up again. ``constraints`` are the parts of the pod spec that
+    ``fit`` reads: node selector, affinity, tolerations; and the nodes that have been refused. ``exclusives``: what
+    keeps pods apart (see ``exclusive_resource``).
     """
 
     type: str
@@ -131,6 +132,7 @@ class PodSet:
     least: int | None = None
     most: int | None = None
     exclusives: tuple[ExclusiveResource, ...] = ()
+    start: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

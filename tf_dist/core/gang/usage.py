@@ -176,6 +176,11 @@ def can_grow(gang: Gang, ask: GangRequest | None) -> bool:
     return ask is not None and any(granted_count(gang, want.member) < want.most for want in ask.wants)
 
 
+def is_partial(gang: Gang, ask: GangRequest | None) -> bool:
+    """Whether it has started with less than its smallest size, and the rest waits for room."""
+    return ask is not None and any(granted_count(gang, want.member) < want.least for want in ask.wants)
+
+
 def granted_counts(gang: Gang) -> dict[str, int]:
     """How many pods per type are granted."""
     return {member.type: granted_count(gang, member) for member in gang.members}

@@ -6,7 +6,6 @@ Verdicts come from pods: the object's status may be of the attempt before, or a 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -19,15 +18,15 @@ from tf_dist.core.api.assignment import (
     Resize,
     Verdict,
     Wait,
-    replica_bounds,
     replica_change_text,
     replica_counts,
+    start_counts,
 )
 from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
 from tf_dist.core.api.fieldpath import mapping, mappings
 from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Document, Job, ReplicaId
-from tf_dist.core.api.pod_events import join_names
+from tf_dist.core.api.job import Document, Job, ReplicaId, minimum_met
+from tf_dist.core.api.pod_events import join_names, placed_counts
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.resources.pod_requests import add_resources, pod_requests
 from tf_dist.core.podbuilder import replica_pod
@@ -111,8 +110,8 @@ def min_counts(job: Job) -> dict[str, int]:
     Tasks that wait for others (Volcano's ``dependsOn``) come later: a gang that waited for their pods, too, would wait
     for ever.
     """
-    limits = replica_bounds(job)
-    return {spec.type: limits[spec.type][0] for spec in job.replica_specs if spec.depends is None}
+    start = start_counts(job)
+    return {spec.type: start[spec.type] for spec in job.replica_specs if spec.depends is None}
 
 
 def min_member(job: Job) -> int:
@@ -143,10 +142,10 @@ def condition_is_true(there: Document, type_: str) -> bool:
 
 def bound_verdict(s: ReconcileContext) -> Admit | None:
     """Admission of a gang of which enough pods are bound to nodes; None before."""
-    have = Counter(replica.type for replica, pod in s.facts.current.items() if pod.has_node)
-    have.update(replica.type for replica in s.facts.succeeded if replica not in s.facts.current)
-    needed = min_counts(s.job)
-    enough = bool(needed) and all(have[type_] >= count for type_, count in needed.items())
+    have, needed = placed_counts(s.facts), min_counts(s.job)
+    # Tasks that come later count as there.
+    have.update({type_: count for type_, count in start_counts(s.job).items() if type_ not in needed})
+    enough = bool(needed) and minimum_met(s.job, have)
     return Admit(sizes=replica_counts(s.requested_job)) if enough else None
 
 

@@ -21,16 +21,18 @@ from typing import Any, Final
 
 from tf_dist.core.api.assignment import (
     PendingReason,
+    admitted_with,
     placement_within,
     replica_bounds,
     replica_change_text,
     replica_counts,
     resize_restarts,
+    startable_replicas,
 )
 from tf_dist.core.api.context import Observed, ReconcileContext
 from tf_dist.core.api.fieldpath import mappings, number
-from tf_dist.core.api.job import Job, ReplicaId
-from tf_dist.core.api.pod_events import PodClassification, join_names
+from tf_dist.core.api.job import Job, ReplicaId, minimum_met
+from tf_dist.core.api.pod_events import PodClassification, join_names, placed_counts
 from tf_dist.core.api.pods import NODE_LOST, Disruption, PodView, UnreadyNode
 from tf_dist.core.api.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Status
 from tf_dist.core.api.timestamps import format_time, round_time
@@ -125,6 +127,9 @@ def _lacking(job: Job, status: Status, facts: PodClassification, now: float) -> 
     A back-off, a dependency and a running grace period are no reasons to be requeued. Where a gang has never been
     complete, ``requeue_unplaced`` covers the replicas that wait for a node.
     """
+    if _runs_without(job, facts):
+        return
+    startable = startable_replicas(job, status)
     late = overdue_pods(facts, now)
     blocked = AttemptBarrier.of(status, replace(facts, stale=late))
     stopping = AttemptBarrier.of(status, facts)
@@ -133,7 +138,7 @@ def _lacking(job: Job, status: Status, facts: PodClassification, now: float) -> 
         ready = sync.dependencies_met(job, spec, facts)
         for replica in (ReplicaId(spec.type, index) for index in range(spec.replicas)):
             pod = facts.current.get(replica)
-            if replica in facts.succeeded or backoff_until(status, replica) > now:
+            if replica in facts.succeeded or replica not in startable or backoff_until(status, replica) > now:
                 continue
             if pod is not None:
                 waits = complete and not pod.has_node and not pod.deleting
@@ -141,6 +146,12 @@ def _lacking(job: Job, status: Status, facts: PodClassification, now: float) -> 
                 waits = blocked.blocks(replica) or (complete and ready and not stopping.blocks(replica))
             if waits:
                 yield replica
+
+
+def _runs_without(job: Job, facts: PodClassification) -> bool:
+    """Whether what has nodes is the gang's minimum, and the others may wait for theirs as long as it takes."""
+    elastic = any(low < spec.replicas for spec in job.replica_specs for low in replica_bounds(job)[spec.type][:1])
+    return not elastic and minimum_met(job, placed_counts(facts))
 
 
 def track_completeness(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Status:
@@ -208,7 +219,7 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
     place = s.status.admission
     if place is None:
         return None
-    before, missing = {**replica_counts(s.job), **place.sizes}, Counter(replica.type for replica in lacking)
+    before, missing = {**replica_counts(s.job), **place.granted}, Counter(replica.type for replica in lacking)
     # A replica whose old pod may still run cannot be started: only replicas with lower indexes remain.
     late = overdue_pods(s.facts, s.now)
     first = {pod.replica.type: pod.replica.index for pod in sorted(late, key=lambda pod: -pod.replica.index)}
@@ -224,7 +235,7 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
             nodes.setdefault(replica.type, Counter())[pod.node] += 1
     placement = {type_: dict(counts) for type_, counts in nodes.items()}
     where = placement_within(s.requested_job, placement, after) if place.placement else place.placement
-    smaller = replace(place, sizes=after, placement=where, resized=s.now, incomplete=None)
+    smaller = replace(admitted_with(place, s.requested_job, after), placement=where, resized=s.now, incomplete=None)
     return with_size(
         s, smaller, before, f"{what}; {replica_change_text(s.requested_job, before, after)}, which it may run with"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from tf_dist.core.api.assignment import room_text, startable_replicas
 from tf_dist.core.api.context import ReconcileContext
 from tf_dist.core.api.pod_events import held_pods, held_text
 from tf_dist.core.api.pods import HOLDING_REASONS, PodPhase
@@ -21,7 +22,7 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
     if s.status.admission is None:
         return None
     phase = s.status.phase
-    if phase is Phase.RESTARTING and (s.facts.stale or len(s.facts.current) < _expected(s)):
+    if phase is Phase.RESTARTING and (s.facts.stale or _incomplete(s)):
         return None
     if _runs(s):
         if phase is not Phase.RUNNING:
@@ -47,15 +48,16 @@ def _pending_status(s: ReconcileContext, held: tuple[str, str] | None) -> Status
     return replace(s.status, reason=_PODS_PENDING, message="its pods are starting")
 
 
-def _expected(s: ReconcileContext) -> int:
-    return len(s.job.replicas) - sum(1 for r in s.facts.succeeded if r not in s.facts.current)
+def _incomplete(s: ReconcileContext) -> bool:
+    due = startable_replicas(s.job, s.status) - s.facts.succeeded
+    return any(replica not in s.facts.current for replica in due)
 
 
 def _running_text(s: ReconcileContext) -> str:
     """How many run; what keeps one that has started before from running again."""
     held = held_pods(s.facts)
     down = sum(pod.phase is PodPhase.RUNNING for pod in held)
-    text = f"{s.facts.total().running - down} of {len(s.job.replicas)} replicas are running"
+    text = f"{s.facts.total().running - down} of {len(s.job.replicas)} replicas are running{room_text(s.job, s.status)}"
     return f"{text}; {held_text(held)}" if held else text
 
 

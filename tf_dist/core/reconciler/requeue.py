@@ -26,17 +26,20 @@ from tf_dist.core.api.assignment import (
     Preempt,
     Resize,
     Sizes,
+    admitted_text,
+    admitted_with,
     assign_nodes,
     placement_within,
     replica_change_text,
     replica_counts,
     resize_restarts,
+    startable_replicas,
 )
 from tf_dist.core.api.context import ReconcileContext
-from tf_dist.core.api.job import Event, Job, ReplicaId
+from tf_dist.core.api.job import Event, Job, ReplicaId, minimum_met
 from tf_dist.core.api.lifecycle_policy import END_PHASES, most_severe_action
 from tf_dist.core.api.names import short_hash
-from tf_dist.core.api.pod_events import PodClassification, PodEvent, join_names
+from tf_dist.core.api.pod_events import PodClassification, PodEvent, join_names, placed_counts
 from tf_dist.core.api.pods import PodView
 from tf_dist.core.api.status import PREEMPTED, RESIZED, Admission, Failure, Phase, Status
 from tf_dist.core.api.timestamps import format_time, round_time
@@ -50,22 +53,32 @@ def resize(s: ReconcileContext) -> Status | None:
     if admission is None:
         return None
     verdict = s.observed.verdict
+    job, why = s.requested_job, ""
+    place = admission
     if isinstance(verdict, Resize):
-        wanted, placement, why = {**admission.sizes, **verdict.sizes}, verdict.placement, verdict.message
-    elif admission.sizes:
-        wanted, placement, why = dict(admission.sizes), admission.placement, ""
-    else:
+        place, why = admitted_with(admission, job, {**admission.granted, **verdict.sizes}), verdict.message
+        place = replace(place, placement=verdict.placement)
+    if not place.sizes:
         return None
-    after = {spec.type: min(wanted.get(spec.type, spec.replicas), spec.most) for spec in s.requested_job.replica_specs}
     before = {**replica_counts(s.job), **admission.sizes}
+    after = _bounded(job, place.sizes)
+    room = _bounded(job, place.granted)
+    placement = placement_within(job, place.placement, room)
+    place = replace(place, sizes=after, started=room if room != after else {}, placement=placement)
     changed = any(before.get(type_) != count for type_, count in after.items())
-    at = s.now if changed else admission.resized
-    place = replace(admission, sizes=after, placement=placement_within(s.requested_job, placement, after), resized=at)
+    if changed or place.granted != admission.granted:
+        place = replace(place, resized=s.now)
     if not changed:
-        return None if place == admission else replace(s.status, admission=place)
+        status = replace(s.status, admission=place)
+        said = admitted_text(job, status) if status.reason == "Admitted" else status.message
+        return None if place == admission else replace(status, message=said)
     return with_size(
         s, place, before, why or f"{replica_change_text(s.requested_job, before, after)}, as the job asks for now"
     )
+
+
+def _bounded(job: Job, counts: Sizes) -> dict[str, int]:
+    return {spec.type: min(counts.get(spec.type, spec.replicas), spec.most) for spec in job.replica_specs}
 
 
 def with_size(s: ReconcileContext, place: Admission, before: Sizes, message: str) -> Status:
@@ -275,10 +288,11 @@ def _unplaced(job: Job, status: Status, facts: PodClassification) -> Iterator[tu
     admission = status.admission
     at = admission.at if admission is not None else 0.0
     expected = not facts.stale and not status.backoffs
+    startable = startable_replicas(job, status)
     for spec in job.replica_specs:
         for replica in (ReplicaId(spec.type, index) for index in range(spec.replicas)):
             pod = facts.current.get(replica)
-            if replica in facts.succeeded:
+            if replica in facts.succeeded or replica not in startable:
                 continue
             if pod is None:
                 if expected and spec.depends is None and replica not in status.observed_replicas:
@@ -288,9 +302,8 @@ def _unplaced(job: Job, status: Status, facts: PodClassification) -> Iterator[tu
 
 
 def is_complete(job: Job, facts: PodClassification) -> bool:
-    """Whether every replica that has not succeeded has its node."""
-    missing = (replica for replica in job.replicas if replica not in facts.succeeded)
-    return all(replica in facts.current and facts.current[replica].has_node for replica in missing)
+    """Whether the gang's minimum has nodes or has succeeded."""
+    return minimum_met(job, placed_counts(facts))
 
 
 def _unplaced_text(s: ReconcileContext) -> str:

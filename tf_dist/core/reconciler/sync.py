@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tf_dist.core.api.assignment import PendingReason, assign_nodes
+from tf_dist.core.api.assignment import PendingReason, assign_nodes, startable_replicas
 from tf_dist.core.api.context import Action, Create, Delete, EnsureKeys, Observed, Update
 from tf_dist.core.api.job import CleanPodPolicy, Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
 from tf_dist.core.api.names import replica_name
@@ -69,16 +69,19 @@ def dependencies_unreachable(job: Job, spec: ReplicaSpec, facts: PodClassificati
 def _is_up(job: Job, type_: str, facts: PodClassification) -> bool:
     other = job.spec(type_)
     counts = facts.count(type_)
-    return other is None or counts.ready + counts.succeeded >= other.min_replicas
+    return other is None or counts.ready + counts.succeeded >= _needed(other)
+
+
+def _needed(spec: ReplicaSpec) -> int:
+    """So many of a task must be up for the tasks that depend on it."""
+    return spec.min_replicas if spec.min_available is None else spec.min_available
 
 
 def _is_lost(job: Job, type_: str, facts: PodClassification) -> bool:
     other = job.spec(type_)
     if other is None:
         return False
-    return other.replicas - facts.count(type_).failed < other.min_replicas or dependencies_unreachable(
-        job, other, facts
-    )
+    return other.replicas - facts.count(type_).failed < _needed(other) or dependencies_unreachable(job, other, facts)
 
 
 def sync_job(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Iterator[Action]:
@@ -109,11 +112,15 @@ def creatable_replicas(job: Job, status: Status, facts: PodClassification, now: 
     if not missing:
         return ()
     barrier = AttemptBarrier.of(status, facts)
+    startable = startable_replicas(job, status)
     ready = {spec.type for spec in job.replica_specs if dependencies_met(job, spec, facts)}
     return tuple(
         replica
         for replica in missing
-        if replica.type in ready and replica not in status.observed_replicas and not barrier.blocks(replica)
+        if replica in startable
+        and replica.type in ready
+        and replica not in status.observed_replicas
+        and not barrier.blocks(replica)
         if backoff_until(status, replica) <= now
     )
 

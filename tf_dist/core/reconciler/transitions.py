@@ -19,7 +19,14 @@ from enum import Enum
 from typing import Final
 
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, Resize, Wait, granted_job, replica_difference_text
+from tf_dist.core.api.assignment import (
+    Admit,
+    Resize,
+    Wait,
+    admitted_text,
+    admitted_with,
+    granted_job,
+)
 from tf_dist.core.api.context import Observed, ReconcileContext, matching_replicas
 from tf_dist.core.api.job import Action, CompletionByCounts, Job, ReplicaId, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import (
@@ -244,8 +251,8 @@ def _enough(s: ReconcileContext, counting: CompletionByCounts) -> bool:
         spec.type: s.facts.count(spec.type).succeeded if spec.type in judged else spec.replicas
         for spec in s.job.replica_specs
     }
-    strict = counting.min_available >= sum(spec.min_replicas for spec in s.job.replica_specs)
-    short = any(done[spec.type] < spec.min_replicas for spec in s.job.replica_specs)
+    strict = counting.min_available >= sum(spec.min_available or 0 for spec in s.job.replica_specs)
+    short = any(done[spec.type] < (spec.min_available or 0) for spec in s.job.replica_specs)
     return not (strict and short) and sum(done.values()) >= counting.min_available
 
 
@@ -298,12 +305,10 @@ def take_admission(s: ReconcileContext) -> Status | None:
     if isinstance(verdict, Admit):
         other = integration_of(s.requested_job, s.status)
         place = Admission(s.now, verdict.placement, verdict.sizes, by=other.name if other else "")
+        # What another scheduler admits is all that it ever will of this run.
+        place = place if other else admitted_with(place, s.requested_job, verdict.sizes)
         admitted = replace(s.status, admission=place, start_time=s.now)
-        smaller = replica_difference_text(s.requested_job, granted_job(s.requested_job, admitted))
-        message = (
-            f"begins with {smaller}" if smaller else f"all {len(s.requested_job.replicas)} replicas have their place"
-        )
-        return replace(admitted, reason="Admitted", message=message)
+        return replace(admitted, reason="Admitted", message=admitted_text(s.requested_job, admitted))
     return None
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Final
 
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
@@ -19,6 +20,7 @@ NodeAssignments = list[dict[str, int]]
 """For each member of a gang: on which nodes how many of its pods are."""
 
 _NONE: Final = Decimal(0)
+_NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class AssumedPods:
@@ -164,10 +166,10 @@ class AssumedPods:
         """Whether it is known already that there is no room for so many."""
         return ask.lacking.get(counts) == self.epoch or ask.unplaced.get(counts) == self.version
 
-    def fit(self, ask: GangRequest, counts: Counts) -> NodeAssignments | None:
-        """As ``look``, but nothing is remembered: for a room that is only supposed."""
+    def fit(self, ask: GangRequest, counts: Counts, keep: Mapping[str, int] = _NOWHERE) -> NodeAssignments | None:
+        """As ``look``, but nothing is remembered: for a room that is only supposed, or beside nodes to ``keep``."""
         mark = self.room.mark()
-        found = place_gang(self.room, _pairs(ask, counts), locality=ask.locality)
+        found = place_gang(self.room, _pairs(ask, counts), locality=ask.locality, keep=keep)
         self.room.rollback(mark)
         return None if isinstance(found, int) else found
 

@@ -25,6 +25,7 @@ class PodSetRequest:
     least: int
     count: int
     most: int
+    start: int
 
     @property
     def type(self) -> str:
@@ -34,7 +35,8 @@ class PodSetRequest:
 
 @dataclass(slots=True, eq=False)
 class GangRequest:
-    """The members of a gang and where they may be. ``full``: as many as it wants, ``least``: as few as it starts with.
+    """The members of a gang and where they may be. ``full``: as many as it wants, ``least``: as few as it starts with,
+    ``whole``: as many as a gang of the smallest size has.
 
     The rest is what is known: by counts, in which state of the room they surely lacked room (it holds until room
     becomes free), or were not placed (until anything changes); whether even empty nodes could hold it; and in which
@@ -45,6 +47,7 @@ class GangRequest:
     locality: TopologyRequest | None
     full: Counts
     least: Counts
+    whole: Counts
     lacking: dict[Counts, int] = field(default_factory=dict)
     unplaced: dict[Counts, int] = field(default_factory=dict)
     never: tuple[int, int | None] = (-1, None)
@@ -55,6 +58,11 @@ class GangRequest:
     def elastic(self) -> bool:
         """Whether it may start smaller than it wants to be."""
         return self.least != self.full
+
+    @property
+    def starts_early(self) -> bool:
+        """Whether it starts before all have room that a gang of its smallest size has."""
+        return self.least != self.whole
 
     def need(self, counts: Counts) -> Resources:
         """What so many pods ask for together."""
@@ -103,8 +111,9 @@ class GangRequests:
         key = (gang.locality, *(_key(want) for want in wants))
         known = self._known.get(key)
         if known is None:
-            full, least = tuple(want.count for want in wants), tuple(want.least for want in wants)
-            known = self._known[key] = GangRequest(wants, gang.locality, full, least)
+            full, least = tuple(want.count for want in wants), tuple(want.start for want in wants)
+            whole = tuple(want.least for want in wants)
+            known = self._known[key] = GangRequest(wants, gang.locality, full, least, whole)
         return known
 
     def forget(self, kept: Sequence[GangRequest]) -> None:
@@ -120,7 +129,8 @@ class GangRequests:
 def _want(member: PodSet, room: NodeSnapshot | None) -> PodSetRequest:
     least = member.count if member.least is None else max(0, min(member.least, member.count))
     most = member.count if member.most is None else max(member.most, member.count)
-    return PodSetRequest(member, _shape(member, room) if room else None, least, member.count, most)
+    start = least if member.start is None else max(0, min(member.start, least))
+    return PodSetRequest(member, _shape(member, room) if room else None, least, member.count, most, start)
 
 
 def _shape(member: PodSet, room: NodeSnapshot) -> PodClass:
@@ -132,7 +142,7 @@ def _shape(member: PodSet, room: NodeSnapshot) -> PodClass:
 
 def _key(want: PodSetRequest) -> tuple[object, ...]:
     same = want.shape or tuple(sorted(want.member.requests.items()))
-    return want.type, same, tuple(sorted(want.member.requests.items())), want.least, want.count, want.most
+    return want.type, same, tuple(sorted(want.member.requests.items())), want.least, want.count, want.most, want.start
 
 
 class PodsOnNode(NamedTuple):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import replica_bounds
+from tf_dist.core.api.assignment import replica_bounds, start_counts
 from tf_dist.core.api.fieldpath import mapping, mappings
 from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec
 from tf_dist.core.api.quantity import parse_quantity
@@ -100,7 +100,9 @@ def subtract_resources(whole: Resources, part: Resources) -> dict[str, Decimal]:
     return {resource: whole.get(resource, _NONE) - part.get(resource, _NONE) for resource in {*whole, *part}}
 
 
-def pod_set(body: Document, spec: ReplicaSpec, least: int | None = None, most: int | None = None) -> PodSet:
+def pod_set(
+    body: Document, spec: ReplicaSpec, least: int | None = None, most: int | None = None, start: int | None = None
+) -> PodSet:
     """The replicas of a spec, as admission sees them; ``body``: their pod spec."""
     return PodSet(
         type=spec.type,
@@ -109,12 +111,16 @@ def pod_set(body: Document, spec: ReplicaSpec, least: int | None = None, most: i
         constraints={key: body[key] for key in _CONSTRAINTS if key in body},
         least=least,
         most=most,
+        start=start,
     )
 
 
 def pod_sets(job: Job, overheads: Overheads = _NO_OVERHEADS) -> tuple[PodSet, ...]:
     """The pods a job wants, by type, and with how many it may do. ``overheads``: of runtime classes, by name."""
-    return tuple(pod_set(pod_spec(spec, overheads), spec, *sizes) for spec, sizes in admitted_specs(job))
+    start = start_counts(job)
+    return tuple(
+        pod_set(pod_spec(spec, overheads), spec, *sizes, start[spec.type]) for spec, sizes in admitted_specs(job)
+    )
 
 
 def admitted_specs(job: Job) -> list[tuple[ReplicaSpec, tuple[int, int]]]:

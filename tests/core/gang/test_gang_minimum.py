@@ -1,0 +1,165 @@
+"""A gang starts with its minimum, and the rest of it as room appears; it is never made smaller for that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.gang.gangs import World, gang, member, message, node, placed, queue, reason, running, workers
+from tf_dist.core.api.assignment import Admit, Resize
+from tf_dist.core.gang.types import AdmissionPolicy, Gang, PodSet, TopologyRequest
+
+POLICY = AdmissionPolicy(patience=900, shrink_after=30, grow_after=20)
+
+
+def world(*gangs: Gang, nodes: int = 1, gpu: int = 4) -> World:
+    made = World([node(f"n{i}", cpu=64, gpu=gpu, labels={"rack": f"r{i}"}) for i in range(nodes)], policy=POLICY)
+    made.put(*gangs)
+    return made
+
+
+def sizes(found: World) -> dict[str, int]:
+    return {uid: one.place.sizes["worker"] for uid, one in found.gangs.items() if one.place}
+
+
+def part(name: str, on: dict[str, int], count: int, *, at: float = 0, start: int = 1, **rest: object) -> Gang:
+    """A gang of ``count`` workers that has started with those on these nodes."""
+    return placed(gang(name, workers(count, start=start), at=at, **rest), {"worker": on}, at=at)
+
+
+@pytest.mark.parametrize(
+    ("free", "start", "expected"),
+    [(4, 1, 4), (3, 1, 3), (2, 2, 2), (1, 1, 1), (1, 2, None), (2, 0, 2), (0, 0, 0)],
+)
+def test_it_starts_at_once_with_as_many_as_have_room_but_not_below_its_minimum(
+    free: int, start: int, expected: int | None
+) -> None:
+    found = world(gang("a", workers(4, start=start)), gpu=free)
+    verdict = found.decide(0)["a"]
+    assert (verdict.sizes["worker"] if isinstance(verdict, Admit) else None) == expected
+
+
+def test_the_minimum_of_each_type_and_the_rest_of_those_that_have_room() -> None:
+    members: list[PodSet] = [member("ps", 2, start=1, cpu=1), member("worker", 4, start=1, gpu=1)]
+    found = World([node("n0", cpu=1, gpu=3)], policy=POLICY)
+    found.put(gang("a", *members))
+    [verdict] = found.decide(0).values()
+    assert isinstance(verdict, Admit)
+    assert verdict.sizes == {"ps": 1, "worker": 3}
+
+
+def test_the_rest_starts_as_room_appears_and_without_a_pause() -> None:
+    found = world(gang("a", workers(4, start=1)), running("b", {"n0": 2}))
+    found.decide(0)
+    assert sizes(found) == {"a": 2, "b": 2}
+    assert found.settle(5000) == []
+    found.remove("b")
+    [verdict] = found.decide(5001).values()
+    assert isinstance(verdict, Resize)
+    assert verdict.sizes == {"worker": 4}
+    assert verdict.placement == {"worker": {"n0": 4}}
+    assert message(verdict) == "there is room for 2 more worker"
+    assert found.settle(9000) == []
+
+
+def test_replicas_that_are_done_make_room_for_the_rest() -> None:
+    found = world(part("a", {"n0": 2}, 4), gpu=2)
+    assert found.settle(1) == []
+    found.put(replace(found.gangs["a"], done={"worker": 1}, vacated={"worker": {"n0": 1}}))
+    found.settle(2)
+    assert sizes(found) == {"a": 3}
+
+
+def test_gangs_that_wait_come_before_the_rest_of_others() -> None:
+    found = world(part("a", {"n0": 2}, 4), gang("b", workers(2), at=100))
+    found.settle(100)
+    assert sizes(found) == {"a": 2, "b": 2}
+
+
+def test_but_not_for_ever() -> None:
+    found = world(part("a", {"n0": 2}, 4), running("b", {"n0": 2}))
+    assert found.settle(100) == []
+    found.remove("b")
+    found.put(gang("c", workers(2), at=899))
+    found.settle(899)
+    assert sizes(found) == {"a": 2, "c": 2}
+    found.remove("c")
+    found.put(gang("d", workers(2), at=900))
+    found.settle(900)
+    assert sizes(found) == {"a": 4}
+
+
+def test_the_rest_is_not_held_back_by_a_gang_that_does_not_fit() -> None:
+    found = world(part("a", {"n0": 1}, 4), running("b", {"n0": 1}), gang("c", workers(4), at=0))
+    found.settle(10)
+    assert sizes(found) == {"a": 3, "b": 1}
+
+
+def test_unless_that_gang_has_a_reservation() -> None:
+    found = world(
+        part("a", {"n0": 1}, 4, start=1), running("b", {"n0": 3}, estimate=5000.0), gang("c", workers(3), at=0)
+    )
+    found.settle(1000)
+    found.put(replace(found.gangs["b"], done={"worker": 1}, vacated={"worker": {"n0": 1}}))
+    found.settle(1100)
+    assert sizes(found) == {"a": 1, "b": 3}
+
+
+def test_nothing_is_preempted_for_the_rest() -> None:
+    found = world(part("a", {"n0": 2}, 4, priority=10), running("b", {"n0": 2}, least=1))
+    assert found.settle(100_000) == []
+
+
+def test_a_gang_preempts_for_its_minimum_alone() -> None:
+    found = world(
+        running("a", {"n0": 3}), running("b", {"n0": 1}, at=5), gang("c", workers(4, start=1), at=9, priority=1)
+    )
+    verdicts = found.decide(10)
+    assert {uid: reason(verdict) for uid, verdict in verdicts.items()} == {"b": "Preempt", "c": "Preempting"}
+
+
+def test_it_is_given_up_as_a_whole_and_never_shrunk() -> None:
+    found = world(part("a", {"n0": 3}, 4), gang("b", workers(3), at=9, priority=1))
+    assert reason(found.decide(10)["a"]) == "Preempt"
+    equal = world(part("a", {"n0": 3}, 4), gang("b", workers(3), at=9))
+    equal.settle(5000)
+    assert sizes(equal) == {"a": 4}
+
+
+def test_a_gang_that_was_made_larger_takes_no_less_than_its_new_minimum() -> None:
+    larger = replace(part("a", {"n0": 1}, 1), members=(workers(4, start=4),))
+    found = world(larger, running("b", {"n0": 1}))
+    assert found.settle(100) == []
+    found.remove("b")
+    found.settle(200)
+    assert sizes(found) == {"a": 4}
+
+
+def test_the_rest_stays_within_the_quota() -> None:
+    found = World([node("n0", gpu=8)], [queue("team", gpu=2, borrow=0)], POLICY)
+    found.put(gang("a", workers(4, start=1), queue="team"))
+    found.settle(0)
+    assert sizes(found) == {"a": 2}
+
+
+def test_the_rest_stays_in_the_domain_that_is_required() -> None:
+    rack = TopologyRequest(label="rack", required=True)
+    found = world(part("a", {"n1": 3}, 5, locality=rack), running("b", {"n1": 1}), nodes=2)
+    assert found.settle(10) == []
+    found.remove("b")
+    found.settle(20)
+    assert found.gangs["a"].place is not None
+    assert found.gangs["a"].place.placement == {"worker": {"n1": 4}}
+
+
+def test_what_is_not_written_yet_grows_once_it_is() -> None:
+    found = world(gang("a", workers(4, start=1)), running("b", {"n0": 2}))
+    admitted = found.admitter.decide(0)["a"]
+    assert isinstance(admitted, Admit)
+    found.remove("b")
+    assert found.admitter.decide(1) == {}
+    found.put(placed(found.gangs["a"], admitted.placement))
+    assert sizes(found) == {"a": 2}
+    found.settle(2)
+    assert sizes(found) == {"a": 4}
