@@ -11,7 +11,9 @@ from tests.core.builders import replicas, v1_job, volcano_job
 from tests.core.world import World, pinned_to
 from tf_dist.core.api.assignment import Admit, Resize
 from tf_dist.core.api.job import Action, Event, Job, Rule, Scheduling
+from tf_dist.core.api.pods import pod_view
 from tf_dist.core.api.status import Phase
+from tf_dist.core.diagnostics.replicas import replica_states
 
 
 def of_four(least: int = 1, **fields: Any) -> Job:
@@ -57,6 +59,9 @@ def test_it_says_who_waits() -> None:
         "2 of 4 replicas are running; 2 more wait for room",
     )
     assert world.status["minAvailable"] == 1
+    views = tuple(view for pod in world.pods.values() if (view := pod_view(pod, "tensorflow")))
+    states = [one.state for one in replica_states(world.job, world.memory, views)]
+    assert states == ["Running", "Running", "Waiting", "Waiting"]
     more(world, 3)
     run(world)
     assert world.memory.message == "3 of 4 replicas are running; 1 more waits for room"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tf_dist.core.api.assignment import granted_job
+from tf_dist.core.api.assignment import granted_job, startable_replicas
 from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role
 from tf_dist.core.api.pod_events import classify_pods, exit_text, signal_name
 from tf_dist.core.api.pods import Exit, PodPhase, PodView, stable_reason
@@ -28,12 +28,14 @@ def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple
     job = granted_job(job, status)
     facts = classify_pods(job, status, pods)
     stopping = {pod.replica for pod in facts.stale}
+    startable = startable_replicas(job, status)
     states = []
     for replica in job.replicas:
         pod = facts.current.get(replica)
         restarts = _restarts(status, replica, pod)
         if pod is None:
             state = _absent(status, done=replica in facts.succeeded, stopping=replica in stopping)
+            state = "Waiting" if state == "Pending" and replica not in startable else state
             culprit = _culprit(status, replica) if state == "Gone" else None
             if culprit is not None:
                 detail = exit_text(Exit(culprit.code, culprit.reason))
