@@ -31,6 +31,7 @@ from tf_dist.controller.driver_settings import DriverSettings, cluster_domain
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.controller.standalone import Standalone
+from tf_dist.core.dialects.kubeflow_extensions.accelerators import parse_controller_config
 from tf_dist.errors import Unavailable
 
 
@@ -458,3 +459,17 @@ def test_the_domain_of_the_cluster_ends_every_address(world: World) -> None:
 )
 def test_the_domain_is_that_of_the_training_operators_variable(environ: dict[str, str], expected: str) -> None:
     assert cluster_domain(environ) == expected
+
+
+def test_accelerators_reach_the_pods_of_a_job(world: World) -> None:
+    world.driver.stop()
+    config = {"accelerators": {"cpu": {"envVars": [{"name": "LIBRARIES", "value": "/usr/lib/gpu"}]}}}
+    settings = DriverSettings(accelerators=parse_controller_config(config))
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    pod = {"containers": [{"name": "tensorflow", "image": "t:1", "resources": {"limits": {"cpu": "1"}}}]}
+    master = {"tfReplicaType": "MASTER", "template": {"spec": pod}}
+    job = tfjob()
+    world.submit({**job, "spec": {"replicaSpecs": [master]}})
+    world.settle()
+    (found,) = world.pods().values()
+    assert {"name": "LIBRARIES", "value": "/usr/lib/gpu"} in found["spec"]["containers"][0]["env"]

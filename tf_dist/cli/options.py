@@ -127,6 +127,12 @@ def _make_plain(asked: bool) -> bool:
 
 File = Annotated[str, typer.Argument(help="A YAML file; - is standard input.", metavar="FILE")]
 Files = Annotated[list[str], typer.Argument(help="YAML files; - is standard input.", metavar="FILE…")]
+ControllerConfigFile = Annotated[
+    str,
+    typer.Option(
+        "--controller-config-file", metavar="FILE", help="Accelerators for TFJobs v1alpha1, as for the tf-operator."
+    ),
+]
 Name = Annotated[str, typer.Argument(help="A job: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME")]
 Names = Annotated[list[str], typer.Argument(help="Jobs: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME…")]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="Where the job is.")]

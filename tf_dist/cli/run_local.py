@@ -27,6 +27,7 @@ from tf_dist.cluster.kubelet.pod.podspec import ContainerPlan, PlanContext, plan
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api.job import Job, ReplicaId
 from tf_dist.core.api.status import Attempts
+from tf_dist.core.dialects.kubeflow_extensions.accelerators import with_accelerators
 from tf_dist.core.dialects.registry import template_path
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin
 from tf_dist.errors import AlreadyExists, Problem
@@ -37,10 +38,10 @@ def check_machine(
     entry: LoadedJob, companions: tuple[YamlDocument, ...], settings: EmbeddedSettings, network: NetworkDescription
 ) -> None:
     """InvalidFiles when a container or volume of the job cannot be had here."""
-    written = entry.written
+    written, job = entry.written, with_accelerators(entry.job, settings.accelerators)
     found = [
         FileProblem(written.file, written.number, written.line(problem.path), problem)
-        for problem in _problems(entry.job, _surroundings(entry.job, companions, settings, network), network)
+        for problem in _problems(job, _surroundings(job, companions, settings, network), network)
     ]
     if found:
         raise InvalidFiles(found)

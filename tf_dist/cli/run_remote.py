@@ -16,12 +16,15 @@ from tf_dist.client.submission import create_job
 from tf_dist.cluster.api import LogOptions
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api.job import JobKey
+from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 from tf_dist.errors import ClusterError
 
 _FOLLOW: Final = LogOptions(follow=True)
 
 
-def run_remotely(request: RunRequest, connection: Connection, *, keep: bool) -> RunResult:
+def run_remotely(
+    request: RunRequest, connection: Connection, *, keep: bool, accelerators: Accelerators | None = None
+) -> RunResult:
     """Run it to its end, and take the job away again unless ``keep``. ClusterError when the cluster does not let us."""
     cluster, entry, namespace = connection.cluster, request.entry, request.namespace
     output.announce_target(connection, namespace)
@@ -37,7 +40,7 @@ def run_remotely(request: RunRequest, connection: Connection, *, keep: bool) -> 
         Signals() as signals,
         closing(view_of(entry.job, data_wanted=request.data_wanted)) as view,
         show_warnings(view),
-        inline_driver(connection, entry.job.dialect, key) as annotations,
+        inline_driver(connection, entry.job.dialect, key, accelerators=accelerators) as annotations,
     ):
         signals.listen(lambda _: connection.hurry())
         workdir = None if connection.here else ""

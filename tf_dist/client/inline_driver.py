@@ -21,6 +21,7 @@ from tf_dist.controller.leases.lease_monitor import LeaseMonitor, delete_expired
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Dialect, JobKey
 from tf_dist.core.api.status_codec import FIELD, has_embedded_memory, stored_status, with_embedded_memory
+from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 from tf_dist.errors import Forbidden, NotFound, Rejected, Unavailable
 
 
@@ -48,7 +49,12 @@ _QUICK: Final = 2.0  # and for a request about it, once the driver is to end
 
 @contextmanager
 def inline_driver(
-    connection: Connection, dialect: Dialect, key: JobKey, *, takes_over: bool = False
+    connection: Connection,
+    dialect: Dialect,
+    key: JobKey,
+    *,
+    takes_over: bool = False,
+    accelerators: Accelerators | None = None,
 ) -> Iterator[Mapping[str, str]]:
     """Drive a job, that is still to be created, for as long as this lasts; the annotations that make it ours.
 
@@ -65,7 +71,13 @@ def inline_driver(
     # What one job does not need is not asked for: the role of who drives TFJobs has nothing of Volcano's.
     volcano = ref.resource is VOLCANO_JOBS
     with leased_driver(
-        connection.place, connection.cluster, key.namespace, only=ref, takes_over=takes_over, volcano_jobs=volcano
+        connection.place,
+        connection.cluster,
+        key.namespace,
+        only=ref,
+        takes_over=takes_over,
+        volcano_jobs=volcano,
+        accelerators=accelerators,
     ) as (_, leadership):
         yield {names.DRIVER: leadership.ref}
 
@@ -79,12 +91,14 @@ def leased_driver(
     only: JobRef | None = None,
     takes_over: bool = False,
     volcano_jobs: bool = False,
+    accelerators: Accelerators | None = None,
     on_change: Callable[[JobRef], object] = lambda _: None,
 ) -> Iterator[tuple[Driver, LeaseLeadership]]:
     """A driver under a Lease of its own, which goes last; it drives the jobs of a namespace that name it, or ``only``.
 
     ``takes_over``: also jobs that have no driver, or whose driver is dead; ``volcano_jobs``: Volcano's, too, which its
-    role must allow; ``on_change``: see ``Driver``. ClusterError when there can be no Lease.
+    role must allow; ``accelerators``: see ``DriverSettings``;
+    ``on_change``: see ``Driver``. ClusterError when there can be no Lease.
     """
     with ExitStack() as stack:
         # A heartbeat comes again by itself, and must not wait behind anything.
@@ -102,6 +116,7 @@ def leased_driver(
             volcano_jobs=volcano_jobs,
             system_namespace=system,
             cluster_domain=cluster_domain(),
+            accelerators=accelerators or {},
         )
         admission_leader = LeaseAdmissionLeader(leases, namespace=system, wanted=leadership.valid)
         driver = Driver(

@@ -134,24 +134,30 @@ class FileProblem:
     warning: bool = False
 
 
-def read_yaml_file(name: str) -> tuple[list[YamlDocument], list[FileProblem]]:
-    """The documents of a file (``-``: standard input), empty ones left out, and what is wrong with it as a file."""
+_JOB_EXPECTED: Final = "a job begins with apiVersion: kubeflow.org/v1"
+
+
+def read_yaml_file(name: str, expected: str = _JOB_EXPECTED) -> tuple[list[YamlDocument], list[FileProblem]]:
+    """The documents of a file (``-``: standard input), empty ones left out, and what is wrong with it as a file.
+
+    ``expected``: the hint for a file that holds none.
+    """
     try:
         text = _decoded(_content(name))
     except OSError as error:
         return [], [_of_file(name, *_refused(error))]
     except _Unreadable as error:
         return [], [_of_file(name, *error.args)]
-    return read_yaml_text(name, text)
+    return read_yaml_text(name, text, expected)
 
 
-def read_yaml_text(name: str, text: str) -> tuple[list[YamlDocument], list[FileProblem]]:
+def read_yaml_text(name: str, text: str, expected: str = _JOB_EXPECTED) -> tuple[list[YamlDocument], list[FileProblem]]:
     """``read_yaml_file`` of a text that is at hand; ``name`` stands for it in messages."""
     documents: list[YamlDocument] = []
     problems: list[FileProblem] = []
     _load(name, text, documents, problems)
     if not documents and not problems:
-        problems.append(_of_file(name, "holds no document", "a job begins with apiVersion: kubeflow.org/v1"))
+        problems.append(_of_file(name, "holds no document", expected))
     return documents, problems
 
 

@@ -142,6 +142,7 @@ class Driver:
             self._settings.default_gang,
             others=self._settings.other_schedulers,
             cluster_domain=self._settings.cluster_domain,
+            accelerators=self._settings.accelerators,
         )
         self._admission = GangAdmission(self.informers, clock, monotonic, self._recorder, runtime)
         admission_leader = admission_leader or Standalone()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tf_dist.cluster.api import CONFIG_MAPS, JOB_KINDS, NETWORK_POLICIES, SERVICES, Object, Resource
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.core.api import names
 from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 
 _BY_KIND: Final = {kind.kind: kind for kind in JOB_KINDS}
 OWNED_KINDS: Final = (SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
@@ -69,7 +70,8 @@ class DriverSettings:
     ``can_lead_admission``: see the jobs of all namespaces, if that may be, so that it can decide about places for all.
     ``gang_scheduler``: what decides about the gangs of jobs that name no scheduler. ``other_schedulers``: whether there
     can be others than tf-dist itself; where not, whom a job names does not matter. ``cluster_domain``: what addresses
-    in the TF_CONFIG of TFJobs v1 end in ("": in ``svc``).
+    in the TF_CONFIG of TFJobs v1 end in ("": in ``svc``). ``accelerators``: what containers of TFJobs v1alpha1 get with
+    the resources that they ask for.
     """
 
     namespace: str | None = None
@@ -85,6 +87,7 @@ class DriverSettings:
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN
     other_schedulers: bool = True
     cluster_domain: str = ""
+    accelerators: Accelerators = field(default_factory=dict)
 
     @property
     def default_gang(self) -> str:

@@ -17,6 +17,7 @@ from tf_dist.core.api.pods import PodView, pod_view
 from tf_dist.core.api.status import LIVE, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, check_version, load_status, stored_status
 from tf_dist.core.api.timestamps import parse_time
+from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators, with_accelerators
 from tf_dist.core.gang.snapshot import AdmissionRequest
 from tf_dist.core.integrations.dispatch import integration_of, with_default_scheduler
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
@@ -124,13 +125,16 @@ class JobIndex:
     """Reads what is stored, each version once. Thread-safe for different jobs.
 
     ``gang``: what decides about the gangs of jobs that name no scheduler ("": tf-dist itself). Where there are no
-    ``others`` it does not matter whom they name. ``cluster_domain``: see ``DriverSettings``.
+    ``others`` it does not matter whom they name. ``cluster_domain``, ``accelerators``: see ``DriverSettings``.
     """
 
-    def __init__(self, gang: str = "", *, others: bool = True, cluster_domain: str = "") -> None:
+    def __init__(
+        self, gang: str = "", *, others: bool = True, cluster_domain: str = "", accelerators: Accelerators | None = None
+    ) -> None:
         self._gang = gang
         self._others = others
         self._cluster_domain = cluster_domain
+        self._accelerators = accelerators or {}
         self._known: dict[JobRef, JobEntry] = {}
         self._views: dict[str, dict[str, tuple[Object, PodView | None]]] = {}
         self._lock = threading.Lock()
@@ -209,6 +213,7 @@ class JobIndex:
     def _seen(self, job: Job) -> Job:
         """The job as it is here."""
         job = replace(job, cluster_domain=self._cluster_domain) if self._cluster_domain else job
+        job = with_accelerators(job, self._accelerators)
         return job if self._others else replace(job, scheduling=replace(job.scheduling, gang=GangScheduler.BUILTIN))
 
     def remember(self, ref: JobRef, known: JobEntry, status: Status) -> None:

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from tf_dist.cluster.api import Cluster
@@ -37,6 +37,7 @@ from tf_dist.controller.observability.health import HealthServer, ProbeResponse,
 from tf_dist.controller.observability.prometheus import CONTENT_TYPE, PrometheusRecorder
 from tf_dist.core.api import names
 from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 
 _LOG = logging.getLogger(__name__)
 # Seconds after which a worker or an informer counts as stuck: far above what all tries of a request may take together.
@@ -56,8 +57,9 @@ class ManagerSettings:
     ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is;
     ``system_namespace``: where the Lease is of who decides about places for all drivers.
     ``metrics_port``: for probes and metrics (0: any free one). ``workers``, ``volcano_jobs``, ``gang_scheduler``,
-    ``cluster_domain``: see ``DriverSettings``. ``duration``: seconds after which the next replica takes over from one
-    that died; ``renew_every``: seconds between renewals. ``identity``: this replica's name in the Lease ("": made up).
+    ``cluster_domain``, ``accelerators``: see ``DriverSettings``. ``duration``: seconds after which the next replica
+    takes over from one that died; ``renew_every``: seconds between renewals. ``identity``: this replica's name in the Lease
+    ("": made up).
     """
 
     namespaces: tuple[str, ...] = ()
@@ -68,6 +70,7 @@ class ManagerSettings:
     volcano_jobs: bool = False
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN
     cluster_domain: str = ""
+    accelerators: Accelerators = field(default_factory=dict)
     duration: float = LEASE_DURATION
     renew_every: float = RENEW_INTERVAL
     identity: str = ""
@@ -146,6 +149,7 @@ class Manager:
             volcano_jobs=self._settings.volcano_jobs,
             gang_scheduler=self._settings.gang_scheduler,
             cluster_domain=self._settings.cluster_domain,
+            accelerators=self._settings.accelerators,
             component=CONTROLLER_NAME,
             admissions=LeaseRef(self.elector.ref.namespace, admissions_lease_name(self.elector.ref.name, namespace)),
             can_lead_admission=True,

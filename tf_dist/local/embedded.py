@@ -25,6 +25,7 @@ from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
 from tf_dist.controller.standalone import Standalone
 from tf_dist.core.dialects import read, update_problems
+from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 from tf_dist.core.reconciler.accepted_spec import all_problems
 from tf_dist.errors import ClusterError, InvalidJob
 
@@ -36,7 +37,8 @@ class EmbeddedSettings:
     ``state_dir``: sockets, logs and, when ``durable``, the store; ``data_dir``: what outlives the cluster (volumes of
     persistent claims); ``workdir``: where a container runs that names no folder; ``capacity`` and ``entrypoints``: see
     ``NodeSettings``; ``ephemeral``: everything ends with this process, however it ends; ``serve``: with an API server
-    on loopback, at ``port`` if that is free (0: any). The token is a new one at every start.
+    on loopback, at ``port`` if that is free (0: any); ``accelerators``: see ``DriverSettings``. The token is a new one
+    at every start.
     """
 
     state_dir: Path = field(default_factory=default_state_dir)
@@ -50,6 +52,7 @@ class EmbeddedSettings:
     durable: bool = False
     serve: bool = True
     port: int = 0
+    accelerators: Accelerators = field(default_factory=dict)
 
 
 class EmbeddedCluster:
@@ -79,7 +82,7 @@ class EmbeddedCluster:
         self.cluster.log_source = self.node
         if self.network.mode is NetworkMode.SHARED:
             self.cluster.port_allocator = PortAllocator(self.cluster)
-        alone = DriverSettings(other_schedulers=False)
+        alone = DriverSettings(other_schedulers=False, accelerators=settings.accelerators)
         driver = Driver(self.cluster, settings=alone, leadership=Standalone("embedded"))
         for part in (Scheduler(self.cluster), driver):
             part.start()

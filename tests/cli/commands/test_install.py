@@ -233,3 +233,21 @@ def test_a_reader_that_leaves_is_no_error(tf_dist: Program) -> None:
     assert process.stdout is not None
     process.stdout.close()
     assert process.wait(timeout=120) == 141
+
+
+@pytest.mark.parametrize(
+    ("named", "key"), [("tf-job-operator-config", "controller_config_file.yaml"), ("mine/own.yaml", "own.yaml")]
+)
+def test_the_controller_reads_accelerators_from_a_config_map(tf_dist: Program, named: str, key: str) -> None:
+    found = tf_dist("install", "--offline", "--controller-config", named)
+    (deployment,) = (one for one in yaml.safe_load_all(found.stdout) if one["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {"name": "config", "configMap": {"name": named.partition("/")[0]}} in pod["volumes"]
+    assert f"--controller-config-file=/etc/config/{key}" in container["args"]
+    assert {"name": "config", "mountPath": "/etc/config", "readOnly": True} in container["volumeMounts"]
+
+
+def test_a_configuration_needs_a_controller(tf_dist: Program) -> None:
+    found = tf_dist("install", "--offline", "--no-controller", "--controller-config", "x")
+    assert (found.returncode, "--controller-config" in found.stderr) == (2, True)

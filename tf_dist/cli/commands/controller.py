@@ -55,18 +55,21 @@ def controller(
         GangScheduler, typer.Option("--gang-scheduler", help="Who decides when a gang starts whose job names nobody.")
     ] = GangScheduler.BUILTIN,
     cluster_domain: _ClusterDomain = "",
+    controller_config_file: options.ControllerConfigFile = "",
 ) -> None:
     """Drive the jobs of a cluster: start their pods, restart what may be restarted, and say how they end.
 
     Run as many replicas as you like: one drives, the others follow the cluster and take over within 20 seconds when it
     dies. Ctrl-C or SIGTERM ends it and lets the next one go on at once; jobs and pods stay as they are.
     """
+    from tf_dist.cli.controller_config import read_accelerators
     from tf_dist.cluster.client.client_config import load_config
     from tf_dist.controller.leases.lease import system_namespace
     from tf_dist.controller.manager import ManagerSettings
     from tf_dist.controller.observability import json_logging
 
     json_logging.configure_logging(json_logging.LogFormat(log_format.value), level=log_level.number)
+    accelerators = read_accelerators(controller_config_file)
     # Not the lasting local cluster, though it may be up: that one drives its jobs itself.
     place = load_config(kubeconfig or None, context or None)
     settings = ManagerSettings(
@@ -78,6 +81,7 @@ def controller(
         volcano_jobs=volcano_jobs,
         gang_scheduler=gang_scheduler,
         cluster_domain=cluster_domain.strip("."),
+        accelerators=accelerators,
     )
     _run(place, settings)
 

@@ -50,6 +50,14 @@ def install(
     default_scheduler: Annotated[
         GangScheduler, typer.Option("--default-scheduler", help="That of jobs which name none.")
     ] = GangScheduler.BUILTIN,
+    controller_config: Annotated[
+        str,
+        typer.Option(
+            "--controller-config",
+            metavar="NAME[/KEY]",
+            help="A ConfigMap with accelerators for TFJobs v1alpha1, as tf-job-operator-config.",
+        ),
+    ] = "",
     crds_only: Annotated[bool, typer.Option("--crds-only", help="Only the definitions.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Only say what stands in the way; 1 if something does.")
@@ -69,8 +77,9 @@ def install(
 
     Looks at the cluster first, and leaves out what belongs to another installation. Changes nothing itself.
     """
-    from tf_dist.cli.install.install_options import IMAGE, InstallOptions
+    from tf_dist.cli.install.install_options import CONFIG_KEY, IMAGE, InstallOptions
 
+    config_map, _, config_key = controller_config.partition("/")
     settings = InstallOptions(
         into=into,
         system_namespace=system_namespace,
@@ -84,6 +93,8 @@ def install(
         volcano_jobs=volcano_jobs,
         gang_schedulers=tuple(gang_scheduler or ()),
         gang_scheduler=default_scheduler,
+        config_map=config_map,
+        config_key=config_key or CONFIG_KEY,
         kubernetes=_release(kube_version),
     )
     _require_sense(settings, check=check, offline=offline)
@@ -121,6 +132,8 @@ def _require_sense(settings: InstallOptions, *, check: bool, offline: bool) -> N
         wrong.append(Problem("--namespace", "says what the controller drives, and --no-controller leaves it out"))
     if settings.only_definitions and settings.drivers:
         wrong.append(Problem("--crds-only", "leaves out what --drivers asks for"))
+    if settings.config_map and not settings.controller:
+        wrong.append(Problem("--controller-config", "configures the controller, and --no-controller leaves it out"))
     if check and offline:
         wrong.append(Problem("--check", "has to look at the cluster, and --offline forbids it"))
     if wrong:

@@ -41,6 +41,7 @@ def run(
         GangScheduler | None,
         typer.Option("--gang-scheduler", help="On a cluster: who decides when the gang starts, whatever FILE says."),
     ] = None,
+    controller_config_file: options.ControllerConfigFile = "",
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text or json.")] = (
         options.TextFormat.TEXT
     ),
@@ -56,6 +57,7 @@ def run(
     Exits with 0 when the job succeeded, 1 when it failed or took longer than --timeout, 2 when it can never run here,
     75 when it was evicted or got no place in time.
     """
+    from tf_dist.cli.controller_config import read_accelerators
     from tf_dist.cli.job_output import require_valid_files
     from tf_dist.client.connection import connect
     from tf_dist.client.job_files import load_job_files, one_job
@@ -69,7 +71,8 @@ def run(
     if elsewhere:
         machine.refuse()
     asked = _asked(gang_scheduler, here=local or not elsewhere)
-    settings = None if elsewhere else machine.settings(file)
+    accelerators = read_accelerators(controller_config_file)
+    settings = None if elsewhere else replace(machine.settings(file), accelerators=accelerators)
     overrides = parse_overrides([*(changes or ()), *asked], json=set_json or (), strings=set_string or ())
     bundle = require_valid_files(load_job_files([file], overrides, strict=strict))
     entry = one_job(bundle)
@@ -86,7 +89,7 @@ def run(
     if connection is not None:
         from tf_dist.cli import run_remote
 
-        result = run_remote.run_remotely(request, connection, keep=keep)
+        result = run_remote.run_remotely(request, connection, keep=keep, accelerators=accelerators)
         if keep:
             kept = f"{connection.name}, namespace {request.namespace}"
     elif settings is not None:

@@ -34,6 +34,10 @@ IMAGE: Final = f"tf-dist:{__version__}"
 """Without a registry: where the image is, its builder knows."""
 
 
+CONFIG_KEY: Final = "controller_config_file.yaml"
+"""The key of the file in the ConfigMap ``tf-job-operator-config`` of Kubeflow 0.1 and 0.2."""
+
+
 class DisruptionBudgetVersion(StrEnum):
     """Which version of PodDisruptionBudget the cluster serves: v1 from Kubernetes 1.21 on, v1beta1 before 1.25."""
 
@@ -51,7 +55,8 @@ class InstallOptions:
     ``into``: the controller's namespace; ``system_namespace``: where all drivers of the cluster meet; ``namespaces``:
     the only ones whose jobs it drives (none: all of them, and it sees nodes); ``drivers``: namespaces in which programs
     without a controller drive jobs; ``gang_schedulers``: other ones that jobs may ask for; ``gang_scheduler``: that of
-    jobs which name none; ``left_out``: definitions that another installation brought, by their names;
+    jobs which name none; ``config_map`` and ``config_key``: where the file of ``--controller-config-file`` is ("":
+    there is none); ``left_out``: definitions that another installation brought, by their names;
     ``kubernetes``: the release of its API server ((0, 0): not known).
     """
 
@@ -67,6 +72,8 @@ class InstallOptions:
     volcano_jobs: bool = False
     gang_schedulers: tuple[str, ...] = ()
     gang_scheduler: str = GangScheduler.BUILTIN
+    config_map: str = ""
+    config_key: str = CONFIG_KEY
     budgets: DisruptionBudgetVersion = DisruptionBudgetVersion.V1
     left_out: frozenset[str] = field(default_factory=frozenset)
     kubernetes: tuple[int, int] = (0, 0)

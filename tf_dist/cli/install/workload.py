@@ -23,6 +23,7 @@ from tf_dist.core.api.names import SYSTEM_NAMESPACE
 
 _PORT: Final = 8080
 _USER: Final = 65532
+_CONFIG: Final = "/etc/config"
 # Namespaces that Kubernetes makes itself.
 _NODE_AFFINITY_THERE: Final = frozenset({"default", "kube-system", "kube-public"})
 
@@ -74,8 +75,12 @@ def _pod(settings: InstallOptions) -> Manifest:
         "terminationGracePeriodSeconds": 30,
         "topologySpreadConstraints": [_spread("kubernetes.io/hostname"), _spread("topology.kubernetes.io/zone")],
         "containers": [_container(settings)],
-        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "16Mi"}}],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "16Mi"}}, *_config_volume(settings)],
     }
+
+
+def _config_volume(settings: InstallOptions) -> list[Manifest]:
+    return [{"name": "config", "configMap": {"name": settings.config_map}}] if settings.config_map else []
 
 
 def _spread(over: str) -> Manifest:
@@ -92,12 +97,14 @@ def _container(settings: InstallOptions) -> Manifest:
     volcano = ["--volcano-jobs"] if settings.volcano_jobs else []
     named = settings.gang_scheduler != GangScheduler.BUILTIN
     gang = [f"--gang-scheduler={settings.gang_scheduler}"] if named else []
+    config = [f"--controller-config-file={_CONFIG}/{settings.config_key}"] if settings.config_map else []
+    mounts = [{"name": "config", "mountPath": _CONFIG, "readOnly": True}] if settings.config_map else []
     system = settings.system_namespace
     environment = {"env": [{"name": SYSTEM_NAMESPACE_VARIABLE, "value": system}]} if system != SYSTEM_NAMESPACE else {}
     return {
         "name": "controller",
         "image": settings.image,
-        "args": ["controller", f"--metrics-port={_PORT}", "--log-format=json", *only, *volcano, *gang],
+        "args": ["controller", f"--metrics-port={_PORT}", "--log-format=json", *only, *volcano, *gang, *config],
         **environment,
         "ports": [{"name": "metrics", "containerPort": _PORT}],
         # A cold start lists every job and pod before it says anything.
@@ -110,7 +117,7 @@ def _container(settings: InstallOptions) -> Manifest:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],
     }
 
 
