@@ -6,8 +6,11 @@ import pytest
 
 from tests.core.builders import START
 from tests.core.dialects.documents import changed, v1alpha1
+from tf_dist.core.api.assignment import with_replica_counts
+from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.api.status import Admission, Phase, Status
 from tf_dist.core.dialects import parse
+from tf_dist.core.podbuilder.replica_pod import build_pod
 from tf_dist.core.reconciler.status_writer import build_status
 
 FIELDS = ("enqueueScheduleTime", "startRunTime", "jobFinishTime", "runningReplicas")
@@ -42,3 +45,49 @@ JOB = parse(changed(v1alpha1(), "spec.max-instance", 4)).job
 def test_times_and_running_replicas(status: Status, expected: tuple[str, str, str, int]) -> None:
     told = build_status(JOB, status, {}, START)
     assert tuple(told.get(key, "") for key in FIELDS) == expected
+
+
+def arguments_of(arguments: list[str], total: int, workers: int, kind: str = "worker") -> list[str]:
+    """The arguments of a pod's training container, for a job with so many workers in force."""
+    document = v1alpha1()
+    for at in (0, 1):
+        document = changed(document, f"spec.replicaSpecs.{at}.template.spec.containers.0.args", arguments)
+    job = parse(changed(changed(document, "spec.total-number", total), "spec.max-instance", 8)).job
+    sized = with_replica_counts(job, {"master": 1, "worker": workers, "ps": 1})
+    pod = build_pod(sized, ReplicaId(kind, 0), "1")
+    return list(pod["spec"]["containers"][0]["args"])
+
+
+BENCHMARK = ["python", "cnn.py", "--model=resnet50", "--batch_size=32", "--variable_update=parameter_server"]
+BENCHMARK += ["--local_parameter_device=cpu", "--device=gpu", "--num_batches=200", "--data_format=NHWC"]
+
+
+@pytest.mark.parametrize(
+    ("total", "workers", "share"),
+    [(1000, 1, "1000"), (1000, 2, "500"), (1000, 3, "333"), (1000, 8, "125"), (1, 4, "1")],
+)
+def test_a_worker_trains_its_share_of_the_total(total: int, workers: int, share: str) -> None:
+    """``CreatePodsAndRunJob``: the total, divided by the workers that start, over the eighth argument."""
+    expected = [*BENCHMARK[:7], f"--num_batches={share}", BENCHMARK[8]]
+    assert arguments_of(BENCHMARK, total, workers) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--num_batches", "200", "--x"], ["--num_batches", "500", "--x"]),
+        (["--num-batches=200"], ["--num-batches=500"]),
+        (["-num_batches=200"], ["-num_batches=500"]),
+        (["a", "--num_batches="], ["a", "--num_batches=500"]),
+        (["a", "--num_batches"], ["a", "--num_batches"]),
+        ([f"--{at}" for at in range(9)], [f"--{at}" for at in range(9)]),
+        (["--num_batches_per_epoch=3", "x --num_batches=1"], ["--num_batches_per_epoch=3", "x --num_batches=1"]),
+    ],
+)
+def test_only_the_flag_is_replaced(arguments: list[str], expected: list[str]) -> None:
+    assert arguments_of(arguments, 1000, 2) == expected
+
+
+def test_without_a_total_and_for_other_types_arguments_stay() -> None:
+    assert arguments_of(BENCHMARK, 0, 2) == BENCHMARK
+    assert arguments_of(BENCHMARK, 1000, 2, kind="master") == BENCHMARK

@@ -58,8 +58,8 @@ class ManagerSettings:
     ``system_namespace``: where the Lease is of who decides about places for all drivers.
     ``metrics_port``: for probes and metrics (0: any free one). ``workers``, ``volcano_jobs``, ``gang_scheduler``,
     ``cluster_domain``, ``accelerators``: see ``DriverSettings``. ``duration``: seconds after which the next replica
-    takes over from one that died; ``renew_every``: seconds between renewals. ``identity``: this replica's name in the Lease
-    ("": made up).
+    takes over from one that died; ``renew_every``: seconds between renewals. ``identity``: this replica's name in the
+    Lease ("": made up).
     """
 
     namespaces: tuple[str, ...] = ()

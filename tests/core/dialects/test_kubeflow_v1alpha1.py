@@ -113,6 +113,24 @@ def test_fork_fields():
     assert (job.replica_specs[1].min_replicas, job.scheduling.min_available) == (1, 3)
     assert job.scheduling.scheduler_name == "kube-batch"
     assert job.run_policy.clean_pods is CleanPodPolicy.ALL
+    assert [spec.batches for spec in job.replica_specs] == [0, 1000, 0]
+
+
+@pytest.mark.parametrize(
+    ("total", "arguments", "message"),
+    [
+        (1000, ["--num_batches=1"], ""),
+        (1000, ["--num_batches", "1"], ""),
+        (0, ["--steps", "500"], ""),
+        (1000, ["--steps", "500"], "no worker has an argument --num_batches"),
+        (1, ["--num_batches=1"], "1 batches are fewer than the 2 workers"),
+    ],
+)
+def test_a_total_of_batches_that_reaches_no_worker_is_warned_of(total: int, arguments: list[str], message: str) -> None:
+    document = changed(v1alpha1(), f"{SPECS}.1.template.spec.containers.0.args", arguments)
+    found = warnings(changed(document, "spec.total-number", total))
+    assert [problem.path for problem in found] == ["spec.total-number"] * bool(message)
+    assert all(message in problem.message for problem in found)
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ class ReplicaSpec:
     counts. ``last_exit_counts``: how its container ended before the kubelet restarted it is judged too (v1alpha1).
     ``container_restarts``: so many restarts by the kubelet, over all replicas, are the event TaskFailed (Volcano; None:
     never). ``server_image``: the pod runs the standard gRPC server, from this image, instead of a program of the user's
-    ("": it does not).
+    ("": it does not). ``batches``: those of all replicas together (0: their templates say each one's).
     """
 
     name: str
@@ -203,6 +203,7 @@ class ReplicaSpec:
     server_image: str = ""
     last_exit_counts: bool = False
     container_restarts: int | None = None
+    batches: int = 0
 
     @property
     def most(self) -> int:

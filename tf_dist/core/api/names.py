@@ -242,3 +242,7 @@ def _volcano_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
 
 TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"
 """The ``managedBy`` of the controller whose jobs tf-dist runs."""
+
+
+BATCHES_FLAG: Final = re.compile(r"(--?num[_-]batches)(?:=.*)?", re.DOTALL)
+"""The argument of tf_cnn_benchmarks and its kin by which a worker is given how many batches it trains."""

@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from tf_dist.core.api.fieldpath import FieldPath, list_items, value_at
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mappings, value_at
 from tf_dist.core.api.job import (
     Action,
     CleanPodPolicy,
@@ -240,6 +241,7 @@ def _replica_spec(replicas: Replicas, spec: Spec, chief: Chief) -> ReplicaSpec:
         rules=chief_rules(chief.replica_index) if kind == chief.replica_name else (REPLACE_POD,),
         server_image=(spec.tf_image or DEFAULT_IMAGE) if replicas.default_server else "",
         last_exit_counts=True,
+        batches=max(0, spec.total_number or 0) if kind == "WORKER" else 0,
     )
 
 
@@ -273,6 +275,7 @@ def validate(job: TFJob, out: FieldErrors) -> None:
     if not out.partial:
         _check_chief(spec, out)
         _check_elastic(spec, out)
+        _check_batches(spec, out)
 
 
 def _check_names(metadata: Metadata, spec: Spec, out: FieldErrors) -> None:
@@ -350,3 +353,21 @@ def _check_elastic(spec: Spec, out: FieldErrors) -> None:
         out.error(place, f"{group.count} workers are fewer than min-instance {least}", f"write {least} or more")
     if most and group.count > most:
         out.error(place, f"{group.count} workers are more than max-instance {most}", f"write {most} or fewer")
+
+
+def _check_batches(spec: Spec, out: FieldErrors) -> None:
+    """The total is given to workers by an argument of theirs."""
+    place: FieldPath = ("spec", "total-number")
+    workers = next((one for one in spec.replica_specs if one.kind == "WORKER"), None)
+    if not spec.total_number:
+        return
+    if workers is None or not _has_batches_argument(workers.template):
+        out.warn(place, "no worker has an argument --num_batches that would get its share", "write --num_batches=1")
+    elif 0 < spec.total_number < workers.count:
+        out.warn(place, f"{spec.total_number} batches are fewer than the {workers.count} workers", "each gets one")
+
+
+def _has_batches_argument(template: object) -> bool:
+    containers = mappings(value_at(template, "spec", "containers"))
+    arguments = [list_items(one.get("args")) for one in containers if one.get("name") == TF_CONTAINER]
+    return any(isinstance(one, str) and names.BATCHES_FLAG.fullmatch(one) for each in arguments for one in each)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle, TFConfigStyle
-from tf_dist.core.podbuilder import tf_config, volcano_metadata, volcano_plugins
+from tf_dist.core.podbuilder import tf_config, volcano_metadata, volcano_plugins, work_split
 from tf_dist.core.podbuilder.tf_config import Addresses, build_tf_config
 
 Body = dict[str, Any]
@@ -147,6 +147,7 @@ def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, addresses: Addres
     _add_tf_config(job, spec, body, build_tf_config(job, replica, addresses))
     if job.dialect is Dialect.VOLCANO:
         volcano_plugins.apply_plugins(job, replica, body)
+    work_split.split_batches(spec, body)
     _keep_last_words(body)
     return body
 
