@@ -225,17 +225,26 @@ def _list(value: Any) -> list[Any]:
 
 
 def wait_admitted_step(
-    job: str | Parameter, *, name: str = "wait-admitted", timeout: Value = "1h", image: str = IMAGE, **container: Any
+    job: str | Parameter,
+    *,
+    name: str = "wait-admitted",
+    timeout: Value = "1h",
+    require: Literal["admitted", "scheduled"] = "admitted",
+    image: str = IMAGE,
+    **container: Any,
 ) -> Container:
-    """Wait until the gang of a job, that was submitted elsewhere, is admitted.
+    """Wait until the gang of a job, that was submitted elsewhere, has its place.
 
     ``job``: its name, or a reference to an output that is one. Ends with 75 when it has none in time, with 1 when it
-    never will. ``container``: whatever a Hera container takes.
+    never will. ``require``: ``scheduled`` waits until each of its pods has its node, which is surer where admission
+    sees no nodes. ``container``: whatever a Hera container takes.
     """
+    if require not in ("admitted", "scheduled"):
+        raise InvalidJob([Problem("require", f"{require!r} is neither admitted nor scheduled")])
     inputs: list[Parameter] = []
     what, limit = as_argument("job", job, inputs), as_argument("timeout", timeout, inputs)
     # After "--" nothing is an option: the workflow fills in the name.
-    options = ["--for=admitted", f"--timeout={limit}", "--", what]
+    options = [f"--for={require}", f"--timeout={limit}", "--", what]
     return _container(name, ["tf-dist", "wait"], options, inputs, image, container)
 
 

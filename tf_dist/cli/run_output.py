@@ -148,7 +148,7 @@ def _caption(snapshot: JobSnapshot) -> str | None:
     details = [f"{row.replica}: {row.detail}" for row in snapshot.replicas if row.detail and row.state != "Running"]
     status = snapshot.status
     message = status.display_message
-    waiting = [message] if (status.admission is None or status.stalled) and message else []
+    waiting = [message] if (not status.has_place or status.stalled) and message else []
     return "\n".join([*waiting, *details]) or None
 
 
@@ -161,7 +161,7 @@ def run_exit_code(result: RunResult) -> int:
         case RunEnd.NEVER_FITS:
             return exit_codes.USAGE
         case RunEnd.TIMEOUT:
-            return exit_codes.FAILED if status.admission is not None else exit_codes.RETRYABLE
+            return exit_codes.FAILED if status.has_place else exit_codes.RETRYABLE
     return exit_codes.exit_code_of_outcome(outcome_kind(status))
 
 

@@ -88,7 +88,7 @@ class RunResult:
         status = self.snapshot.status
         found = job_outcome(status) if self.end is RunEnd.FINISHED else None
         if found is None:
-            late = OutcomeKind.ADMISSION_TIMEOUT if status.admission is None else OutcomeKind.DEADLINE_EXCEEDED
+            late = OutcomeKind.ADMISSION_TIMEOUT if not status.has_place else OutcomeKind.DEADLINE_EXCEEDED
             kind = late if self.end is RunEnd.TIMEOUT else _KIND_OF_END[self.end]
             found = Outcome.of(status, kind, reason=_REASON_OF_END[self.end], now=now())
         return self.snapshot.observed(found)

@@ -56,9 +56,10 @@ def test_a_job_that_is_there_later_and_succeeds(cluster_site: Site, sensor: Any,
     assert found[0]["uid"] == uid
 
 
-def test_a_gang_is_admitted_before_it_is_done(cluster_site: Site) -> None:
+@pytest.mark.parametrize("require", ["admitted", "scheduled"])
+def test_a_gang_has_its_place_before_it_is_done(cluster_site: Site, require: str) -> None:
     cluster_site.submit(document(FOREVER, name="a"))
-    assert waited(make(GangAdmittedSensor, cluster_site, deferrable=True))["name"] == "a"
+    assert waited(make(GangAdmittedSensor, cluster_site, deferrable=True, require=require))["name"] == "a"
     assert cluster_site.jobs()
 
 
@@ -76,6 +77,11 @@ def test_what_is_done_already_needs_no_trigger(cluster_site: Site) -> None:
     until(lambda: not cluster_site.pods() and "completionTime" in str(cluster_site.jobs()), SECONDS)
     found = make(TFJobSensor, cluster_site, deferrable=True).execute(Instance("r").context())
     assert found["status"] == "Succeeded"
+
+
+def test_what_can_be_required_of_a_place_is_checked_with_the_dag(cluster_site: Site) -> None:
+    with pytest.raises(AirflowException, match="require: 'bound' is neither of admitted, scheduled"):
+        make(GangAdmittedSensor, cluster_site, require="bound")
 
 
 def test_a_name_that_is_none(cluster_site: Site) -> None:

@@ -298,6 +298,7 @@ REACHED = {
     "finished": Status(phase=Phase.TERMINATED),
     "running": Status(phase=Phase.RUNNING),
     "admitted": Status(admission=Admission(START)),
+    "scheduled": Status(admission=Admission(START, complete=START)),
     "suspended": Status(phase=Phase.ABORTED),
     "deleted": None,
 }

@@ -180,6 +180,64 @@ def unscheduled(job: Job) -> World:
     return world
 
 
+def test_a_gang_that_the_scheduler_refuses_nodes_has_no_place_yet() -> None:
+    world = unscheduled(v1_job())
+    for name in sorted(world.pods)[:-1]:
+        world.run(world.pods[name])
+    world.settle()
+    memory = world.memory
+    assert (memory.phase, memory.reason, display_phase(memory)) == (Phase.PENDING, "Unschedulable", "Waiting")
+    assert memory.message == "the gang waits for its nodes: worker-1 lacks its node (0/3 nodes are available)"
+    assert "Admitted" not in true_conditions(world)
+    assert diagnose(world.job, memory, (), world.now)[0].summary == memory.message
+    last = world.pods[max(world.pods)]
+    world.bind(last)
+    world.run(last)
+    world.settle()
+    assert (world.memory.phase, world.memory.has_place) == (Phase.RUNNING, True)
+    assert "Admitted" in true_conditions(world)
+
+
+def test_a_job_never_succeeds_with_a_part_of_its_gang() -> None:
+    """Seen with 3 workers on a cluster for 2: the third came when the first had ended, and the job had succeeded."""
+    world = unscheduled(v1_job())
+    for name in sorted(world.pods)[:-1]:
+        world.run(world.pods[name])
+    world.settle()
+    world.end(world.pod("worker-0") or {}, 0)
+    world.bind(world.pod("worker-1") or {})
+    world.settle()
+    memory = world.memory
+    assert (memory.phase, memory.reason, memory.admission) == (Phase.PENDING, "ScheduleTimeout", None)
+    assert memory.message.startswith("worker-0 ended before worker-1 had a node")
+    assert (memory.succeeded, world.pods) == (frozenset(), {})
+    world.now = memory.not_before
+    world.settle()
+    assert {"worker-0", "worker-1", "ps-0"} <= {str(one) for one in world.memory.observed_replicas}
+
+
+@pytest.mark.parametrize("last", ["starts in time", "is not needed", "was never refused"])
+def test_a_gang_that_is_complete_enough_succeeds(last: str) -> None:
+    job = v1_job(replicas("PS", 1), replicas("Worker", 2, min_replicas=1), scheduling=Scheduling(min_available=2))
+    world = unscheduled(job if last == "is not needed" else v1_job())
+    for name in sorted(world.pods)[:-1]:
+        world.run(world.pods[name])
+    if last == "was never refused":
+        world = World(v1_job())
+        world.schedules = False
+        world.settle()
+        for name in sorted(world.pods)[:-1]:
+            world.bind(world.pods[name])
+            world.run(world.pods[name])
+    world.settle()
+    if last == "starts in time":
+        world.bind(world.pod("worker-1") or {})
+        world.run(world.pod("worker-1") or {})
+    world.end(world.pod("worker-0") or {}, 0)
+    world.settle()
+    assert outcome_kind(world.memory) is OutcomeKind.SUCCEEDED
+
+
 def patient(seconds: float | None, recovery: float | None = None) -> Job:
     return v1_job(scheduling=Scheduling(min_available=3, timeout=seconds, recovery_timeout=recovery))
 

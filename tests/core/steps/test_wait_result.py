@@ -113,6 +113,27 @@ def test_a_place_must_come_in_time_and_then_the_pods() -> None:
     assert end(SUSPENDED, limits, now=NOW + 99) is None
 
 
+REFUSED = replace(PLACED, reason="Unschedulable", message="the gang waits for its nodes")
+COMPLETE = replace(PLACED, admission=Admission(NOW, complete=NOW + 20))
+
+
+def test_a_gang_that_the_scheduler_refuses_nodes_has_no_place() -> None:
+    limits = WaitLimits(admission=10, startup=5)
+    assert end(REFUSED, goal="admitted") is None
+    assert end(REFUSED, limits, now=NOW + 9) is None
+    assert end(REFUSED, limits, now=NOW + 10) is OutcomeKind.ADMISSION_TIMEOUT
+    assert end(COMPLETE, limits, now=NOW + 24) is None
+    assert end(COMPLETE, limits, now=NOW + 25) is OutcomeKind.START_TIMEOUT
+
+
+def test_a_gang_is_scheduled_when_all_its_pods_have_had_nodes() -> None:
+    assert [end(status, goal="scheduled") for status in (WAITS, PLACED, REFUSED)] == [None, None, None]
+    assert end(COMPLETE, goal="scheduled") is REACHED
+    assert end(ended(Phase.COMPLETED), goal="scheduled") is REACHED
+    never_had_one = replace(ended(Phase.FAILED), start_time=None)
+    assert end(never_had_one, goal="scheduled") is OutcomeKind.FAILED
+
+
 def test_an_image_that_does_not_come_is_told_as_such() -> None:
     limits = WaitLimits(startup=5)
     assert end(PLACED, limits, pod("ImagePullBackOff"), now=NOW + 4) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+REQUIREMENTS: Final = ("admitted", "scheduled")
+
+
 class _JobSensor(BaseSensorOperator):
     """What both sensors have in common."""
 
-    goal: ClassVar[str]
+    goal: str
     template_fields: Sequence[str] = (
         "job_name",
         "namespace",
@@ -166,9 +169,17 @@ class TFJobSensor(_JobSensor):
 
 
 class GangAdmittedSensor(_JobSensor):
-    """Waits until a job's gang has its place, all of it. The arguments are those of ``TFJobSensor``."""
+    """Waits until a job's gang has its place, all of it. The other arguments are those of ``TFJobSensor``.
 
-    goal = "admitted"
+    :param require: ``"admitted"``: admission has given it a place, and the cluster's scheduler refuses it no node;
+        ``"scheduled"``: each of its pods has its node, which is surer where admission sees no nodes.
+    """
+
+    def __init__(self, *, require: str = "admitted", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if require not in REQUIREMENTS:
+            raise AirflowException(f"require: {require!r} is neither of {', '.join(REQUIREMENTS)}")
+        self.goal = require
 
 
 def _raise(error: Exception) -> None:

@@ -56,6 +56,8 @@ SUSPENDED: Final = "Suspended"
 INVALID_SPEC: Final = "InvalidSpec"
 # The reason of a job that cannot go on.
 STALLED: Final = "ReconcileFailed"
+# The reason of an admitted job while the cluster's scheduler refuses nodes to so many pods that the gang is not complete.
+UNSCHEDULABLE: Final = "Unschedulable"
 # Its message says how many replicas run, and changes with that number.
 RUNNING: Final = "JobRunning"
 # Causes of restarts that cost no budget: the job was preempted or resized, or nodes were lost.
@@ -312,6 +314,14 @@ class Status:
         return self.refused is not None and self.accepted is None and self.created is None
 
     @property
+    def has_place(self) -> bool:
+        """Whether the gang has its place: it was admitted, and the cluster's scheduler has refused it no node since.
+
+        A driver that sees no nodes admits by quota alone: whether there is room, the scheduler says later.
+        """
+        return self.admission is not None and self.reason != UNSCHEDULABLE
+
+    @property
     def finished(self) -> bool:
         """Whether the job is over and stays so."""
         return self.phase in TERMINAL
@@ -338,7 +348,7 @@ def display_phase(status: Status) -> str:
         return "Suspended" if status.phase is Phase.ABORTED else "Suspending"
     if status.phase is Phase.COMPLETED:
         return "Succeeded"
-    if status.phase is Phase.PENDING and status.admission is None and status.reason:
+    if status.phase is Phase.PENDING and not status.has_place and status.reason:
         return "Waiting"
     return status.phase.value
 

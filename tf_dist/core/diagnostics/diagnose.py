@@ -319,6 +319,8 @@ def _of_exit(exit_: Exit | None) -> tuple[Category, str]:
 def _of_life(job: Job, status: Status, facts: PodClassification, now: float) -> Iterator[Diagnosis]:
     if status.admission is None:
         yield from pending_reasons(status)
+    elif not status.has_place:
+        yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, status.message, resolution=_WAITS_FOR_NODES)
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
         # With another gang scheduler the gang may wait as pods without nodes: that is diagnosed above.
         if status.admission is not None or pod.has_node:
@@ -334,6 +336,12 @@ def _of_life(job: Job, status: Status, facts: PodClassification, now: float) -> 
     if status.admission is not None:
         yield from _of_overdue(facts, now)
     yield from _of_missing(job, status, facts, now)
+
+
+_WAITS_FOR_NODES: Final = (
+    "it has its quota, and no place yet: free or add nodes, or let it begin with fewer workers (tf-dist.dev/min-workers);"
+    " it gives its place back after scheduleTimeoutSeconds"
+)
 
 
 def _of_overdue(facts: PodClassification, now: float) -> Iterator[Diagnosis]:

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from tf_dist.core.api.status import (
     DISRUPTED,
+    LIVE,
     STOPPED,
     SUSPENDED,
     Failure,
@@ -170,12 +171,24 @@ def outcome_error(outcome: Outcome, message: str, *, hint: str = "", decided: bo
 _SUCCEEDED: Final = frozenset({Phase.COMPLETED})
 _FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATED})
 
+
+def is_scheduled(status: Status) -> bool:
+    """Whether every pod of the gang has its node, or had it at one moment of this attempt."""
+    return status.has_place and status.admission is not None and status.admission.complete is not None
+
+
+def had_place(status: Status) -> bool:
+    """Whether a job that goes on no more, and so has no place, had one."""
+    return status.phase not in LIVE and status.start_time is not None
+
+
 WAIT_CONDITIONS: Final[Mapping[str, Callable[[Status | None], bool]]] = {
     "succeeded": lambda status: status is not None and status.phase in _SUCCEEDED,
     "failed": lambda status: status is not None and status.phase in _FAILED,
     "finished": lambda status: status is not None and status.finished,
     "running": lambda status: status is not None and status.phase is Phase.RUNNING,
-    "admitted": lambda status: status is not None and status.admission is not None,
+    "admitted": lambda status: status is not None and status.has_place,
+    "scheduled": lambda status: status is not None and is_scheduled(status),
     "suspended": lambda status: status is not None and status.phase is Phase.ABORTED,
     "deleted": lambda status: status is None,
 }

@@ -1,6 +1,7 @@
 """The rule by which an admitted job is pending, restarts or runs: it follows the phases of its pods.
 
-While something keeps a pod from running its reason is the job's, too, so that a list shows it.
+While something keeps a pod from running its reason is the job's, too, so that a list shows it. A gang of which the
+cluster's scheduler refuses pods has no place yet, whatever runs of it: it is pending until all have their nodes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from typing import Final
 
 from tf_dist.core.api.assignment import room_text, startable_replicas
 from tf_dist.core.api.context import ReconcileContext
-from tf_dist.core.api.pod_events import held_pods, held_text
-from tf_dist.core.api.pods import HOLDING_REASONS, PodPhase
-from tf_dist.core.api.status import RUNNING, Phase, Status
+from tf_dist.core.api.pod_events import held_pods, held_text, join_names
+from tf_dist.core.api.pods import HOLDING_REASONS, PodPhase, PodView
+from tf_dist.core.api.status import RUNNING, UNSCHEDULABLE, Phase, Status
+from tf_dist.core.reconciler.requeue import refused_pods
 
 _PODS_PENDING: Final = "PodsPending"
 
@@ -24,6 +26,9 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
     phase = s.status.phase
     if phase is Phase.RESTARTING and (s.facts.stale or _incomplete(s)):
         return None
+    refused = refused_pods(s)
+    if refused:
+        return s.status.with_phase(Phase.PENDING, s.now, UNSCHEDULABLE, _refused_text(refused))
     if _runs(s):
         if phase is not Phase.RUNNING:
             return s.status.with_phase(Phase.RUNNING, s.now, RUNNING, _running_text(s))
@@ -43,9 +48,17 @@ def _pending_status(s: ReconcileContext, held: tuple[str, str] | None) -> Status
     """A pending job's reason: what holds its pods up, as long as that lasts."""
     if held is not None:
         return replace(s.status, reason=held[0], message=held[1])
-    if s.status.reason not in HOLDING_REASONS:
+    if s.status.reason not in (*HOLDING_REASONS, UNSCHEDULABLE):
         return None
     return replace(s.status, reason=_PODS_PENDING, message="its pods are starting")
+
+
+def _refused_text(refused: list[PodView]) -> str:
+    """Which pods lack a node, and what the cluster's scheduler says of the first."""
+    lack = "lacks its node" if len(refused) == 1 else "lack their nodes"
+    return (
+        f"the gang waits for its nodes: {join_names([p.replica for p in refused])} {lack} ({refused[0].unschedulable})"
+    )
 
 
 def _incomplete(s: ReconcileContext) -> bool:

@@ -40,8 +40,8 @@ from tf_dist.core.api.job import Event, Job, ReplicaId, minimum_met
 from tf_dist.core.api.lifecycle_policy import END_PHASES, most_severe_action
 from tf_dist.core.api.names import short_hash
 from tf_dist.core.api.pod_events import PodClassification, PodEvent, join_names, placed_counts
-from tf_dist.core.api.pods import PodView
-from tf_dist.core.api.status import PREEMPTED, RESIZED, Admission, Failure, Phase, Status
+from tf_dist.core.api.pods import PodPhase, PodView
+from tf_dist.core.api.status import PREEMPTED, RESIZED, UNSCHEDULABLE, Admission, Failure, Phase, Status
 from tf_dist.core.api.timestamps import format_time, round_time
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler import restarts
@@ -230,6 +230,39 @@ def requeue_unplaced(s: ReconcileContext) -> Status | None:
     if s.now < due:
         return None
     return _released(s, PendingReason.SCHEDULE_TIMEOUT, _unplaced_text(s), f" within {schedule_timeout(s.job):g} s")
+
+
+def requeue_incomplete(s: ReconcileContext) -> Status | None:
+    """Replicas that would decide the job's success ended before the gang was complete: all start again, together.
+
+    The cluster's scheduler had refused nodes to others until then. A job whose replicas can do without each other has
+    a minimum that says so.
+    """
+    ended = [replica for replica, pod in s.facts.current.items() if pod.phase is PodPhase.SUCCEEDED]
+    if not ended or not (s.status.reason == UNSCHEDULABLE or refused_pods(s)):
+        return None
+    done = {replica for replica in s.facts.succeeded if replica not in s.facts.current}
+    started = {replica for replica, pod in s.facts.current.items() if _has_started(pod)}
+    if minimum_met(s.job, Counter(replica.type for replica in done | started)):
+        return None
+    missing = join_names(sorted(replica for replica, pod in s.facts.current.items() if not _has_started(pod)))
+    why = f"{join_names(sorted(ended))} ended before {missing} had a node"
+    again = replace(s, status=replace(s.status, succeeded=s.status.succeeded.difference(ended)))
+    return _released(again, PendingReason.SCHEDULE_TIMEOUT, why, "")
+
+
+def refused_pods(s: ReconcileContext) -> list[PodView]:
+    """The pods to which the cluster's scheduler refuses nodes, where the gang has not been complete without them."""
+    place, scheduler = s.status.admission, integration_of(s.job, s.status)
+    if place is None or place.complete is not None or (scheduler is not None and scheduler.pods_first):
+        return []
+    refused = [pod for pod in s.facts.current.values() if pod.unschedulable and not pod.has_node and not pod.deleting]
+    short = bool(refused) and not minimum_met(s.job, placed_counts(s.facts))
+    return sorted(refused, key=lambda pod: pod.replica) if short else []
+
+
+def _has_started(pod: PodView) -> bool:
+    return pod.phase is not PodPhase.PENDING
 
 
 def _released(s: ReconcileContext, reason: PendingReason, why: str, when: str) -> Status:

@@ -75,7 +75,7 @@ def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any
 
 def _starts_over(status: Status, listed: Iterable[Mapping[str, Any]]) -> bool:
     """Whether the job ran, and waits for another place: that has no condition of its own, and is no more Running."""
-    waits = status.phase is Phase.PENDING and status.admission is None
+    waits = status.phase is Phase.PENDING and not status.has_place
     return waits and any(c.get("type") in ("Running", "Restarting") and c.get("status") == "True" for c in listed)
 
 
@@ -130,7 +130,7 @@ def _admitted(status: Status, before: Condition | None, now: float) -> Condition
     """Whether the gang has its place; a job that is over keeps what was said last."""
     if before is not None and status.phase not in LIVE and status.phase not in STOPPED:
         return before
-    value = status.admission is not None
+    value = status.has_place
     reason, message = ("Admitted", "the gang has its place") if value else (status.reason, status.message)
     return _own(before, _ADMITTED, value, reason, message, now)
 

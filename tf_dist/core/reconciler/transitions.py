@@ -63,6 +63,7 @@ from tf_dist.core.reconciler.policy_timeouts import start_policy_timeouts
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_pods,
     is_complete,
+    requeue_incomplete,
     requeue_preempted,
     requeue_unplaced,
     resize,
@@ -161,12 +162,13 @@ def active_deadline_at(s: ReconcileContext) -> float | None:
 
 
 def succeed(s: ReconcileContext) -> Status | None:
-    """A success rule holds. It comes before failures: a job whose chief has succeeded has succeeded."""
+    """A success rule holds, of a gang that ran as one. It comes before failures: a chief that is done is done."""
     for rule in s.job.success:
         needed = matching_replicas(s.job, rule.type, rule.index)
         if needed and all(replica in s.facts.succeeded for replica in needed):
             who = str(needed[0]) if len(needed) == 1 else f"all {len(needed)} {rule.type} replicas"
-            return s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", f"{who} succeeded")
+            done = s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", f"{who} succeeded")
+            return requeue_incomplete(s) or done
     return None
 
 
@@ -194,7 +196,8 @@ def _end(phase: Phase) -> Callable[[ReconcileContext, DecidedEvents], Status]:
 
 def _complete(s: ReconcileContext, answered: DecidedEvents) -> Status:
     occurrence = answered[0][0]
-    return s.status.with_phase(Phase.COMPLETING, s.now, str(occurrence.event), describe_event(s.job, occurrence))
+    done = s.status.with_phase(Phase.COMPLETING, s.now, str(occurrence.event), describe_event(s.job, occurrence))
+    return requeue_incomplete(s) or done
 
 
 _ACTIONS: Final[dict[Action, Callable[[ReconcileContext, DecidedEvents], Status]]] = {
@@ -334,9 +337,9 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(suspend, LIVE, _phases(Phase.ABORTING)),
     TransitionRule(resume, STOPPED, _phases(Phase.PENDING)),
     TransitionRule(exceed_active_deadline, LIVE, _phases(Phase.FAILED), active_deadline_at),
-    TransitionRule(succeed, LIVE, _phases(Phase.COMPLETING)),
+    TransitionRule(succeed, LIVE, _phases(Phase.COMPLETING, Phase.PENDING)),
     TransitionRule(start_policy_timeouts, LIVE, verdict_only=_SKIP),
-    TransitionRule(apply_lifecycle_policy, LIVE, _BY_POLICY | {Phase.RESTARTING}, policy_due_at),
+    TransitionRule(apply_lifecycle_policy, LIVE, _BY_POLICY | {Phase.RESTARTING, Phase.PENDING}, policy_due_at),
     TransitionRule(finish_by_counts, LIVE, _phases(Phase.COMPLETING, Phase.FAILED)),
     TransitionRule(fail_when_success_unreachable, LIVE, _phases(Phase.FAILED)),
     TransitionRule(fail_over_backoff_limit, LIVE, _phases(Phase.FAILED)),

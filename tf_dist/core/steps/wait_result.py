@@ -20,7 +20,14 @@ from tf_dist.core.api.status import (
     outcome_kind,
 )
 from tf_dist.core.diagnostics.diagnose import Category, Diagnosis, diagnose
-from tf_dist.core.diagnostics.outcome import WAIT_CONDITIONS, Outcome, goal_unreachable, is_suspended, job_outcome
+from tf_dist.core.diagnostics.outcome import (
+    WAIT_CONDITIONS,
+    Outcome,
+    goal_unreachable,
+    had_place,
+    is_suspended,
+    job_outcome,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +68,8 @@ _LATE: Final = {
     OutcomeKind.ADMISSION_TIMEOUT: ("AdmissionTimeout", "it got no place in time"),
     OutcomeKind.START_TIMEOUT: ("StartTimeout", "it has a place, but did not come up in time"),
 }
+# Goals that a job which is over has reached when it had its place.
+_PLACES: Final = frozenset({"admitted", "scheduled"})
 DELETED: Final = WaitResult(
     kind=OutcomeKind.DELETED,
     message="it was deleted",
@@ -77,7 +86,7 @@ def evaluate_wait(
     A job that is suspended may be resumed: only the deadline ends the wait for it.
     """
     kind = outcome_kind(status)
-    if WAIT_CONDITIONS[goal](status) or (goal == "admitted" and status.start_time is not None):
+    if WAIT_CONDITIONS[goal](status) or (goal in _PLACES and had_place(status)):
         message = status.message or f"the job is {display_phase(status)}"
         return WaitResult(kind=kind, message=message, reached=True)
     aborted = kind is not None and status.phase is Phase.ABORTED and not is_suspended(status)
@@ -152,10 +161,10 @@ def _dues(status: Status, limits: WaitLimits) -> Iterator[tuple[OutcomeKind, flo
     if status.phase is not Phase.PENDING or is_suspended(status):
         return
     asked, admission = status.since or status.created, status.admission
-    if limits.admission is not None and admission is None and asked is not None:
+    if limits.admission is not None and not status.has_place and asked is not None:
         yield OutcomeKind.ADMISSION_TIMEOUT, asked + limits.admission
-    if limits.startup is not None and admission is not None:
-        yield OutcomeKind.START_TIMEOUT, admission.at + limits.startup
+    if limits.startup is not None and status.has_place and admission is not None:
+        yield OutcomeKind.START_TIMEOUT, (admission.complete or admission.at) + limits.startup
 
 
 def running_pods(pods: tuple[PodView, ...]) -> int:
