@@ -113,6 +113,13 @@ def test_a_place_must_come_in_time_and_then_the_pods() -> None:
     assert end(SUSPENDED, limits, now=NOW + 99) is None
 
 
+def test_pods_that_start_again_have_the_whole_time_to_start() -> None:
+    again = replace(PLACED, reason="PodsPending", since=NOW + 3600)
+    limits = WaitLimits(startup=5)
+    assert end(again, limits, now=NOW + 3604) is None
+    assert end(again, limits, now=NOW + 3605) is OutcomeKind.START_TIMEOUT
+
+
 REFUSED = replace(PLACED, reason="Unschedulable", message="the gang waits for its nodes")
 COMPLETE = replace(PLACED, admission=Admission(NOW, complete=NOW + 20))
 

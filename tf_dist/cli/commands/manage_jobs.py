@@ -64,7 +64,9 @@ def wait(
     goal: Annotated[
         str,
         typer.Option(
-            "--for", metavar="STATE", help="succeeded, failed, finished, running, admitted, scheduled, suspended or deleted."
+            "--for",
+            metavar="STATE",
+            help="succeeded, failed, finished, running, admitted, scheduled, suspended or deleted.",
         ),
     ] = "finished",
     namespace: options.Namespace = "",

@@ -56,7 +56,7 @@ SUSPENDED: Final = "Suspended"
 INVALID_SPEC: Final = "InvalidSpec"
 # The reason of a job that cannot go on.
 STALLED: Final = "ReconcileFailed"
-# The reason of an admitted job while the cluster's scheduler refuses nodes to so many pods that the gang is not complete.
+# The reason of an admitted job while the scheduler refuses nodes to so many pods that the gang lacks its minimum.
 UNSCHEDULABLE: Final = "Unschedulable"
 # Its message says how many replicas run, and changes with that number.
 RUNNING: Final = "JobRunning"

@@ -339,8 +339,8 @@ def _of_life(job: Job, status: Status, facts: PodClassification, now: float) -> 
 
 
 _WAITS_FOR_NODES: Final = (
-    "it has its quota, and no place yet: free or add nodes, or let it begin with fewer workers (tf-dist.dev/min-workers);"
-    " it gives its place back after scheduleTimeoutSeconds"
+    "it has its quota, and no place yet: free or add nodes, or let it begin with fewer pods (minAvailable); after "
+    "scheduleTimeoutSeconds it gives its quota back and tries again"
 )
 
 

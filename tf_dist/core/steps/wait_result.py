@@ -164,7 +164,9 @@ def _dues(status: Status, limits: WaitLimits) -> Iterator[tuple[OutcomeKind, flo
     if limits.admission is not None and not status.has_place and asked is not None:
         yield OutcomeKind.ADMISSION_TIMEOUT, asked + limits.admission
     if limits.startup is not None and status.has_place and admission is not None:
-        yield OutcomeKind.START_TIMEOUT, (admission.complete or admission.at) + limits.startup
+        # After a restart it is pending once more, with the place that it has.
+        placed = max(admission.complete or admission.at, status.since or 0.0)
+        yield OutcomeKind.START_TIMEOUT, placed + limits.startup
 
 
 def running_pods(pods: tuple[PodView, ...]) -> int:
