@@ -19,10 +19,15 @@ DATA = Asset(
 )
 MODEL = Asset("digits_model")
 
-# The evaluation reads what the training has written. On a cluster use a volume that every node sees.
+# The evaluation reads what the training has written. On one machine both see its folder; on a cluster DIGITS_CLAIM names
+# a PersistentVolumeClaim that both mount there (ReadWriteMany, where there are several nodes).
 FOLDER = "/tmp/tf-dist/digits"
-VOLUME = {"volumes": [{"name": "model", "hostPath": {"path": FOLDER, "type": "DirectoryOrCreate"}}]}
-MOUNT = {"volumeMounts": [{"name": "model", "mountPath": FOLDER}]}
+CLAIM = os.environ.get("DIGITS_CLAIM")
+VOLUME = {"volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": CLAIM}}]} if CLAIM else {}
+MOUNT = {"volumeMounts": [{"name": "model", "mountPath": FOLDER}]} if CLAIM else {}
+if CLAIM:
+    VOLUME["securityContext"] = {"fsGroup": 1000}  # the user of the image
+WORKER = "spec.tfReplicaSpecs.Worker.template.spec"
 
 with DAG(
     "digits_retrain",
@@ -37,7 +42,9 @@ with DAG(
         task_id="train",
         job="../examples/digits/tfjob.yaml",
         overrides={
-            "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args[1]": "--steps={{ params.steps }}",
+            f"{WORKER}.containers[0].args[1]": "--steps={{ params.steps }}",
+            **{f"{WORKER}.{key}": value for key, value in VOLUME.items()},
+            **{f"{WORKER}.containers[0].{key}": value for key, value in MOUNT.items()},
         },
         deferrable=True,
         retries=2,
