@@ -19,8 +19,8 @@ DATA = Asset(
 )
 MODEL = Asset("digits_model")
 
-# The evaluation reads what the training has written. On one machine both see its folder; on a cluster DIGITS_CLAIM names
-# a PersistentVolumeClaim that both mount there (ReadWriteMany, where there are several nodes).
+# The evaluation reads what the training has written. On one machine both see its folder; on a cluster DIGITS_CLAIM
+# names a PersistentVolumeClaim that both mount there (ReadWriteMany, where there are several nodes).
 FOLDER = "/tmp/tf-dist/digits"
 CLAIM = os.environ.get("DIGITS_CLAIM")
 VOLUME = {"volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": CLAIM}}]} if CLAIM else {}

@@ -115,6 +115,7 @@ class Follower:
         return Snapshot(
             gangs=tuple(gang for gang in self.gangs.values() if gang is not None),
             nodes=tuple(node for _, node in sorted(self.nodes.items()) if node is not None),
+            unavailable=found.unavailable,
         )
 
 

@@ -256,6 +256,7 @@ class PendingReason(StrEnum):
     NEVER_FITS = "NeverFits"
     UNREADABLE = "Unreadable"  # its pods' requests or constraints cannot be read
     NODES_REFUSED = "NodesRefused"  # large enough are only nodes that the scheduler refused it; tried again later
+    NODES_UNAVAILABLE = "NodesUnavailable"  # it would fit with nodes that are cordoned or not ready
     QUEUE_NOT_FOUND = "QueueNotFound"
     NAMESPACE_MISMATCH = "NamespaceMismatch"  # its queue takes no jobs from its namespace
     SCHEDULER_MISSING = "GangSchedulerMissing"

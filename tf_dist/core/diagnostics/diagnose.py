@@ -133,6 +133,11 @@ PENDING_REASONS: Final[Mapping[PendingReason, tuple[Level, Category, str]]] = {
         Category.UNSCHEDULABLE,
         "see why the cluster's scheduler refuses these nodes (anti-affinity, ports, volumes, taints); it tries again",
     ),
+    PendingReason.NODES_UNAVAILABLE: (
+        Level.WARNING,
+        Category.UNSCHEDULABLE,
+        "see kubectl get nodes: it starts when they are ready and uncordoned (kubectl uncordon NODE), or others come",
+    ),
     PendingReason.RESERVED: (
         Level.INFO,
         Category.RESERVED,

@@ -6,7 +6,7 @@ and comes to the same. Nothing here knows a clock: time is an argument, and must
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
@@ -19,7 +19,7 @@ from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.quota import QueueUsage, queue_usage
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
 from tf_dist.core.gang.snapshot import SnapshotChanges
-from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, Node, Queue, Snapshot
+from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, Node, Queue, Snapshot, UnavailableNode
 
 
 class Admitter:
@@ -57,6 +57,10 @@ class Admitter:
     def remove_node(self, name: str) -> None:
         """Remove a node that is gone or unschedulable. An unknown one is no error."""
         self._books.remove_node(name)
+
+    def put_unavailable(self, nodes: Mapping[str, UnavailableNode]) -> None:
+        """Replace the nodes that take no pods for now: a gang that fits with them only waits for them."""
+        self._books.put_unavailable(nodes)
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
         """Replace all queues. ValueError: two of one name."""
@@ -188,6 +192,7 @@ def admit(snapshot: Snapshot) -> dict[str, Verdict]:
     admitter.put_resource_quotas(snapshot.bounds)
     for node in snapshot.nodes or ():
         admitter.put_node(node)
+    admitter.put_unavailable(snapshot.unavailable)
     for gang in snapshot.gangs:
         admitter.put_gang(gang)
     verdicts = admitter.decide(snapshot.now)
@@ -223,6 +228,7 @@ class CacheSync:
                 self._admitter.put_node(node)
             else:
                 self._admitter.remove_node(name)
+        self._admitter.put_unavailable(seen.unavailable)
         for uid, gang in seen.gangs.items():
             if gang is not None:
                 self._gangs[uid] = gang

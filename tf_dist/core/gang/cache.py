@@ -16,7 +16,7 @@ from tf_dist.core.gang.placement.pod_sets import GangRequest, GangRequests, Pods
 from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas as ByNamespace
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotaUsage
-from tf_dist.core.gang.types import Gang, Node, Queue, Resources
+from tf_dist.core.gang.types import Gang, Node, Queue, Resources, UnavailableNode
 from tf_dist.core.gang.usage import Usage
 
 _Key = tuple[float, int, float, str]
@@ -197,6 +197,12 @@ class SchedulerCache:
         if self.grants is not None:
             self.grants.remove_node(name)
             self.quotas.put_capacity(self.grants.capacity)
+            self._changed()
+
+    def put_unavailable(self, nodes: Mapping[str, UnavailableNode]) -> None:
+        """Replace the nodes that take no pods for now."""
+        if self.grants is not None and nodes != self.grants.unavailable:
+            self.grants.put_unavailable(nodes)
             self._changed()
 
     def track_nodes(self) -> AssumedPods:

@@ -25,7 +25,7 @@ from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodSetRequest
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.queue import EquivalentGangs, PendingQueues
-from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy, Resources
+from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy, Resources, UnavailableNode
 
 
 def time_of_day(time: float, now: float) -> str:
@@ -47,9 +47,17 @@ def _text(requests: Resources) -> str:
 # -- shortages --
 
 
-def never_fits_text(room: NodeSnapshot, ask: GangRequest, lacking: int) -> str:
-    """Why even empty nodes could not hold a gang. ``lacking``: the member for which there is no room."""
-    return _never_fits_text(room, ask, lacking) + _left_out(ask)
+def never_fits_text(
+    room: NodeSnapshot, ask: GangRequest, lacking: int, unavailable: Mapping[str, UnavailableNode]
+) -> str:
+    """Why even empty nodes could not hold a gang. ``lacking``: the member for which there is no room.
+
+    ``unavailable``: nodes that take no pods for now, with which there would be no room either.
+    """
+    if not unavailable:
+        return _never_fits_text(room, ask, lacking) + _left_out(ask)
+    text = _never_fits_text(room, ask, lacking) if room.nodes else "no node takes pods now"
+    return f"{text}, nor would there be room with {_listed(unavailable)}{_left_out(ask)}"
 
 
 def _never_fits_text(room: NodeSnapshot, ask: GangRequest, lacking: int) -> str:
@@ -71,6 +79,15 @@ def shortage_text(room: NodeSnapshot, ask: GangRequest, counts: Counts, short: i
     more = count - (room.most(want.shape) if want.shape else 0)
     free = _there(room, want, whole=False)
     return f"needs {pods_text(want, count)}, {more} more than have room; free: {free}{_left_out(ask)}"
+
+
+def nodes_unavailable_text(nodes: Mapping[str, UnavailableNode]) -> str:
+    """Why a gang waits that has room with nodes that take no pods for now."""
+    return f"there would be room with nodes that take no pods now: {_listed(nodes)}"
+
+
+def _listed(nodes: Mapping[str, UnavailableNode]) -> str:
+    return join_names([f"{name} ({nodes[name].why})" for name in sorted(nodes)])
 
 
 def refused_nodes_text(ask: GangRequest) -> list[str]:
@@ -215,20 +232,18 @@ def unsatisfiable(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest) 
     beyond = books.bounds.never(entry.gang, ask.least)
     if beyond is not None:
         return Wait(reason=PendingReason.NEVER_FITS, message=str(beyond))
-    hopeless = _never_fits(books, entry, ask)
-    if hopeless is None:
-        return None
-    if refused_nodes_text(ask):
-        return Wait(reason=PendingReason.NODES_REFUSED, message=hopeless)
-    return Wait(reason=PendingReason.NEVER_FITS, message=hopeless)
-
-
-def _never_fits(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest) -> str | None:
     lack = books.quotas.lack(entry.queue, ask.need(ask.least))
     if lack is not None and lack.never:
-        return str(lack)
-    lacking = books.grants.never(ask) if books.grants else None
-    return never_fits_text(books.grants.room, ask, lacking) if books.grants and lacking is not None else None
+        return Wait(reason=PendingReason.NEVER_FITS, message=str(lack))
+    grants = books.grants
+    lacking = grants.never(ask) if grants is not None else None
+    if grants is None or lacking is None:
+        return None
+    if grants.fits_with_unavailable(ask):
+        return Wait(reason=PendingReason.NODES_UNAVAILABLE, message=nodes_unavailable_text(grants.unavailable))
+    refused = bool(refused_nodes_text(ask))
+    reason = PendingReason.NODES_REFUSED if refused else PendingReason.NEVER_FITS
+    return Wait(reason=reason, message=never_fits_text(grants.room, ask, lacking, grants.unavailable))
 
 
 def _blocked(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest, counts: Counts) -> tuple[PendingReason, str]:

@@ -31,6 +31,7 @@ from tf_dist.core.gang.types import (
     Queue,
     Snapshot,
     TopologyRequest,
+    UnavailableNode,
 )
 
 if TYPE_CHECKING:
@@ -123,12 +124,16 @@ class AdmissionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotChanges:
-    """Changes for admission. ``gangs`` by uid, ``nodes`` by name; None: it is gone, or takes no more pods."""
+    """Changes for admission. ``gangs`` by uid, ``nodes`` by name; None: it is gone, or takes no more pods.
+
+    ``unavailable``: all nodes that take none for now.
+    """
 
     gangs: Mapping[str, Gang | None]
     nodes: Mapping[str, Node | None]
     queues: tuple[Queue, ...]
     bounds: ResourceQuotas
+    unavailable: Mapping[str, UnavailableNode]
 
 
 class SnapshotBuilder:
@@ -196,7 +201,13 @@ class SnapshotBuilder:
         if whole:
             found = {uid: gang for uid, (_, gang) in self._gangs.items()}
         nodes = self._sight.nodes(self._columns.keys, whole=whole)
-        return SnapshotChanges(gangs=found, nodes=nodes, queues=rules.queues or (), bounds=bounds)
+        return SnapshotChanges(
+            gangs=found,
+            nodes=nodes,
+            queues=rules.queues or (),
+            bounds=bounds,
+            unavailable=self._sight.unavailable,
+        )
 
     def _uids(self, keys: Iterable[str]) -> list[str]:
         """The jobs with these ``names.owned_by_key`` that are known."""
@@ -260,6 +271,7 @@ def build_snapshot(
         queues=seen.queues,
         policy=policy or AdmissionPolicy(),
         bounds=bounds,
+        unavailable=seen.unavailable,
     )
 
 

@@ -114,6 +114,14 @@ class ExclusiveResource(NamedTuple):
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class UnavailableNode:
+    """A node that takes no pods for now: the node as it is without any pods, and ``why`` (cordoned, not ready)."""
+
+    node: Node
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSet:
     """``count`` equal pods of a gang: the requests of one, and its constraints on nodes.
@@ -312,6 +320,7 @@ class Snapshot:
     queues: tuple[Queue, ...] = ()
     policy: AdmissionPolicy = field(default_factory=AdmissionPolicy)
     bounds: Mapping[str, tuple[ResourceQuota, ...]] = field(default_factory=dict)
+    unavailable: Mapping[str, UnavailableNode] = field(default_factory=dict)
 
 
 Overheads = Mapping[str, Mapping[str, Any]]

@@ -14,7 +14,7 @@ from tf_dist.core.gang.placement.pod_classes import PodClass
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodsOnNode
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.placement.search import place_gang
-from tf_dist.core.gang.types import Node, Resources
+from tf_dist.core.gang.types import Node, Resources, UnavailableNode
 
 NodeAssignments = list[dict[str, int]]
 """For each member of a gang: on which nodes how many of its pods are."""
@@ -38,7 +38,9 @@ class AssumedPods:
         self.version = 0
         self.layout = 0
         self.puzzles = 0
+        self.unavailable: Mapping[str, UnavailableNode] = {}
         self._empty: NodeSnapshot | None = None
+        self._with_unavailable: NodeSnapshot | None = None
         self._claims: dict[str, dict[PodClass, int]] = {}
         self._anywhere: Counter[PodClass] = Counter()
         self._settled: list[PodsOnNode] | None = None
@@ -68,8 +70,14 @@ class AssumedPods:
             if self._empty is not None:
                 self._empty.remove_node(name)
 
+    def put_unavailable(self, nodes: Mapping[str, UnavailableNode]) -> None:
+        """Replace the nodes that take no pods for now, by name."""
+        self.unavailable = nodes
+        self._lay_out({}, {})
+
     def _lay_out(self, before: Resources, now: Resources) -> None:
         self.layout += 1
+        self._with_unavailable = None
         for sign, resources in ((-1, before), (1, now)):
             for resource, value in resources.items():
                 self.capacity[resource] = self.capacity.get(resource, _NONE) + sign * value
@@ -188,6 +196,19 @@ class AssumedPods:
             self._empty.rollback(mark)
             ask.never = (self.layout, found if isinstance(found, int) else None)
         return ask.never[1]
+
+    def fits_with_unavailable(self, ask: GangRequest) -> bool:
+        """Whether empty nodes would hold its least if those that take no pods for now took some."""
+        if not self.unavailable:
+            return False
+        if self._with_unavailable is None:
+            self._with_unavailable = self.room.emptied(
+                [self.unavailable[name].node for name in sorted(self.unavailable)]
+            )
+        mark = self._with_unavailable.mark()
+        found = place_gang(self._with_unavailable, _pairs(ask, ask.least), locality=ask.locality)
+        self._with_unavailable.rollback(mark)
+        return not isinstance(found, int)
 
 
 def _what(node: Node) -> tuple[object, ...]:

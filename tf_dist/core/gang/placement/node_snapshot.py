@@ -83,13 +83,13 @@ class NodeSnapshot:
             for resource, column in self.catalogue.columns.items()
         }
 
-    def emptied(self) -> NodeSnapshot:
-        """A snapshot of the same nodes without any pods, which understands the same classes."""
+    def emptied(self, more: Iterable[Node] = ()) -> NodeSnapshot:
+        """A snapshot of the same nodes without any pods, and of ``more``, which understands the same classes."""
         empty = (
             Node(name=n.name, allocatable=n.allocatable, free=n.allocatable, labels=n.labels, taints=n.taints)
             for n in self._nodes.values()
         )
-        return NodeSnapshot(empty, self.catalogue)
+        return NodeSnapshot([*empty, *more], self.catalogue)
 
     def _check_no_mark(self) -> None:
         if self._marks:

@@ -7,7 +7,7 @@ about them has changed, so that comparing them is cheap.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final, TypeVar
 
@@ -24,7 +24,7 @@ from tf_dist.core.gang.placement.anti_affinity import (
     pods_exclude_each_other,
 )
 from tf_dist.core.gang.resources.pod_requests import parse_resources, pod_requests, subtract_resources
-from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, Resources
+from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, Resources, UnavailableNode
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _NONE: Final = Decimal(0)
@@ -144,6 +144,7 @@ class PodIndex:
         self._came: set[str] = set()
         self._raw: dict[str, Mapping[str, Any]] = {}
         self._nodes: dict[str, Node] = {}
+        self._unavailable: dict[str, UnavailableNode] = {}
         # What pods of one list of containers request; the list is kept, so that its id stays its own.
         self._shapes: dict[int, tuple[object, Resources]] = {}
 
@@ -171,6 +172,14 @@ class PodIndex:
         else:
             self._raw.pop(name, None)
         self._touched.add(name)
+        self._put_unavailable(name, raw)
+
+    def _put_unavailable(self, name: str, raw: Mapping[str, Any] | None) -> None:
+        why = _why_unavailable(raw) if raw is not None else ""
+        found = UnavailableNode(_as_if_back(self._node(raw)), why) if raw is not None and why else None
+        if found != self._unavailable.get(name):
+            others = {other: node for other, node in self._unavailable.items() if other != name}
+            self._unavailable = {**others, name: found} if found is not None else others
 
     def _create(self, pod: Mapping[str, Any], sign: int) -> None:
         if key := names.owner_key(pod):
@@ -260,6 +269,11 @@ class PodIndex:
                 del self._nodes[name]
         return {name: self._nodes[name] for name in sorted(self._nodes)} if whole else found
 
+    @property
+    def unavailable(self) -> Mapping[str, UnavailableNode]:
+        """The nodes that take no pods for now; the same value until that changes."""
+        return self._unavailable
+
     def _read(self, keys: Mapping[str, Key]) -> None:
         if keys == self._keys:
             return
@@ -290,6 +304,15 @@ class PodIndex:
             labels=labels,
             taints=tuple(mappings(mapping(raw.get("spec")).get("taints"))),
         )
+
+
+def _as_if_back(node: Node) -> Node:
+    """A node that takes no pods as it would be if it took them, with none on it.
+
+    The taints that Kubernetes puts on such a node (``node.kubernetes.io/unschedulable``, ``…/not-ready``) go with it.
+    """
+    taints = tuple(taint for taint in node.taints if not text(taint.get("key")).startswith("node.kubernetes.io/"))
+    return replace(node, free=node.allocatable, taints=taints)
 
 
 def _says_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
@@ -342,6 +365,12 @@ def _named_node(term: Mapping[str, Any]) -> str:
 
 def is_schedulable(node: Mapping[str, Any]) -> bool:
     """Whether a node is ready and not cordoned."""
+    return not _why_unavailable(node)
+
+
+def _why_unavailable(node: Mapping[str, Any]) -> str:
     conditions = mappings(mapping(node.get("status")).get("conditions"))
     ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), "True")
-    return ready == "True" and not mapping(node.get("spec")).get("unschedulable")
+    if ready != "True":
+        return "not ready"
+    return "cordoned" if mapping(node.get("spec")).get("unschedulable") else ""

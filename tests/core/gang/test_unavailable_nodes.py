@@ -1,0 +1,83 @@
+"""A gang that only lacks nodes which are cordoned or not ready waits for them: it is not called impossible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.gang.gangs import message, reason
+from tests.core.gang.stored import job, node
+from tf_dist.core.api.assignment import Verdict
+from tf_dist.core.api.status import Status
+from tf_dist.core.gang.admission import Admitter, CacheSync, admit
+from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, build_snapshot
+
+CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
+OTHERS = {"key": "team", "value": "vision", "effect": "NoSchedule"}
+NOT_EVEN = "no node takes pods now, nor would there be room with n (cordoned)"
+CLAIM = AdmissionRequest(job(), Status(), 0.0)  # three pods of one cpu; a node has eight
+
+
+def away(name: str = "n", *taints: dict[str, str], cpu: str = "8", **state: Any) -> dict[str, Any]:
+    found = node(name, **state)
+    found["spec"]["taints"] = list(taints)
+    found["status"]["allocatable"]["cpu"] = cpu
+    return found
+
+
+def verdict(*nodes: dict[str, Any]) -> Verdict:
+    (found,) = admit(build_snapshot([CLAIM], nodes, ())).values()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "why", "said"),
+    [
+        ([away("n", CORDONED, unschedulable=True)], "NodesUnavailable", "n (cordoned)"),
+        ([away("n", NOT_READY, ready="False")], "NodesUnavailable", "n (not ready)"),
+        ([away("n", NOT_READY, ready="Unknown", unschedulable=True)], "NodesUnavailable", "n (not ready)"),
+        (
+            [away("n", NOT_READY, ready="False", cpu="1"), away("m", CORDONED, unschedulable=True, cpu="2")],
+            "NodesUnavailable",
+            "m (cordoned), n (not ready)",
+        ),
+        ([away("m", cpu="2"), away("n", CORDONED, unschedulable=True)], "NodesUnavailable", "n (cordoned)"),
+        # Not even with that node is there room for it.
+        ([away("n", CORDONED, unschedulable=True, cpu="2")], "NeverFits", NOT_EVEN),
+        ([away("n", CORDONED, OTHERS, unschedulable=True)], "NeverFits", NOT_EVEN),
+        (
+            [away("m", cpu="1"), away("n", CORDONED, unschedulable=True, cpu="1")],
+            "NeverFits",
+            "no room for all of them at once, nor would there be room with n (cordoned)",
+        ),
+        ([], "NeverFits", "the cluster has no node"),
+    ],
+)
+def test_why_it_waits(nodes: list[dict[str, Any]], why: str, said: str) -> None:
+    found = verdict(*nodes)
+    assert reason(found) == why
+    assert message(found).endswith(said)
+
+
+def test_the_pods_on_a_node_that_is_away_do_not_matter_and_a_node_that_is_there_decides() -> None:
+    assert reason(verdict(away("m"), away("n", CORDONED, unschedulable=True))) == "Admit"
+
+
+def test_what_changes_of_a_node_is_said_at_once_and_the_gang_starts_when_it_is_back() -> None:
+    builder, admitter = SnapshotBuilder(), Admitter()
+    follower = CacheSync(admitter)
+    steps = [
+        (away("n", CORDONED, unschedulable=True), "NodesUnavailable", "n (cordoned)"),
+        (away("n", NOT_READY, ready="False"), "NodesUnavailable", "n (not ready)"),
+        (None, "NeverFits", "the cluster has no node"),
+        (away("n", NOT_READY, ready="False"), "NodesUnavailable", "n (not ready)"),
+        (away(), "Admit", ""),
+    ]
+    for number, (raw, why, said) in enumerate(steps):
+        builder.put_node("n", raw)
+        follower.take(builder.update({CLAIM.job.uid: CLAIM}))
+        found = admitter.decide(float(number)).get(CLAIM.job.uid) or admitter.explain(CLAIM.job.uid)
+        assert reason(found) == why, number
+        assert not said or message(found).endswith(said)
