@@ -9,6 +9,7 @@ import base64
 import math
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from tests.controller.harness import Hands, World, container, disturbed, tfjob
 from tests.faults.proxy import Fault, Kind, Passed, Proxy
-from tf_dist.cluster.api import CONFIG_MAPS, PODS, SECRETS, TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, PODS, SECRETS, TFJOBS, Cluster, Object, Resource
 from tf_dist.cluster.apiserver.server import ApiServer
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.retries import fence_seconds_left
@@ -279,7 +280,8 @@ def test_what_was_written_is_known_before_any_watch_tells_of_it(bench: Bench) ->
     bench.apply(
         WriteStatus({"tfDist": {"phase": "Pending"}}), Create(bench.pod("new", bench.job)), Delete("Pod", "old", uid)
     )
-    assert [verb for verb, _ in bench.asked] == ["replace", "create", "delete"]
+    told = [("create", "events"), ("create", "events")]  # no pod waits for one to be written
+    assert bench.asked == [("replace", "mnist"), ("create", "pods"), ("delete", "old"), *told]
     cached = bench.cached()
     assert set(cached) == {"old", "new"}
     assert "deletionTimestamp" in cached["old"]["metadata"]
@@ -312,7 +314,7 @@ def test_a_status_is_only_written_over_the_version_that_was_decided_on(bench: Be
 
 def test_it_is_asked_before_every_action_whether_that_may_be(bench: Bench) -> None:
     bench.look()
-    answers = iter([True, False])
+    answers = chain([True], repeat(False))
     bench.may_act = lambda: next(answers)
     with pytest.raises(LeadershipLost):
         bench.apply(Create(bench.pod("a", bench.job)), Create(bench.pod("b", bench.job)))
@@ -325,11 +327,11 @@ def test_a_request_takes_no_longer_than_the_right_to_act(bench: Bench, seconds: 
     """It is asked for before every attempt, by the client that makes it."""
     bench.look()
     bench.left = lambda: seconds
-    allowed: list[float] = []
-    bench.before = lambda *_, **__: allowed.append(fence_seconds_left())
+    allowed: list[tuple[Resource, float]] = []
+    bench.before = lambda _, resource, *__, **___: allowed.append((resource, fence_seconds_left()))
     if granted:
         bench.apply(Create(bench.pod("a", bench.job)))
-        assert allowed == [seconds]
+        assert allowed == [(PODS, seconds), (EVENTS, seconds)]
     else:
         with pytest.raises(LeadershipLost):
             bench.apply(Create(bench.pod("a", bench.job)))

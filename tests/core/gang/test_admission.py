@@ -143,6 +143,21 @@ def test_a_gang_that_even_the_empty_cluster_could_not_hold_holds_back_nobody() -
     assert reason(found["small"]) == "Admit"
 
 
+def ranks(found: dict[str, Verdict]) -> dict[str, int]:
+    return {uid: verdict.rank for uid, verdict in found.items() if isinstance(verdict, Wait)}
+
+
+def test_the_rank_counts_those_of_all_queues() -> None:
+    """Queues have their turns side by side: the second of one of two queues has its turn after three others or so."""
+    gangs = [
+        *(gang(name, workers(4), at=at) for at, name in enumerate(("a1", "a2"))),
+        *(gang(name, workers(4), at=at, queue="other") for at, name in enumerate(("b1", "b2"))),
+        gang("huge", workers(9), at=4),
+    ]
+    found = judged(gangs, node("n", gpu=4, used={"gpu": 4}), queues=(queue("other", gpu=8),))
+    assert ranks(found) == {"a1": 2, "b1": 2, "a2": 4, "b2": 4, "huge": 5}
+
+
 def test_one_that_never_fits_has_no_place_in_line() -> None:
     gangs = [gang("huge", workers(9), at=1), gang("a", workers(4), at=2)]
     found = judged(gangs, node("n", gpu=4, used={"gpu": 1}))

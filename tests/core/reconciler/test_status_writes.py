@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.builders import replicas, v1_job
 from tests.core.world import WAIT, World
-from tf_dist.core.api.assignment import Admit
+from tf_dist.core.api.assignment import Admit, PendingReason
 from tf_dist.core.api.context import EmitEvent, Observed, WriteStatus
 from tf_dist.core.api.job import ReplicaId, SuccessRule
 from tf_dist.core.api.status import Phase
@@ -23,7 +23,12 @@ from tf_dist.core.api.status_codec import (
     with_embedded_memory,
 )
 from tf_dist.core.reconciler.ownership import driver_of
-from tf_dist.core.reconciler.reconcile import COMPLETION_WRITE_INTERVAL, STATUS_WRITE_INTERVAL, reconcile
+from tf_dist.core.reconciler.reconcile import (
+    COMPLETION_WRITE_INTERVAL,
+    REWORD_INTERVAL_PER_RANK,
+    STATUS_WRITE_INTERVAL,
+    reconcile,
+)
 
 
 def gathering(workers: int = 8) -> World:
@@ -79,6 +84,56 @@ def test_a_change_after_a_quiet_time_is_written_at_once() -> None:
     world.run(second)
     world.settle()
     assert world.writes == before + 1
+
+
+def waiting(rank: int) -> World:
+    """A job that waits, and so many before it."""
+    world = World(v1_job(), gathers=True)
+    world.verdict = replace(WAIT, message="2 free", rank=rank)
+    world.settle()
+    assert (world.writes, world.memory.message) == (1, "2 free")
+    return world
+
+
+@pytest.mark.parametrize(
+    ("rank", "pause"),
+    [(0, STATUS_WRITE_INTERVAL), (1, STATUS_WRITE_INTERVAL), (10_000, 10_000 * REWORD_INTERVAL_PER_RANK)],
+)
+def test_why_a_job_waits_is_put_into_other_words_the_later_the_more_jobs_are_before_it(rank: int, pause: float) -> None:
+    world = waiting(rank)
+    first, world.verdict = world.memory.reported, replace(WAIT, message="1 free", rank=rank)
+    assert first is not None
+    world.now += pause - 1
+    plan = world.settle()
+    assert (world.writes, plan.wake_at) == (1, pytest.approx(first + pause))
+    world.now += 1
+    world.settle()
+    assert (world.writes, world.memory.message) == (2, "1 free")
+
+
+def test_a_job_that_comes_to_the_front_says_so_at_its_next_look() -> None:
+    world = waiting(10_000)
+    world.verdict = replace(WAIT, message="position 2", rank=2)
+    world.now += STATUS_WRITE_INTERVAL
+    world.settle()
+    assert world.memory.message == "position 2"
+
+
+def test_another_reason_to_wait_is_written_at_once() -> None:
+    world = waiting(10_000)
+    world.verdict = replace(WAIT, reason=PendingReason.NEVER_FITS, message="2 free", rank=10_000)
+    world.settle()
+    assert (world.writes, world.memory.reason) == (2, "NeverFits")
+
+
+def test_what_else_changes_is_written_with_the_words() -> None:
+    world = waiting(10_000)
+    world.verdict = replace(WAIT, message="1 free", rank=10_000)
+    world.settle()
+    assert world.writes == 1
+    world.verdict = Admit()
+    world.settle()
+    assert world.memory.reason == "Admitted"
 
 
 def test_what_was_gathered_and_not_written_is_known_while_the_driver_lives() -> None:

@@ -285,11 +285,14 @@ def pending_reason(status: Status) -> PendingReason | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The gang waits. ``position``: its place in its queue, from 1 (0: it has none)."""
+    """The gang waits. ``position``: its place in its queue, from 1 (0: it has none). ``rank``: about how many gangs of
+    all queues have their turn until it has its own (0: not known), so how soon its message matters to anyone.
+    """
 
     reason: PendingReason
     message: str
     position: int = 0
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from math import inf
 
@@ -188,6 +189,19 @@ def explain_wait(
     known: ReservationCache,
 ) -> Wait:
     """The verdict on a gang that has not been admitted."""
+    wait = _explain_wait(books, pending, policy, entry, now, known)
+    # Queues have their turns side by side; a gang that has no position has its turn after those that have one.
+    return replace(wait, rank=wait.position * len(pending.lines) or pending.number)
+
+
+def _explain_wait(
+    books: SchedulerCache,
+    pending: PendingQueues,
+    policy: AdmissionPolicy,
+    entry: WorkloadInfo,
+    now: float,
+    known: ReservationCache,
+) -> Wait:
     gang, ask = entry.gang, entry.ask
     if ask is None:
         return Wait(reason=PendingReason.UNREADABLE, message=entry.problem)

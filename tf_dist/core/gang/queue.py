@@ -80,6 +80,11 @@ class PendingQueues:
         self._alarms: list[tuple[float, str]] = []
         self._starving: list[tuple[float, str]] = []
 
+    @property
+    def number(self) -> int:
+        """How many gangs are queued."""
+        return len(self._waiting)
+
     def put(self, entry: WorkloadInfo) -> None:
         """Add a pending gang."""
         self.remove(entry.uid)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, overload
 
-from tf_dist.core.api.assignment import PendingReason, granted_job
+from tf_dist.core.api.assignment import PendingReason, Verdict, Wait, granted_job
 from tf_dist.core.api.context import (
     Action,
     DeleteJob,
@@ -127,6 +127,10 @@ _STARTED_AT_ONCE: Final = frozenset({"", "JobCreated", "Resumed"})
 # Seconds from one write of a status to the next, when only numbers differ, and when replicas are done besides.
 STATUS_WRITE_INTERVAL: Final = 10.0
 COMPLETION_WRITE_INTERVAL: Final = 1.0
+# Seconds for each gang whose turn comes before, when only the words differ in which a job says why it waits: at each
+# resync all of them do, as they name what is free now. So 100,000 waiting jobs cost some 20 writes a second in all,
+# and those that are next are as up to date as others.
+REWORD_INTERVAL_PER_RANK: Final = 0.25
 
 
 def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Plan:
@@ -147,7 +151,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     after, facts = apply_transitions(job, driven, observed)
     granted = granted_job(job, after)
     actions: list[Action] = []
-    report_at = _status_write_at(stored, after, observed.now)
+    report_at = _status_write_at(stored, after, observed)
     if report_at is not None and report_at <= observed.now:
         after = replace(after, reported=observed.now)
         report_at = None
@@ -209,13 +213,14 @@ def _with_last_error(status: Status, last_error: str | None) -> Status:
     return status if last_error in (None, status.last_error) else replace(status, last_error=last_error)
 
 
-def _status_write_at(stored: Status, after: Status, now: float) -> float | None:
+def _status_write_at(stored: Status, after: Status, observed: Observed) -> float | None:
     """When ``after`` must be written (0: at once; None: it is what is stored)."""
     if after == stored:
         return None
+    now, rewords = observed.now, _rewords(stored, after, observed.verdict)
     numbers = replace(
         stored,
-        message=after.message if stored.reason == after.reason == RUNNING else stored.message,
+        message=after.message if rewords or stored.reason == after.reason == RUNNING else stored.message,
         counts=after.counts,
         observed_replicas=after.observed_replicas,
         container_restarts=after.container_restarts,
@@ -227,7 +232,15 @@ def _status_write_at(stored: Status, after: Status, now: float) -> float | None:
     reported = stored.reported
     if reported is None or is_in_future(reported, now) or after != replace(numbers, succeeded=after.succeeded):
         return 0.0
+    if rewords and isinstance(observed.verdict, Wait):
+        return round_time(reported + max(STATUS_WRITE_INTERVAL, REWORD_INTERVAL_PER_RANK * observed.verdict.rank))
     return round_time(reported + (STATUS_WRITE_INTERVAL if after == numbers else COMPLETION_WRITE_INTERVAL))
+
+
+def _rewords(stored: Status, after: Status, verdict: Verdict | None) -> bool:
+    """Whether a job waits for the reason that is stored, in other words."""
+    waits = isinstance(verdict, Wait) and stored.reason == after.reason == verdict.reason.value
+    return waits and stored.message != after.message
 
 
 def _completed(stored: Status, after: Status) -> dict[str, Any]:
