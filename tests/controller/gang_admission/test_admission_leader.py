@@ -194,10 +194,12 @@ def test_who_decides_no_more_does_not_say_any_more_why_a_job_waits(world: World)
     node = world.memory.get(NODES, None, "n1")
     larger = {**node, "status": {"allocatable": {"cpu": "5", "memory": "64Gi", "pods": "110"}}}
     world.memory.replace(NODES, None, "n1", larger, subresource="status")
+    world.clock.now += 1  # its text is not written anew at once
     second.step()
     said = world.status("b")["message"]
     assert "free: cpu 1" not in said
     for driver in (first, second, first):
+        world.clock.now += 1
         driver.step()
         assert world.status("b")["message"] == said
 

@@ -95,26 +95,30 @@ def waiting(rank: int) -> World:
     return world
 
 
-@pytest.mark.parametrize(
-    ("rank", "pause"),
-    [(0, STATUS_WRITE_INTERVAL), (1, STATUS_WRITE_INTERVAL), (10_000, 10_000 * REWORD_INTERVAL_PER_RANK)],
-)
-def test_why_a_job_waits_is_put_into_other_words_the_later_the_more_jobs_are_before_it(rank: int, pause: float) -> None:
-    world = waiting(rank)
-    first, world.verdict = world.memory.reported, replace(WAIT, message="1 free", rank=rank)
+def test_why_a_job_waits_is_put_into_other_words_the_later_the_more_jobs_are_before_it() -> None:
+    world = waiting(10_000)
+    first, world.verdict = world.memory.reported, replace(WAIT, message="1 free", rank=10_000)
     assert first is not None
-    world.now += pause - 1
+    world.now += 10_000 * REWORD_INTERVAL_PER_RANK - 1
     plan = world.settle()
-    assert (world.writes, plan.wake_at) == (1, pytest.approx(first + pause))
+    assert (world.writes, plan.wake_at) == (1, pytest.approx(first + 10_000 * REWORD_INTERVAL_PER_RANK))
     world.now += 1
     world.settle()
     assert (world.writes, world.memory.message) == (2, "1 free")
 
 
+def test_other_words_of_a_job_without_a_rank_are_written_at_once() -> None:
+    """Another gang scheduler decides, and its words are few."""
+    world = waiting(0)
+    world.verdict = replace(WAIT, message="no quota for cpu")
+    world.settle()
+    assert world.memory.message == "no quota for cpu"
+
+
 def test_a_job_that_comes_to_the_front_says_so_at_its_next_look() -> None:
     world = waiting(10_000)
     world.verdict = replace(WAIT, message="position 2", rank=2)
-    world.now += STATUS_WRITE_INTERVAL
+    world.now += 2 * REWORD_INTERVAL_PER_RANK
     world.settle()
     assert world.memory.message == "position 2"
 

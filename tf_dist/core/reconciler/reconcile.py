@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, overload
 
-from tf_dist.core.api.assignment import PendingReason, Verdict, Wait, granted_job
+from tf_dist.core.api.assignment import PendingReason, Wait, granted_job
 from tf_dist.core.api.context import (
     Action,
     DeleteJob,
@@ -217,10 +217,15 @@ def _status_write_at(stored: Status, after: Status, observed: Observed) -> float
     """When ``after`` must be written (0: at once; None: it is what is stored)."""
     if after == stored:
         return None
-    now, rewords = observed.now, _rewords(stored, after, observed.verdict)
+    now, reported = observed.now, stored.reported
+    if reported is None or is_in_future(reported, now):
+        return 0.0
+    verdict = observed.verdict
+    if isinstance(verdict, Wait) and after == replace(stored, message=after.message, reported=after.reported):
+        return round_time(reported + REWORD_INTERVAL_PER_RANK * verdict.rank)
     numbers = replace(
         stored,
-        message=after.message if rewords or stored.reason == after.reason == RUNNING else stored.message,
+        message=after.message if stored.reason == after.reason == RUNNING else stored.message,
         counts=after.counts,
         observed_replicas=after.observed_replicas,
         container_restarts=after.container_restarts,
@@ -229,18 +234,9 @@ def _status_write_at(stored: Status, after: Status, observed: Observed) -> float
         reported=after.reported,
         **_completed(stored, after),
     )
-    reported = stored.reported
-    if reported is None or is_in_future(reported, now) or after != replace(numbers, succeeded=after.succeeded):
+    if after != replace(numbers, succeeded=after.succeeded):
         return 0.0
-    if rewords and isinstance(observed.verdict, Wait):
-        return round_time(reported + max(STATUS_WRITE_INTERVAL, REWORD_INTERVAL_PER_RANK * observed.verdict.rank))
     return round_time(reported + (STATUS_WRITE_INTERVAL if after == numbers else COMPLETION_WRITE_INTERVAL))
-
-
-def _rewords(stored: Status, after: Status, verdict: Verdict | None) -> bool:
-    """Whether a job waits for the reason that is stored, in other words."""
-    waits = isinstance(verdict, Wait) and stored.reason == after.reason == verdict.reason.value
-    return waits and stored.message != after.message
 
 
 def _completed(stored: Status, after: Status) -> dict[str, Any]:
