@@ -49,6 +49,9 @@ QUEUES = table(
 )
 
 
+VOLCANO_QUEUES = table("queues.scheduling.volcano.sh: get list watch")
+
+
 ARBITRATING = table(
     "nodes: list watch\n queues.tf-dist.dev: list watch\n queues/status.tf-dist.dev: update\n"
     "priorityclasses.scheduling.k8s.io: list watch\n runtimeclasses.node.k8s.io: list watch\n"

@@ -134,6 +134,20 @@ def test_a_driver_without_a_controller_reaches_beyond_its_namespace_only_to_see_
     ]
 
 
+@pytest.mark.parametrize("volcano", [False, True])
+def test_volcanos_queues_may_be_seen_where_its_jobs_are_driven(volcano: bool) -> None:
+    roles = found(InstallOptions(volcano_jobs=volcano), "ClusterRole")
+    seeing = {
+        one["metadata"]["name"]: rule["verbs"]
+        for one in roles
+        for rule in one["rules"]
+        if rule["apiGroups"] == ["scheduling.volcano.sh"] and rule["resources"] == ["queues"]
+    }
+    read = ["get", "list", "watch"]
+    found_then = {"tf-dist-controller": ["list", "watch"], "tf-dist-queues": read, "tf-dist-view": read}
+    assert seeing == (found_then if volcano else {})
+
+
 def test_definitions_alone() -> None:
     assert {one["kind"] for one in objects(InstallOptions(only_definitions=True))} == {"CustomResourceDefinition"}
     assert set(kustomize_tree(InstallOptions(only_definitions=True))) == {

@@ -19,6 +19,7 @@ from tests.deploy.roles import (
     CONTROLLER,
     INLINE,
     QUEUES,
+    VOLCANO_QUEUES,
     Account,
     Kubectl,
     Life,
@@ -282,7 +283,8 @@ def test_volcanos_plugins_need_what_the_role_has_then(
         configmaps: get list watch create patch delete
         networkpolicies.networking.k8s.io: get list watch create delete
     """
-    assert granted(kubectl, "tf-dist-driver", volcano, volcano) == INLINE | QUEUES | table(more)
+    queues = QUEUES | VOLCANO_QUEUES
+    assert granted(kubectl, "tf-dist-driver", volcano, volcano) == INLINE | queues | table(more)
     account = as_account("tf-dist-driver", volcano)
     task = {"name": "worker", "replicas": 2, "template": {"spec": {"containers": [container()]}}}
     spec = {

@@ -124,14 +124,14 @@ def test_defaults_are_given_once_and_mean_nothing_new(document: Doc):
         assert read(once) == job
 
 
-@given(mutated(), st.sampled_from(list(Dialect)))
+@given(mutated(), st.sampled_from(list(Dialect)), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_converting_gives_a_valid_document_or_says_why_not(document: Doc, to: Dialect):
+def test_converting_gives_a_valid_document_or_says_why_not(document: Doc, to: Dialect, strict: bool):
     try:
-        converted = convert(document, to)
+        converted = convert(document, to, strict=strict)
     except InvalidJob:
         return
-    assert parse(converted.document).job.dialect is to
+    assert parse(converted.document, strict=strict).job.dialect is to
 
 
 @given(mutated(), st.booleans())

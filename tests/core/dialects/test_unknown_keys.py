@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import Doc, changed, errors, paths, v1, v1alpha1, volcano
-from tf_dist.core.dialects import parse, read
+from tf_dist.core.api.job import Dialect
+from tf_dist.core.dialects import convert, parse, read
 from tf_dist.errors import InvalidJob
 
 CASES: list[tuple[Doc, str, Any]] = [
@@ -34,6 +35,20 @@ def test_an_unknown_key(document: Doc, path: str, value: Any) -> None:
     assert problem in found.warnings
     document["metadata"]["uid"] = "some-uid"
     assert read(document).replica_specs == found.job.replica_specs
+
+
+@pytest.mark.parametrize("to", Dialect)
+@pytest.mark.parametrize(("document", "path", "value"), CASES, ids=[path for _, path, _ in CASES])
+def test_a_document_with_an_unknown_key_is_converted_unless_that_is_to_be_strict(
+    document: Doc, path: str, value: Any, to: Dialect
+) -> None:
+    document = changed(document, path, value)
+    if document["apiVersion"] == Dialect.TFJOB_V1ALPHA1:
+        del document["spec"]["replicaSpecs"][2]  # the standard parameter server, which no other format has
+    with pytest.raises(InvalidJob):
+        convert(document, to)
+    found = convert(document, to, strict=False).document
+    assert parse(found, strict=False).job.dialect is to
 
 
 def test_other_errors_are_told_beside_unknown_keys_and_without_them() -> None:

@@ -197,6 +197,36 @@ def test_what_is_its_own_a_queue_takes_back_from_those_who_borrow() -> None:
     assert found.settle(200) == []
 
 
+@pytest.mark.parametrize(("reclaimable", "gone"), [(True, ["lent"]), (False, [])])
+def test_what_a_queue_borrowed_is_left_to_it_if_it_is_not_reclaimable(reclaimable: bool, gone: list[str]) -> None:
+    queues = (queue("a", gpu=4, parent="all"), queue("b", gpu=4, parent="all", reclaimable=reclaimable))
+    found = world(
+        running("own", {"n0": 4}, queue="b", at=1),
+        running("lent", {"n1": 4}, queue="b", at=2),
+        gang("mine", workers(4), queue="a"),
+        queues=queues,
+    )
+    assert victims(found) == gone
+
+
+def test_within_a_queue_that_is_not_reclaimable_priority_counts() -> None:
+    closed = queue("b", gpu=4, reclaimable=False)
+    low = running("low", {"n0": 4}, queue="b", least=1)
+    assert victims(world(low, gang("high", workers(4), queue="b", priority=5), nodes=1, queues=(closed,))) == ["low"]
+
+
+def test_surplus_of_a_queue_that_is_not_reclaimable_is_its_own() -> None:
+    def found(reclaimable: bool) -> list[str]:
+        queues = (queue("a"), queue("b", reclaimable=reclaimable))
+        elastic = running("elastic", {"n0": 4}, queue="b", least=1)
+        waiting = gang("mine", workers(2), queue="a")
+        said = world(elastic, waiting, nodes=1, queues=queues).decide(10**6)
+        return [uid for uid, verdict in said.items() if isinstance(verdict, Resize)]
+
+    assert found(True) == ["elastic"]
+    assert found(False) == []
+
+
 def test_who_borrows_takes_nothing_back() -> None:
     queues = (queue("a", gpu=2, parent="all"), queue("b", gpu=6, parent="all"))
     found = world(running("lent", {"n0": 4, "n1": 4}, queue="b"), gang("mine", workers(4), queue="a"), queues=queues)

@@ -284,6 +284,16 @@ def test_equal_shares_are_decided_by_the_tie_and_then_by_name() -> None:
     assert not turns
 
 
+def test_a_queue_of_higher_priority_is_served_first_whatever_it_holds() -> None:
+    quotas = Quotas([queue("a"), queue("b"), queue("c")], capacity=need(gpu=4))
+    quotas.take("b", need(gpu=3))
+    turns = FairSharingIterator(quotas, {"a": 0, "b": 0, "c": 0}, {"b": 2, "c": -1})
+    assert turns.next() == "b"
+    turns.back("b", 0)
+    quotas.give("b", need(gpu=1))
+    assert [turns.next() for _ in range(3)] == ["b", "a", "c"]
+
+
 def test_what_is_given_back_counts_in_the_next_turn() -> None:
     quotas = Quotas([queue("a"), queue("b")], capacity=need(gpu=4))
     quotas.take("a", need(gpu=3))

@@ -277,6 +277,8 @@ _QUEUE: Final = root(
                 "Reclaim",
             ),
             "defaultPriority": number("The priority of jobs that name none; 0 if not said.", least=None),
+            "priority": number("Queues of a higher one are served first; 0 if not said.", least=None),
+            "reclaimable": flag("Whether gangs of other queues may take back what it borrowed; true if not said."),
             "recoveryTimeout": text(
                 "How long a gang that was complete may lack nodes before it goes on with fewer replicas or gives its "
                 "place back, such as 90s or 10m; 5m if not said.",

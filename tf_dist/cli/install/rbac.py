@@ -63,6 +63,7 @@ _OWN_VERBS: Final = (*_READ_VERBS, "create", "delete")  # what a job is made of
 _CORE: Final = ""
 _KUBEFLOW: Final = "kubeflow.org"
 _VOLCANO: Final = "batch.volcano.sh"
+_VOLCANO_QUEUES: Final = "scheduling.volcano.sh"
 _TF_DIST: Final = "tf-dist.dev"
 _NETWORK: Final = "networking.k8s.io"
 _SCHEDULING: Final = "scheduling.k8s.io"
@@ -148,11 +149,11 @@ def lease_reader_rules(lease: str) -> list[Manifest]:
     return [{**_rule(_LEASES, "leases", "get"), "resourceNames": [lease]}]
 
 
-def admission_rules() -> list[Manifest]:
+def admission_rules(*, volcano: bool = False) -> list[Manifest]:
     """What gang admission looks at, besides pods: nodes, priorities, queues, whose status it writes, and the labels of
-    namespaces, by which queues select theirs.
+    namespaces, by which queues select theirs. Of Volcano's queues it writes nothing.
     """
-    return [
+    rules = [
         _rule(_CORE, "nodes", *_FEED_VERBS),
         _rule(_TF_DIST, "queues", *_FEED_VERBS),
         _rule(_TF_DIST, "queues/status", "update"),
@@ -160,15 +161,17 @@ def admission_rules() -> list[Manifest]:
         _rule(_NODE, "runtimeclasses", *_FEED_VERBS),
         _rule(_CORE, "namespaces", *_FEED_VERBS),
     ]
+    return [*rules, _rule(_VOLCANO_QUEUES, "queues", *_FEED_VERBS)] if volcano else rules
 
 
-def queue_reader_rules() -> list[Manifest]:
+def queue_reader_rules(*, volcano: bool = False) -> list[Manifest]:
     """What a driver of one namespace needs beyond it, and who wants to know why a job waits: queues and priorities."""
-    return [
+    rules = [
         _rule(_TF_DIST, "queues", *_READ_VERBS),
         _rule(_SCHEDULING, "priorityclasses", *_READ_VERBS),
         _rule(_NODE, "runtimeclasses", *_READ_VERBS),
     ]
+    return [*rules, _rule(_VOLCANO_QUEUES, "queues", *_READ_VERBS)] if volcano else rules
 
 
 def inline_driver_rules(*, volcano: bool = False) -> list[Manifest]:
@@ -210,7 +213,9 @@ def view_rules(*, volcano: bool = False) -> list[Manifest]:
     rules = [
         _rule(_KUBEFLOW, "tfjobs", *_READ_VERBS),
         _rule(_KUBEFLOW, "tfjobs/status tfjobs/scale", "get"),
-        *queue_reader_rules(),  # for who may look into the whole cluster; in one namespace there are none
+        *queue_reader_rules(
+            volcano=volcano
+        ),  # for who may look into the whole cluster; in one namespace there are none
     ]
     return [*rules, _rule(_VOLCANO, "jobs", *_READ_VERBS), _rule(_VOLCANO, "jobs/status", "get")] if volcano else rules
 
@@ -251,7 +256,7 @@ def user_roles(settings: InstallOptions) -> list[Manifest]:
     return [
         _role("tf-dist-edit", edit_rules(volcano=volcano), labels=edit),
         _role("tf-dist-view", view_rules(volcano=volcano), labels=view),
-        _role(QUEUES, queue_reader_rules()),
+        _role(QUEUES, queue_reader_rules(volcano=volcano)),
     ]
 
 
@@ -271,7 +276,11 @@ def controller_roles(settings: InstallOptions) -> list[Manifest]:
     rights = [*controller_rules(volcano=settings.volcano_jobs), *integration_rules(settings.others)]
     granted: list[Manifest] = []
     for namespace in settings.namespaces or ("",):
-        everywhere = [] if namespace else [*admission_rules(), *integration_cluster_rules(settings.others)]
+        everywhere = (
+            []
+            if namespace
+            else [*admission_rules(volcano=settings.volcano_jobs), *integration_cluster_rules(settings.others)]
+        )
         granted += _granted(CONTROLLER, [*rights, *everywhere], settings.into, namespace)
     # A name of its own: the namespace may be one of those that are driven.
     own = [ref.name for ref in controller_leases(settings)]

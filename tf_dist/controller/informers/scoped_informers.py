@@ -21,6 +21,7 @@ from tf_dist.cluster.api import (
     RUNTIME_CLASSES,
     SERVICES,
     TFJOBS,
+    VOLCANO_QUEUES,
     Cluster,
     Object,
     Resource,
@@ -139,6 +140,11 @@ class ScopedInformers:
         kinds[RUNTIME_CLASSES] = self._reflector(
             RUNTIME_CLASSES, self._rule_changed, transforms.rule, None, optional=True
         )
+        if self._settings.volcano_jobs:
+            # Optional even for a driver of all: most clusters do not serve them, and a role may be older than this.
+            kinds[VOLCANO_QUEUES] = self._reflector(
+                VOLCANO_QUEUES, self._volcano_queue_changed, transforms.volcano_queue, None, optional=True
+            )
         kinds[RESOURCE_QUOTAS] = self._reflector(
             RESOURCE_QUOTAS, self._quota_changed, transforms.rule, jobs_of, optional=True
         )
@@ -234,7 +240,8 @@ class ScopedInformers:
 
     def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:
         """What is new for admission; see ``SnapshotBuilder.update``."""
-        rules = self._rules(*(self.reflectors[kind].items() for kind in (*ADMISSION_CONFIG_KINDS, RUNTIME_CLASSES)))
+        kinds = (*ADMISSION_CONFIG_KINDS, RUNTIME_CLASSES, VOLCANO_QUEUES)
+        rules = self._rules(*(self.reflectors[kind].items() for kind in kinds if kind in self.reflectors))
         bounds = self._bounds(self.reflectors[RESOURCE_QUOTAS].items())
         with self._seeing:
             return self._snapshots.update(claims, rules=rules, bounds=bounds, namespaces=self._labels_of, whole=whole)
@@ -269,6 +276,10 @@ class ScopedInformers:
 
     def _rule_changed(self, old: Object | None, new: Object | None) -> None:
         if old is None or new is None or not transforms.same_config(old, new):
+            self._on_capacity_freed()
+
+    def _volcano_queue_changed(self, old: Object | None, new: Object | None) -> None:
+        if old is None or new is None or any(old[part] != new[part] for part in ("spec", "status")):
             self._on_capacity_freed()
 
     def _namespace_changed(self, old: Object | None, new: Object | None) -> None:

@@ -129,6 +129,12 @@ def rule(stored: Object) -> Object:
     return job(stored)
 
 
+def volcano_queue(stored: Object) -> Object:
+    """A queue of Volcano's without what its scheduler reports all the time; of its status only the state is a rule."""
+    status = _part(mapping(stored.get("status")), ("state",))
+    return {"metadata": _metadata(stored), "spec": mapping(stored.get("spec")), "status": status}
+
+
 def namespace(stored: Object) -> Object:
     """A namespace's labels: queues select by them."""
     return {"metadata": _metadata(stored)}

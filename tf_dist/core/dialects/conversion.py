@@ -249,7 +249,7 @@ def convert(document: Any, to: Dialect, *, strict: bool = True) -> Conversion:
         return Conversion(document=source.document)
     _refuse(source.job, to)
     written = _WRITERS[to](source.job, source.document)
-    result = parse(written)
+    result = parse(written, strict=strict)
     return Conversion(document=written, lost=tuple(conversion_losses(source, result.job)))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 from tf_dist.core.api.assignment import Admit, Resize, Sizes, Verdict
@@ -26,16 +27,20 @@ from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, GangDecis
 
 
 class FairSharingIterator:
-    """The queues with pending gangs, the one with the smallest share first.
+    """The queues with pending gangs: those of the highest priority first, of these the one with the smallest share.
 
-    ``ties``: by queue, what decides between equal shares (anything comparable, such as the priority and age of its
-    first gang); after that, the name. What is taken from ``Quotas`` meanwhile only makes shares larger, so a queue is
-    measured again when it comes to the top; what is given makes them smaller, and then all are.
+    ``priorities``: by queue, 0 for one that is not named. ``ties``: by queue, what decides between equal shares
+    (anything comparable, such as the priority and age of its first gang); after that, the name. What is taken from
+    ``Quotas`` meanwhile only makes shares larger, so a queue is measured again when it comes to the top; what is given
+    makes them smaller, and then all are.
     """
 
-    def __init__(self, quotas: Quotas, ties: Mapping[str, Any]) -> None:
+    def __init__(
+        self, quotas: Quotas, ties: Mapping[str, Any], priorities: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         self._quotas = quotas
-        self._heap = [(quotas.share(queue), tie, queue) for queue, tie in ties.items()]
+        self._priorities = priorities
+        self._heap = [(self._rank(queue), tie, queue) for queue, tie in ties.items()]
         heapify(self._heap)
         self._gives = quotas.gives
 
@@ -47,19 +52,21 @@ class FairSharingIterator:
         """Take out the queue whose turn it is. IndexError: none is left."""
         if self._gives != self._quotas.gives:
             self._gives = self._quotas.gives
-            self._heap = [(self._quotas.share(queue), tie, queue) for _, tie, queue in self._heap]
+            self._heap = [(self._rank(queue), tie, queue) for _, tie, queue in self._heap]
             heapify(self._heap)
         while True:
-            share, tie, queue = self._heap[0]
-            now = self._quotas.share(queue)
-            if now == share:
+            rank, tie, queue = self._heap[0]
+            now = self._rank(queue)
+            if now == rank:
                 return heappop(self._heap)[2]
             heapreplace(self._heap, (now, tie, queue))
 
     def back(self, queue: str, tie: Any) -> None:
         """Put a queue back that has more pending gangs."""
-        share: Share = self._quotas.share(queue)
-        heappush(self._heap, (share, tie, queue))
+        heappush(self._heap, (self._rank(queue), tie, queue))
+
+    def _rank(self, queue: str) -> tuple[int, Share]:
+        return -self._priorities.get(queue, 0), self._quotas.share(queue)
 
 
 class QueueIterator:
@@ -171,7 +178,9 @@ class SchedulingCycle:
             while alone:
                 self._step(alone)
             return
-        turns = FairSharingIterator(self._books.quotas, {queue: walk.next for queue, walk in walks.items() if walk})
+        ties = {queue: walk.next for queue, walk in walks.items() if walk}
+        priorities = {queue: self._books.queues[queue].priority for queue in ties}
+        turns = FairSharingIterator(self._books.quotas, ties, priorities)
         while turns:
             queue = turns.next()
             walk = walks[queue]

@@ -131,7 +131,7 @@ def _shrinking(
     others = [
         one
         for _, one in sorted(books.elastic.items())
-        if not (one.releasing or one.uid in spared) and one.gang.preemptable
+        if not (one.releasing or one.uid in spared) and one.gang.preemptable and _open_to(books, entry, one)
     ]
     higher = [one for one in others if entry.gang.preempts and one.gang.priority < entry.gang.priority]
     overgrown = others if waited >= policy.shrink_after else higher
@@ -141,6 +141,12 @@ def _shrinking(
     yield from _surplus(
         squeezed if waited >= policy.shrink_below_spec_after else higher, lambda want: want.least, seats
     )
+
+
+def _open_to(books: SchedulerCache, entry: WorkloadInfo, victim: WorkloadInfo) -> bool:
+    """Whether the victim's queue lets other queues' gangs take anything from it, as Volcano's ``reclaimable`` says."""
+    queue = books.queues.get(victim.queue)
+    return victim.queue == entry.queue or queue is None or queue.reclaimable
 
 
 def _surplus(
@@ -203,7 +209,7 @@ def _evicting(
                 if len(stacks) == 1:
                     return
                 continue
-        elif not books.quotas.reclaims(entry.queue, need, victim.queue):
+        elif not (_open_to(books, entry, victim) and books.quotas.reclaims(entry.queue, need, victim.queue)):
             continue
         yield _whole(victim, dropped.get(uid, []))
 

@@ -59,6 +59,8 @@ def namespace_mismatch(queue: Queue, namespace: str, labels: Labels | None) -> s
     matches = all(rule.holds(known) for rule in rules if labels is not None or rule.key == _NAME)
     if matches and not unknown:
         return ""
+    if any(rule.key == _NAME and rule.operator == "DoesNotExist" for rule in rules):
+        return f'queue "{queue.name}" is closed: it takes no jobs; name another queue, or have it opened'
     selector = f"its namespaceSelector ({selector_text(rules)})"
     if matches:
         why = (

@@ -265,7 +265,8 @@ class Queue:
 
     A resource without a quota, here and in every ancestor, is not limited by quota. ``recovery_timeout``: seconds, see
     ``node_loss`` (None: the default). ``namespace_selector``: whose labels a namespace must have for its jobs to be
-    in this queue (None: no matter which); it says nothing of the queues below.
+    in this queue (None: no matter which); it says nothing of the queues below. ``priority``: queues of a higher one are
+    served first, whatever they hold. ``reclaimable``: whether gangs of other queues may take back what it borrowed.
     """
 
     name: str
@@ -277,6 +278,8 @@ class Queue:
     default_priority: int = 0
     recovery_timeout: float | None = None
     namespace_selector: Requirements | None = None
+    priority: int = 0
+    reclaimable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tf_dist.core.gang.quota import Quotas
+from tf_dist.core.gang.resources.admission_config import admission_config
 from tf_dist.core.gang.resources.queue_resource import parse_queue
-from tf_dist.core.gang.resources.volcano_queue import convert_queues, is_volcano_queue
+from tf_dist.core.gang.resources.volcano_queue import convert_queues, is_volcano_queue, served_queues
+from tf_dist.core.gang.snapshot import namespace_mismatch
 from tf_dist.errors import InvalidQueue
 
 
@@ -22,6 +24,10 @@ def volcano(name: str = "research", *, state: str = "Open", annotations: Any = N
         "spec": spec,
         "status": {"state": state},
     }
+
+
+def queue_of_ours(name: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "tf-dist.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
 
 
 def spec_of(document: dict[str, Any]) -> Any:
@@ -46,6 +52,9 @@ CLOSED = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator"
         (volcano(state="Closed"), {"namespaceSelector": CLOSED}),
         (volcano(state="Closing"), {"namespaceSelector": CLOSED}),
         (volcano(state="Unknown"), {}),
+        (volcano(reclaimable=False), {"reclaimable": False}),
+        (volcano(priority=3), {"priority": 3}),
+        (volcano(priority=0), {}),
         (volcano(deserved={"cpu": 4}), {"parent": "root", "quotas": {"cpu": {"nominal": "4"}}}),
         (
             volcano(deserved={"cpu": 4}, capability={"cpu": 10}),
@@ -93,8 +102,6 @@ def test_those_below_a_parent_hold_together_what_it_may_hold():
 @pytest.mark.parametrize(
     ("document", "path"),
     [
-        (volcano(reclaimable=False), "spec.reclaimable"),
-        (volcano(priority=3), "spec.priority"),
         (volcano(guarantee={"resource": {"cpu": 1}}), "spec.guarantee"),
         (volcano(affinity={"nodeGroupAffinity": {}}), "spec.affinity"),
         (volcano(extendClusters=[{"name": "far"}]), "spec.extendClusters"),
@@ -121,6 +128,8 @@ def test_nothing_is_lost_of_what_volcano_makes_by_itself():
         (volcano(guarantee={"resource": {"cpu": []}}), "spec.guarantee.resource.cpu"),
         (volcano(weight=-1), "spec.weight"),
         (volcano(weight="2"), "spec.weight"),
+        (volcano(priority="high"), "spec.priority"),
+        (volcano(priority=2**31), "spec.priority"),
         ({**volcano(), "metadata": None}, "metadata.name"),
     ],
 )
@@ -135,3 +144,43 @@ def test_which_documents_are_meant():
     assert not is_volcano_queue({**volcano(), "apiVersion": "tf-dist.dev/v1alpha1"})
     assert not is_volcano_queue({**volcano(), "kind": "PodGroup"})
     assert not is_volcano_queue([])
+
+
+MADE_BY_VOLCANO = [volcano("default", weight=1, reclaimable=True), volcano("root", weight=1, reclaimable=True)]
+
+
+@pytest.mark.parametrize(
+    ("stored", "taken", "names"),
+    [
+        ([], (), []),
+        (MADE_BY_VOLCANO, (), []),
+        ([*MADE_BY_VOLCANO, volcano("lab")], (), ["default", "root", "lab"]),
+        ([volcano("default", capability={"cpu": 4})], (), ["default"]),
+        ([volcano("default", state="Closed")], (), ["default"]),
+        ([volcano("lab"), volcano("team", parent="lab")], ("team",), ["lab"]),
+        ([volcano("lab", capability={"cpu": "much"}), volcano("team")], (), ["team"]),
+        ([volcano("lab", capability={"cpu": "much"})], (), []),
+    ],
+)
+def test_queues_that_volcano_serves(stored: list[dict[str, Any]], taken: tuple[str, ...], names: list[str]):
+    assert [queue.name for queue in served_queues(stored, taken)] == names
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "weights"),
+    [
+        ([], [], None),
+        ([], MADE_BY_VOLCANO, None),
+        ([], [volcano("lab", weight=2)], {"lab": 2}),
+        ([queue_of_ours("lab", weight=5)], [volcano("lab", weight=2)], {"lab": 5}),
+        ([queue_of_ours("lab", weight="heavy")], [volcano("lab", weight=2), volcano("team")], {"team": 1}),
+    ],
+)
+def test_a_queue_of_ours_stands_in_the_place_of_volcanos(ours: Any, theirs: Any, weights: dict[str, int] | None):
+    found = admission_config(ours, [], volcano_queues=theirs).queues
+    assert (None if found is None else {queue.name: queue.weight for queue in found}) == weights
+
+
+def test_a_queue_was_closed_in_its_spec_once():
+    (queue,) = served_queues([{**volcano("lab"), "spec": {"state": "Closed"}}])
+    assert "is closed" in namespace_mismatch(queue, "vision", {})

@@ -68,7 +68,7 @@ PRIORITY_CLASSES = api.PRIORITY_CLASSES
 POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 JOBS = Resource("batch", "v1", "Job", "jobs")
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups")
-VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False)
+VOLCANO_QUEUES = api.VOLCANO_QUEUES
 VOLCANO_COMMANDS = Resource("bus.volcano.sh", "v1alpha1", "Command", "commands")
 QUEUES = api.QUEUES
 

@@ -9,16 +9,25 @@ from tf_dist.core.api.fieldpath import number
 from tf_dist.core.api.job import Document
 from tf_dist.core.gang.resources.queue_resource import read_queue
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, quotas_by_namespace, read_resource_quota
+from tf_dist.core.gang.resources.volcano_queue import served_queues
 from tf_dist.core.gang.types import AdmissionConfig, PriorityClass, Queue
 from tf_dist.errors import InvalidQueue
 
 
 def admission_config(
-    queues: Iterable[Document], priorities: Iterable[Document], runtime_classes: Iterable[Document] = ()
+    queues: Iterable[Document],
+    priorities: Iterable[Document],
+    runtime_classes: Iterable[Document] = (),
+    volcano_queues: Iterable[Document] = (),
 ) -> AdmissionConfig:
-    """The configuration of admission. An invalid queue is left out: its jobs wait, as for a missing queue."""
+    """The configuration of admission. An invalid queue is left out: its jobs wait, as for a missing queue.
+
+    ``volcano_queues``: those of Volcano's; ours of the same name, readable or not, stand in their place.
+    """
     stored, classes = list(queues), list(priorities)
-    listed = tuple(sorted(_queues(stored), key=lambda queue: queue.name)) if stored else None
+    foreign = served_queues(volcano_queues, {document["metadata"]["name"] for document in stored})
+    found = [*_queues(stored), *foreign]
+    listed = tuple(sorted(found, key=lambda queue: queue.name)) if stored or foreign else None
     default, values = _default_class(classes), dict(_priorities(classes))
     if default:
         values[""] = values[default]

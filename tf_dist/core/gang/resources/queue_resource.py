@@ -106,6 +106,8 @@ class SpecShape(SchemaModel):
     order: Literal["StrictFIFO", "BestEffortFIFO"] | None = None
     preemption: Literal["Never", "LowerPriority", "Reclaim"] | None = None
     default_priority: int | None = None
+    priority: int | None = None
+    reclaimable: bool | None = None
     recovery_timeout: str | None = None
     namespace_selector: SelectorShape | None = None
 
@@ -197,8 +199,9 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
         out.error(("spec", "parent"), "a queue cannot be its own parent", "name the queue above it, or leave it out")
     elif spec.parent and strict:
         check_label(spec.parent, ("spec", "parent"), out)
-    if spec.default_priority is not None and abs(spec.default_priority) > INT32_MAX:
-        out.error(("spec", "defaultPriority"), f"must be between -{INT32_MAX} and {INT32_MAX}")
+    for key, found in (("defaultPriority", spec.default_priority), ("priority", spec.priority)):
+        if found is not None and abs(found) > INT32_MAX:
+            out.error(("spec", key), f"must be between -{INT32_MAX} and {INT32_MAX}")
     if spec.recovery_timeout is not None and parse_duration(spec.recovery_timeout) is None:
         message = f"{describe_value(spec.recovery_timeout)} is no duration"
         out.error(("spec", "recoveryTimeout"), message, "such as 90s, 10m or 1h30m")
@@ -271,4 +274,6 @@ def _built(shape: QueueShape, quotas: Mapping[str, Quota], selector: object) -> 
         default_priority=spec.default_priority or 0,
         recovery_timeout=parse_duration(spec.recovery_timeout or ""),
         namespace_selector=requirements(selector) if selector is not None else None,
+        priority=spec.priority or 0,
+        reclaimable=spec.reclaimable is not False,
     )

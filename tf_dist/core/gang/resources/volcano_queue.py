@@ -7,7 +7,7 @@ lent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -15,13 +15,17 @@ from typing import Any, Final
 from tf_dist.core.api.fieldpath import mapping, text, value_at
 from tf_dist.core.api.job import Document
 from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.dialects.common_schema import INT32_MAX
 from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
-from tf_dist.core.gang.resources.queue_resource import API_VERSION, KIND
+from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
+from tf_dist.core.gang.resources.queue_resource import API_VERSION, KIND, read_queue
+from tf_dist.core.gang.types import Queue
 from tf_dist.errors import InvalidQueue, Problem
 
 GROUP: Final = "scheduling.volcano.sh"
 ROOT: Final = "root"
 """The queue above all that name no other."""
+_MADE_BY_VOLCANO: Final = (ROOT, DEFAULT_QUEUE)
 
 # Labels that every namespace has, asked for as absent: such a selector matches no namespace.
 _CLOSED: Final = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "DoesNotExist"}]}
@@ -66,6 +70,37 @@ def convert_queues(documents: Iterable[Document]) -> list[ConvertedQueue]:
     return [_converted(document, own, listed, amounts) for document, own in zip(listed, amounts, strict=True)]
 
 
+def served_queues(stored: Iterable[Document], taken: Container[str] = ()) -> list[Queue]:
+    """The queues that objects of a cluster mean, but for names that are ``taken``.
+
+    One that cannot be read is left out, and so are its demands on the one above it: its jobs wait. Nothing is meant by
+    the two queues that Volcano makes by itself as long as they are what it made.
+    """
+    readable = [document for document in stored if _is_readable(document)]
+    if all(map(_is_untouched, readable)):
+        return []
+    documents = (one.document for one in convert_queues(readable))
+    return [read_queue(document) for document in documents if document["metadata"]["name"] not in taken]
+
+
+def _is_readable(document: Document) -> bool:
+    try:
+        _amounts(document)
+    except InvalidQueue:
+        return False
+    return True
+
+
+def _is_untouched(document: Document) -> bool:
+    limits = any(value_at(document, "spec", key) for key in ("capability", "deserved", "guarantee"))
+    return value_at(document, "metadata", "name") in _MADE_BY_VOLCANO and not limits and not _closed(document)
+
+
+def _closed(document: Document) -> bool:
+    """Whether it takes no more jobs: by its status, or by its spec, where queues had it before Volcano 1.3."""
+    return any(value_at(document, part, "state") in ("Closed", "Closing") for part in ("status", "spec"))
+
+
 def _amounts(document: Document) -> _Amounts:
     out = FieldErrors()
     if not isinstance(value_at(document, "metadata", "name"), str):
@@ -75,6 +110,9 @@ def _amounts(document: Document) -> _Amounts:
     weight = value_at(document, "spec", "weight")
     if weight is not None and (type(weight) is not int or not 0 <= weight <= 65535):
         out.error(("spec", "weight"), f"must be a whole number from 1 to 65535, not {describe_value(weight)}")
+    priority = value_at(document, "spec", "priority")
+    if priority is not None and (type(priority) is not int or abs(priority) > INT32_MAX):
+        out.error(("spec", "priority"), f"must be a whole number of 32 bits, not {describe_value(priority)}")
     if out.errors:
         raise InvalidQueue(out.errors)
     return _Amounts(*found)
@@ -106,9 +144,13 @@ def _converted(document: Document, own: _Amounts, listed: list[Document], amount
     quotas = dict(_quotas(own, below, shares=shares, above=name == ROOT or bool(below)))
     if quotas:
         found["quotas"] = quotas
+    if priority := spec.get("priority"):
+        found["priority"] = priority
+    if spec.get("reclaimable") is False:
+        found["reclaimable"] = False
     if order := _STRICT.get(text(spec.get("dequeueStrategy"))):
         found["order"] = order
-    if value_at(document, "status", "state") in ("Closed", "Closing"):
+    if _closed(document):
         found["namespaceSelector"] = _CLOSED
     kept = {key: metadata[key] for key in ("name", "labels") if metadata.get(key)}
     result = {"apiVersion": API_VERSION, "kind": KIND, "metadata": kept, "spec": found}
@@ -140,12 +182,6 @@ def _written(value: Decimal) -> str:
 
 def _lost(document: Document, own: _Amounts, quotas: Mapping[str, Any], *, shares: bool) -> Iterator[Problem]:
     spec, annotations = mapping(document.get("spec")), mapping(value_at(document, "metadata", "annotations"))
-    if spec.get("reclaimable") is False:
-        hint = "other queues take back what it borrowed; preemption: Never in those keeps them from it"
-        yield Problem("spec.reclaimable", "is left out: what is borrowed can be taken back", hint)
-    if spec.get("priority"):
-        hint = "queues are served by their shares; weight changes those"
-        yield Problem("spec.priority", "is left out: queues have no priority of their own", hint)
     if own.guarantee and not shares:
         message = "is left out: nothing is kept free for a queue that shares nothing"
         yield Problem("spec.guarantee", message, "write deserved, which others only borrow")
