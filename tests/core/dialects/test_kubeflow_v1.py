@@ -144,11 +144,6 @@ def test_a_job_of_multikueue_is_managed_elsewhere():
     assert not parse(changed(v1(), "spec.runPolicy.managedBy", "kubeflow.org/training-operator")).job.managed_elsewhere
 
 
-def test_the_scheduler_is_that_of_a_template():
-    document = changed(v1(), f"{SPECS}.PS.template.spec.schedulerName", "volcano")
-    assert parse(document).job.scheduling.scheduler_name == "volcano"
-
-
 @pytest.mark.parametrize(
     ("path", "value", "where", "message", "hint"),
     [

@@ -5,18 +5,20 @@ The program of the default parameter server, really run, with a TensorFlow that 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.core.builders import replicas, v1_job, v1alpha1_job, volcano_job
+from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcano_job
 from tf_dist.core.api.job import Job, Plugins, ReplicaId, Role, TFConfigStyle
-from tf_dist.core.podbuilder import tf_config
+from tf_dist.core.podbuilder import replica_pod, tf_config, volcano_plugins
 from tf_dist.core.podbuilder.tf_config import build_tf_config, tf_config_endpoints
 
 V1 = v1_job(replicas("Worker", 2), replicas("PS", 1), replicas("Chief", 1), replicas("Evaluator", 1), name="j")
@@ -117,6 +119,39 @@ def test_every_address_in_a_tf_config_is_an_endpoint_that_can_be_mapped(job: Job
     addresses = {endpoint: f"mapped-{number}" for number, endpoint in enumerate(tf_config_endpoints(job))}
     for replica in job.replicas:
         assert ":2222" not in (build_tf_config(job, replica, addresses) or "")
+
+
+@pytest.mark.parametrize(
+    ("fixed", "hosts", "listed"),
+    [
+        ({}, ["tf-dist-mnist-worker-0.tf-dist-mnist", "tf-dist-mnist-worker-1.tf-dist-mnist"], 2),
+        ({"hostname": "", "subdomain": None}, ["tf-dist-mnist-worker-0.tf-dist-mnist"], 2),
+        ({"subdomain": "peers"}, ["tf-dist-mnist-worker-0.peers", "tf-dist-mnist-worker-1.peers"], 2),
+        ({"hostname": "node"}, ["node.tf-dist-mnist", "node.tf-dist-mnist"], 1),
+        ({"hostname": "node", "subdomain": "peers"}, ["node.peers", "node.peers"], 1),
+    ],
+)
+def test_host_names_of_a_template_are_the_addresses_in_volcanos_tf_config_and_host_files(
+    fixed: dict[str, Any], hosts: list[str], listed: int
+) -> None:
+    """MakeDomainName and GenerateHosts of Volcano: an address a replica, but a line a host name."""
+    workers = replicas("worker", 2, template=template(**fixed))
+    job = volcano_job(workers, tf_config=TFConfigStyle.VOLCANO)
+    found = json.loads(build_tf_config(job, ReplicaId("worker", 1)) or "")["cluster"]["worker"]
+    assert found[: len(hosts)] == [f"{host}:2222" for host in hosts]
+    assert len(found) == 2
+    data = volcano_plugins.host_file_data(job)
+    assert data["worker.host"].split("\n")[: len(hosts)] == hosts[:listed]
+    assert data["VC_WORKER_HOSTS"] == ",".join(data["worker.host"].split("\n"))
+    assert data["VC_WORKER_NUM"] == str(listed)
+    made = replica_pod.build_pod(job, ReplicaId("worker", 1), "1.0.0")["spec"]
+    assert f"{made['hostname']}.{made['subdomain']}:2222" == found[1]
+
+
+@pytest.mark.parametrize("make", [v1_job, v1alpha1_job])
+def test_where_each_replica_has_a_service_that_is_its_address_whatever_its_template_says(make: Any) -> None:
+    fixed = [replicas("Worker", 2, template=template(hostname="node", subdomain="peers"))]
+    assert tf_config_endpoints(make(*fixed)) == tf_config_endpoints(make(replicas("Worker", 2)))
 
 
 def test_the_roles_of_a_volcano_job_are_those_its_plugin_names() -> None:

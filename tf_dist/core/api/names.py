@@ -152,11 +152,23 @@ def pod_name(job: Job, replica: ReplicaId, attempt: str) -> str:
 
 def replica_host(job: Job, replica: ReplicaId) -> str:
     """The DNS name under which the replica's peers reach it, in the form of its dialect's TF_CONFIG."""
-    name = replica_name(job, replica)
     if job.services is ServiceStyle.PER_JOB:
-        short = f"{name}.{job.key.name}"
+        short = ".".join(pod_host(job, replica))
         return short if job.dialect is Dialect.VOLCANO else f"{short}.{_service_domain(job)}"
+    name = replica_name(job, replica)
     return name if job.dialect is Dialect.TFJOB_V1ALPHA1 else f"{name}.{_service_domain(job)}"
+
+
+def pod_host(job: Job, replica: ReplicaId) -> tuple[str, str]:
+    """Host name and subdomain of a pod behind the job's one service: its template's, else the replica's and the job's.
+
+    The rule of Volcano's svc plugin; its tensorflow plugin writes the same into TF_CONFIG (``MakeDomainName``). Where
+    each replica has a service of its own, as with the Kubeflow operators, that is the address, whatever a template says.
+    """
+    spec = job.spec(replica.type)
+    template = mapping(mapping(spec.template).get("spec")) if spec else {}
+    host, subdomain = template.get("hostname"), template.get("subdomain")
+    return str(host or replica_name(job, replica)), str(subdomain or job.key.name)
 
 
 def _service_domain(job: Job) -> str:

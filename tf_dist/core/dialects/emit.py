@@ -90,7 +90,6 @@ def _job_semantics(job: Job) -> Iterator[tuple[str, Any]]:
     yield "minAvailable", scheduling.min_available
     yield "queue", scheduling.queue or "default"
     yield "priority", scheduling.priority_class
-    yield "scheduler", scheduling.scheduler_name
     yield "timeout", scheduling.timeout
     yield "managedElsewhere", job.managed_elsewhere
     yield "tfConfig", _tf_config(job)
@@ -133,6 +132,7 @@ def _spec_semantics(job: Job, spec: ReplicaSpec) -> Iterator[tuple[str, Any]]:
     yield "maxReplicas", spec.most
     yield "port", spec.port
     yield "server", spec.server_image
+    yield "scheduler", value_at(spec.template, "spec", "schedulerName") or job.scheduling.scheduler_name
     yield "template", plain_template(job, spec)
     yield "depends", spec.depends
     judged = any(rule.type == spec.type for rule in job.success) and spec.last_exit_counts
@@ -155,6 +155,8 @@ def plain_template(job: Job, spec: ReplicaSpec) -> Document:
     """The template with the job's volumes in it, without what formats express outside of it."""
     template = with_claims(spec.template, job.volumes, job.key.name)
     pod = {key: value for key, value in mapping(template.get("spec")).items() if key not in _OUTSIDE}
+    if pod.get("priorityClassName") == job.scheduling.priority_class:
+        pod.pop("priorityClassName", None)
     pod["containers"] = [_plain_container(one, spec) for one in list_items(pod.get("containers"))]
     metadata = {key: value for key, value in mapping(template.get("metadata")).items() if value}
     return {"metadata": metadata, "spec": pod}
@@ -275,7 +277,16 @@ def _limit(job: Job) -> int | None:
 
 
 def _v1_replicas(job: Job, spec: ReplicaSpec) -> dict[str, Any]:
-    return {"replicas": spec.replicas, "restartPolicy": _v1_policy(job, spec), "template": _template(job, spec, None)}
+    written = _template(job, spec, None)
+    scheduler = {"schedulerName": job.scheduling.scheduler_name} if job.scheduling.scheduler_name else {}
+    template = {**written, "spec": {**_pod_priority(job), **scheduler, **written["spec"]}}
+    return {"replicas": spec.replicas, "restartPolicy": _v1_policy(job, spec), "template": template}
+
+
+def _pod_priority(job: Job) -> dict[str, str]:
+    """A Volcano Job's priority class is its pods', too; the other formats say that in templates alone."""
+    named = job.scheduling.priority_class if job.dialect is Dialect.VOLCANO else ""
+    return {"priorityClassName": named} if named else {}
 
 
 def _v1_policy(job: Job, spec: ReplicaSpec) -> str:
@@ -322,11 +333,12 @@ def _chief(job: Job, specs: list[ReplicaSpec]) -> dict[str, Any]:
 
 
 def _v1alpha1_replicas(job: Job, spec: ReplicaSpec) -> dict[str, Any]:
+    written = _template(job, spec, spec.pod_restart_policy)
     return {
         "tfReplicaType": _v1alpha1_type(spec.role),
         "replicas": spec.replicas,
         "tfPort": spec.port,
-        "template": _template(job, spec, spec.pod_restart_policy),
+        "template": {**written, "spec": {**_pod_priority(job), **written["spec"]}},
     }
 
 

@@ -270,12 +270,10 @@ def _run_policy(policy: RunPolicyShape, *, suspended: bool) -> RunPolicy:
 
 
 def _scheduling(policy: SchedulingPolicy, specs: tuple[ReplicaSpec, ...]) -> Scheduling:
-    schedulers = (value_at(spec.template, "spec", "schedulerName") for spec in specs)
     return Scheduling(
         min_available=policy.min_available or sum(spec.min_replicas for spec in specs),
         queue=policy.queue or "",
         priority_class=policy.priority_class or "",
-        scheduler_name=next((name for name in schedulers if isinstance(name, str) and name), ""),
         timeout=policy.schedule_timeout_seconds,
     )
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle, TFConfigStyle
-from tf_dist.core.podbuilder import tf_config, volcano_metadata, volcano_plugins, work_split
+from tf_dist.core.podbuilder import pod_defaults, tf_config, volcano_metadata, volcano_plugins, work_split
 from tf_dist.core.podbuilder.tf_config import Addresses, build_tf_config
 
 Body = dict[str, Any]
@@ -134,14 +134,13 @@ def _annotations(job: Job) -> dict[str, str]:
 def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, addresses: Addresses) -> Body:
     body: Body = copy.deepcopy(dict(spec.template.get("spec") or {}))
     body["restartPolicy"] = spec.pod_restart_policy
-    if job.scheduling.scheduler_name:
-        body.setdefault("schedulerName", job.scheduling.scheduler_name)
     if spec.server_image:
         server = tf_config.ps_server_container(job, spec, replica.index, addresses)
         body["containers"] = [*(body.get("containers") or []), server]
+        pod_defaults.fill_from_peers(job, spec, body)
+    pod_defaults.fill_pod_defaults(job, body)
     if job.services is ServiceStyle.PER_JOB:
-        body.setdefault("hostname", names.replica_name(job, replica))
-        body.setdefault("subdomain", job.key.name)
+        body["hostname"], body["subdomain"] = names.pod_host(job, replica)
     if job.dialect is Dialect.TFJOB_V1:
         _add_port(job, spec, body)
     _add_tf_config(job, spec, body, build_tf_config(job, replica, addresses))

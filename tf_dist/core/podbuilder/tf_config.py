@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec, Role, TFConfigStyle
+from tf_dist.core.podbuilder.pod_defaults import pull_policy_of_peers
 
 Addresses = Mapping[str, str]
 
@@ -117,4 +118,6 @@ def cluster_flag(job: Job, addresses: Addresses) -> str:
 def ps_server_container(job: Job, spec: ReplicaSpec, index: int, addresses: Addresses) -> dict[str, Any]:
     """The container that serves replica ``index`` of a parameter server spec."""
     flags = [f"--cluster_spec={cluster_flag(job, addresses)}", f"--job_name={spec.type}", f"--task_id={index}"]
-    return {"name": spec.container, "image": spec.server_image, "command": ["python", "-c", _PROGRAM, *flags]}
+    server = {"name": spec.container, "image": spec.server_image, "command": ["python", "-c", _PROGRAM, *flags]}
+    pull = pull_policy_of_peers(job, spec)
+    return {**server, "imagePullPolicy": pull} if pull else server

@@ -28,11 +28,8 @@ def _variable(spec: ReplicaSpec) -> str:
 
 def task_hosts(job: Job, spec: ReplicaSpec) -> list[str]:
     """The names of a task's pods, as in its host file; a template that fixes the host name has one for all."""
-    fixed = (spec.template.get("spec") or {}).get("hostname")
-    subdomain = (spec.template.get("spec") or {}).get("subdomain") or job.key.name
-    if fixed:
-        return [f"{fixed}.{subdomain}"]
-    return [f"{names.replica_name(job, ReplicaId(spec.type, i))}.{subdomain}" for i in range(spec.replicas)]
+    hosts = (".".join(names.pod_host(job, ReplicaId(spec.type, index))) for index in range(spec.replicas))
+    return list(dict.fromkeys(hosts))
 
 
 def host_file_data(job: Job) -> dict[str, str]:
@@ -42,7 +39,7 @@ def host_file_data(job: Job) -> dict[str, str]:
         listed = task_hosts(job, spec)
         data[f"{spec.name.replace('-', '_')}.host"] = "\n".join(listed)
         data[f"VC_{_variable(spec)}_HOSTS"] = ",".join(listed)
-        data[f"VC_{_variable(spec)}_NUM"] = str(spec.replicas)
+        data[f"VC_{_variable(spec)}_NUM"] = str(len(listed))
     return data
 
 

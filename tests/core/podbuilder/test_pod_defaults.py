@@ -1,0 +1,111 @@
+"""Fields of a pod beside its containers: what its own template says, else what the job says of all its pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.dialects.documents import template, v1, v1alpha1, volcano
+from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.dialects import parse
+from tf_dist.core.podbuilder import replica_pod
+
+# Every field that a job or a peer may say something about, with two values of it.
+FIELDS: dict[str, tuple[Any, Any]] = {
+    "schedulerName": ("mine", "other"),
+    "priorityClassName": ("low", "high"),
+    "preemptionPolicy": ("Never", "PreemptLowerPriority"),
+    "imagePullSecrets": ([{"name": "mine"}], [{"name": "other"}]),
+    "serviceAccountName": ("mine", "other"),
+    "runtimeClassName": ("gvisor", "nvidia"),
+    "tolerations": ([{"key": "gpu", "operator": "Exists"}], [{"key": "spot", "operator": "Exists"}]),
+}
+
+
+def jobs(first: Any, second: Any, **spec: Any) -> dict[str, tuple[dict[str, Any], ReplicaId, ReplicaId]]:
+    """A document of each format with two templates, and the replicas that they are of."""
+    alpha = v1alpha1()
+    alpha["spec"]["replicaSpecs"][0]["template"] = first
+    alpha["spec"]["replicaSpecs"][1]["template"] = second
+    one = v1()
+    one["spec"]["tfReplicaSpecs"]["Chief"]["template"] = first
+    one["spec"]["tfReplicaSpecs"]["Worker"]["template"] = second
+    many = volcano()
+    many["spec"]["tasks"] = [
+        {"name": n, "replicas": 1, "template": t} for n, t in (("chief", first), ("worker", second))
+    ]
+    many["spec"] |= {"minAvailable": 2, "policies": []}
+    for key in ("schedulerName", "priorityClassName"):
+        many["spec"].pop(key, None)
+    for document in (alpha, many):
+        document["spec"] |= spec if document is many else {k: v for k, v in spec.items() if k == "schedulerName"}
+    return {
+        "v1alpha1": (alpha, ReplicaId("master", 0), ReplicaId("worker", 0)),
+        "v1": (one, ReplicaId("chief", 0), ReplicaId("worker", 0)),
+        "volcano": (many, ReplicaId("chief", 0), ReplicaId("worker", 0)),
+    }
+
+
+def pod_spec(document: dict[str, Any], replica: ReplicaId) -> dict[str, Any]:
+    return replica_pod.build_pod(parse(document).job, replica, "1.0.0")["spec"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("form", ["v1alpha1", "v1", "volcano"])
+@pytest.mark.parametrize("field", FIELDS)
+def test_each_pod_has_what_its_own_template_says_and_nothing_of_another_template(field: str, form: str) -> None:
+    mine, other = FIELDS[field]
+    document, first, second = jobs(template(**{field: mine}), template(**{field: other}))[form]
+    assert (pod_spec(document, first)[field], pod_spec(document, second)[field]) == (mine, other)
+    document, first, second = jobs(template(**{field: mine}), template())[form]
+    assert pod_spec(document, first)[field] == mine
+    assert field not in pod_spec(document, second)
+
+
+@pytest.mark.parametrize(
+    ("form", "field", "filled"),
+    [
+        ("v1alpha1", "schedulerName", True),
+        ("v1", "schedulerName", False),  # it has no such field
+        ("volcano", "schedulerName", True),
+        ("v1alpha1", "priorityClassName", False),
+        ("v1", "priorityClassName", False),  # schedulingPolicy.priorityClass is the PodGroup's
+        ("volcano", "priorityClassName", True),
+    ],
+)
+@pytest.mark.parametrize("silent", [{}, None, ""])
+def test_what_the_job_says_fills_only_templates_that_say_nothing(
+    form: str, field: str, filled: bool, silent: Any
+) -> None:
+    quiet = template() if silent == {} else template(**{field: silent})
+    document, first, second = jobs(template(**{field: "mine"}), quiet, **{field: "jobs"})[form]
+    assert pod_spec(document, first)[field] == "mine"
+    assert pod_spec(document, second).get(field) == ("jobs" if filled else None if silent == {} else silent)
+
+
+def served(*templates: dict[str, Any], ps: Any = None, **spec: Any) -> dict[str, Any]:
+    """The pod of a parameter server that runs the standard server, beside these templates."""
+    document = v1alpha1()
+    for replicas, body in zip(document["spec"]["replicaSpecs"], templates, strict=False):
+        replicas["template"] = body
+    document["spec"]["replicaSpecs"][2] |= {"template": ps} if ps else {}
+    document["spec"] |= spec
+    return pod_spec(document, ReplicaId("ps", 0))
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_the_standard_parameter_server_is_let_in_and_placed_as_its_peers_are(field: str) -> None:
+    mine, other = FIELDS[field]
+    assert served(template(**{field: mine}), template(**{field: other}))[field] == mine  # the chief's
+    assert served(template(), template(**{field: other}))[field] == other
+    assert field not in served(template(), template())
+    own = {"metadata": {}, "spec": {"containers": [{"name": "log", "image": "i"}], field: other}}
+    assert served(template(**{field: mine}), ps=own)[field] == other
+    assert served(template(**{field: mine}), schedulerName="jobs")[field] == mine
+
+
+def test_the_standard_parameter_server_pulls_its_image_as_its_peers_do() -> None:
+    chief = template()
+    chief["spec"]["containers"][0]["imagePullPolicy"] = "Never"
+    assert served(chief)["containers"][0]["imagePullPolicy"] == "Never"
+    assert "imagePullPolicy" not in served()["containers"][0]
