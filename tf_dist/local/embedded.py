@@ -75,7 +75,9 @@ class EmbeddedCluster:
     def _start(self, stack: ExitStack) -> None:
         settings = self.settings
         journal = SqliteJournal(settings.state_dir / "cluster.sqlite") if settings.durable else None
-        self.cluster = stack.enter_context(MemoryCluster(journal=journal, validators=ADMISSION_VALIDATORS))
+        self.cluster = stack.enter_context(
+            MemoryCluster(journal=journal, validators=ADMISSION_VALIDATORS, any_priority_class=True)
+        )
         self.node = Kubelet(self.cluster, settings=_node_settings(settings))
         self.node.start()
         stack.callback(lambda: self.node.stop(kill=self._kill))

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cluster.support import node, pod, wait_for
 from tf_dist.cluster.api import NODES, PODS, Object
+from tf_dist.cluster.api_errors import AdmissionDenied
 from tf_dist.cluster.apiserver.scheduler import Scheduler, free_resources, schedule_pod
 from tf_dist.cluster.apiserver.storage.api_resources import PRIORITY_CLASSES
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -229,3 +230,14 @@ def test_pods_on_the_host_s_network_take_ports_of_their_node(memory: MemoryClust
     one = {"name": "c", "image": "i", "ports": [{"containerPort": 80}]}
     made = memory.create(PODS, "default", pod("x", hostNetwork=True, containers=[one]))
     assert made["spec"]["containers"][0]["ports"][0]["hostPort"] == 80
+
+
+def test_a_class_of_another_cluster_is_refused_unless_any_may_be_named() -> None:
+    with MemoryCluster() as strict, pytest.raises(AdmissionDenied, match="no PriorityClass with name high"):
+        strict.create(PODS, "default", asking("a", priorityClassName="high"))
+    with MemoryCluster(any_priority_class=True) as lenient:
+        lenient.create(PRIORITY_CLASSES, None, {"metadata": {"name": "low"}, "value": -5})
+        made = [
+            lenient.create(PODS, "default", asking(n, priorityClassName=n))["spec"]["priority"] for n in ("high", "low")
+        ]
+    assert made == [0, -5]

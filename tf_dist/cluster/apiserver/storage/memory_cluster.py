@@ -61,7 +61,8 @@ class MemoryCluster:
 
     ``journal`` makes it durable; ``validators`` judge new and changed specs by (group, kind) and may fill in
     defaults; ``history`` is how many changes per kind a watch can look back on; ``kinds``: what is served from the
-    start, and for good.
+    start, and for good; ``any_priority_class``: pods may name a PriorityClass that is not there, as files do that were
+    written for another cluster.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class MemoryCluster:
         history: int = 10_000,
         bookmark_every: float = 30.0,
         kinds: Iterable[Kind] = BUILTIN_KINDS,
+        any_priority_class: bool = False,
     ) -> None:
         self.log_source = log_source
         self.port_allocator = port_allocator
@@ -83,7 +85,9 @@ class MemoryCluster:
         self._bookmark_every = bookmark_every
         self._store = Store(journal, history)
         self.kinds = ResourceRegistry(kinds)
-        self._context = ServerContext(self._store, self.kinds, clock, uids, random.Random(), validators or {})
+        self._context = ServerContext(
+            self._store, self.kinds, clock, uids, random.Random(), validators or {}, any_priority_class
+        )
         self._reaper = GarbageCollector(self._context)
         self._writer = ObjectWriter(self._context, self._reaper)
         self._recover()

@@ -29,7 +29,10 @@ Validator = Callable[[Object, Object | None], Object]
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """The store, the kinds, and the sources of time, uids and random numbers."""
+    """The store, the kinds, and the sources of time, uids and random numbers.
+
+    ``any_priority_class``: a pod may name a PriorityClass that is not there, and has priority 0.
+    """
 
     store: Store
     registry: ResourceRegistry
@@ -37,6 +40,7 @@ class ServerContext:
     uids: Callable[[], str]
     dice: random.Random
     validators: Mapping[tuple[str, str], Validator]
+    any_priority_class: bool = False
 
     def now(self) -> str:
         """The time as objects carry it."""
@@ -150,6 +154,8 @@ def _priority(context: ServerContext, name: str) -> int:
     if name in _SYSTEM_PRIORITIES:
         return _SYSTEM_PRIORITIES[name]
     found = context.store.get(Key(_CLASSES, "", name))
+    if found is None and context.any_priority_class:
+        return 0
     if found is None:
         raise AdmissionDenied(f"no PriorityClass with name {name} was found")
     return int(found.get("value", 0))
