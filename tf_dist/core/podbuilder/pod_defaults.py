@@ -8,7 +8,6 @@ A template's own word stands in every format. What a job says of all its pods fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from tf_dist.core.api.fieldpath import list_items, mapping
