@@ -43,7 +43,8 @@ def schedule(world: World) -> None:
     free = {name: int(node["status"]["allocatable"]["cpu"]) for name, node in ready.items()}
     pods = world.memory.list(PODS).items
     for pod in pods:
-        if pod["spec"].get("nodeName") in free:
+        over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        if not over and pod["spec"].get("nodeName") in free:
             free[pod["spec"]["nodeName"]] -= 1
     for pod in pods:
         name, metadata = pod["metadata"]["name"], pod["metadata"]
