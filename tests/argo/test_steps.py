@@ -60,6 +60,7 @@ def test_every_argument_reaches_the_launcher() -> None:
         model_dir="/models/x",
         total_steps=1000,
         pending_timeout="2h",
+        startup_timeout="20m",
         run_timeout="1d",
         changes=["spec.runPolicy.backoffLimit=3"],
         on_term="suspend",
@@ -72,6 +73,9 @@ def test_every_argument_reaches_the_launcher() -> None:
     assert (found.workers, found.ps, found.queue, found.priority_class) == (4, 2, "vision", "high")
     assert (found.image, found.model_dir, found.total_steps) == ("mine:1", "/models/x", 1000)
     assert (found.pending_timeout, found.timeout, found.grace) == (7200.0, 86400.0, 90.0)
+    assert found.startup_timeout == 1200.0
+    assert command_line(TFJobStep(name="train", job=job("true"))).startup_timeout == 600.0
+    assert command_line(TFJobStep(name="train", job=job("true"), startup_timeout=None)).startup_timeout is None
     assert found.changes == ("spec.runPolicy.backoffLimit=3",)
     assert (found.on_term, found.drive, found.namespace) == ("suspend", False, "research")
     assert (found.workflow, found.workflow_uid, found.node, found.retries) == ("wf", "u", "wf.train", 3)

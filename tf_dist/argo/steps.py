@@ -58,8 +58,9 @@ class TFJobStep(Container):
     replicas.
     ``queue``, ``priority_class``: its place in the line. ``job_image``: of the containers that train. ``model_dir``:
     the folder that replicas find in ``$TF_DIST_MODEL_DIR``; the same at each try, so that a checkpoint is found again.
-    ``total_steps``: for the progress. ``pending_timeout``, ``run_timeout``: ``10m``, ``2h``; the step ends with 75
-    when the job has no place by then, with 1 when it is not done by then.
+    ``total_steps``: for the progress. ``pending_timeout``, ``startup_timeout``, ``run_timeout``: ``10m``, ``2h``; the
+    step ends with 75 when the job has no place by then, with 1 when it has its place and does not run by then (an image
+    that cannot be pulled), or is not done by then.
 
     The others are part of the step: ``overrides``: values for places of the job
     (``{"spec.runPolicy.backoffLimit": 3}``), and what the workflow fills in there
@@ -83,6 +84,7 @@ class TFJobStep(Container):
     model_dir: Value = None
     total_steps: Value = None
     pending_timeout: Value = None
+    startup_timeout: Value = contract.STARTUP_TIMEOUT
     run_timeout: Value = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     changes: Sequence[str] = ()
@@ -154,6 +156,7 @@ class TFJobStep(Container):
             ("model-dir", "model-dir", self.model_dir),
             ("total-steps", "total-steps", self.total_steps),
             ("pending-timeout", "pending-timeout", self.pending_timeout),
+            ("startup-timeout", "startup-timeout", self.startup_timeout),
             ("timeout", "run-timeout", self.run_timeout),
         )
         for option, name, value in arguments:

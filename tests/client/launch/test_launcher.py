@@ -113,6 +113,27 @@ def test_a_job_that_takes_too_long_is_deleted(driven: Site, limit: str, code: in
     assert driven.stored() is None
 
 
+@pytest.mark.parametrize(
+    ("waiting", "outcome"), [("ImagePullBackOff", "image_pull_failed"), ("ContainerCreating", "start_timeout")]
+)
+def test_a_job_that_does_not_start_gives_its_place_back(driven: Site, waiting: str, outcome: str) -> None:
+    with Launcher(driven.options(startup_timeout=0.5)) as launcher:
+        until(lambda: len(driven.pods()) == 3, SECONDS)
+        for name, pod in driven.pods().items():
+            state = {"state": {"waiting": {"reason": waiting, "message": "no such image"}}}
+            driven.set_status(
+                name,
+                {
+                    **pod["status"],
+                    "phase": "Pending",
+                    "containerStatuses": [{"name": "tensorflow", "restartCount": 0, **state}],
+                },
+            )
+        assert launcher.end(driven.bury) == exit_codes.FAILED
+    assert driven.outputs()["outcome"] == outcome
+    assert driven.stored() is None
+
+
 def test_what_has_come_to_its_end_by_then_is_told_whatever_else_is_asked(driven: Site) -> None:
     driven.made()
     driven.runs()

@@ -50,3 +50,6 @@ NODE: Final = f"{names.ANNOTATION_PREFIX}workflow-node"  # annotation: whose job
 REPORTED: Final = f"{names.ANNOTATION_PREFIX}reported"  # annotation: its end was reported to the workflow
 STOPPED_BY: Final = f"{names.ANNOTATION_PREFIX}suspended-by"  # annotation: a launcher suspended it, and will resume it
 LAUNCHER: Final = "argo-launch"
+
+STARTUP_TIMEOUT: Final = "10m"
+"""How long a job that has its place may take to run, unless a step says otherwise; Airflow's operator has the same."""

@@ -49,6 +49,7 @@ class StepEnd(StrEnum):
     DELETED = "Deleted"
     SIGNAL = "Terminated"
     PENDING = "PendingTimeout"
+    START = "StartTimeout"
     TIMEOUT = "Timeout"
     IMAGE = "ImageUnavailable"
     INVALID = "InvalidSpec"
@@ -58,6 +59,7 @@ _DELETED: Final = "the job was deleted"
 _LIMITS: Final = {
     OutcomeKind.DEADLINE_EXCEEDED: StepEnd.TIMEOUT,
     OutcomeKind.ADMISSION_TIMEOUT: StepEnd.PENDING,
+    OutcomeKind.START_TIMEOUT: StepEnd.START,
     OutcomeKind.IMAGE_PULL_FAILED: StepEnd.IMAGE,
     OutcomeKind.INVALID: StepEnd.INVALID,
 }
@@ -102,7 +104,7 @@ class StepRun:
         match end:
             case StepEnd.SIGNAL:
                 return self._stop(monitor)
-            case StepEnd.PENDING | StepEnd.TIMEOUT | StepEnd.IMAGE | StepEnd.INVALID:
+            case StepEnd.PENDING | StepEnd.START | StepEnd.TIMEOUT | StepEnd.IMAGE | StepEnd.INVALID:
                 self._view.say(f"{self._why}: deletes {self._job.shown}")
                 self._tell(monitor, self._end_values(monitor, end))
                 self._stopping.delete(monitor, until=None)
@@ -371,7 +373,7 @@ class _StepSetup:
                 self._outputs,
                 ProgressFile(options.progress_file, options.total_steps),
                 StepShutdown(quick, job, options, self._connection.namespace, log_writer.say),
-                WaitLimits(admission=options.pending_timeout, deadline=deadline),
+                WaitLimits(deadline=deadline, admission=options.pending_timeout, startup=options.startup_timeout),
             )
             return launch.run(monitor)
 

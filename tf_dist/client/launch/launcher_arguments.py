@@ -58,6 +58,7 @@ class LauncherOptions:
     on_term: OnTerm | None = None
     grace: float = 30.0
     pending_timeout: float | None = None
+    startup_timeout: float | None = 600.0
     timeout: float | None = None
     total_steps: int | None = None
     out: Path = Path(contract.OUT)
@@ -101,6 +102,7 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         on_term=None if given.on_term == AUTO else OnTerm(given.on_term),
         grace=given.grace or (float(grace_period) if grace_period.isdecimal() else 30.0),
         pending_timeout=given.pending_timeout,
+        startup_timeout=given.startup_timeout,
         timeout=given.timeout,
         total_steps=given.total_steps,
         out=Path(given.out),
@@ -224,6 +226,13 @@ def _parser() -> argparse.ArgumentParser:
     run_options.add_argument("--grace", type=_seconds, metavar="TIME", help="from SIGTERM to SIGKILL (default: 30s)")
     run_options.add_argument(
         "--pending-timeout", type=_seconds, metavar="TIME", help="give up when it has no place by then"
+    )
+    run_options.add_argument(
+        "--startup-timeout",
+        type=_seconds,
+        default=contract.STARTUP_TIMEOUT,
+        metavar="TIME",
+        help="give up when it has its place and does not run by then (default: %(default)s; empty: never)",
     )
     run_options.add_argument("--timeout", type=_seconds, metavar="TIME", help="give up when it is not done by then")
     run_options.add_argument("--out", default=contract.OUT, metavar="DIR", help="where outputs are written")
