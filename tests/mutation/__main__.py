@@ -183,6 +183,11 @@ def _result(mutant: Mutant, told: str) -> Result:
     return Result(mutant, told) if told in {TOO_LONG, BROKEN_OFF} else Result(mutant, NOTICED, told)
 
 
+def _package(only: str) -> str:
+    """The package in which all files are whose path starts so ("": several)."""
+    return next((package for package in PACKAGES if f"{only}/".startswith(f"{package}/")), "")
+
+
 def _one_each(mutants: Iterable[Mutant]) -> list[Mutant]:
     """One of each package."""
     return list({mutant.package: mutant for mutant in mutants}.values())
@@ -208,7 +213,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--sample", type=int, default=400, help="so many mutants")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
-    parser.add_argument("--only", default="", help="of files under tf_dist that start so: core/gang, driver/lease")
+    parser.add_argument("--only", default="", help="of files under tf_dist that start so: core/gang, controller/leases/lease")
     parser.add_argument("--again", action="store_true", help="only those that the runs before did not notice")
     parser.add_argument("--all", action="store_true", help="try all tests that run a line, however slow")
     parser.add_argument("--list", action="store_true", help="say which mutants, and the tests near them; run nothing")
@@ -222,7 +227,7 @@ def main() -> int:
     start = time.monotonic()
     mutants = sample(TREE, FOLDER, options.sample, options.seed, options.only)
     copies = Copies(TREE, FOLDER, options.jobs)
-    recording = recorded(TREE, copies, FOLDER, options.only.partition("/")[0])
+    recording = recorded(TREE, copies, FOLDER, _package(options.only))
     if options.list:
         for mutant in mutants:
             near = recording.near(mutant, TREE)

@@ -121,7 +121,7 @@ class Mutant:
 
     @property
     def package(self) -> str:
-        return self.line.file.split("/")[1]
+        return next(package for package in PACKAGES if self.line.file.startswith(f"tf_dist/{package}/"))
 
 
 def lines_of(file: str, source: str) -> list[Line]:

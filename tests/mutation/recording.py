@@ -16,7 +16,8 @@ from tests.mutation.mutating import Line, Mutant, lines_of
 from tests.mutation.running import Copies, Ended, Job, run
 
 # Tests of whole processes, of packages that are not measured, and of the code's surroundings.
-_ELSEWHERE = ("integration", "mutation", "examples", "deploy", "cli", "cluster", "faults", "simulate")
+_ELSEWHERE = ("integration", "mutation", "examples", "deploy", "cli", "conformance", "faults", "simulate")
+_ELSEWHERE_FOLDERS = ("tests/cluster/apiserver/", "tests/cluster/kubelet/")
 _BATCH = 6  # files a process
 _NAMED = 0.1  # what a test in the module's own test module is ahead: as if 10 tests ran a line
 _AROUND = 8  # lines before and after one that are around it
@@ -97,6 +98,7 @@ def recorded(tree: Path, copies: Copies, folder: Path, package: str = "") -> Rec
         for path in sorted((tree / "tests").rglob("test_*.py"))
         if path.relative_to(tree).parts[1] not in _ELSEWHERE and len(path.relative_to(tree).parts) > 2
     }
+    files = {file: digest for file, digest in files.items() if not file.startswith(_ELSEWHERE_FOLDERS)}
     gone = {file for file, digest in known.digests.items() if files.get(file) != digest}
     if gone:
         _forget(known, gone)
@@ -132,8 +134,8 @@ def recorded(tree: Path, copies: Copies, folder: Path, package: str = "") -> Rec
 
 
 def _order(file: str) -> tuple[int, str]:
-    folder = file.split("/")[1]
-    return (inside.PACKAGES.index(folder) if folder in inside.PACKAGES else len(inside.PACKAGES)), file
+    found = (at for at, package in enumerate(inside.PACKAGES) if file.startswith(f"tests/{package}/"))
+    return next(found, len(inside.PACKAGES)), file
 
 
 def _forget(known: Recording, files: set[str]) -> None:

@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.builders import replicas, v1_job
 from tf_dist.core.api.job import Event, ReplicaId
-from tf_dist.core.api.pod_events import PodEvent, describe_event, describe_events, exit_text, signal_name
-from tf_dist.core.api.pods import Exit
+from tf_dist.core.api.pod_events import (
+    PodEvent,
+    classify_pods,
+    derive_events,
+    describe_event,
+    describe_events,
+    exit_text,
+    signal_name,
+)
+from tf_dist.core.api.pods import Disruption, Exit, PodPhase, PodView
+from tf_dist.core.api.status import Status
 from tf_dist.core.api.timestamps import format_micro_time, format_time, parse_time, round_time
 
 
@@ -49,6 +60,32 @@ def test_of_many_events_the_first_three_are_told() -> None:
     assert describe_events(v1_job(spec), many) == (
         "worker-0 is lost with its node; worker-1 is lost with its node; worker-2 is lost with its node; and 2 more"
     )
+
+
+_TAKEN = Disruption("EvictionByEvictionAPI", node="n")
+
+
+@pytest.mark.parametrize(
+    ("pod", "found"),
+    [
+        ({"phase": PodPhase.FAILED}, [(Event.POD_FAILED, None)]),
+        # Its end was its own, though somebody was about to take it away.
+        ({"phase": PodPhase.FAILED, "disruption": _TAKEN}, [(Event.POD_FAILED, None)]),
+        ({"phase": PodPhase.FAILED, "disruption": _TAKEN, "evicted": True}, [(Event.POD_EVICTED, _TAKEN)]),
+        ({"phase": PodPhase.FAILED, "disruption": _TAKEN, "deleting": True}, [(Event.POD_EVICTED, _TAKEN)]),
+        ({"phase": PodPhase.RUNNING, "disruption": _TAKEN, "deleting": True}, [(Event.POD_EVICTED, _TAKEN)]),
+        ({"phase": PodPhase.RUNNING, "disruption": _TAKEN, "node_lost": True}, [(Event.NODE_LOST, _TAKEN)]),
+        ({"phase": PodPhase.RUNNING, "disruption": _TAKEN}, []),
+    ],
+)
+def test_what_a_pod_was_taken_by_is_said_of_those_that_were_taken(
+    pod: dict[str, Any], found: list[tuple[Event, Disruption | None]]
+) -> None:
+    job, replica = v1_job(replicas("Worker", 1)), ReplicaId("worker", 0)
+    status = Status(observed_replicas=frozenset({replica}))
+    view = PodView(name="w", uid="u", replica=replica, attempt=status.attempts.label(replica), **pod)
+    facts = classify_pods(job, status, (view,))
+    assert [(one.event, one.disruption) for one in derive_events(job, status, facts)] == found
 
 
 @pytest.mark.parametrize(
