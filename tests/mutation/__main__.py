@@ -213,7 +213,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--sample", type=int, default=400, help="so many mutants")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
-    parser.add_argument("--only", default="", help="of files under tf_dist that start so: core/gang, controller/leases/lease")
+    parser.add_argument(
+        "--only", default="", help="of files under tf_dist that start so: core/gang, controller/leases/lease"
+    )
     parser.add_argument("--again", action="store_true", help="only those that the runs before did not notice")
     parser.add_argument("--all", action="store_true", help="try all tests that run a line, however slow")
     parser.add_argument("--list", action="store_true", help="say which mutants, and the tests near them; run nothing")
