@@ -370,12 +370,12 @@ def test_a_job_of_somebody_elses(scene: Stage) -> None:
 
 def test_an_invalid_job_tells_every_problem(scene: Stage) -> None:
     document = job("true")
-    document["spec"]["tfReplicaSpecs"]["Worker"]["replica"] = 2
+    document["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = -2
     document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Sometimes"
     step = scene.step(document)
     launcher = step.launch()
     assert launcher.code() == 2
-    assert "did you mean replicas?" in launcher.text
+    assert "spec.tfReplicaSpecs.Worker.replicas" in launcher.text
     assert "Sometimes" in launcher.text
     assert step.jobs() == []
 

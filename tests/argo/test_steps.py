@@ -117,10 +117,17 @@ def test_a_job_in_a_file_in_python_or_as_text(tmp_path: Path) -> None:
     assert yaml.safe_load(command_line(TFJobStep(name="t", job=made)).job) == made.document()
 
 
-def test_a_wrong_job_is_refused_where_it_is_written() -> None:
+def test_a_key_that_nothing_reads_is_a_warning_where_it_is_written() -> None:
     document = job("true")
     document["spec"]["tfReplicaSpecs"]["Worker"]["replica"] = 2
-    with pytest.raises(InvalidJob, match="did you mean replicas"):
+    with pytest.warns(UserWarning, match="did you mean replicas"):
+        TFJobStep(name="train", job=document)
+
+
+def test_a_wrong_job_is_refused_where_it_is_written() -> None:
+    document = job("true")
+    document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Sometimes"
+    with pytest.raises(InvalidJob, match="Sometimes"):
         TFJobStep(name="train", job=document)
     with pytest.raises(FileNotFoundError):
         TFJobStep(name="train", job="missing.yaml")

@@ -296,8 +296,8 @@ MUTANTS: Final = (
     Mutant(
         "resource-quota-ignored",
         "core/gang/cycle.py",
-        "        if self._books.bounds.beyond(entry.gang, counts) is not None:\n            return None\n",
-        "",
+        "if self._books.bounds.beyond(entry.gang, counts, more=entry.runs) is not None:",
+        "if False:",
         "half of a gang is made, and the namespace's ResourceQuota refuses the rest",
     ),
     Mutant(
@@ -324,8 +324,8 @@ MUTANTS: Final = (
     Mutant(
         "larger-than-asked-for",
         "core/reconciler/requeue.py",
-        "{spec.type: min(wanted.get(spec.type, spec.replicas), spec.most) for spec in s.requested_job.replica_specs}",
-        "{spec.type: wanted.get(spec.type, spec.replicas) for spec in s.requested_job.replica_specs}",
+        "{spec.type: min(counts.get(spec.type, spec.replicas), spec.most) for spec in job.replica_specs}",
+        "{spec.type: counts.get(spec.type, spec.replicas) for spec in job.replica_specs}",
         "a job that was scaled down keeps its place as it was",
     ),
     # How a job goes on, and how it ends
@@ -409,8 +409,8 @@ MUTANTS: Final = (
     Mutant(
         "dependency-too-early",
         "core/reconciler/sync.py",
-        "return other is None or counts.ready + counts.succeeded >= other.min_replicas",
-        "return other is None or counts.pending + counts.ready + counts.succeeded >= other.min_replicas",
+        "return other is None or counts.ready + counts.succeeded >= _needed(other)",
+        "return other is None or counts.pending + counts.ready + counts.succeeded >= _needed(other)",
         "a task starts before the one that it depends on is up",
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -101,12 +102,15 @@ def is_document(job: JobSource) -> bool:
 def document_text(job: JobSource, overrides: Sequence[Override] = (), *, way: str) -> str:
     """The document as YAML. InvalidJob with every problem that it has with the ``overrides`` in place.
 
+    What does not keep the job from running, such as a key that nothing reads, is a UserWarning.
+
     ``{{…}}`` in it is one: what Argo puts there would be read as YAML, and could be anything. ``way``: what to do then.
     """
     text = _text(job)
     refuse_references("the job", text, way)
     name = os.fspath(job) if isinstance(job, str | os.PathLike) and "\n" not in os.fspath(job) else "the job"
-    require_valid(load_job_files([name], overrides, texts={name: text}))
+    for problem in require_valid(load_job_files([name], overrides, texts={name: text})).problems:
+        warnings.warn(str(problem), stacklevel=2)
     return text
 
 
