@@ -94,7 +94,17 @@ def _succeeded(pod: PodView, spec: ReplicaSpec) -> bool:
         return False
     if pod.phase is PodPhase.SUCCEEDED:
         return True
-    return spec.last_exit_counts and pod.last_exit is not None and pod.last_exit.code == 0
+    judged = _container_end(pod, spec)
+    return judged is not None and judged.code == 0
+
+
+def _container_end(pod: PodView, spec: ReplicaSpec) -> Exit | None:
+    """How the training container has ended, whatever became of the pod; None where the pod's own phase decides.
+
+    As in the v1alpha1 operator (``replicaStatusFromPodList``): how it ended before the kubelet restarted it goes first,
+    and other containers may still run.
+    """
+    return (pod.last_exit or pod.exit) if spec.last_exit_counts else None
 
 
 def _count(
@@ -197,8 +207,10 @@ def _of_replica(spec: ReplicaSpec, replica: ReplicaId, facts: PodClassification,
             yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=pod.disruption)
     elif pod.phase is PodPhase.PENDING:
         yield PodEvent(event=Event.POD_PENDING, spec=spec, replica=replica, since=pod.created_at)
-    elif spec.last_exit_counts and pod.last_exit is not None:
-        yield PodEvent(event=Event.POD_FAILED, spec=spec, replica=replica, exit=pod.last_exit, handled=True)
+    elif (judged := _container_end(pod, spec)) is not None:
+        # Where the kubelet does not restart it, the others of its pod may run for ever.
+        restarted = pod.last_exit is not None or spec.pod_restart_policy != "Never"
+        yield PodEvent(event=Event.POD_FAILED, spec=spec, replica=replica, exit=judged, handled=restarted)
 
 
 def _of_task(spec: ReplicaSpec, facts: PodClassification) -> Iterator[PodEvent]:

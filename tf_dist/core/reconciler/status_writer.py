@@ -258,6 +258,8 @@ _V1ALPHA1_PHASES: Final[Mapping[Phase, tuple[str, str]]] = {
 
 def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
     phase, state = _V1ALPHA1_PHASES[status.phase]
+    if status.phase is Phase.PENDING and status.admission is not None and stored.get("phase") == "Running":
+        phase = "Running"  # pods are replaced: for the original, a job that ran is never Creating again
     replicas = [_v1alpha1_replicas(spec, status.counts.get(spec.type, NO_PODS)) for spec in job.replica_specs]
     well = status.phase in (Phase.RUNNING, Phase.COMPLETED) and not status.stalled and not status.refusal
     reason = "" if well else status.display_message
