@@ -49,6 +49,20 @@ def test_the_minimum_of_each_type_and_the_rest_of_those_that_have_room() -> None
     assert verdict.sizes == {"ps": 1, "worker": 3}
 
 
+@pytest.mark.parametrize(("priority", "sizes_then"), [(0, {"ps": 2, "worker": 1}), (5, {"ps": 1, "worker": 2})])
+def test_of_the_rest_those_of_the_highest_priority_come_first(priority: int, sizes_then: dict[str, int]) -> None:
+    ps = member("ps", 2, start=1, gpu=1)
+    found = world(gang("a", ps, replace(workers(4, start=1), priority=priority)), gpu=3)
+    [verdict] = found.decide(0).values()
+    assert isinstance(verdict, Admit)
+    assert verdict.sizes == sizes_then
+    found.put_node(node("n0", gpu=4))
+    found.settle(1)
+    place = found.gangs["a"].place
+    assert place is not None
+    assert place.sizes == {**sizes_then, "worker": sizes_then["worker"] + 1}
+
+
 def test_the_rest_starts_as_room_appears_and_without_a_pause() -> None:
     found = world(gang("a", workers(4, start=1)), running("b", {"n0": 2}))
     found.decide(0)

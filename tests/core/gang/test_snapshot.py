@@ -10,7 +10,7 @@ from tests.core.builders import START, replicas, template, v1_job, volcano_job
 from tests.core.gang.stored import ADMITTED, container, job, node, pod
 from tests.core.world import World as Small
 from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.job import Action, Event, JobKey, ReplicaId, Rule, RunPolicy
+from tf_dist.core.api.job import Action, Event, JobKey, ReplicaId, ReplicaSpec, Rule, RunPolicy
 from tf_dist.core.api.status import Admission, Counts, Phase, Status
 from tf_dist.core.gang.admission import Admitter, admit
 from tf_dist.core.gang.resources.pod_requests import pod_limits, pod_requests, pod_sets
@@ -104,6 +104,37 @@ def test_a_runtime_class_adds_its_overhead_where_the_template_says_none() -> Non
     assert asked(runtimeClassName="sandbox") == Decimal("1.5")
     assert asked(runtimeClassName="another") == 1
     assert asked(runtimeClassName="sandbox", overhead={"cpu": "2"}) == 3
+
+
+@pytest.mark.parametrize(
+    ("ps", "worker", "job_class", "start"),
+    [
+        ({}, {}, "", (2, 1)),
+        ({}, {"class": "high"}, "", (0, 3)),
+        ({}, {"class": "unknown"}, "", (2, 1)),
+        ({"class": "low"}, {}, "", (0, 3)),
+        ({"class": "low"}, {}, "low", (2, 1)),
+        ({}, {"said": "7"}, "", (0, 3)),
+        ({"class": "high"}, {"said": "7"}, "", (2, 1)),
+        ({"class": "high", "said": "-1"}, {}, "", (0, 3)),
+        ({}, {"said": "many"}, "", (2, 1)),
+        ({}, {"said": str(2**31)}, "", (2, 1)),
+    ],
+)
+def test_pods_of_higher_priority_are_the_first_of_a_gang(
+    ps: dict[str, str], worker: dict[str, str], job_class: str, start: tuple[int, int]
+) -> None:
+    """As Volcano's ``priority`` plugin orders the tasks of a job."""
+
+    def spec(name: str, count: int, said: dict[str, str]) -> ReplicaSpec:
+        pod = template(**({"priorityClassName": said["class"]} if "class" in said else {}))
+        notes = {"annotations": {"volcano.sh/task-priority": said["said"]}} if "said" in said else {}
+        return replicas(name, count, template={**pod, "metadata": notes}, min_available=0, rules=())
+
+    job = volcano_job(spec("ps", 2, ps), spec("worker", 4, worker), min_available=3)
+    job = replace(job, scheduling=replace(job.scheduling, priority_class=job_class))
+    classes = {"low": PriorityClass(-10), "high": PriorityClass(100)}
+    assert tuple(found.start for found in pod_sets(job, {}, classes)) == start
 
 
 def test_a_gang_asks_for_all_its_replicas() -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from tf_dist.core.api.job import Job, JobKey, ReplicaId, ReplicaSpec, Role, TFConfigStyle
@@ -105,17 +106,19 @@ def _least(job: Job, spec: ReplicaSpec) -> int:
 _START_ORDER: Final = (Role.CHIEF, Role.MASTER, Role.PS, Role.OTHER, Role.WORKER, Role.EVALUATOR)
 
 
-def start_counts(job: Job) -> dict[str, int]:
+def start_counts(job: Job, priorities: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
     """With how many replicas of each type the gang starts at least: its minimum; the others start as room appears.
 
     The minimums of the tasks as they are written, 0 included, and of the others so many that ``minAvailable`` is met;
-    a ``minAvailable`` below the sum of the tasks' minimums stands above them (``minimum_met``).
+    a ``minAvailable`` below the sum of the tasks' minimums stands above them (``minimum_met``). ``priorities``: by
+    type; replicas of a higher one are counted first, as Volcano's scheduler places them.
     """
     most = {type_: low for type_, (low, _) in replica_bounds(job).items()}
     tasks = {spec.type: min(most[spec.type], spec.min_available or 0) for spec in job.replica_specs}
     wanted = job.scheduling.min_available
     counts = dict.fromkeys(most, 0) if wanted < sum(tasks.values()) else tasks
-    for spec in sorted(job.replica_specs, key=lambda spec: _START_ORDER.index(spec.role)):
+    order = sorted(job.replica_specs, key=lambda spec: (-priorities.get(spec.type, 0), _START_ORDER.index(spec.role)))
+    for spec in order:
         counts[spec.type] += min(most[spec.type] - counts[spec.type], max(0, wanted - sum(counts.values())))
     return counts
 

@@ -327,7 +327,7 @@ class SchedulingCycle:
         has, ask = usage.granted_counts(entry.gang), _ask(entry)
         missing = tuple(max(0, want.least - has[want.type]) for want in ask.wants)
         needed = tuple(max(0, want.start - has[want.type]) for want in ask.wants)
-        first = [needed] if any(needed) else _single_pods(missing)
+        first = [needed] if any(needed) else _single_pods(entry, missing)
         for counts in first:
             places = None if self._known_to_lack(entry, counts) else self._find(entry, counts)
             if places is not None:
@@ -347,8 +347,8 @@ class SchedulingCycle:
         self, entry: WorkloadInfo, counts: Counts, full: Counts, places: NodeAssignments
     ) -> tuple[Counts, NodeAssignments]:
         """As many pods as have room, between ``counts`` (which have it at ``places``) and ``full``, by member."""
-        for at, most in enumerate(full):
-            low, high = counts[at], most
+        for at in _by_priority(entry):
+            low, high = counts[at], full[at]
             while low < high:
                 middle = (low + high + 1) // 2
                 tried = (*counts[:at], middle, *counts[at + 1 :])
@@ -436,9 +436,15 @@ class SchedulingCycle:
             yield from (elastic.resize_cooldown_until(entry, policy) for entry in self._books.elastic.values())
 
 
-def _single_pods(counts: Counts) -> list[Counts]:
+def _by_priority(entry: WorkloadInfo) -> list[int]:
+    """The members of a gang by number, those whose pods come first in front."""
+    wants = _ask(entry).wants
+    return sorted(range(len(wants)), key=lambda at: -wants[at].member.priority)
+
+
+def _single_pods(entry: WorkloadInfo, counts: Counts) -> list[Counts]:
     """One pod of each member of which there are any."""
-    return [tuple(int(at == one) for at in range(len(counts))) for one, count in enumerate(counts) if count]
+    return [tuple(int(at == one) for at in range(len(counts))) for one in _by_priority(entry) if counts[one]]
 
 
 def _ask(entry: WorkloadInfo) -> GangRequest:

@@ -302,7 +302,7 @@ def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig
             replace(member, exclusives=one, constraints=_without(member.constraints, status.refused_nodes))
             if one or status.refused_nodes
             else member
-            for member, one in zip(pod_sets(job, rules.overheads), apart, strict=True)
+            for member, one in zip(pod_sets(job, rules.overheads, rules.priorities), apart, strict=True)
         ),
         queue=job.scheduling.queue if rules.queues is not None else "",
         priority=priority.value,

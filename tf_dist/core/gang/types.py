@@ -130,7 +130,8 @@ class PodSet:
     (None: not beyond ``count``). It starts once ``start`` of them have room (None: ``least``); those between that and
     ``least`` start as room appears, and are not given up again. ``constraints`` are the parts of the pod spec that
     ``fit`` reads: node selector, affinity, tolerations; and the nodes that have been refused. ``exclusives``: what
-    keeps pods apart (see ``exclusive_resource``).
+    keeps pods apart (see ``exclusive_resource``). ``priority``: where not all have room, the
+    pods of a higher one come first.
     """
 
     type: str
@@ -141,6 +142,7 @@ class PodSet:
     most: int | None = None
     exclusives: tuple[ExclusiveResource, ...] = ()
     start: int | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

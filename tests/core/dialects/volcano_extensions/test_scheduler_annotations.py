@@ -18,6 +18,7 @@ from tf_dist.core.reconciler.reconcile import load_status
 SLA = "volcano.sh/sla-waiting-time"
 PREEMPTABLE = "volcano.sh/preemptable"
 AFFINITY = "volcano.sh/task-topology-affinity"
+TASK_PRIORITY = "volcano.sh/task-priority"
 
 
 def annotated(**annotations: str) -> Doc:
@@ -126,7 +127,6 @@ UNUSED = (
     ("volcano.sh/jdb-min-available", "bounds what is evicted", ""),
     ("volcano.sh/jdb-max-unavailable", "bounds what is evicted", ""),
     ("volcano.sh/numa-topology-policy", "NUMA", ""),
-    ("volcano.sh/task-priority", "orders the pods", ""),
     ("volcano.sh/hierarchy", "belongs to a queue", "parent"),
     ("volcano.sh/vgpu-mode", "shares GPUs", ""),
     ("volcano.sh/resource-strategy-scoring-type", "scores nodes", ""),
@@ -151,6 +151,14 @@ def test_what_is_read_from_the_job_is_not_read_from_its_pods():
     document["spec"]["tasks"][0]["template"].setdefault("metadata", {})["annotations"] = {SLA: "1m"}
     (found,) = warnings(document)
     assert "is read from the job, not from its pods" in found.message
+
+
+def test_the_priority_of_a_task_is_read_from_its_pods_and_not_from_the_job():
+    document = volcano()
+    document["spec"]["tasks"][0]["template"].setdefault("metadata", {})["annotations"] = {TASK_PRIORITY: "5"}
+    assert warnings(document) == []
+    (found,) = warnings(annotated(**{TASK_PRIORITY: "5"}))
+    assert "is read from pods, not from the job" in found.message
 
 
 @pytest.mark.parametrize("key", ["volcano.sh/task-spec", "volcano.sh/job-version", "example.com/owner", PREEMPTABLE])

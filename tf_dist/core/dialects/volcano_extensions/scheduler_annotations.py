@@ -18,6 +18,7 @@ from tf_dist.core.dialects.volcano_extensions.go_flags import parse_go_bool
 SLA: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")  # the first that can be read counts
 PREEMPTABLE: Final = "volcano.sh/preemptable"
 AFFINITY: Final = "volcano.sh/task-topology-affinity"
+TASK_PRIORITY: Final = "volcano.sh/task-priority"  # of pods alone, see core/gang/resources/pod_requests
 _HOST: Final = "kubernetes.io/hostname"
 
 # What a key is for in Volcano: none of these changes anything here.
@@ -30,7 +31,6 @@ _NOT_USED: Final[Mapping[str, str]] = {
     "volcano.sh/jdb-min-available": "bounds what is evicted at a time: here a gang is preempted as a whole",
     "volcano.sh/jdb-max-unavailable": "bounds what is evicted at a time: here a gang is preempted as a whole",
     "volcano.sh/numa-topology-policy": "places by NUMA node",
-    "volcano.sh/task-priority": "orders the pods of a gang, which here get their nodes at once",
     "volcano.sh/resource-strategy-scoring-type": "scores nodes",
     "volcano.sh/resource-strategy-weight": "scores nodes",
     "volcano.sh/qos-level": "is read by Volcano's node agent",
@@ -140,8 +140,8 @@ def unused_annotations(
 
 
 def _used(place: FieldPath) -> tuple[str, ...]:
-    """The keys that mean something there: pods have only one of their own."""
-    return (PREEMPTABLE,) if len(place) > 2 else (*SLA, PREEMPTABLE, AFFINITY)
+    """The keys that mean something there: pods have few of their own."""
+    return (PREEMPTABLE, TASK_PRIORITY) if len(place) > 2 else (*SLA, PREEMPTABLE, AFFINITY)
 
 
 def _what_of(key: str) -> tuple[str, str]:
@@ -150,4 +150,7 @@ def _what_of(key: str) -> tuple[str, str]:
         return f"{what} in Volcano; tf-dist does not use it", hint
     if key in (*SLA, AFFINITY):
         return "is read from the job, not from its pods; it is not used", "write it under metadata of the job"
-    return "Volcano reads no such annotation, and tf-dist neither", suggestion(key, (*SLA, PREEMPTABLE, *_NOT_USED), "")
+    if key == TASK_PRIORITY:
+        return "is read from pods, not from the job; it is not used", "write it under metadata of a task's template"
+    known = (*SLA, PREEMPTABLE, TASK_PRIORITY, *_NOT_USED)
+    return "Volcano reads no such annotation, and tf-dist neither", suggestion(key, known, "")

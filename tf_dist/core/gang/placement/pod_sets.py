@@ -142,7 +142,8 @@ def _shape(member: PodSet, room: NodeSnapshot) -> PodClass:
 
 def _key(want: PodSetRequest) -> tuple[object, ...]:
     same = want.shape or tuple(sorted(want.member.requests.items()))
-    return want.type, same, tuple(sorted(want.member.requests.items())), want.least, want.count, want.most, want.start
+    sizes = want.least, want.count, want.most, want.start
+    return want.type, same, tuple(sorted(want.member.requests.items())), *sizes, want.member.priority
 
 
 class PodsOnNode(NamedTuple):

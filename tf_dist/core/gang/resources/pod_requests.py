@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import replica_bounds, start_counts
-from tf_dist.core.api.fieldpath import mapping, mappings
+from tf_dist.core.api.fieldpath import mapping, mappings, number, text
 from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec
 from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import TASK_PRIORITY
 from tf_dist.core.gang.placement.anti_affinity import Exclusions, exclusions
-from tf_dist.core.gang.types import PodSet, Resources
+from tf_dist.core.gang.types import PodSet, PriorityClass, Resources
 
 if TYPE_CHECKING:
     from tf_dist.core.gang.types import Overheads
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _ONE_POD: Final = {"pods": Decimal(1)}
 _NONE: Final = Decimal(0)
 _NO_OVERHEADS: Final[Overheads] = MappingProxyType({})
+_NO_CLASSES: Final[Mapping[str, PriorityClass]] = MappingProxyType({})
 _CONSTRAINTS: Final = ("nodeSelector", "affinity", "tolerations")
 
 
@@ -101,7 +103,12 @@ def subtract_resources(whole: Resources, part: Resources) -> dict[str, Decimal]:
 
 
 def pod_set(
-    body: Document, spec: ReplicaSpec, least: int | None = None, most: int | None = None, start: int | None = None
+    body: Document,
+    spec: ReplicaSpec,
+    least: int | None = None,
+    most: int | None = None,
+    start: int | None = None,
+    priority: int = 0,
 ) -> PodSet:
     """The replicas of a spec, as admission sees them; ``body``: their pod spec."""
     return PodSet(
@@ -112,15 +119,39 @@ def pod_set(
         least=least,
         most=most,
         start=start,
+        priority=priority,
     )
 
 
-def pod_sets(job: Job, overheads: Overheads = _NO_OVERHEADS) -> tuple[PodSet, ...]:
-    """The pods a job wants, by type, and with how many it may do. ``overheads``: of runtime classes, by name."""
-    start = start_counts(job)
+def pod_sets(
+    job: Job, overheads: Overheads = _NO_OVERHEADS, classes: Mapping[str, PriorityClass] = _NO_CLASSES
+) -> tuple[PodSet, ...]:
+    """The pods a job wants, by type, and with how many it may do.
+
+    ``overheads``: of runtime classes, by name; ``classes``: the priority classes, see ``AdmissionConfig``.
+    """
+    priorities = {spec.type: _pod_priority(job, spec, classes) for spec in job.replica_specs}
+    start = start_counts(job, priorities)
     return tuple(
-        pod_set(pod_spec(spec, overheads), spec, *sizes, start[spec.type]) for spec, sizes in admitted_specs(job)
+        pod_set(pod_spec(spec, overheads), spec, *sizes, start[spec.type], priorities[spec.type])
+        for spec, sizes in admitted_specs(job)
     )
+
+
+def _pod_priority(job: Job, spec: ReplicaSpec, classes: Mapping[str, PriorityClass]) -> int:
+    """The priority of a pod among those of its gang, as Volcano's scheduler has it (``NewTaskInfo``, ``priority``).
+
+    The annotation ``volcano.sh/task-priority`` stands before the pod's own priority; one that is no number of 32 bits
+    is passed over.
+    """
+    annotations = mapping(mapping(spec.template.get("metadata")).get("annotations"))
+    with suppress(ValueError):
+        said = int(text(annotations.get(TASK_PRIORITY)))
+        if -(2**31) <= said < 2**31:
+            return said
+    body = mapping(spec.template.get("spec"))
+    found = classes.get(text(body.get("priorityClassName")) or job.scheduling.priority_class)
+    return found.value if found is not None else number(body.get("priority")) or 0
 
 
 def admitted_specs(job: Job) -> list[tuple[ReplicaSpec, tuple[int, int]]]:
