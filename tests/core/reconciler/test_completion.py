@@ -1,0 +1,151 @@
+"""How jobs start, succeed and fail, by the rules of a TFJob."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.builders import (
+    observed,
+    replicas,
+    v1_job,
+    v1alpha1_job,
+)
+from tests.core.reconciler.stories import KEEP, again, end, ended, lose, started
+from tests.core.world import WAIT, World
+from tf_dist.core.api.assignment import Admit
+from tf_dist.core.api.context import Create, WriteStatus
+from tf_dist.core.api.job import (
+    CleanPodPolicy,
+    RunPolicy,
+    SuccessRule,
+)
+from tf_dist.core.api.status import Phase
+from tf_dist.core.reconciler.reconcile import reconcile
+
+
+def test_no_pod_and_no_service_before_the_gang_is_admitted() -> None:
+    world = World(v1_job())
+    world.verdict = WAIT
+    world.settle()
+    assert (world.pods, world.objects) == ({}, {})
+    assert (world.memory.phase, world.memory.reason, world.memory.message) == (Phase.PENDING, WAIT.reason, WAIT.message)
+    world.verdict = Admit()
+    world.settle()
+    assert len(world.pods) == len(world.objects) == 3
+
+
+def test_the_status_is_written_before_everything_that_depends_on_it() -> None:
+    plan = reconcile(v1_job(), observed(v1_job()))
+    kinds = [type(action) for action in plan.actions]
+    assert kinds[0] is WriteStatus
+    assert kinds == [WriteStatus] + [Create] * 6
+    bodies = [action.body["kind"] for action in plan.actions if isinstance(action, Create)]
+    assert bodies == ["Service"] * 3 + ["Pod"] * 3
+
+
+def test_worker_0_ends_the_job_and_what_still_runs_is_stopped() -> None:
+    world = started(v1_job())
+    assert world.memory.phase is Phase.RUNNING
+    end(world, "worker-0")
+    assert ended(world) == (Phase.COMPLETED, "JobSucceeded")
+    assert set(world.pods) == {"mnist-worker-0"}
+    assert set(world.objects) == {("Service", "mnist-worker-0")}
+
+
+def test_with_all_workers_to_succeed_one_is_not_enough() -> None:
+    world = started(v1_job(success=(SuccessRule(type="worker"),)))
+    end(world, "worker-0")
+    assert world.memory.phase is Phase.RUNNING
+    end(world, "worker-1")
+    assert ended(world) == (Phase.COMPLETED, "JobSucceeded")
+
+
+def test_a_chief_alone_decides_and_a_worker_that_is_done_does_not() -> None:
+    world = started(v1_job(replicas("Chief", 1), replicas("Worker", 1)))
+    end(world, "worker-0")
+    assert world.memory.phase is Phase.RUNNING
+    end(world, "chief-0")
+    assert world.memory.phase is Phase.COMPLETED
+
+
+def test_a_chief_that_is_done_wins_over_a_worker_that_fails_at_the_same_moment() -> None:
+    world = started(v1_job(replicas("Chief", 1), replicas("Worker", 1)))
+    world.end(world.pods["mnist-worker-0"], 1)
+    end(world, "chief-0")
+    types = {c["type"]: c["status"] for c in world.status["conditions"]}
+    assert types["Succeeded"] == "True"
+    assert "Failed" not in types
+
+
+def test_a_failed_worker_fails_a_v1_job_and_the_status_says_who_and_why() -> None:
+    world = started(v1_job())
+    end(world, "worker-1", 1)
+    memory = world.memory
+    assert ended(world) == (Phase.FAILED, "PodFailed")
+    assert memory.message == "worker-1 exited with code 1"
+    assert memory.failure is not None
+    assert (memory.failure.replica, memory.failure.code) == ("worker-1", 1)
+    assert memory.counts["worker"].failed == 1
+
+
+def test_the_final_counts_do_not_take_pods_that_were_told_to_stop_for_failures() -> None:
+    world = started(v1_job())
+    world.end(world.pods["mnist-worker-0"], 0)
+    world.step()
+    world.kill(world.pods["mnist-ps-0"])
+    world.settle()
+    counts = world.memory.counts
+    assert (counts["ps"].failed, counts["worker"].failed, counts["worker"].succeeded) == (0, 0, 1)
+
+
+def test_failures_stay_in_the_final_counts_when_their_pods_are_gone() -> None:
+    world = started(v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.ALL)))
+    end(world, "worker-1", 1)
+    assert not world.pods
+    assert world.memory.counts["worker"].failed == 1
+
+
+def test_a_finished_pod_that_is_collected_is_not_run_again() -> None:
+    world = started(v1_job(success=(SuccessRule(type="worker"),)))
+    end(world, "worker-0")
+    lose(world, "worker-0")
+    assert world.pod("worker-0") is None
+    assert world.memory.counts["worker"].succeeded == 1
+    end(world, "worker-1")
+    assert world.memory.phase is Phase.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        (CleanPodPolicy.ALL, set()),
+        (CleanPodPolicy.RUNNING, {"mnist-worker-0"}),
+        (KEEP, {"mnist-worker-0", "mnist-worker-1", "mnist-ps-0"}),
+    ],
+)
+def test_what_is_left_of_a_finished_job_is_its_clean_up_policys_choice(policy: CleanPodPolicy, left: set[str]) -> None:
+    world = started(v1_job(policy=RunPolicy(clean_pods=policy)))
+    end(world, "worker-0")
+    assert set(world.pods) == left
+    assert {name for _, name in world.objects} == left
+
+
+def test_a_v1alpha1_chief_is_judged_by_the_exit_before_its_container_was_restarted() -> None:
+    done, failed, retried = started(v1alpha1_job()), started(v1alpha1_job()), started(v1alpha1_job())
+    for world, code in ((done, 0), (failed, 1), (retried, 137)):
+        pod = world.pod("master-0")
+        assert pod is not None
+        world.restart_container(pod, code)
+        world.settle()
+    assert ended(done) == (Phase.COMPLETED, "JobSucceeded")
+    assert ended(failed) == (Phase.FAILED, "PodFailed")
+    assert retried.memory.phase is Phase.RUNNING
+
+
+def test_the_failure_of_a_v1alpha1_worker_does_not_fail_the_job() -> None:
+    world = started(v1alpha1_job())
+    end(world, "worker-0", 1)
+    again(world)
+    assert world.memory.phase is Phase.RUNNING
+    end(world, "master-0")
+    assert world.memory.phase is Phase.COMPLETED

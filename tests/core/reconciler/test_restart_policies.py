@@ -1,0 +1,220 @@
+"""Restarts: what answers which event, what they cost, and what they wait for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.builders import (
+    EXIT_CODE,
+    FAILED,
+    ON_FAILURE,
+    replicas,
+    v1_job,
+    volcano_job,
+)
+from tests.core.reconciler.stories import again, end, ended, lose, started
+from tests.core.world import World
+from tf_dist.core.api.context import Create
+from tf_dist.core.api.job import (
+    Action,
+    CleanPodPolicy,
+    Event,
+    Rule,
+    RunPolicy,
+)
+from tf_dist.core.api.status import Phase
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("exit", "BackoffLimitExceeded"),
+        ("evict", "MaxDisruptionsExceeded"),
+        ("delete", "MaxDisruptionsExceeded"),
+        ("node", "MaxDisruptionsExceeded"),
+    ],
+)
+def test_failures_and_disruptions_have_a_bound_each(limit: int, how: str, reason: str) -> None:
+    """n allow n; what was spent of one is not missing in the other."""
+    bounds = {"max_restarts": 0, "max_disruptions": 0} | {"max_restarts" if how == "exit" else "max_disruptions": limit}
+    policy = RunPolicy(clean_pods=CleanPodPolicy.RUNNING, **bounds)
+    world = started(v1_job(replicas("Worker", 2, rules=EXIT_CODE), policy=policy))
+    for restart in range(limit + 1):
+        pod = world.pods["mnist-worker-1"]
+        {
+            "exit": lambda pod: world.end(pod, 137),
+            "evict": world.evict,
+            "delete": world.remove,
+            "node": world.lose_node,
+        }[how](pod)
+        world.settle()
+        if restart < limit:
+            assert world.memory.total_restarts + world.memory.total_disruptions == restart + 1
+            again(world)
+            assert world.memory.phase is Phase.RUNNING
+    assert ended(world) == (Phase.FAILED, reason)
+    spent = (world.memory.total_restarts, world.memory.total_disruptions)
+    assert spent == ((limit, 0) if how == "exit" else (0, limit))
+
+
+def test_restarts_by_the_kubelet_count_against_the_budget() -> None:
+    job = v1_job(replicas("Worker", 1, rules=ON_FAILURE), policy=RunPolicy(max_restarts=2))
+    world = started(job)
+    for _ in range(2):
+        world.restart_container(world.pods["mnist-worker-0"], 1)
+        world.settle()
+    assert world.memory.phase is Phase.RUNNING
+    world.restart_container(world.pods["mnist-worker-0"], 1)
+    world.settle()
+    assert ended(world) == (Phase.FAILED, "BackoffLimitExceeded")
+
+
+def test_restarts_by_the_kubelet_are_not_forgotten_with_their_pod() -> None:
+    job = v1_job(replicas("Worker", 1, rules=ON_FAILURE), policy=RunPolicy(max_restarts=2))
+    world = started(job)
+    world.restart_container(world.pods["mnist-worker-0"], 1)
+    world.settle()
+    world.suspend(True)
+    world.settle()
+    world.suspend(False)
+    again(world)
+    assert world.memory.container_restarts == 1
+    world.restart_container(world.pods["mnist-worker-0"], 1)
+    world.settle()
+    assert world.memory.phase is Phase.RUNNING
+    world.restart_container(world.pods["mnist-worker-0"], 1)
+    world.settle()
+    assert world.memory.phase is Phase.FAILED
+
+
+def test_a_job_that_has_ended_still_says_how_often_the_kubelet_restarted_its_pods() -> None:
+    world = started(v1_job(replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 1)))
+    world.restart_container(world.pods["mnist-ps-0"], 137)
+    world.settle()
+    world.end(world.pods["mnist-worker-0"], 0)
+    world.settle()
+    assert "mnist-ps-0" not in world.pods
+    assert world.memory.container_restarts == 1
+
+
+def test_the_first_restart_is_at_once_and_the_next_ones_wait_longer_and_longer() -> None:
+    world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE)))
+    waits = []
+    for _ in range(7):
+        world.pods["mnist-worker-0"]["status"] = {"phase": "Failed"}
+        plan = world.settle()
+        waits.append(0.0 if plan.wake_at is None else plan.wake_at - world.now)
+        world.now = plan.wake_at or world.now
+        world.settle()
+    assert waits == pytest.approx([0, 10, 20, 40, 80, 160, 300])
+
+
+def test_a_replica_that_ran_long_enough_starts_counting_afresh_even_if_its_pod_is_gone() -> None:
+    world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE)))
+    lose(world, "worker-0")
+    again(world)
+    world.now += 700
+    lose(world, "worker-0")
+    assert world.memory.backoffs["worker-0"].count == 1
+
+
+def test_a_new_pod_waits_until_the_old_one_is_gone() -> None:
+    world = started(v1_job(replicas("Worker", 2, rules=ON_FAILURE)))
+    world.lose_node(world.pods["mnist-worker-1"])
+    world.step()
+    world.step()
+    assert "deletionTimestamp" in world.pods["mnist-worker-1"]["metadata"]
+    assert not world.step()
+    world.remove(world.pods["mnist-worker-1"])
+    world.settle()
+    assert world.pods["mnist-worker-1"]["metadata"]["labels"]["tf-dist.dev/attempt"] == "1.0.1"
+
+
+def test_no_replica_of_a_restarted_task_comes_back_before_all_of_its_old_ones_are_gone() -> None:
+    rule = Rule(events=FAILED, action=Action.RESTART_TASK)
+    world = started(volcano_job(replicas("ps", 1, rules=()), replicas("worker", 2, rules=(rule,))))
+    world.end(world.pods["tf-dist-mnist-worker-1"], 1)
+    world.step()
+    assert world.pod("worker-1") is None
+    created = [action for action in world.look().actions if isinstance(action, Create)]
+    assert not created, "worker-0 of the old attempt is still stopping"
+    world.settle()
+    assert world.pod("worker-1") is not None
+
+
+def test_two_things_that_happen_to_one_replica_cost_one_restart() -> None:
+    rule = Rule(events=frozenset({Event.POD_PENDING, Event.UNKNOWN}), action=Action.RESTART_POD, timeout=5)
+    world = World(volcano_job(replicas("worker", 2, rules=(rule,))))
+    world.settle()
+    world.run(world.pods["tf-dist-mnist-worker-0"])
+    world.hold_back(world.pods["tf-dist-mnist-worker-1"])
+    world.now += 10
+    world.step()
+    assert world.memory.total_restarts == 1
+
+
+def test_restart_job_runs_everything_anew_what_was_done_included() -> None:
+    evicted = Rule(events=frozenset({Event.POD_EVICTED}), action=Action.RESTART_JOB)
+    world = started(volcano_job(rules=(evicted,)))
+    end(world, "worker-0")
+    lose(world, "ps-0")
+    attempts = {pod["metadata"]["labels"]["tf-dist.dev/attempt"] for pod in world.pods.values()}
+    assert (len(world.pods), attempts) == (3, {"2.0.0"})
+    assert world.memory.succeeded == frozenset()
+
+
+def test_restart_task_leaves_the_other_tasks_alone() -> None:
+    rule = Rule(events=FAILED, action=Action.RESTART_TASK)
+    world = started(volcano_job(replicas("ps", 1, rules=()), replicas("worker", 2, rules=(rule,))))
+    end(world, "worker-1", 1)
+    attempts = {name: pod["metadata"]["labels"]["tf-dist.dev/attempt"] for name, pod in world.pods.items()}
+    assert attempts == {
+        "tf-dist-mnist-ps-0": "1.0.0",
+        "tf-dist-mnist-worker-0": "1.1.0",
+        "tf-dist-mnist-worker-1": "1.1.0",
+    }
+
+
+@pytest.mark.parametrize("action", [Action.RESTART_POD, Action.RESTART_TASK, Action.RESTART_JOB])
+@pytest.mark.parametrize("event", list(Event))
+def test_every_restart_can_answer_every_event_within_the_budget(event: Event, action: Action) -> None:
+    rule = Rule(events=frozenset({event}), action=action, timeout=5 if event is Event.POD_PENDING else 0)
+    job = volcano_job(replicas("ps", 1, rules=()), replicas("worker", 2, rules=(rule,), container_restarts=1))
+    world = started(job)
+    for _ in range(5):
+        for pod in [pod for pod in world.pods.values() if "worker" in pod["metadata"]["name"]]:
+            {
+                Event.POD_FAILED: lambda pod: world.end(pod, 1),
+                Event.POD_EVICTED: world.evict,
+                Event.POD_PENDING: lambda pod: None,
+                Event.NODE_LOST: world.lose_node,
+                Event.TASK_COMPLETED: lambda pod: world.end(pod, 0),
+                Event.TASK_FAILED: lambda pod: world.restart_container(pod, 1),
+                Event.UNKNOWN: world.hold_back,
+            }[event](pod)
+        world.settle()
+        again(world)
+    assert sum(world.memory.restarts.values()) <= 2
+
+
+def test_task_failed_needs_so_many_restarts_by_the_kubelet_over_all_replicas() -> None:
+    rule = Rule(events=frozenset({Event.TASK_FAILED}), action=Action.TERMINATE_JOB)
+    world = started(volcano_job(replicas("worker", 2, rules=(rule,), container_restarts=3)))
+    for name in ("tf-dist-mnist-worker-0", "tf-dist-mnist-worker-1"):
+        world.restart_container(world.pods[name], 1)
+    world.settle()
+    assert world.memory.phase is Phase.RUNNING
+    world.restart_container(world.pods["tf-dist-mnist-worker-1"], 1)
+    world.settle()
+    assert ended(world) == (Phase.TERMINATED, "TaskFailed")
+
+
+def test_an_evicted_pod_without_a_policy_comes_back_for_nothing() -> None:
+    world = started(volcano_job(rules=(Rule(events=frozenset(), action=Action.ABORT_JOB),)))
+    for _ in range(4):
+        world.evict(world.pods["tf-dist-mnist-worker-1"])
+        world.settle()
+        again(world)
+    assert world.memory.phase is Phase.RUNNING
+    assert world.memory.total_restarts == 0

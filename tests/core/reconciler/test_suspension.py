@@ -1,0 +1,94 @@
+"""Suspension and resumption."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.core.builders import (
+    FAILED,
+    v1_job,
+    v1alpha1_job,
+    volcano_job,
+)
+from tests.core.reconciler.stories import again, end, ended, started
+from tests.core.world import WAIT, World
+from tf_dist.core.api.assignment import Admit
+from tf_dist.core.api.job import (
+    Action,
+    Rule,
+    RunPolicy,
+)
+from tf_dist.core.api.status import Phase
+
+
+@pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
+def test_suspension_is_free_however_often(make: Any) -> None:
+    world = started(make())
+    for _ in range(5):
+        world.suspend(True)
+        world.settle()
+        assert ended(world) == (Phase.ABORTED, "Suspended")
+        assert not world.pods
+        assert world.memory.admission is None
+        world.suspend(False)
+        world.settle()
+        again(world)
+        assert world.memory.phase is Phase.RUNNING
+    assert world.memory.total_restarts == 0
+
+
+def test_a_job_that_is_suspended_from_the_start_waits_without_pods() -> None:
+    world = World(v1_job())
+    world.suspend(True)
+    world.settle()
+    assert (world.memory.phase, world.pods) == (Phase.ABORTED, {})
+    world.suspend(False)
+    world.settle()
+    assert len(world.pods) == 3
+
+
+def test_the_deadline_starts_anew_with_a_resume() -> None:
+    world = started(v1_job(policy=RunPolicy(active_deadline=100)))
+    world.now += 90
+    world.suspend(True)
+    world.settle()
+    world.now += 500
+    world.suspend(False)
+    plan = world.settle()
+    assert plan.wake_at == pytest.approx(world.now + 100)
+
+
+def test_a_resume_waits_for_its_place_and_for_the_old_pods_to_be_gone() -> None:
+    world = started(v1_job())
+    world.suspend(True)
+    world.step()
+    world.suspend(False)
+    world.verdict = WAIT
+    world.step()
+    assert (world.memory.phase, world.memory.reason) == (Phase.PENDING, WAIT.reason)
+    world.verdict = Admit()
+    world.step()
+    assert all("deletionTimestamp" in pod["metadata"] for pod in world.pods.values())
+    world.settle()
+    assert {pod["metadata"]["labels"]["tf-dist.dev/attempt"] for pod in world.pods.values()} == {"2.0.0"}
+
+
+def test_a_job_that_its_policy_aborted_goes_on_only_when_this_very_attempt_is_resumed() -> None:
+    rule = Rule(events=FAILED, action=Action.ABORT_JOB)
+    world = started(volcano_job(rules=(rule,)))
+    end(world, "worker-0", 1)
+    assert ended(world) == (Phase.ABORTED, "PodFailed")
+    world.job = replace(world.job, annotations={"tf-dist.dev/resume-attempt": "7"})
+    assert not world.look().actions
+    world.job = replace(world.job, annotations={"tf-dist.dev/resume-attempt": "1"})
+    world.settle()
+    assert world.memory.attempts.job == 2
+    assert len(world.pods) == 3
+    end_again = world.pods["tf-dist-mnist-worker-0"]
+    world.run(end_again)
+    world.end(end_again, 1)
+    world.settle()
+    assert world.memory.phase is Phase.ABORTED, "the resume was for the attempt before"
