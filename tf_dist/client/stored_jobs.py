@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from tf_dist.cluster.api import EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import NotServed
+from tf_dist.controller.leases.driver_liveness import no_living_driver
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import suggestion
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.pods import PodView, pod_view
-from tf_dist.core.api.status import Status, display_phase
+from tf_dist.core.api.status import STOPPED, Status, display_phase
 from tf_dist.core.api.status_codec import displayed_status, stored_status
-from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose, diagnose_newer_format, diagnose_unreadable
+from tf_dist.core.diagnostics.diagnose import (
+    Category,
+    Diagnosis,
+    Level,
+    diagnose,
+    diagnose_newer_format,
+    diagnose_unreadable,
+)
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.invalid_spec import with_accepted_spec
+from tf_dist.core.reconciler.ownership import driver_of
 from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Problem
 
 T = TypeVar("T")
@@ -104,6 +113,32 @@ def find_problems(job: StoredJob, pods: list[Object]) -> tuple[Diagnosis, ...]:
         return (*newer, *diagnose(job.job, job.status_now, pod_views(job.job, pods), now()))
     except InvalidJob as error:
         return (*newer, diagnose_unreadable(error))
+
+
+_NO_DRIVER: Final = (
+    "install a controller (tf-dist install), or see why it does not run; tf-dist run drives a job from here"
+)
+
+
+def driver_problems(cluster: Cluster, job: StoredJob) -> tuple[Diagnosis, ...]:
+    """That no living driver has a job which wants one; none where that cannot be known."""
+    why = no_living_driver(cluster, job.stored, now()) if _wants_driver(job) else ""
+    return (Diagnosis(Level.WARNING, Category.NO_DRIVER, why, resolution=_NO_DRIVER),) if why else ()
+
+
+def _wants_driver(job: StoredJob) -> bool:
+    """Whether it is neither over nor suspended."""
+    return not job.status.finished and job.status.phase not in STOPPED
+
+
+def without_driver(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[str, str] | None:
+    """What to say, and what helps, where nothing drives some of the jobs; None where all that want it are driven.
+
+    Each driver is asked for once.
+    """
+    drivers = {driver_of(job.stored): job for job in jobs if _wants_driver(job)}
+    found = [one.summary for job in drivers.values() for one in driver_problems(cluster, job)]
+    return (found[0], _NO_DRIVER) if found else None
 
 
 def pods_of(cluster: Cluster, job: StoredJob) -> list[Object]:

@@ -102,6 +102,7 @@ def test_categories_are_a_contract() -> None:
         "suspended",
         "running",
         "succeeded",
+        "no-driver",
     ]
 
 

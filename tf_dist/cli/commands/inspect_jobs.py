@@ -32,7 +32,7 @@ def get(
 ) -> None:
     """List submitted jobs, or show one."""
     from tf_dist.client.connection import connect
-    from tf_dist.client.stored_jobs import find_job, list_jobs
+    from tf_dist.client.stored_jobs import find_job, list_jobs, without_driver
 
     connection = connect(kubeconfig, context, local=local)
     cluster, namespace = connection.cluster, namespace or connection.namespace
@@ -41,6 +41,9 @@ def get(
     _show_list(jobs, form, everywhere=everywhere, one=bool(name))
     if not jobs and form is options.ListFormat.TABLE and not watch:
         output.note("no jobs here" if everywhere else f"no jobs in namespace {namespace}")
+    if form in (options.ListFormat.TABLE, options.ListFormat.WIDE) and (idle := without_driver(cluster, jobs)):
+        output.flush()
+        output.warning(*idle)
     if watch:
         output.flush()
         _watch(cluster, where, jobs if name else None, form)
@@ -306,13 +309,13 @@ def explain(
     """Say in sentences why a job waits, or why it failed, and what to do about it."""
     from tf_dist.cli.job_output import show_findings
     from tf_dist.client.connection import connect
-    from tf_dist.client.stored_jobs import find_job, find_problems, pods_of
+    from tf_dist.client.stored_jobs import driver_problems, find_job, find_problems, pods_of
     from tf_dist.core.api.status import display_phase
 
     connection = connect(kubeconfig, context, local=local)
     cluster, namespace = connection.cluster, namespace or connection.namespace
     job = find_job(cluster, name, namespace)
-    found = find_problems(job, pods_of(cluster, job))
+    found = (*driver_problems(cluster, job), *find_problems(job, pods_of(cluster, job)))
     if form is options.TextFormat.JSON:
         output.data(
             "json", {"name": job.name, "state": display_phase(job.status), "findings": [asdict(x) for x in found]}

@@ -36,6 +36,7 @@ def submit(
     from tf_dist.cli.options import parse_seconds
     from tf_dist.client.connection import connect
     from tf_dist.client.job_files import load_job_files
+    from tf_dist.client.stored_jobs import without_driver
     from tf_dist.client.submission import TargetNamespaces, companion_owner, create_companion, create_job
     from tf_dist.client.wait import wait_for
     from tf_dist.core.api.overrides import parse_overrides
@@ -55,6 +56,8 @@ def submit(
     for job in created:
         output.line(f"{job.shown} submitted")
     output.flush()
+    if not connection.here and (idle := without_driver(cluster, created)):
+        output.warning(*idle)
     if wait:
         wait_for(cluster, created, "finished", limit, output.line)
 

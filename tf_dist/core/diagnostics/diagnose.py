@@ -64,6 +64,7 @@ class Category(StrEnum):
     SUSPENDED = "suspended"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
+    NO_DRIVER = "no-driver"
 
 
 @dataclass(frozen=True, slots=True)

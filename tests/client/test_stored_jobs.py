@@ -1,0 +1,45 @@
+"""What is said of stored jobs that no living driver has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import tfjob
+from tf_dist.client.stored_jobs import StoredJob, driver_problems, without_driver
+from tf_dist.cluster.api import LEASES, TFJOBS
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
+from tf_dist.core.api import names
+from tf_dist.core.diagnostics.diagnose import Category
+
+
+def stored(cluster: MemoryCluster, name: str, **status: Any) -> StoredJob:
+    """A job of that name; ``status``: what its driver has written."""
+    document = cluster.create(TFJOBS, "default", tfjob(name))
+    return StoredJob(TFJOBS, {**document, "status": {"tfDist": {"version": 1, **status}} if status else {}})
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    """With a controller that was installed, and never ran."""
+    cluster = MemoryCluster()
+    ref = LeaseRef(names.SYSTEM_NAMESPACE, CONTROLLER_NAME)
+    cluster.create(LEASES, ref.namespace, new_lease(ref, "", 15.0, 0.0, {names.DRIVER: DRIVER_CONTROLLER}))
+    return cluster
+
+
+def test_a_job_that_no_controller_takes_says_so_and_what_to_do(cluster: MemoryCluster) -> None:
+    job = stored(cluster, "a")
+    (found,) = driver_problems(cluster, job)
+    assert (found.category, "no controller is alive in tf-dist-system" in found.summary) == (Category.NO_DRIVER, True)
+    assert "tf-dist install" in found.resolution
+    assert without_driver(cluster, [job]) == (found.summary, found.resolution)
+
+
+@pytest.mark.parametrize("phase", ["Completed", "Failed", "Aborted"])
+def test_one_that_is_over_or_suspended_needs_no_driver(cluster: MemoryCluster, phase: str) -> None:
+    job = stored(cluster, "a", phase=phase)
+    assert driver_problems(cluster, job) == ()
+    assert without_driver(cluster, [job]) is None

@@ -1,0 +1,76 @@
+"""What people are told of a job that no living driver has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import tfjob
+from tf_dist.cluster.api import LEASES, TFJOBS
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.leases.driver_liveness import no_living_driver
+from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, DRIVER_INLINE, LeaseRef, new_lease
+from tf_dist.core.api import names
+from tf_dist.core.api.timestamps import parse_time
+
+CONTROLLER = LeaseRef(names.SYSTEM_NAMESPACE, CONTROLLER_NAME)
+INLINE = LeaseRef("default", "tf-dist-1")
+
+
+def job(cluster: MemoryCluster, driver: str = "", **spec: Any) -> dict[str, Any]:
+    document = tfjob()
+    if driver:
+        document["metadata"]["annotations"] = {names.DRIVER: driver}
+    document["spec"].setdefault("runPolicy", {}).update(spec)
+    return cluster.create(TFJOBS, "default", document)
+
+
+def lease(cluster: MemoryCluster, ref: LeaseRef, renewed: float, holder: str = "pod-1") -> None:
+    kind = DRIVER_INLINE if ref == INLINE else DRIVER_CONTROLLER
+    cluster.create(LEASES, ref.namespace, new_lease(ref, holder, 15.0, renewed, {names.DRIVER: kind}))
+
+
+@pytest.mark.parametrize(
+    ("driver", "age", "holder", "said"),
+    [
+        ("", 10.0, "pod-1", ""),
+        ("", 3600.0, "pod-1", "no controller is alive in tf-dist-system: the job waits until one is"),
+        ("", 10.0, "", "no controller is alive in tf-dist-system: the job waits until one is"),
+        (str(CONTROLLER), 10.0, "pod-1", ""),
+        (str(CONTROLLER), 3600.0, "pod-1", "its controller is not alive: Lease tf-dist-system/tf-dist-controller"),
+        ("embedded", 3600.0, "pod-1", ""),
+        (str(INLINE), 10.0, "pod-1", "its driver default/tf-dist-1 has ended"),
+    ],
+)
+def test_a_job_that_no_living_driver_has_says_so(driver: str, age: float, holder: str, said: str) -> None:
+    cluster = MemoryCluster()
+    stored = job(cluster, driver)
+    now = parse_time(stored["metadata"]["creationTimestamp"]) or 0.0
+    lease(cluster, CONTROLLER, now - age, holder)
+    found = no_living_driver(cluster, stored, now)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+def test_a_program_that_drove_it_and_was_killed() -> None:
+    cluster = MemoryCluster()
+    stored = job(cluster, str(INLINE))
+    now = parse_time(stored["metadata"]["creationTimestamp"]) or 0.0
+    lease(cluster, INLINE, now - 3600)
+    assert no_living_driver(cluster, stored, now).startswith("the program that drove it is not alive: Lease default/")
+
+
+def test_where_tf_dist_has_no_lease_a_job_has_some_time_to_be_taken() -> None:
+    cluster = MemoryCluster()
+    stored = job(cluster)
+    now = parse_time(stored["metadata"]["creationTimestamp"]) or 0.0
+    assert no_living_driver(cluster, stored, now + 29) == ""
+    assert no_living_driver(cluster, stored, now + 31).startswith("no controller is alive in tf-dist-system")
+
+
+def test_a_job_of_another_controller_is_none_of_ours() -> None:
+    cluster = MemoryCluster()
+    stored = job(cluster, managedBy="kueue.x-k8s.io/multikueue")
+    now = parse_time(stored["metadata"]["creationTimestamp"]) or 0.0
+    assert no_living_driver(cluster, stored, now + 3600) == ""

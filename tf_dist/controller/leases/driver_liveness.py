@@ -1,0 +1,73 @@
+"""Whether a job has a driver that lives, for people who look at it: in words, and wrong in neither direction for long.
+
+Nothing is decided on it. A driver decides on Leases by its own clock alone (``tf_dist.controller.leases.lease``); a
+person who has just come has seen no Lease for any time, so here the time of its last renewal is compared with the clock
+of this machine, with more tolerance than clocks differ.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tf_dist.cluster.api import LEASES, Cluster, Object
+from tf_dist.controller.leases.lease import LeaseRecord, LeaseRef, is_inline_lease, system_namespace
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import mapping
+from tf_dist.core.api.timestamps import format_time, parse_time
+from tf_dist.core.reconciler.ownership import driver_of, managed_elsewhere
+from tf_dist.errors import ClusterError, NotFound
+
+# Seconds for which a Lease that is not renewed may be the fault of two clocks.
+_TOLERANCE: Final = 120.0
+# Seconds that a driver has to take a new job. One of a local cluster has no Lease, and shows in no other way.
+_CLAIMED_WITHIN: Final = 30.0
+
+
+def no_living_driver(cluster: Cluster, job: Object, now: float) -> str:
+    """Why nothing drives a stored job at present, in a sentence; "" where it is driven, or where that cannot be known.
+
+    ``job``: one that is not over. ``now``: epoch seconds.
+    """
+    if managed_elsewhere(job):
+        return ""
+    driver = driver_of(job)
+    ref = LeaseRef.parse(driver)
+    try:
+        if ref is not None:
+            return _gone(cluster, ref, now)
+        return "" if driver else _no_controller(cluster, job, now)
+    except ClusterError:
+        return ""  # Leases that may not be read say nothing
+
+
+def _gone(cluster: Cluster, ref: LeaseRef, now: float) -> str:
+    try:
+        lease = cluster.get(LEASES, *ref)
+    except NotFound:
+        return f"its driver {ref} has ended; the job waits until another driver takes it over"
+    if _alive(lease, now):
+        return ""
+    what = "the program that drove it" if is_inline_lease(lease) else "its controller"
+    return f"{what} is not alive: Lease {ref}{_renewed(lease)}; the job waits until a driver takes it over"
+
+
+def _no_controller(cluster: Cluster, job: Object, now: float) -> str:
+    namespace = system_namespace()
+    leases = cluster.list(LEASES, namespace, labels=names.DRIVER).items
+    if any(_alive(lease, now) for lease in leases):
+        return ""
+    created = parse_time(mapping(job.get("metadata")).get("creationTimestamp"))
+    if not leases and (created is None or now < created + _CLAIMED_WITHIN):
+        return ""
+    return f"no controller is alive in {namespace}: the job waits until one is"
+
+
+def _alive(lease: Object, now: float) -> bool:
+    record = LeaseRecord.of(lease)
+    renewed = parse_time(mapping(lease.get("spec")).get("renewTime"))
+    return bool(record.holder) and renewed is not None and now < renewed + record.duration + _TOLERANCE
+
+
+def _renewed(lease: Object) -> str:
+    renewed = parse_time(mapping(lease.get("spec")).get("renewTime"))
+    return "" if renewed is None else f" was renewed last at {format_time(renewed)}"
