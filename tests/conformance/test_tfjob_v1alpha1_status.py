@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from tests.conformance.test_tfjob_v1alpha1 import entry, tfjob
+from tests.core.builders import START
 from tests.core.world import World
+from tf_dist.core.api.context import WriteStatus
 from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.api.status import RefusedSpec, Status
 from tf_dist.core.dialects import parse, read
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import parse_controller_config, with_accelerators
 from tf_dist.core.podbuilder.replica_pod import build_pod
 from tf_dist.core.podbuilder.services import build_objects
+from tf_dist.core.reconciler.invalid_spec import plan_for_invalid_spec
 from tf_dist.errors import InvalidJob
 
 Doc = dict[str, Any]
@@ -132,6 +136,16 @@ def test_what_setup_refuses_is_refused_before_a_job_is_there(document: Doc, path
     with pytest.raises(InvalidJob) as caught:
         parse(document)
     assert path in [problem.path for problem in caught.value.problems]
+
+
+def test_a_job_that_cannot_be_read_waits_to_be_mended() -> None:
+    """A deliberate difference: for ``setup`` it has failed, for good."""
+    refused = RefusedSpec(generation=1, digest="d", message="there is no chief")
+    plan = plan_for_invalid_spec(gpu_job(), Status(), refused, START)
+    (status,) = (action.status for action in plan.actions if isinstance(action, WriteStatus))
+    assert (status["phase"], status["state"]) == ("Creating", "Running")
+    assert "there is no chief" in status["reason"]
+    assert not plan.status.finished
 
 
 def test_a_gang_has_no_disruption_budget() -> None:
