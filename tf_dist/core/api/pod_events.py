@@ -260,7 +260,13 @@ def signal_name(code: int | None) -> str:
 
 
 def exit_text(exit_: Exit | None) -> str:
-    """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have texts of their own."""
+    """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have texts of their own.
+
+    Where the container that trains has done its work and another one failed, that one is named.
+    """
+    if exit_ is not None and exit_.beside is not None:
+        name, other = exit_.beside
+        return f"has failed: its container {name} {exit_text(other)}, its container that trains with code {exit_.code}"
     if exit_ is None or (exit_.code is None and not exit_.reason):
         return "failed without an exit code"
     if exit_.out_of_memory:

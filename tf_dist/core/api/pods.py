@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -130,6 +130,9 @@ HOLDING_REASONS: Final = frozenset(
 )
 
 
+_HELD: Final = HOLDING_REASONS | frozenset(_SAME_REASON)
+
+
 def stable_reason(reason: str) -> str:
     """The reason of a container that waits, the same for states between which a kubelet goes back and forth."""
     return _SAME_REASON.get(reason, reason)
@@ -137,12 +140,16 @@ def stable_reason(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a container ended: its code (signals as 128+n; None: not known), and the reason and message."""
+    """How a container ended: its code (signals as 128+n; None: not known), and the reason and message.
+
+    ``beside``: another container, by name, and how it ended, if that is what the pod has failed by.
+    """
 
     code: int | None
     reason: str = ""
     message: str = ""
     finished_at: float | None = None
+    beside: tuple[str, Exit] | None = None
 
     @property
     def out_of_memory(self) -> bool:
@@ -236,6 +243,8 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
     state = container_status.get("state") or {}
     phase = _phase(status.get("phase"))
     exit_ = _exit(state.get("terminated")) or _pod_exit(status, phase)
+    if exit_ is not None and exit_.code == 0 and phase is PodPhase.FAILED:
+        exit_ = replace(exit_, beside=_failed_beside(status))
     deleting = bool(metadata.get("deletionTimestamp"))
     node = text(mapping(pod.get("spec")).get("nodeName"))
     disruption = _disruption(status, conditions, deleting=deleting, node=node)
@@ -259,7 +268,7 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
         started_at=parse_time(status.get("startTime")),
         node=node,
         unschedulable=_unschedulable(conditions),
-        waiting=_waiting(state.get("waiting")),
+        waiting=_waiting(state.get("waiting")) if phase is not PodPhase.PENDING else _what_waits(state, status),
     )
 
 
@@ -352,8 +361,7 @@ def _pod_exit(status: Mapping[str, Any], phase: PodPhase) -> Exit | None:
 
 
 def _restarts(status: Mapping[str, Any]) -> int:
-    every = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    return sum(container.get("restartCount") or 0 for container in every)
+    return sum(container.get("restartCount") or 0 for container in _every_container(status))
 
 
 def _is(conditions: Mapping[Any, Mapping[str, Any]], type_: str, status: str) -> bool:
@@ -363,6 +371,26 @@ def _is(conditions: Mapping[Any, Mapping[str, Any]], type_: str, status: str) ->
 def _unschedulable(conditions: Mapping[Any, Mapping[str, Any]]) -> str:
     scheduled = conditions.get("PodScheduled", {})
     return scheduled.get("message") or "" if scheduled.get("status") == "False" else ""
+
+
+def _failed_beside(status: Mapping[str, Any]) -> tuple[str, Exit] | None:
+    """The first container that has failed: a sidecar, where the one that trains has not."""
+    ends = ((one["name"], _exit(one["state"].get("terminated"))) for one in _every_container(status))
+    return next(((name, end) for name, end in ends if end is not None and end.code != 0), None)
+
+
+def _what_waits(state: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What the container waits for; where it only waits for another one that is held, or runs, what that waits for."""
+    own = _waiting(state.get("waiting"))
+    if own is not None and own[0] in _HELD:
+        return own
+    others = ((one["name"], _waiting(one["state"].get("waiting"))) for one in _every_container(status))
+    held = ((name, said) for name, said in others if said is not None and said[0] in _HELD)
+    return next(((said[0], f"container {name}: {said[1]}".rstrip(": ")) for name, said in held), own)
+
+
+def _every_container(status: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 
 def _waiting(waiting: Mapping[str, Any] | None) -> tuple[str, str] | None:

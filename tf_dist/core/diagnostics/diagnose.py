@@ -331,6 +331,8 @@ def _of_life(job: Job, status: Status, facts: PodClassification, now: float) -> 
         # With another gang scheduler the gang may wait as pods without nodes: that is diagnosed above.
         if status.admission is not None or pod.has_node:
             yield from _of_pod(pod)
+        if pod.replica not in facts.succeeded:
+            yield from _of_sidecar(job, pod)
     if facts.stale:
         names = ", ".join(sorted(pod.name for pod in facts.stale)[:5])
         yield Diagnosis(
@@ -371,6 +373,21 @@ def _of_pod(pod: PodView) -> Iterator[Diagnosis]:
         yield _waiting(pod, *pod.waiting)
     elif pod.phase is PodPhase.PENDING:
         yield Diagnosis(Level.INFO, Category.STARTING, f"{who} is starting{f' on {pod.node}' if pod.node else ''}")
+
+
+def _of_sidecar(job: Job, pod: PodView) -> Iterator[Diagnosis]:
+    """A pod that other containers keep running: TFJob v1 and Volcano judge its phase, as the originals do."""
+    spec = job.spec(pod.replica.type)
+    if pod.phase is not PodPhase.RUNNING or pod.exit is None or pod.deleting or spec is None:
+        return
+    again = spec.pod_restart_policy == "Always" or (spec.pod_restart_policy == "OnFailure" and pod.exit.code != 0)
+    if not again:
+        text = f"the container of {pod.replica} that trains {exit_text(pod.exit)}, but others keep its pod running"
+        advice = (
+            "have the sidecar end with it, or make it an init container with restartPolicy: Always; Istio: the label "
+            'sidecar.istio.io/inject: "false" in the template'
+        )
+        yield Diagnosis(Level.WARNING, Category.RUNNING, text, resolution=advice)
 
 
 # The kubelet's reason -> category, and what helps.

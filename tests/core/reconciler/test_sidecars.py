@@ -1,0 +1,165 @@
+"""A container beside the one that trains: where the original judges that container, the other one has no say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.builders import (
+    CHIEF,
+    EXIT_CODE,
+    REPLACED,
+    observed,
+    pod,
+    replicas,
+    v1_job,
+    v1alpha1_job,
+    views,
+    volcano_job,
+)
+from tf_dist.core.api.context import WriteStatus
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.status import Phase, Status
+from tf_dist.core.api.status_codec import load_status
+from tf_dist.core.diagnostics.diagnose import Category, diagnose
+from tf_dist.core.diagnostics.replicas import replica_states
+from tf_dist.core.reconciler.reconcile import reconcile
+
+RUNS: dict[str, Any] = {"running": {}}
+PULLS = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+CREATES = {"waiting": {"reason": "ContainerCreating"}}
+
+
+def ends(code: int, reason: str = "") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason}}
+
+
+def state(phase: str, tensorflow: dict[str, Any], sidecar: dict[str, Any], *, last: Any = None) -> dict[str, Any]:
+    """The status of a pod with a sidecar, whose status comes first, as the kubelet sorts them by name."""
+    statuses = [{"name": "istio-proxy", "state": sidecar}, {"name": "tensorflow", "state": tensorflow}]
+    statuses[1] |= {"lastState": last, "restartCount": 1} if last else {}
+    return {"phase": phase, "containerStatuses": statuses}
+
+
+def alpha(policy: str) -> Job:
+    fields: dict[str, Any] = {"last_exit_counts": True, "pod_restart_policy": policy}
+    return v1alpha1_job(replicas("MASTER", 1, rules=CHIEF, **fields), replicas("WORKER", 1, rules=REPLACED, **fields))
+
+
+def after(job: Job, replica: str, found: dict[str, Any]) -> Status:
+    """The status once the replica's pod is so, and every other one runs."""
+    calm = state("Running", RUNS, RUNS)
+    stored: Any = {}
+    for now in (calm, found):
+        pods = [pod(job, str(one), now if str(one) == replica else calm) for one in job.replicas]
+        plan = reconcile(job, observed(job, *pods, status=stored))
+        stored = next((action.status for action in plan.actions if isinstance(action, WriteStatus)), stored)
+    return plan.status
+
+
+@pytest.mark.parametrize(
+    ("policy", "found", "phase", "restarted"),
+    [
+        ("Never", state("Running", ends(0), RUNS), Phase.COMPLETED, False),
+        ("OnFailure", state("Running", ends(0), RUNS), Phase.COMPLETED, False),
+        ("Always", state("Running", RUNS, RUNS, last=ends(0)), Phase.COMPLETED, False),
+        ("Never", state("Running", ends(1), RUNS), Phase.FAILED, False),
+        ("OnFailure", state("Running", RUNS, RUNS, last=ends(1)), Phase.FAILED, False),
+        ("Never", state("Running", ends(137, "OOMKilled"), RUNS), Phase.FAILED, False),
+        # Nothing restarts it in place: the pod is made anew. The original says Running for ever.
+        ("Never", state("Running", ends(143), RUNS), Phase.RESTARTING, True),
+        ("OnFailure", state("Running", ends(143), RUNS), Phase.RUNNING, False),
+        ("OnFailure", state("Running", RUNS, RUNS, last=ends(143)), Phase.RUNNING, False),
+        ("Never", state("Running", RUNS, ends(1)), Phase.RUNNING, False),
+        ("Never", state("Running", RUNS, ends(0)), Phase.RUNNING, False),
+    ],
+)
+def test_v1alpha1_judges_the_chiefs_container(policy: str, found: Any, phase: Phase, restarted: bool) -> None:
+    job = alpha(policy)
+    status = after(job, "master-0", found)
+    assert status.phase is phase or (phase is Phase.COMPLETED and status.phase is Phase.COMPLETING)
+    assert bool(status.attempts.pods) is restarted
+
+
+@pytest.mark.parametrize(
+    ("found", "done", "restarted"),
+    [
+        (state("Running", ends(0), RUNS), True, False),
+        (state("Running", ends(1), RUNS), False, True),
+        (state("Running", RUNS, ends(1)), False, False),
+    ],
+)
+def test_v1alpha1_judges_the_container_of_a_worker(found: Any, done: bool, restarted: bool) -> None:
+    status = after(alpha("Never"), "worker-0", found)
+    assert ("worker-0" in map(str, status.succeeded)) is done
+    assert bool(status.attempts.pods) is restarted
+
+
+@pytest.mark.parametrize("make", [v1_job, volcano_job])
+@pytest.mark.parametrize("code", [0, 1])
+def test_tfjob_v1_and_volcano_judge_the_pods_phase_and_explain_says_what_keeps_it(make: Any, code: int) -> None:
+    job = make(replicas("Worker", 1))
+    found = state("Running", ends(code), RUNS)
+    status = after(job, "worker-0", found)
+    assert status.phase is Phase.RUNNING
+    first = diagnose(job, status, views(pod(job, "worker-0", found)), 0.0)[0]
+    assert first.category is Category.RUNNING
+    assert first.summary == (
+        f"the container of worker-0 that trains exited with code {code}, but others keep its pod running"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tensorflow", "sidecar", "restarted", "text"),
+    [
+        (ends(143), ends(1), True, "worker-0 exited with code 143 (SIGTERM)"),
+        (ends(1), ends(143), False, "worker-0 exited with code 1"),
+        (
+            ends(0),
+            ends(143),
+            False,
+            "worker-0 has failed: its container istio-proxy exited with code 143 (SIGTERM), its container that trains "
+            "with code 0",
+        ),
+    ],
+)
+def test_exit_codes_are_those_of_the_container_that_trains(
+    tensorflow: Any, sidecar: Any, restarted: bool, text: str
+) -> None:
+    """ExitCode of TFJob v1: a pod that a sidecar has failed has code 0, which is not retried."""
+    job = v1_job(replicas("Worker", 1, rules=EXIT_CODE))
+    found = state("Failed", tensorflow, sidecar)
+    status = after(job, "worker-0", found)
+    assert (status.phase is Phase.FAILED) is not restarted
+    assert bool(status.attempts.pods) is restarted
+    assert text in status.message
+
+
+@pytest.mark.parametrize(
+    ("tensorflow", "sidecar", "said", "detail"),
+    [
+        (CREATES, PULLS, "ImagePullBackOff", "container istio-proxy: no such image"),
+        (RUNS, PULLS, "ImagePullBackOff", "container istio-proxy: no such image"),
+        (PULLS, CREATES, "ImagePullBackOff", "no such image"),
+        (CREATES, CREATES, "Starting", ""),
+    ],
+)
+def test_what_keeps_a_pod_from_starting_is_said_of_the_right_container(
+    tensorflow: Any, sidecar: Any, said: str, detail: str
+) -> None:
+    job = v1_job(replicas("Worker", 1))
+    found = state("Pending", tensorflow, sidecar)
+    row = replica_states(job, after(job, "worker-0", found), views(pod(job, "worker-0", found)))[0]
+    assert (row.state, row.detail) == (said, detail)
+
+
+def test_a_native_sidecar_that_cannot_start_is_named() -> None:
+    job = v1_job(replicas("Worker", 1))
+    found = {
+        "phase": "Pending",
+        "initContainerStatuses": [{"name": "shipper", "state": PULLS}],
+        "containerStatuses": [{"name": "tensorflow", "state": {"waiting": {"reason": "PodInitializing"}}}],
+    }
+    row = replica_states(job, load_status({}), views(pod(job, "worker-0", found)))[0]
+    assert (row.state, row.detail) == ("ImagePullBackOff", "container shipper: no such image")
