@@ -160,6 +160,9 @@ MADE_BY_VOLCANO = [volcano("default", weight=1, reclaimable=True), volcano("root
         ([volcano("lab"), volcano("team", parent="lab")], ("team",), ["lab"]),
         ([volcano("lab", capability={"cpu": "much"}), volcano("team")], (), ["team"]),
         ([volcano("lab", capability={"cpu": "much"})], (), []),
+        ([volcano("loop", parent="loop"), volcano("lab")], (), ["lab"]),
+        ([volcano("lab", parent=7, weight=True)], (), []),
+        ([{**volcano("lab"), "spec": None}], (), ["lab"]),
     ],
 )
 def test_queues_that_volcano_serves(stored: list[dict[str, Any]], taken: tuple[str, ...], names: list[str]):
@@ -184,3 +187,13 @@ def test_a_queue_of_ours_stands_in_the_place_of_volcanos(ours: Any, theirs: Any,
 def test_a_queue_was_closed_in_its_spec_once():
     (queue,) = served_queues([{**volcano("lab"), "spec": {"state": "Closed"}}])
     assert "is closed" in namespace_mismatch(queue, "vision", {})
+
+
+@pytest.mark.parametrize(("closed", "expected"), [("", []), ("leaf", ["leaf"]), ("lab", ["lab", "leaf"]), ("loop", [])])
+def test_what_is_below_a_closed_queue_is_closed(closed: str, expected: list[str]):
+    """volcano-sh/volcano, test/e2e/jobseq/queue.go: Queue Command Close And Open With Hierarchical Queues."""
+    parents = {"lab": "root", "leaf": "lab", "other": "root", "loop": "loop"}
+    made = [
+        volcano(name, parent=above, state="Closed" if name == closed else "Open") for name, above in parents.items()
+    ]
+    assert [queue.name for queue in served_queues(made) if queue.namespace_selector is not None] == expected

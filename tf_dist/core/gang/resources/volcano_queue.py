@@ -8,6 +8,7 @@ lent.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -79,8 +80,12 @@ def served_queues(stored: Iterable[Document], taken: Container[str] = ()) -> lis
     readable = [document for document in stored if _is_readable(document)]
     if all(map(_is_untouched, readable)):
         return []
-    documents = (one.document for one in convert_queues(readable))
-    return [read_queue(document) for document in documents if document["metadata"]["name"] not in taken]
+    found = []
+    for one in convert_queues(readable):
+        if one.document["metadata"]["name"] not in taken:
+            with suppress(InvalidQueue):
+                found.append(read_queue(one.document))
+    return found
 
 
 def _is_readable(document: Document) -> bool:
@@ -94,6 +99,15 @@ def _is_readable(document: Document) -> bool:
 def _is_untouched(document: Document) -> bool:
     limits = any(value_at(document, "spec", key) for key in ("capability", "deserved", "guarantee"))
     return value_at(document, "metadata", "name") in _MADE_BY_VOLCANO and not limits and not _closed(document)
+
+
+def _line(document: Document, listed: list[Document]) -> list[Document]:
+    """A queue and those above it; closing one closes those below (``closeHierarchicalQueue``)."""
+    by_name = {value_at(one, "metadata", "name"): one for one in listed}
+    line = [document]
+    while (above := by_name.get(_parent(line[-1]))) is not None and above not in line:
+        line.append(above)
+    return line
 
 
 def _closed(document: Document) -> bool:
@@ -150,7 +164,7 @@ def _converted(document: Document, own: _Amounts, listed: list[Document], amount
         found["reclaimable"] = False
     if order := _STRICT.get(text(spec.get("dequeueStrategy"))):
         found["order"] = order
-    if _closed(document):
+    if any(map(_closed, _line(document, listed))):
         found["namespaceSelector"] = _CLOSED
     kept = {key: metadata[key] for key in ("name", "labels") if metadata.get(key)}
     result = {"apiVersion": API_VERSION, "kind": KIND, "metadata": kept, "spec": found}
