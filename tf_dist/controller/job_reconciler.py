@@ -55,6 +55,10 @@ _LOG = logging.getLogger(__name__)
 _KINDS: Final = {resource.kind: resource for resource in (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)}
 
 
+# Rules that may change, whatever code they answer with (an admission policy: 422, as a pod that is wrong in itself).
+_RULES_OF_THE_CLUSTER: Final = ("admission webhook", "ValidatingAdmissionPolicy")
+
+
 class NameConflict(ClusterError):
     """An object of that name is there and is not the job's."""
 
@@ -213,11 +217,12 @@ class PlanExecutor:
         try:
             there = self._cluster.create(resource, ref.namespace, body)
         except AlreadyExists:
-            there = self._own(resource, ref, body["metadata"]["name"], stored["metadata"]["uid"])
+            there = self._adopt(
+                resource, ref, self._own(resource, ref, body["metadata"]["name"], stored["metadata"]["uid"]), body
+            )
             created = False
         except Rejected as error:
-            # A webhook is a rule of the cluster, which may change, whatever code it answers with.
-            if resource == PODS and "admission webhook" not in str(error):
+            if resource == PODS and not any(rule in str(error) for rule in _RULES_OF_THE_CLUSTER):
                 raise InvalidPod(str(error), hint=error.hint) from error
             raise
         self._informers.wrote(resource, there)
@@ -234,6 +239,20 @@ class PlanExecutor:
                 self._cluster.create(SECRETS, ref.namespace, filled)
             except AlreadyExists:
                 self._own(SECRETS, ref, name, uid)
+
+    def _adopt(self, resource: Resource, ref: JobRef, there: Object, body: Object) -> Object:
+        """An object that the job controls without our labels, as a training-operator before us made it: it gets them.
+
+        From then on it is followed, counted and deleted as one of ours.
+        """
+        if names.owner_key(there) or not names.owner_key(body):
+            return there
+        name, metadata = there["metadata"]["name"], there["metadata"]
+        if "deletionTimestamp" in metadata:
+            raise NameConflict(f"{resource.kind} {ref.namespace}/{name} of the controller before is being deleted")
+        _LOG.info("adopted %s %s/%s of the controller before", resource.kind, ref.namespace, name)
+        patch = {"metadata": {"uid": metadata["uid"], "labels": body["metadata"]["labels"]}}
+        return self._cluster.patch(resource, ref.namespace, name, patch)
 
     def _own(self, resource: Resource, ref: JobRef, name: str, uid: str) -> Object:
         """That it exists is fine if it is the job's: an answer was lost, or the caches were older than the object."""

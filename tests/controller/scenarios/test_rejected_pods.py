@@ -7,11 +7,14 @@ from typing import Any, Final
 
 import pytest
 
-from tests.controller.harness import World, tfjob
-from tf_dist.cluster.api import PRIORITY_CLASSES, TFJOBS, Object
+from tests.controller.harness import World, container, disturbed, tfjob
+from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Object, Resource
+from tf_dist.cluster.api_errors import AdmissionDenied
+from tf_dist.controller.driver import Driver
 from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.dialects.parsing import parse
+from tf_dist.errors import ClusterError, Forbidden, Rejected, Unavailable
 
 # What no reader of jobs knows, but the API server does of pods.
 REFUSED: Final[dict[str, dict[str, Any]]] = {
@@ -76,6 +79,58 @@ def test_a_job_whose_pods_are_invalid_fails_within_seconds_and_says_why(world: W
     told = diagnose(parse(stored).job, load_status(stored["status"]), (), world.clock.now)
     assert any("tolerations" in one.summary for one in told), told
     assert not any("got no node" in one.summary + one.resolution for one in told), told
+
+
+POLICY = 'pods "x" is forbidden: ValidatingAdmissionPolicy "images" with binding "all" denied request: no'
+WEBHOOK = 'admission webhook "pods.example.com" denied the request: not today'
+DOWN = 'failed calling webhook "pods.example.com": connection refused'
+LIMITS = 'pods "x" is forbidden: maximum cpu usage per Pod is 500m, but limit is 1'
+QUOTA = 'pods "x" is forbidden: exceeded quota: all, requested: cpu=1, used: cpu=3, limited: cpu=3'
+
+
+@pytest.mark.parametrize(
+    ("error", "fails"),
+    [
+        (Rejected('Pod "x" is invalid: spec.containers[0].image: Required value'), True),
+        # Rules of the cluster change without the job, and so does what is down.
+        (Rejected(POLICY), False),
+        (Rejected(WEBHOOK), False),
+        (AdmissionDenied(LIMITS), False),
+        (Forbidden(QUOTA), False),
+        (Unavailable(DOWN), False),
+    ],
+)
+@pytest.mark.parametrize("version", ["kubeflow.org/v1", "kubeflow.org/v1alpha1", "batch.volcano.sh/v1alpha1"])
+def test_what_fails_a_job_of_any_dialect_at_once(world: World, version: str, error: ClusterError, fails: bool) -> None:
+    """The originals try again for ever; here that is so where another try may do better."""
+    refusing = [True]
+
+    def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", PODS) and refusing[0]:
+            raise error
+
+    world.driver = Driver(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock)
+    document, resource = one_worker(version)
+    world.submit(document, resource)
+    passes(world, 5)
+    assert (world.status("mnist", resource)["phase"] == "Failed") is fails, world.describe()
+    refusing[0] = False
+    world.clock.now += 60
+    passes(world, 10)
+    assert len(world.pods()) == (0 if fails else 1), world.describe()
+
+
+def one_worker(version: str) -> tuple[Object, Resource]:
+    """The least job of a dialect."""
+    template = {"spec": {"containers": [container()], "restartPolicy": "Never"}}
+    spec: dict[str, Any] = {"tfReplicaSpecs": {"Worker": {"template": template}}}
+    if version == "kubeflow.org/v1alpha1":
+        spec = {"RuntimeId": "ab12", "replicaSpecs": [{"tfReplicaType": "MASTER", "template": template}]}
+    if version == "batch.volcano.sh/v1alpha1":
+        spec = {"tasks": [{"name": "worker", "replicas": 1, "template": template}]}
+    resource = next(one for one in (TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS) if one.api_version == version)
+    metadata = {"name": "mnist", "namespace": "default"}
+    return {"apiVersion": version, "kind": resource.kind, "metadata": metadata, "spec": spec}, resource
 
 
 def test_a_rule_that_refuses_pods_is_waited_for(world: World) -> None:
