@@ -194,7 +194,7 @@ class Status:
     - ``disruptions``: pods that were taken away, by reason (``core.api.pods``).
     - ``retries``: how often a policy has restarted the job or a part of it (Volcano's ``retryCount``); failures of the
       same moment count once, and disruptions that a policy answers count, too.
-    - ``commands``: uids of the last Commands that were carried out, so that none is twice (``core.reconciler.commands``).
+    - ``commands``: uids of the last Commands that were carried out: none is twice (``core.reconciler.commands``).
     - ``policy_timeouts``: since when events last that a policy answers after its timeout, and that nothing else dates
       (see ``event_key``).
     - ``backoffs``: by replica, task or "" (the job).

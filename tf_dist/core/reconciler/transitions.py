@@ -59,8 +59,7 @@ from tf_dist.core.reconciler.node_loss import (
     track_completeness,
     wait_for_lost_nodes,
 )
-from tf_dist.core.reconciler.pod_phases import follow_pod_phases
-from tf_dist.core.reconciler.policy_timeouts import start_policy_timeouts
+from tf_dist.core.reconciler.pod_phases import follow_pod_phases, start_policy_timeouts
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_pods,
     is_complete,
