@@ -1,6 +1,6 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-job demo-argo test test-slow test-cluster test-all mutants lint check bench soak fault-mutants clean
+.PHONY: help install demo demo-job demo-argo test test-slow test-cluster test-containers test-all mutants lint check bench soak fault-mutants clean
 
 # The first Python of the machine that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -41,6 +41,9 @@ test-slow: .venv/installed ## Run those that take longer: trainings, a whole Air
 
 test-cluster: .venv/installed ## Run those that need a real API server: TF_DIST_TEST_KUBECONFIG, else K3s in Docker
 	$(BIN)/pytest -m cluster
+
+test-containers: .venv/installed ## Run those that need real containers: TF_DIST_TEST_CONTAINERS (docs/testing.md)
+	$(BIN)/pytest -m containers tests/containers
 
 test-all: test test-slow test-cluster ## Run all that can run here; takes half an hour
 

@@ -13,6 +13,7 @@ import pytest
 # under the first.
 _WOULD_RUN: Final = {
     "cluster": "TF_DIST_TEST_KUBECONFIG=… make test-all",
+    "containers": "TF_DIST_TEST_CONTAINERS=… make test-containers",
     "airflow_stack": "make test-all",
     "slow": "make test-all",
 }

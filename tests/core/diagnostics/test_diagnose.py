@@ -198,3 +198,26 @@ def test_how_often_its_pods_were_taken_away(count: int, often: str) -> None:
     status = live(disruptions={"EvictionByEvictionAPI": count})
     found = diagnose(v1_job(), status, (), START)
     assert any(f"taken away {often} (" in one.summary for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("conditions", "gates", "said"),
+    [
+        (
+            {"Ready": "False", "ContainersReady": "True"},
+            [],
+            "worker-0 is on node n, which is not ready: it may still run",
+        ),
+        ({"Ready": "True", "ContainersReady": "True"}, [], "1 of 1 replicas are running"),
+        ({"Ready": "False", "ContainersReady": "False"}, [], "1 of 1 replicas are running"),
+        ({"Ready": "False", "ContainersReady": "True"}, [{"conditionType": "x"}], "1 of 1 replicas are running"),
+    ],
+)
+def test_a_node_that_has_stopped_reporting_is_named_though_its_pods_say_running(
+    conditions: dict[str, str], gates: list[dict[str, str]], said: str
+) -> None:
+    job = v1_job(replicas("Worker", 1))
+    one = pod(job, "worker-0", running())
+    one["spec"] |= {"nodeName": "n", "readinessGates": gates}
+    one["status"]["conditions"] = [{"type": type_, "status": status} for type_, status in conditions.items()]
+    assert first(live(), one, job=job).summary == said

@@ -184,6 +184,7 @@ class PodView:
     node: str = ""
     unschedulable: str = ""
     waiting: tuple[str, str] | None = None
+    node_silent: bool = False
 
     @property
     def finished(self) -> bool:
@@ -269,6 +270,7 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
         node=node,
         unschedulable=_unschedulable(conditions),
         waiting=_waiting(state.get("waiting")) if phase is not PodPhase.PENDING else _what_waits(state, status),
+        node_silent=phase is PodPhase.RUNNING and _node_silent(pod, conditions),
     )
 
 
@@ -391,6 +393,17 @@ def _what_waits(state: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[st
 
 def _every_container(status: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+
+
+def _node_silent(pod: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
+    """Whether its node has stopped reporting, as the pod itself tells.
+
+    The node lifecycle controller then sets Ready, and nothing else: ContainersReady stays as the kubelet wrote it. The
+    only other way to that is a readiness gate.
+    """
+    if mapping(pod.get("spec")).get("readinessGates"):
+        return False
+    return _is(conditions, "Ready", "False") and _is(conditions, "ContainersReady", "True")
 
 
 def _waiting(waiting: Mapping[str, Any] | None) -> tuple[str, str] | None:

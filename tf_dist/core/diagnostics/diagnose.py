@@ -371,6 +371,10 @@ def _of_pod(pod: PodView) -> Iterator[Diagnosis]:
         yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, f"{who} cannot be scheduled", pod.unschedulable, advice)
     elif pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
         yield _waiting(pod, *pod.waiting)
+    elif pod.node_silent and not pod.deleting:
+        advice = f"see kubectl describe node {pod.node}: its pods go on when it reports again, else they are replaced"
+        text = f"{who} is on node {pod.node}, which is not ready: it may still run"
+        yield Diagnosis(Level.WARNING, Category.NODE_LOST, text, resolution=advice)
     elif pod.phase is PodPhase.PENDING:
         yield Diagnosis(Level.INFO, Category.STARTING, f"{who} is starting{f' on {pod.node}' if pod.node else ''}")
 

@@ -88,6 +88,8 @@ def _present(pod: PodView, *, done: bool) -> tuple[str, str]:
         return stable_reason(pod.waiting[0]), pod.waiting[1]
     if pod.phase is PodPhase.PENDING:
         return "Starting", ""
+    if pod.node_silent:
+        return "Running", f"node {pod.node} is not ready"
     return ("Running", "") if pod.ready or pod.phase is not PodPhase.RUNNING else ("Running", "not ready")
 
 
