@@ -282,6 +282,7 @@ def test_volcanos_plugins_need_what_the_role_has_then(
         jobs/finalizers.batch.volcano.sh: update
         configmaps: get list watch create patch delete
         networkpolicies.networking.k8s.io: get list watch create delete
+        commands.bus.volcano.sh: get list watch delete
     """
     queues = QUEUES | VOLCANO_QUEUES
     assert granted(kubectl, "tf-dist-driver", volcano, volcano) == INLINE | queues | table(more)

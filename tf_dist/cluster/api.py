@@ -52,6 +52,7 @@ NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "NetworkPolicy", "network
 TFJOBS = Resource("kubeflow.org", "v1", "TFJob", "tfjobs")
 TFJOBS_V1ALPHA1 = Resource("kubeflow.org", "v1alpha1", "TFJob", "tfjobs")
 VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "Job", "jobs")
+VOLCANO_COMMANDS = Resource("bus.volcano.sh", "v1alpha1", "Command", "commands")
 JOB_KINDS = (TFJOBS, VOLCANO_JOBS)
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False)
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)

@@ -8,7 +8,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES, Cluster, Object, Resource
+from tf_dist.cluster.api import (
+    CONFIG_MAPS,
+    NETWORK_POLICIES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    VOLCANO_COMMANDS,
+    Cluster,
+    Object,
+    Resource,
+)
 from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.informers.driver_informers import DriverInformers
@@ -52,7 +62,9 @@ from tf_dist.core.reconciler.tfjob_messages import object_event
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
 
 _LOG = logging.getLogger(__name__)
-_KINDS: Final = {resource.kind: resource for resource in (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)}
+_KINDS: Final = {
+    resource.kind: resource for resource in (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES, VOLCANO_COMMANDS)
+}
 
 
 # Rules that may change, whatever code they answer with (an admission policy: 422, as a pod that is wrong in itself).
@@ -414,7 +426,8 @@ class JobReconciler:
             departed=gone,
             unready=self._informers.unready(pod.node for pod in pods if pod.node and not pod.finished),
             recovery_timeout=self._informers.recovery_timeout(job.scheduling.queue),
-            objects=self._informers.objects(known.ref.namespace, known.uid),
+            objects=self._informers.objects(known.ref.namespace, known.uid)
+            | self._informers.commands(known.ref, known.uid),
             verdict=verdict,
             addresses=self._addresses(known, verdict, len(pods)),
             deleting="deletionTimestamp" in stored["metadata"],

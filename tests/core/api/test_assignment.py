@@ -31,6 +31,7 @@ from tf_dist.core.api.assignment import (
     resize_restarts,
     start_counts,
     startable_replicas,
+    waiting_for_leaving_pods,
     waiting_for_room,
 )
 from tf_dist.core.api.context import matching_replicas
@@ -366,6 +367,30 @@ def test_without_a_free_seat_any_node_will_do() -> None:
     assert given_to({}, facts(), 0) == [""]
     # A pod beyond the placement sits on a node of it.
     assert given_to({"worker": {"n1": 1}}, facts(worker_0="n1", worker_1="n1"), 2) == [""]
+
+
+@pytest.mark.parametrize(
+    ("placement", "there", "leaving", "waits"),
+    [
+        pytest.param({"n1": 1}, facts(), "n1", [0], id="its node is full until that pod is gone"),
+        pytest.param({"n1": 2}, facts(), "n1", [1], id="there is room for one"),
+        pytest.param({"n1": 1, "n2": 1}, facts(), "n2", [1], id="only that node"),
+        pytest.param({"n1": 2}, facts(worker_0="n1"), "n1", [1], id="with one that stays"),
+        pytest.param({"n1": 2}, facts(worker_0=""), "n1", [1], id="with one that has not come to its node yet"),
+        pytest.param({"n1": 1}, facts(worker_0="n1"), "n2", [], id="a node that was not granted"),
+        pytest.param({"n1": 1}, facts(), "", [], id="it has no node"),
+        pytest.param({}, facts(), "n1", [], id="nothing was granted by name"),
+    ],
+)
+def test_replicas_wait_for_pods_that_leave_their_nodes(
+    placement: dict[str, int], there: PodClassification, leaving: str, waits: list[int]
+) -> None:
+    gone = ReplicaId("worker", 3)
+    pod = PodView(name="old", uid="old", replica=gone, attempt="1.0.0", phase=PodPhase.RUNNING, node=leaving)
+    missing = [one for one in (ReplicaId("worker", 0), ReplicaId("worker", 1)) if one not in there.current]
+    granted = {"worker": placement} if placement else {}
+    found = waiting_for_leaving_pods(job(2), granted, replace(there, stale=(pod,)), missing)
+    assert found == {ReplicaId("worker", index) for index in waits}
 
 
 NODES = st.sampled_from(("n1", "n2", "n3"))

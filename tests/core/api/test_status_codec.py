@@ -93,6 +93,7 @@ FULL: Final = Status(
     disruptions={"EvictionByEvictionAPI": 11},
     container_restarts=6,
     retries=7,
+    commands=("3f0c", "9a17"),
     policy_timeouts={"PodEvicted worker-1 2.3.4": 1_800_000_012.0},
     backoffs={"worker-1": RestartBackoff(7, 1_800_000_004.0)},
     admission=Admission(

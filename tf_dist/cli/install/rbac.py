@@ -64,6 +64,7 @@ _CORE: Final = ""
 _KUBEFLOW: Final = "kubeflow.org"
 _VOLCANO: Final = "batch.volcano.sh"
 _VOLCANO_QUEUES: Final = "scheduling.volcano.sh"
+_BUS: Final = "bus.volcano.sh"
 _TF_DIST: Final = "tf-dist.dev"
 _NETWORK: Final = "networking.k8s.io"
 _SCHEDULING: Final = "scheduling.k8s.io"
@@ -103,6 +104,7 @@ def driver_rules(*, volcano: bool = False) -> list[Manifest]:
         rules += _jobs(_VOLCANO, "jobs")
         rules.append(_rule(_CORE, "configmaps", *_OWN_VERBS, "patch"))
         rules.append(_rule(_NETWORK, "networkpolicies", *_OWN_VERBS))
+        rules.append(_rule(_BUS, "commands", *_READ_VERBS, "delete"))
         # Keys of the ssh plugin. Who may create pods may read every Secret of the namespace by way of one.
         rules.append(_rule(_CORE, "secrets", "get", "create"))
     return rules

@@ -13,7 +13,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from tf_dist.cluster.api import NODES, PODS, PRIORITY_CLASSES, QUEUES, Cluster, Object, Resource
+from tf_dist.cluster.api import (
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    VOLCANO_COMMANDS,
+    VOLCANO_JOBS,
+    Cluster,
+    Object,
+    Resource,
+)
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
@@ -29,6 +39,7 @@ from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.gang.resources.admission_config import admission_config
 from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
 from tf_dist.core.integrations.interface import Integration
+from tf_dist.core.reconciler.commands import COMMAND, is_command_to
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 
 _MAX_PODS: Final = 5_000
@@ -325,6 +336,14 @@ class DriverInformers:
             for stored in view.reflectors[kind].cache.group(names.owned_by_key(namespace, uid))
         }
         return owned | self.schedulers.objects(namespace, uid)
+
+    def commands(self, ref: JobRef, uid: str) -> dict[tuple[str, str], Object]:
+        """Volcano's Commands to a job, by kind and name."""
+        reflector = self._reflectors.get(VOLCANO_COMMANDS)
+        if reflector is None or ref.resource != VOLCANO_JOBS:
+            return {}
+        found = reflector.cache.group(f"{ref.namespace}/{ref.name}")
+        return {(COMMAND, one["metadata"]["name"]): one for one in found if is_command_to(one, uid)}
 
     def served(self, scheduler: Integration) -> ServedApis | None:
         """What there is of another gang scheduler, that a job asks for; None while that is unknown."""

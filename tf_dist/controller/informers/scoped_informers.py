@@ -21,6 +21,8 @@ from tf_dist.cluster.api import (
     RUNTIME_CLASSES,
     SERVICES,
     TFJOBS,
+    VOLCANO_COMMANDS,
+    VOLCANO_JOBS,
     VOLCANO_QUEUES,
     Cluster,
     Object,
@@ -130,6 +132,16 @@ class ScopedInformers:
         kinds[PODS] = self._reflector(
             PODS, self._pod_changed, transforms.pod, whose, labels=labels, index=names.owner_key
         )
+        if self._settings.volcano_jobs:
+            # Without the right to see them, or where they are not served, there are none.
+            kinds[VOLCANO_COMMANDS] = self._reflector(
+                VOLCANO_COMMANDS,
+                self._command_changed,
+                transforms.rule,
+                namespace,
+                index=transforms.command_target,
+                optional=True,
+            )
         if self.scope.nodes:
             kinds[NODES] = self._reflector(NODES, self._node_changed, transforms.node, None)
         for kind in ADMISSION_CONFIG_KINDS:
@@ -268,6 +280,11 @@ class ScopedInformers:
         self._owner_changed(new or old)
         if not _occupies_node(new) and (old is None or _occupies_node(old)):
             self._on_capacity_freed()
+
+    def _command_changed(self, old: Object | None, new: Object | None) -> None:
+        namespace, _, name = transforms.command_target(new or old or {"metadata": {}}).partition("/")
+        if name:
+            self._on_change(JobRef(VOLCANO_JOBS, namespace, name))
 
     def _owner_changed(self, owned: Object | None) -> None:
         ref = JobRef.of_owner(owned) if owned is not None else None

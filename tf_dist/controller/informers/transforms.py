@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from sys import intern
 from typing import Any, Final
 
-from tf_dist.cluster.api import Object
+from tf_dist.cluster.api import VOLCANO_JOBS, Object
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
 from tf_dist.core.gang.placement.anti_affinity import REQUIRED_AFFINITY, required_anti_affinity
@@ -122,6 +122,16 @@ def job(stored: Object) -> Object:
     """A job without its managed fields."""
     metadata = {key: value for key, value in stored["metadata"].items() if key != "managedFields"}
     return {**stored, "metadata": metadata}
+
+
+def command_target(stored: Object) -> str:
+    """The Volcano Job that a Command is to, as ``namespace/name``; "" for one to something else (a queue)."""
+    target = mapping(stored.get("target"))
+    to_job = target.get("kind") == VOLCANO_JOBS.kind and text(target.get("apiVersion")) in (
+        "",
+        VOLCANO_JOBS.api_version,
+    )
+    return f"{stored['metadata'].get('namespace')}/{text(target.get('name'))}" if to_job else ""
 
 
 def rule(stored: Object) -> Object:

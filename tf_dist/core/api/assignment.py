@@ -217,6 +217,28 @@ def assign_nodes(
     return {replica: node for replica, node in found.items() if replica in wanted}
 
 
+def waiting_for_leaving_pods(
+    job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
+) -> frozenset[ReplicaId]:
+    """Those of these replicas, which have no pod, on whose nodes pods that have to go still take what was granted."""
+    leaving = Counter((pod.replica.type, pod.node) for pod in facts.stale if pod.node)
+    if not placement or not leaving:
+        return frozenset()
+    free = Counter({(type_, node): count for type_, nodes in placement.items() for node, count in nodes.items()})
+    free.subtract(leaving)
+    free.subtract((replica.type, pod.node) for replica, pod in facts.current.items() if pod.node)
+    seats = assign_nodes(job, placement, facts, job.replicas)
+    free.subtract((replica.type, node) for replica, node in seats.items() if replica in facts.current)
+    found: set[ReplicaId] = set()
+    for replica in sorted(seats.keys() & set(wanted)):
+        seat = replica.type, seats[replica]
+        if free[seat] > 0:
+            free[seat] -= 1
+        else:
+            found.add(replica)
+    return frozenset(found)
+
+
 def _of_type(job: Job, placement: Placement, facts: PodClassification, type_: str) -> dict[ReplicaId, str]:
     listed = replica_nodes(job, placement, type_)
     free = Counter(listed)

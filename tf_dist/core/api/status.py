@@ -58,6 +58,8 @@ INVALID_SPEC: Final = "InvalidSpec"
 STALLED: Final = "ReconcileFailed"
 # The reason of an admitted job while the scheduler refuses nodes to so many pods that the gang lacks its minimum.
 UNSCHEDULABLE: Final = "Unschedulable"
+# The reason of what a Command of Volcano has done, and the cause of its restarts.
+COMMAND_ISSUED: Final = "CommandIssued"
 # Its message says how many replicas run, and changes with that number.
 RUNNING: Final = "JobRunning"
 # Causes of restarts that cost no budget: the job was preempted or resized, or nodes were lost.
@@ -192,6 +194,7 @@ class Status:
     - ``disruptions``: pods that were taken away, by reason (``core.api.pods``).
     - ``retries``: how often a policy has restarted the job or a part of it (Volcano's ``retryCount``); failures of the
       same moment count once, and disruptions that a policy answers count, too.
+    - ``commands``: uids of the last Commands that were carried out: none is twice (``core.reconciler.commands``).
     - ``policy_timeouts``: since when events last that a policy answers after its timeout, and that nothing else dates
       (see ``event_key``).
     - ``backoffs``: by replica, task or "" (the job).
@@ -221,6 +224,7 @@ class Status:
     disruptions: Mapping[str, int] = field(default_factory=dict)
     container_restarts: int = 0
     retries: int = 0
+    commands: tuple[str, ...] = ()
     policy_timeouts: Mapping[str, float] = field(default_factory=dict)
     backoffs: Mapping[str, RestartBackoff] = field(default_factory=dict)
     admission: Admission | None = None

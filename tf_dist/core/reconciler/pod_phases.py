@@ -1,4 +1,5 @@
-"""The rule by which an admitted job is pending, restarts or runs: it follows the phases of its pods.
+"""The rules that follow the pods of a job: whether it is pending, restarts or runs, and since when events last that a
+policy answers after a timeout.
 
 While something keeps a pod from running its reason is the job's, too, so that a list shows it. A gang of which the
 cluster's scheduler refuses pods has no place yet, whatever runs of it: it is pending until all have their nodes.
@@ -11,7 +12,9 @@ from typing import Final
 
 from tf_dist.core.api.assignment import room_text, startable_replicas
 from tf_dist.core.api.context import ReconcileContext
-from tf_dist.core.api.pod_events import held_pods, held_text, join_names
+from tf_dist.core.api.job import Event
+from tf_dist.core.api.lifecycle_policy import policy_timeouts
+from tf_dist.core.api.pod_events import derive_events, event_key, held_pods, held_text, join_names
 from tf_dist.core.api.pods import HOLDING_REASONS, PodPhase, PodView
 from tf_dist.core.api.status import RUNNING, UNSCHEDULABLE, Phase, Status
 from tf_dist.core.reconciler.requeue import refused_pods
@@ -92,3 +95,21 @@ def _too_few(s: ReconcileContext) -> bool:
     if s.job.running_types:
         return False
     return s.facts.total().pending > len(s.job.replicas) - s.job.scheduling.min_available
+
+
+def start_policy_timeouts(s: ReconcileContext) -> Status | None:
+    """Record since when events last whose policy has a timeout; replicas that were taken away come back meanwhile.
+
+    Volcano's controller keeps a timer in memory for each (``AddDelayActionForJob``). Here the moment is in the status,
+    so that the next driver goes on with it, and the timer of another attempt never fires.
+    """
+    timeouts = policy_timeouts(s.job, s.status, s.facts, s.now)
+    if timeouts == s.status.policy_timeouts:
+        return None
+    taken = {
+        occurrence.replica
+        for occurrence in derive_events(s.job, s.status, s.facts)
+        if occurrence.event is Event.POD_EVICTED and event_key(occurrence, s.status.attempts) in timeouts
+    }
+    seen = frozenset(r for r in s.status.observed_replicas if r not in taken or r in s.facts.current)
+    return replace(s.status, policy_timeouts=timeouts, observed_replicas=seen)

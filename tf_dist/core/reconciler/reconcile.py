@@ -31,6 +31,7 @@ from tf_dist.core.api.context import (
 )
 from tf_dist.core.api.job import Dialect, Job
 from tf_dist.core.api.status import (
+    COMMAND_ISSUED,
     LIVE,
     RESIZED,
     RUNNING,
@@ -43,6 +44,7 @@ from tf_dist.core.api.status_codec import ADOPTED, load_status
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import unused_annotations
 from tf_dist.core.integrations.dispatch import integration_of, retry_at, with_default_scheduler, with_verdict
+from tf_dist.core.reconciler.commands import command_actions
 from tf_dist.core.reconciler.invalid_spec import spec_events, with_accepted_spec
 from tf_dist.core.reconciler.requeue import (
     NODE_EXCLUDED_FOR,
@@ -121,7 +123,8 @@ _SETBACKS: Final = frozenset(
 )
 
 
-_EXPECTED: Final = frozenset({"JobCreated", "PodsPending", RUNNING})
+# A Command has its own event.
+_EXPECTED: Final = frozenset({"JobCreated", "PodsPending", RUNNING, COMMAND_ISSUED})
 _STARTED_AT_ONCE: Final = frozenset({"", "JobCreated", "Resumed"})
 
 # Seconds from one write of a status to the next, when only numbers differ, and when replicas are done besides.
@@ -158,6 +161,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         actions.append(WriteStatus(build_status(granted, after, observed.stored_status, observed.now)))
     if _fills_in_spec(job, after, observed):
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
+    actions += command_actions(before, after, observed)
     actions += sync_job(granted, after, facts, observed)
     if _deserves_event(job, before, after):
         grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason != RESIZED)

@@ -14,7 +14,7 @@ from tf_dist.core.api.job import Event, Job, ReplicaId
 from tf_dist.core.api.lifecycle_policy import DecidedEvents
 from tf_dist.core.api.names import MAX_DISRUPTIONS
 from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events, describe_events, exit_text
-from tf_dist.core.api.status import Failure, Phase, RestartBackoff, Status
+from tf_dist.core.api.status import COMMAND_ISSUED, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.reconciler.log_excerpt import log_excerpt
 
@@ -76,6 +76,33 @@ def restart_pods(job: Job, status: Status, facts: PodClassification, answered: D
         )
         ran[str(replica)] = _ran_for(facts, [replica], now)
     return _with_backoff(job, status, ran, now, _sentence(job, answered), spent)
+
+
+def restart_by_command(job: Job, status: Status, facts: PodClassification, now: float) -> Status:
+    """Restart every pod because a Command says so: one restart, none while one is under way, and no back-off."""
+    again = status.phase is Phase.RESTARTING
+    spent = spent_restarts(job, status, facts)
+    limit = job.run_policy.max_restarts
+    if not again and limit is not None and spent + 1 > limit:
+        return fail_over_budget(job, status, now, "the Command RestartJob was issued", spent=spent)
+    kept = keep_container_restarts(status, facts.current, facts)
+    if not again:
+        kept = replace(kept.with_restart(COMMAND_ISSUED), retries=kept.retries + 1)
+    anew = replace(kept.next_attempt(kept.admission), start_time=kept.start_time, succeeded=frozenset())
+    phase = Phase.PENDING if anew.admission is None else Phase.RESTARTING
+    return anew.with_phase(phase, now, COMMAND_ISSUED, "restarted by the Command RestartJob")
+
+
+def resume(job: Job, status: Status, now: float) -> Status:
+    """The next attempt of a job that was stopped: it waits for its place again, and no restart is charged.
+
+    Of a TFJob every replica starts anew, as with the training operator, which has deleted all pods by then; of a
+    Volcano Job those that have succeeded stay so (``resume_keeps_succeeded``).
+    """
+    fresh = replace(status.next_attempt(None), last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0)
+    if not job.run_policy.resume_keeps_succeeded:
+        fresh = replace(fresh, succeeded=frozenset())
+    return fresh.with_phase(Phase.PENDING, now, "Resumed", "resumed; waits for its place")
 
 
 def fail_by_container_restarts(job: Job, status: Status, facts: PodClassification, now: float) -> Status:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tf_dist.core.api.assignment import PendingReason, assign_nodes, startable_replicas
+from tf_dist.core.api.assignment import PendingReason, assign_nodes, startable_replicas, waiting_for_leaving_pods
 from tf_dist.core.api.context import Action, Create, Delete, EnsureKeys, Observed, Update
 from tf_dist.core.api.job import CleanPodPolicy, Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
 from tf_dist.core.api.names import replica_name
@@ -113,12 +113,15 @@ def creatable_replicas(job: Job, status: Status, facts: PodClassification, now: 
         return ()
     barrier = AttemptBarrier.of(status, facts)
     startable = startable_replicas(job, status)
+    placement = status.admission.placement if status.admission is not None else {}
+    waiting = waiting_for_leaving_pods(job, placement, facts, missing)
     ready = {spec.type for spec in job.replica_specs if dependencies_met(job, spec, facts)}
     return tuple(
         replica
         for replica in missing
         if replica in startable
         and replica.type in ready
+        and replica not in waiting
         and replica not in status.observed_replicas
         and not barrier.blocks(replica)
         if backoff_until(status, replica) <= now

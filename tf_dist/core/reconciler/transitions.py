@@ -48,6 +48,7 @@ from tf_dist.core.api.status import LIVE, NO_PODS, STOPPED, SUSPENDED, Admission
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler import restarts, sync
+from tf_dist.core.reconciler.commands import COMMANDED_PHASES, execute_command, ignore_command, resume_by_command
 from tf_dist.core.reconciler.node_loss import (
     mark_lost_pods,
     next_overdue_at,
@@ -58,8 +59,7 @@ from tf_dist.core.reconciler.node_loss import (
     track_completeness,
     wait_for_lost_nodes,
 )
-from tf_dist.core.reconciler.pod_phases import follow_pod_phases
-from tf_dist.core.reconciler.policy_timeouts import start_policy_timeouts
+from tf_dist.core.reconciler.pod_phases import follow_pod_phases, start_policy_timeouts
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_pods,
     is_complete,
@@ -130,20 +130,13 @@ def suspend(s: ReconcileContext) -> Status | None:
 
 
 def resume(s: ReconcileContext) -> Status | None:
-    """The suspension was lifted, or the user resumed this very attempt after an AbortJob policy had stopped it.
-
-    Of a TFJob every replica starts anew, as with the training operator, which has deleted all pods by then; of a
-    Volcano Job those that have succeeded stay so (``resume_keeps_succeeded``).
-    """
+    """The suspension was lifted, or the user resumed this very attempt after AbortJob had stopped it."""
     if s.job.run_policy.suspend:
         return None
     by_command = s.job.annotations.get(names.RESUME_ATTEMPT) == str(s.status.attempts.job)
     if s.status.reason != SUSPENDED and not by_command:
         return None
-    fresh = replace(s.status.next_attempt(None), last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0)
-    if not s.job.run_policy.resume_keeps_succeeded:
-        fresh = replace(fresh, succeeded=frozenset())
-    return fresh.with_phase(Phase.PENDING, s.now, "Resumed", "resumed; waits for its place")
+    return restarts.resume(s.job, s.status, s.now)
 
 
 def exceed_active_deadline(s: ReconcileContext) -> Status | None:
@@ -336,6 +329,9 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(finish_stopping, _phases(*_STOPPED_AS), _phases(*_STOPPED_AS.values())),
     TransitionRule(suspend, LIVE, _phases(Phase.ABORTING)),
     TransitionRule(resume, STOPPED, _phases(Phase.PENDING)),
+    TransitionRule(execute_command, LIVE, COMMANDED_PHASES),
+    TransitionRule(resume_by_command, STOPPED, _phases(Phase.PENDING)),
+    TransitionRule(ignore_command, _phases(Phase.COMPLETING, Phase.TERMINATING)),
     TransitionRule(exceed_active_deadline, LIVE, _phases(Phase.FAILED), active_deadline_at),
     TransitionRule(succeed, LIVE, _phases(Phase.COMPLETING, Phase.PENDING)),
     TransitionRule(start_policy_timeouts, LIVE, verdict_only=_SKIP),

@@ -69,7 +69,7 @@ POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddis
 JOBS = Resource("batch", "v1", "Job", "jobs")
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups")
 VOLCANO_QUEUES = api.VOLCANO_QUEUES
-VOLCANO_COMMANDS = Resource("bus.volcano.sh", "v1alpha1", "Command", "commands")
+VOLCANO_COMMANDS = api.VOLCANO_COMMANDS
 QUEUES = api.QUEUES
 
 BUILTIN_KINDS: tuple[Kind, ...] = (

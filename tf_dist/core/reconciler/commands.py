@@ -1,0 +1,116 @@
+"""Volcano's Commands (``bus.volcano.sh``), by which ``vcctl`` suspends, resumes and restarts a Job.
+
+Volcano's controller deletes a Command first and acts then, so that it acts at most once, and not at all if it crashes
+in between (``processNextCommand``). Here the uid of a Command is written with the status that follows from it, and the
+Command is deleted then: it acts exactly once. Commands act one at a time, the oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from tf_dist.core.api.context import Action, Delete, EmitEvent, Observed, ReconcileContext
+from tf_dist.core.api.fieldpath import mapping, text
+from tf_dist.core.api.job import Action as PolicyAction
+from tf_dist.core.api.job import Document
+from tf_dist.core.api.status import COMMAND_ISSUED, Phase, Status
+from tf_dist.core.reconciler import restarts
+
+COMMAND: Final = "Command"
+# A server that was set back may show one again that was deleted.
+_REMEMBERED: Final = 8
+COMMANDED_PHASES: Final = frozenset(
+    {Phase.ABORTING, Phase.TERMINATING, Phase.COMPLETING, Phase.RESTARTING, Phase.PENDING, Phase.FAILED}
+)
+
+
+def _stop(phase: Phase, action: PolicyAction) -> Callable[[ReconcileContext], Status]:
+    message = f"stopped by the Command {action.value}"
+    return lambda s: s.status.with_phase(phase, s.now, COMMAND_ISSUED, message)
+
+
+# What an action does to a job that is live. Any other does nothing: RestartTask and RestartPod have no target here.
+_LIVE_ACTIONS: Final[Mapping[str, Callable[[ReconcileContext], Status]]] = {
+    PolicyAction.ABORT_JOB.value: _stop(Phase.ABORTING, PolicyAction.ABORT_JOB),
+    PolicyAction.TERMINATE_JOB.value: _stop(Phase.TERMINATING, PolicyAction.TERMINATE_JOB),
+    PolicyAction.COMPLETE_JOB.value: _stop(Phase.COMPLETING, PolicyAction.COMPLETE_JOB),
+    PolicyAction.RESTART_JOB.value: lambda s: restarts.restart_by_command(s.job, s.status, s.facts, s.now),
+}
+
+
+def execute_command(s: ReconcileContext) -> Status | None:
+    """Carry out the oldest Command to a job that is live."""
+    command = _next(s)
+    if command is None:
+        return None
+    act = _LIVE_ACTIONS.get(_action(command))
+    return _remember(s.status if act is None else act(s), command)
+
+
+def resume_by_command(s: ReconcileContext) -> Status | None:
+    """Carry out the oldest Command to a job that is stopped: only ResumeJob does something."""
+    command = _next(s)
+    if command is None:
+        return None
+    resumes = _action(command) == PolicyAction.RESUME_JOB.value and not s.job.run_policy.suspend
+    return _remember(restarts.resume(s.job, s.status, s.now) if resumes else s.status, command)
+
+
+def ignore_command(s: ReconcileContext) -> Status | None:
+    """No Command does anything to a job that completes or terminates."""
+    command = _next(s)
+    return None if command is None else _remember(s.status, command)
+
+
+def command_actions(before: Status, after: Status, observed: Observed) -> Iterator[Action]:
+    """Delete the Commands that have been carried out, and say so; to a job that is over none does anything."""
+    if observed.verdict_only:
+        return
+    for command in _commands(observed):
+        uid = _uid(command)
+        if not (uid in after.commands or after.finished) or "deletionTimestamp" in command["metadata"]:
+            continue
+        if uid not in before.commands:
+            yield _event(command, before, after)
+        yield Delete(COMMAND, command["metadata"]["name"], uid)
+
+
+def _event(command: Document, before: Status, after: Status) -> EmitEvent:
+    """The original's words; one that changes nothing is named as that."""
+    action = _action(command)
+    if (before.phase, before.attempts) == (after.phase, after.attempts):
+        return EmitEvent("Warning", COMMAND_ISSUED, f"command {action} does nothing to a job that is {before.phase}")
+    message = f"Start to execute command {action}, and clean it up to make sure executed not more than once."
+    return EmitEvent("Normal", COMMAND_ISSUED, message)
+
+
+def _next(s: ReconcileContext) -> Document | None:
+    """The oldest, once those before it are deleted."""
+    commands = _commands(s.observed)
+    if not commands or any(_uid(one) in s.status.commands for one in commands):
+        return None
+    return commands[0]
+
+
+def _commands(observed: Observed) -> list[Document]:
+    found = [body for (kind, _), body in observed.objects.items() if kind == COMMAND]
+    return sorted(found, key=lambda one: (text(one["metadata"].get("creationTimestamp")), one["metadata"]["name"]))
+
+
+def _remember(status: Status, command: Document) -> Status:
+    return replace(status, commands=(*status.commands, _uid(command))[-_REMEMBERED:])
+
+
+def _uid(command: Document) -> str:
+    return str(command["metadata"]["uid"])
+
+
+def _action(command: Document) -> str:
+    return text(command.get("action"))
+
+
+def is_command_to(command: Document, uid: str) -> bool:
+    """Whether a Command is to the job with this uid; one that names none is to the job of its name."""
+    return text(mapping(command.get("target")).get("uid")) in ("", uid)
