@@ -258,7 +258,8 @@ def test_convert_keeps_what_stands_beside_the_job(tf_dist: Program) -> None:
 
 def test_queues_of_volcano_become_ours_beside_a_job_of_the_file(tf_dist: Program) -> None:
     head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
-    lab = {**head, "metadata": {"name": "lab"}, "spec": {"capability": {"cpu": 8}, "reclaimable": False}}
+    spec = {"capability": {"cpu": 8}, "reclaimable": False, "type": "batch"}
+    lab = {**head, "metadata": {"name": "lab"}, "spec": spec}
     team = {**head, "metadata": {"name": "team"}, "spec": {"parent": "lab", "capability": {"cpu": 4}}}
     file = tf_dist.write("queues.yaml", lab, team, tf_dist.job())
     refused = tf_dist("validate", file)
@@ -266,11 +267,11 @@ def test_queues_of_volcano_become_ours_beside_a_job_of_the_file(tf_dist: Program
     assert "hint: tf-dist convert FILE --to tf-dist.dev/v1alpha1" in refused.stdout
     found = tf_dist("convert", file, "--to", "tf-dist.dev/v1alpha1")
     assert found.returncode == 0
-    assert "document 1: spec.reclaimable: is left out" in found.stderr
+    assert "document 1: spec.type: is left out" in found.stderr
     assert tf_dist("convert", file, "--to", "tf-dist.dev/v1alpha1", "--strict").returncode == 2
     mine = [one["spec"] for one in yaml.safe_load_all(found.stdout) if one["kind"] == "Queue"]
     assert mine == [
-        {"quotas": {"cpu": {"nominal": "8"}}},
+        {"quotas": {"cpu": {"nominal": "8"}}, "reclaimable": False},
         {"parent": "lab", "quotas": {"cpu": {"nominal": "0", "borrowingLimit": "4"}}},
     ]
     (tf_dist.folder / "converted.yaml").write_text(found.stdout)
