@@ -30,6 +30,11 @@ class Resource:
         """``v1`` or ``group/version``, as in an object's ``apiVersion``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def label(self) -> str:
+        """Name in metrics, log lines and threads: the plural, with the group where there are two of the plural."""
+        return f"{self.plural}.{self.group}" if self.group == "scheduling.volcano.sh" else self.plural
+
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
         """The REST path of a collection (no name), an object, or a subresource of it."""
         parts = ["", "apis", self.group, self.version] if self.group else ["", "api", self.version]

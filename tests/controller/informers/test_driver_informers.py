@@ -65,6 +65,14 @@ def following(bare: World) -> Iterator[Driver]:
         yield driver
 
 
+def test_each_informer_has_a_name_of_its_own_in_the_metrics() -> None:
+    """Also with Volcano Jobs, whose queues have the plural of ours."""
+    with started(World(clock=RunningClock())) as driver:
+        found = [one.resource for one in driver.readings().informers]
+    assert {"queues", "queues.scheduling.volcano.sh"} <= set(found)
+    assert len(found) == len(set(found))
+
+
 def test_quotas_hold_from_when_queues_are_defined_until_they_are_not(bare: World, following: Driver) -> None:
     bare.submit(tfjob("before"))
     until(lambda: len(bare.pods()) == 3, SECONDS)

@@ -10,6 +10,7 @@ from tests.core.builders import ON_FAILURE, START, ended, pod, replicas, running
 from tf_dist.core.api.assignment import PendingReason
 from tf_dist.core.api.job import Dependency
 from tf_dist.core.api.status import Admission, Attempts, Failure, Phase, RestartBackoff, Status
+from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.diagnostics.diagnose import PENDING_REASONS, Category, Diagnosis, Level, diagnose
 
 ADMITTED = Admission(START)
@@ -221,3 +222,22 @@ def test_a_node_that_has_stopped_reporting_is_named_though_its_pods_say_running(
     one["spec"] |= {"nodeName": "n", "readinessGates": gates}
     one["status"]["conditions"] = [{"type": type_, "status": status} for type_, status in conditions.items()]
     assert first(live(), one, job=job).summary == said
+
+
+@pytest.mark.parametrize(
+    ("age", "scheduler", "conditions", "said"),
+    [
+        (30, "volcano", [], "no scheduler has looked at worker-0 yet: its schedulerName is volcano"),
+        (29, "volcano", [], "worker-0 is starting"),
+        (30, "default-scheduler", [{"type": "PodScheduled", "status": "True"}], "worker-0 is starting"),
+    ],
+)
+def test_a_pod_that_no_scheduler_looks_at(age: int, scheduler: str, conditions: list[Any], said: str) -> None:
+    job = v1_job()
+    found = pod(job, "worker-0")
+    found["metadata"]["creationTimestamp"] = format_time(START)
+    found["spec"] = {"schedulerName": scheduler}
+    found["status"] = {"phase": "Pending", "conditions": conditions}
+    one = diagnose(job, live(), views(found), START + age)[0]
+    assert one.summary == said
+    assert ("schedulerName" in one.resolution) == ("no scheduler" in said)

@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 
 from tests.core.builders import ON_FAILURE, replicas, template, v1_job, views, volcano_job
+from tests.core.dialects.documents import volcano
 from tests.core.integrations.scenes import Scene, asking
-from tf_dist.core.api.context import ServedApis
+from tests.core.world import World
+from tf_dist.core.api.context import EmitEvent, ServedApis
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Dependency, Job, RunPolicy
 from tf_dist.core.api.names import ATTEMPT
 from tf_dist.core.api.status import PREEMPTED, Phase
 from tf_dist.core.api.status_codec import FIELD, dump_status, load_status
 from tf_dist.core.diagnostics.diagnose import Category, diagnose
+from tf_dist.core.dialects import read
+from tf_dist.core.integrations.dispatch import planned_pass
+from tf_dist.core.podbuilder.replica_pod import build_pod
 
 VOLCANO = ServedApis(versions={"PodGroup.scheduling.volcano.sh": "v1beta1"})
 COSCHEDULING = ServedApis(versions={"PodGroup.scheduling.x-k8s.io": "v1alpha1"})
@@ -367,3 +372,40 @@ def test_a_running_job_takes_the_size_its_document_asks_for(
     scene.bury()
     assert not scene.settle().actions
     assert (sorted(scene.pods), scene.status.phase) == (["mnist-ps-0", "mnist-worker-0"], Phase.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("at", "name", "gang", "left"),
+    [
+        ("job", "volcano", None, None),
+        ("template", "volcano", None, None),
+        ("job", "volcano", "volcano", "volcano"),
+        ("job", "mine", None, "mine"),
+        ("template", "mine", None, "mine"),
+    ],
+)
+def test_where_tf_dist_decides_pods_are_not_left_to_volcano(
+    at: str, name: str, gang: str | None, left: str | None
+) -> None:
+    document = volcano()
+    spec = document["spec"]
+    del spec["schedulerName"]
+    (spec if at == "job" else spec["tasks"][0]["template"]["spec"])["schedulerName"] = name
+    if gang:
+        document["metadata"]["annotations"] = {"tf-dist.dev/gang-scheduler": gang}
+    job = read(document)
+    pod = build_pod(job, job.replicas[0], "a")
+    planned_pass(job).decorate(job.replicas[0], pod)
+    assert pod["spec"].get("schedulerName") == left
+
+
+@pytest.mark.parametrize(("name", "told"), [("volcano", ["SchedulerNameNotUsed"]), ("mine", [])])
+def test_an_event_says_once_that_pods_are_not_left_to_volcano(name: str, told: list[str]) -> None:
+    document = volcano()
+    document["spec"]["schedulerName"] = name
+    world = World(read(document))
+    actions = list(world.look().actions)
+    world.settle()
+    actions += world.look().actions
+    found = [one.reason for one in actions if isinstance(one, EmitEvent) and one.reason == "SchedulerNameNotUsed"]
+    assert found == told

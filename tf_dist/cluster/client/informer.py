@@ -110,7 +110,7 @@ class Informer:
         self._stirred = runtime.event()
         self._stream: Stream[WatchEvent] | None = None
         self._lock = runtime.lock()
-        self._thread = runtime.thread(self._run, f"informer-{resource.plural}")
+        self._thread = runtime.thread(self._run, f"informer-{resource.label}")
 
     # Reading
 
@@ -237,7 +237,7 @@ class Informer:
             except ClusterError as error:
                 self._again(type(error).__name__, error)
             except Exception as error:
-                _LOG.exception("informer failed, retrying: resource=%s", self.resource.plural)
+                _LOG.exception("informer failed, retrying: resource=%s", self.resource.label)
                 self._again("defect", Unavailable(str(error)))
 
     def _again(self, cause: str, problem: ClusterError | None, at_least: int = 0) -> None:
@@ -245,10 +245,10 @@ class Informer:
         if self._stopped.is_set():
             return
         if problem is not None and str(problem) != str(self.problem):
-            _LOG.warning("failed to list and watch: resource=%s error=%s", self.resource.plural, problem)
+            _LOG.warning("failed to list and watch: resource=%s error=%s", self.resource.label, problem)
         self.problem = problem
         if at_least == 0 or self._failures == 0:  # that a kind is still not served was reported before
-            self._restarted(self.resource.plural, cause)
+            self._restarted(self.resource.label, cause)
         asked = problem.after if isinstance(problem, Throttled) else None
         self._stirred.wait(max(asked or 0.0, self._pause(max(self._failures, at_least))))
         self._failures += 1
@@ -297,7 +297,7 @@ class Informer:
             if self._older_lists == 0:
                 self._failures = 0  # it answers: how long it was away says nothing of how soon it has caught up
             self._older_lists += 1
-            raise Unavailable(f"list {self.resource.plural}: the answer is older than what was seen before")
+            raise Unavailable(f"list {self.resource.label}: the answer is older than what was seen before")
         self._older_lists = 0
         return listed, version, older
 
@@ -310,7 +310,7 @@ class Informer:
             try:
                 return self._paged(scope, doubted=doubted)
             except Gone:
-                _LOG.info("restarting list, its pages have expired: resource=%s", self.resource.plural)
+                _LOG.info("restarting list, its pages have expired: resource=%s", self.resource.label)
         return self._paged(scope, doubted=doubted)
 
     def _paged(self, scope: Mapping[str, str | None], *, doubted: bool) -> tuple[list[Object], str]:
@@ -340,7 +340,7 @@ class Informer:
 
     def _is_there(self) -> None:
         if self.absent or self.hidden is not None:
-            _LOG.info("resource became available: resource=%s", self.resource.plural)
+            _LOG.info("resource became available: resource=%s", self.resource.label)
         self.absent, self.hidden = False, None
 
     def _refused(self, error: Forbidden) -> None:
@@ -355,8 +355,8 @@ class Informer:
     def _absent(self, hidden: Forbidden | None = None) -> None:
         """Empty the cache: the kind is not served, or ``hidden`` because an optional one is forbidden."""
         if (self.absent, self.hidden is None) != (hidden is None, hidden is None):
-            why = str(hidden) if hidden is not None else f"the server does not serve {self.resource.plural}"
-            _LOG.warning("continuing without resource, retrying: resource=%s reason=%s", self.resource.plural, why)
+            why = str(hidden) if hidden is not None else f"the server does not serve {self.resource.label}"
+            _LOG.warning("continuing without resource, retrying: resource=%s reason=%s", self.resource.label, why)
         self.absent, self.hidden, self.problem = hidden is None, hidden, None
         for stored in self.cache.items():
             self._tell(self.cache.discard(object_key(stored), stored["metadata"].get("uid", "")))
@@ -416,7 +416,7 @@ class Informer:
         try:
             self._changed(change.old, change.new)
         except Exception:
-            _LOG.exception("change handler failed: resource=%s", self.resource.plural)
+            _LOG.exception("change handler failed: resource=%s", self.resource.label)
 
 
 def all_synced(informers: Iterable[Informer]) -> bool:

@@ -256,14 +256,14 @@ class DriverInformers:
 
     def problems(self) -> list[str]:
         """What keeps the caches from following the cluster."""
-        return [f"{r.resource.plural}: {r.problem}" for r in self._all() if r.problem is not None]
+        return [f"{r.resource.label}: {r.problem}" for r in self._all() if r.problem is not None]
 
     def readings(self) -> Iterator[InformerStats]:
         """How each informer stands, while they follow the cluster."""
         now = self._runtime.monotonic()
         for one in self._all() if self.followed else ():
             age, idle = now - one.last_response_at, now - one.last_loop_at
-            yield InformerStats(str(one.resource.plural), age, idle, one.died(), one.lists)
+            yield InformerStats(one.resource.label, age, idle, one.died(), one.lists)
 
     def missing(self) -> list[Resource]:
         """The kinds of jobs that the cluster does not serve now."""

@@ -161,8 +161,9 @@ class Exit:
 class PodView:
     """One pod of a job, reduced to what decisions need. ``attempt`` is its label: which attempt made it.
 
-    ``evicted``: it has failed and calls that an eviction. ``disruption``: what took it away, or is about to, if that
-    was no failure of its own. ``stops_at``: when the grace period of one that is being deleted is over.
+    ``scheduler_name``: of a pod that no scheduler has looked at so far; else "". ``evicted``: it has failed and calls
+    that an eviction. ``disruption``: what took it away, or is about to, if that was no failure of its own.
+    ``stops_at``: when the grace period of one that is being deleted is over.
     """
 
     name: str
@@ -185,6 +186,7 @@ class PodView:
     unschedulable: str = ""
     waiting: tuple[str, str] | None = None
     node_silent: bool = False
+    scheduler_name: str = ""
 
     @property
     def finished(self) -> bool:
@@ -271,6 +273,9 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
         unschedulable=_unschedulable(conditions),
         waiting=_waiting(state.get("waiting")) if phase is not PodPhase.PENDING else _what_waits(state, status),
         node_silent=phase is PodPhase.RUNNING and _node_silent(pod, conditions),
+        scheduler_name=""
+        if node or "PodScheduled" in conditions
+        else text(mapping(pod.get("spec")).get("schedulerName")),
     )
 
 

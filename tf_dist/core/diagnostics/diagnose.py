@@ -330,7 +330,7 @@ def _of_life(job: Job, status: Status, facts: PodClassification, now: float) -> 
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
         # With another gang scheduler the gang may wait as pods without nodes: that is diagnosed above.
         if status.admission is not None or pod.has_node:
-            yield from _of_pod(pod)
+            yield from _of_pod(pod, now)
         if pod.replica not in facts.succeeded:
             yield from _of_sidecar(job, pod)
     if facts.stale:
@@ -360,7 +360,11 @@ def _of_overdue(facts: PodClassification, now: float) -> Iterator[Diagnosis]:
         yield Diagnosis(Level.WARNING, Category.NODE_LOST, text, resolution=advice)
 
 
-def _of_pod(pod: PodView) -> Iterator[Diagnosis]:
+# Seconds after which a pod without any word of a scheduler is one that no scheduler will look at.
+_SCHEDULER_SILENCE: Final = 30.0
+
+
+def _of_pod(pod: PodView, now: float) -> Iterator[Diagnosis]:
     who = str(pod.replica)
     if pod.phase is PodPhase.FAILED:
         category, advice = _of_exit(pod.exit)
@@ -369,6 +373,10 @@ def _of_pod(pod: PodView) -> Iterator[Diagnosis]:
     elif pod.unschedulable:
         advice = "the cluster's scheduler finds no node: see resources, node selector, affinity, taints"
         yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, f"{who} cannot be scheduled", pod.unschedulable, advice)
+    elif pod.scheduler_name and pod.created_at is not None and now - pod.created_at >= _SCHEDULER_SILENCE:
+        text = f"no scheduler has looked at {who} yet: its schedulerName is {pod.scheduler_name}"
+        advice = "see that a scheduler of this name runs in the cluster, or take schedulerName out of the template"
+        yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, text, resolution=advice)
     elif pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
         yield _waiting(pod, *pod.waiting)
     elif pod.node_silent and not pod.deleting:

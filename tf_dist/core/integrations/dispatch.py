@@ -8,7 +8,7 @@ from typing import Final
 
 from tf_dist.core.api.assignment import PendingReason, Verdict, Wait, granted_job
 from tf_dist.core.api.context import Action, ApiResource, Create, Delete, Observed, ReconcileContext, ServedApis
-from tf_dist.core.api.job import Document, Job, ReplicaId
+from tf_dist.core.api.job import Dialect, Document, Job, ReplicaId
 from tf_dist.core.api.pod_events import PodClassification, classify_pods
 from tf_dist.core.api.pods import PodView
 from tf_dist.core.api.status import LIVE, Status
@@ -31,6 +31,15 @@ def integration_of(job: Job, status: Status) -> Integration | None:
     """The integration of a job, None for tf-dist itself: the one that admitted it, else the one it asks for."""
     asked = job.scheduling.gang or status.gang
     return INTEGRATIONS.get(asked if status.admission is None else status.admission.by)
+
+
+def names_idle_scheduler(job: Job, pod_spec: Document) -> bool:
+    """Whether a pod of a job that tf-dist admits is left to Volcano's scheduler, as every Volcano Job's is by custom.
+
+    Where Volcano does not run it would wait for ever, and where it does, room was found without it: such a pod goes to
+    the cluster's default scheduler. Any other name is the user's own choice and stays.
+    """
+    return job.dialect is Dialect.VOLCANO and pod_spec.get("schedulerName") == VOLCANO.name
 
 
 def with_default_scheduler(job: Job, status: Status, gang: str | None) -> Status:
@@ -90,7 +99,9 @@ class IntegrationPass:
         return self._served is not None and self._scheduler.takes_pods(self._s, self._served)
 
     def decorate(self, replica: ReplicaId, pod: Body) -> None:
-        """Add to a pod what its gang scheduler needs."""
+        """Add to a pod what its gang scheduler needs; without one, leave it to the cluster's default scheduler."""
+        if self._scheduler is None and names_idle_scheduler(self._s.job, pod["spec"]):
+            del pod["spec"]["schedulerName"]
         if self._scheduler is not None and self._served is not None:
             self._scheduler.decorate(self._s, self._served, replica, pod)
 

@@ -29,6 +29,7 @@ from tf_dist.core.api.context import (
     ReconcileContext,
     WriteStatus,
 )
+from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Dialect, Job
 from tf_dist.core.api.status import (
     COMMAND_ISSUED,
@@ -43,7 +44,13 @@ from tf_dist.core.api.status import (
 from tf_dist.core.api.status_codec import ADOPTED, load_status
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import unused_annotations
-from tf_dist.core.integrations.dispatch import integration_of, retry_at, with_default_scheduler, with_verdict
+from tf_dist.core.integrations.dispatch import (
+    integration_of,
+    names_idle_scheduler,
+    retry_at,
+    with_default_scheduler,
+    with_verdict,
+)
 from tf_dist.core.reconciler.commands import command_actions
 from tf_dist.core.reconciler.invalid_spec import spec_events, with_accepted_spec
 from tf_dist.core.reconciler.requeue import (
@@ -186,10 +193,16 @@ def _fills_in_spec(job: Job, after: Status, observed: Observed) -> bool:
 def _notes(job: Job) -> Iterator[EmitEvent]:
     """What a user should know once of a document that was accepted; ``validate`` says the same."""
     templates = [spec.template for spec in job.replica_specs] if job.dialect is Dialect.VOLCANO else []
+    job_level = {"spec": {"schedulerName": job.scheduling.scheduler_name}}
     unused = [key for _, key in unused_annotations(job.annotations, templates)] if templates else []
     if unused:
         message = f"tf-dist does not use {', '.join(unused)}: tf-dist validate says what each is for"
         yield EmitEvent("Warning", "AnnotationsNotUsed", message[:1000])
+    if any(names_idle_scheduler(job, mapping(one.get("spec"))) for one in (job_level, *templates)):
+        message = (
+            "tf-dist decides where the pods go, so they are left to the cluster's default scheduler, not to volcano"
+        )
+        yield EmitEvent("Normal", "SchedulerNameNotUsed", message)
 
 
 def _deserves_event(job: Job, before: Status, after: Status) -> bool:
