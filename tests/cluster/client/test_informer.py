@@ -354,6 +354,21 @@ def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_noticed_by_wha
         assert said == [3]
 
 
+def test_a_server_that_was_away_for_long_is_asked_for_a_list() -> None:
+    """It may have been set back meanwhile, and its versions be newer than ours already: a watch would show nothing."""
+    said: list[int] = []
+
+    def script(s: Scene) -> list[Answer]:
+        begin = [listed(50, s.obj("a", 48)), watched(event("ADDED", s.obj("b", 51)), end=End.CLEAN)]
+        short = [*[Refusal(503)] * 5, watched(event("DELETED", s.obj("b", 52)), end=End.CLEAN)]
+        return [*begin, *short, *[Refusal(503)] * 6, listed(54, s.obj("a", 40)), watched()]
+
+    with reflecting(script, set_back=lambda: said.append(len(scene.server.said()))) as scene:
+        asked = ["list", "watch 50", *["watch 51"] * 6, *["watch 52"] * 6, "list", "watch 54"]
+        scene.expect(["a@40"], asked)
+        assert len(said) == 1
+
+
 def test_an_own_write_outlives_no_server_that_was_set_back_and_has_overtaken_all_that_was_followed() -> None:
     """A list is newer than all that was followed, and yet older than what the server has answered before it."""
     answered = threading.Event()

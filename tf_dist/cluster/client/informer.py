@@ -28,6 +28,8 @@ _MIN_BACKOFF: Final = 0.1
 _MAX_BACKOFF: Final = 30.0
 # After so many lists in a row that are older than what was seen, the server has been restored to an older state.
 _MAX_STALE_LISTS: Final = 8
+# After so many failures in a row (some 5 s) a server has been away for long enough to come back from a backup.
+_OUTAGE_FAILURES: Final = 6
 # The backoff for a kind that is not served begins as after so many failures.
 _NOT_SERVED_FAILURES: Final = 5
 
@@ -236,6 +238,9 @@ class Informer:
                 self._refused(error)
             except ClusterError as error:
                 self._again(type(error).__name__, error)
+                if self._failures == _OUTAGE_FAILURES:
+                    # Its versions may be newer than ours again, and then no watch shows what it has lost.
+                    self._resume = ""
             except Exception as error:
                 _LOG.exception("informer failed, retrying: resource=%s", self.resource.label)
                 self._again("defect", Unavailable(str(error)))
