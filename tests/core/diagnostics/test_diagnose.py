@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.builders import ON_FAILURE, START, ended, pod, replicas, running, v1_job, views
+from tests.core.builders import ON_FAILURE, START, ended, pod, replicas, running, v1_job, views, volcano_job
 from tf_dist.core.api.assignment import PendingReason
 from tf_dist.core.api.job import Dependency
 from tf_dist.core.api.status import Admission, Attempts, Failure, Phase, RestartBackoff, Status
@@ -65,6 +65,17 @@ def test_how_a_replica_ended_says_what_to_do(
 )
 def test_why_a_job_ended(reason: str, category: Category) -> None:
     assert first(Status(phase=Phase.FAILED, reason=reason, message="over")).category is category
+
+
+def test_replicas_that_wait_for_room_beside_those_that_run() -> None:
+    job = volcano_job(replicas("worker", 4, rules=(), min_available=4), min_available=2)
+    status = Status(phase=Phase.RUNNING, admission=Admission(START, started={"worker": 2}))
+    pods = [pod(job, f"worker-{index}", running()) for index in range(2)]
+    found = diagnose(job, status, views(*pods), START)[0]
+    assert found.summary == "2 of 4 replicas are running; 2 more wait for room"
+    assert "as room appears" in found.resolution
+    whole = diagnose(job, live(), views(*(pod(job, f"worker-{i}", running()) for i in range(4))), START)[0]
+    assert (whole.summary, whole.resolution) == ("4 of 4 replicas are running", "")
 
 
 def test_a_suspended_job_has_not_failed() -> None:

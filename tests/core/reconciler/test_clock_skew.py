@@ -106,6 +106,7 @@ def test_no_time_of_a_status_stays_ahead(one: float, two: float, three: float, r
         admission=Admission(at=NOW + two, resized=NOW + three, complete=NOW + one),
         failure=Failure(event="PodFailed", at=NOW + two),
         backoffs={"": RestartBackoff(count, NOW + three)},
+        policy_timeouts={"PodEvicted worker-0 1.0.0": NOW + one},
         requeues=requeues,
         not_before=NOW + one,
         refused_nodes={"n1": NOW + two},
@@ -115,9 +116,8 @@ def test_no_time_of_a_status_stays_ahead(one: float, two: float, three: float, r
     assert place is not None
     assert failure is not None
     moments = (bounded.since, bounded.created, bounded.start_time, bounded.completion_time, place.at, place.resized)
-    assert all(
-        moment is not None and moment <= NOW + CLOCK_SKEW_TOLERANCE for moment in (*moments, place.complete, failure.at)
-    )
+    others = place.complete, failure.at, *bounded.policy_timeouts.values()
+    assert all(moment is not None and moment <= NOW + CLOCK_SKEW_TOLERANCE for moment in (*moments, *others))
     assert bounded.not_before <= NOW + requeue_backoff(job.uid, max(1, requeues)) + CLOCK_SKEW_TOLERANCE
     assert (
         bounded.refused_nodes["n1"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tf_dist.core.api.assignment import PendingReason, granted_job, pending_reason
+from tf_dist.core.api.assignment import PendingReason, granted_job, pending_reason, room_text
 from tf_dist.core.api.job import Document, Job
 from tf_dist.core.api.names import MAX_DISRUPTIONS
 from tf_dist.core.api.pod_events import PodClassification, classify_pods, exit_text, signal_name
@@ -233,10 +233,14 @@ def diagnose_newer_format(stored: Document) -> tuple[Diagnosis, ...]:
     return ()
 
 
+_REST_WAITS: Final = "they start as room appears: after the gangs that wait, but not after those that came much later"
+
+
 def _all_well(job: Job, status: Status, facts: PodClassification) -> Diagnosis:
-    total = facts.total()
     if status.phase is Phase.RUNNING:
-        return Diagnosis(Level.INFO, Category.RUNNING, f"{total.running} of {len(job.replicas)} replicas are running")
+        waiting = room_text(job, status)
+        text = f"{facts.total().running} of {len(job.replicas)} replicas are running{waiting}"
+        return Diagnosis(Level.INFO, Category.RUNNING, text, resolution=_REST_WAITS if waiting else "")
     return Diagnosis(Level.INFO, Category.STARTING, status.message or "the job has just been accepted")
 
 

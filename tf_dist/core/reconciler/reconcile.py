@@ -83,6 +83,7 @@ def without_clock_skew(job: Job, status: Status, now: float) -> Status:
         admission=_admission(status.admission, now),
         failure=status.failure and replace(status.failure, at=_past(status.failure.at, now)),
         backoffs={key: _pause(job, pause, now) for key, pause in status.backoffs.items()},
+        policy_timeouts={key: _past(since, now) for key, since in status.policy_timeouts.items()},
         not_before=_within(status.not_before, pause, now),
         refused_nodes={node: _within(at, pause + NODE_EXCLUDED_FOR, now) for node, at in status.refused_nodes.items()},
     )
@@ -168,7 +169,6 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         actions.append(WriteStatus(build_status(granted, after, observed.stored_status, observed.now)))
     if _fills_in_spec(job, after, observed):
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
-    actions += command_actions(before, after, observed)
     actions += sync_job(granted, after, facts, observed)
     if _deserves_event(job, before, after):
         grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason != RESIZED)
@@ -176,6 +176,8 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     actions += (*phase_events(granted, before, after), *spec_events(before, after))
     if stored.created is None and report_at is None and not integration_of(job, after):
         actions += _notes(job)
+    # Last: a driver that may not delete Commands has done all else by then.
+    actions += command_actions(before, after, observed)
     if _expired(job, after, observed.now):
         return Plan(after, (*actions, DeleteJob()))
     context = ReconcileContext(granted, after, facts, observed, job)
