@@ -165,6 +165,20 @@ def test_a_pod_that_runs_again_in_time_calls_the_action_for_its_eviction_off() -
     assert (phase(world), world.status["version"], world.status["retryCount"]) == ("Running", 0, 0)
 
 
+def test_pods_that_are_taken_away_again_and_again_end_the_job_though_they_always_come_back_in_time() -> None:
+    """Volcano makes them anew for ever."""
+    document = job(task("worker", 2, {"event": "PodEvicted", "action": "RestartJob", "timeout": "5m"}))
+    document["metadata"]["annotations"] = {"tf-dist.dev/max-disruptions": "3"}
+    world = started(document)
+    for _ in range(3):
+        lose(world, "worker-0")
+        run(world)
+    assert (phase(world), world.memory.total_disruptions, world.status["version"]) == ("Running", 3, 0)
+    lose(world, "worker-0")
+    assert (phase(world), world.memory.reason) == ("Failed", "MaxDisruptionsExceeded")
+    assert "disrupted 3 times before" in world.memory.message
+
+
 def test_a_pod_that_does_not_run_again_in_time_leads_to_the_action() -> None:
     world = started(job(task("worker", 2, {"event": "PodEvicted", "action": "RestartJob", "timeout": "5m"})))
     lose(world, "worker-0")

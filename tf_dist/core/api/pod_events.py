@@ -146,6 +146,11 @@ def event_key(occurrence: PodEvent, attempts: Attempts) -> str:
     return f"{occurrence.event} {who} {label}"
 
 
+def eviction_key(replica: ReplicaId, attempts: Attempts) -> str:
+    """The key of a replica's eviction, as ``event_key`` has it."""
+    return f"{Event.POD_EVICTED} {replica} {attempts.label(replica)}"
+
+
 def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
     """The events of the current attempt that have not been handled yet, in document order.
 

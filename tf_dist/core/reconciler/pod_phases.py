@@ -7,6 +7,7 @@ cluster's scheduler refuses pods has no place yet, whatever runs of it: it is pe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -14,9 +15,18 @@ from tf_dist.core.api.assignment import room_text, startable_replicas
 from tf_dist.core.api.context import ReconcileContext
 from tf_dist.core.api.job import Event
 from tf_dist.core.api.lifecycle_policy import policy_timeouts
-from tf_dist.core.api.pod_events import derive_events, event_key, held_pods, held_text, join_names
+from tf_dist.core.api.pod_events import (
+    derive_events,
+    describe_events,
+    event_key,
+    eviction_key,
+    held_pods,
+    held_text,
+    join_names,
+)
 from tf_dist.core.api.pods import HOLDING_REASONS, PodPhase, PodView
 from tf_dist.core.api.status import RUNNING, UNSCHEDULABLE, Phase, Status
+from tf_dist.core.reconciler import restarts
 from tf_dist.core.reconciler.requeue import refused_pods
 
 _PODS_PENDING: Final = "PodsPending"
@@ -101,15 +111,29 @@ def start_policy_timeouts(s: ReconcileContext) -> Status | None:
     """Record since when events last whose policy has a timeout; replicas that were taken away come back meanwhile.
 
     Volcano's controller keeps a timer in memory for each (``AddDelayActionForJob``). Here the moment is in the status,
-    so that the next driver goes on with it, and the timer of another attempt never fires.
+    so that the next driver goes on with it, and the timer of another attempt never fires. A pod that runs again in time
+    calls the action off, and counts as disrupted: pods that are taken away again and again end the job at last.
     """
+    before = s.status.policy_timeouts
     timeouts = policy_timeouts(s.job, s.status, s.facts, s.now)
-    if timeouts == s.status.policy_timeouts:
+    if timeouts == before:
         return None
-    taken = {
-        occurrence.replica
-        for occurrence in derive_events(s.job, s.status, s.facts)
-        if occurrence.event is Event.POD_EVICTED and event_key(occurrence, s.status.attempts) in timeouts
-    }
+    evicted = [
+        one
+        for one in derive_events(s.job, s.status, s.facts)
+        if one.event is Event.POD_EVICTED and event_key(one, s.status.attempts) in timeouts
+    ]
+    if any(event_key(one, s.status.attempts) not in before for one in evicted):
+        over = restarts.fail_over_disruptions(s.job, s.status, evicted, s.now, describe_events(s.job, evicted))
+        if over:
+            return over
+    taken = {one.replica for one in evicted}
     seen = frozenset(r for r in s.status.observed_replicas if r not in taken or r in s.facts.current)
-    return replace(s.status, policy_timeouts=timeouts, observed_replicas=seen)
+    status = restarts.charge_disruptions(s.job, s.status, len(_called_off(s, timeouts)))
+    return replace(status, policy_timeouts=timeouts, observed_replicas=seen)
+
+
+def _called_off(s: ReconcileContext, timeouts: Mapping[str, float]) -> set[str]:
+    """The evictions of the present attempt whose pods run again before the timeout has passed."""
+    over = s.status.policy_timeouts.keys() - timeouts.keys()
+    return over & {eviction_key(replica, s.status.attempts) for replica in s.job.replicas} if over else set()

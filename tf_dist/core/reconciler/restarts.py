@@ -219,15 +219,31 @@ def _unaffordable(
         spent = spent_restarts(job, status, facts)
         return fail_over_budget(job, status, now, _sentence(job, answered), _failure(answered, now), spent=spent)
     disrupted = [one for one in costs if one.disruption is not None]
+    return fail_over_disruptions(job, status, disrupted, now, _sentence(job, answered))
+
+
+def fail_over_disruptions(
+    job: Job, status: Status, disrupted: Collection[PodEvent], now: float, what: str
+) -> Status | None:
+    """Failed, where the bound on disruptions does not have room for these."""
     most = pods.disruption_limit(job)
     if not disrupted or status.total_disruptions + len(disrupted) <= most:
         return None
     before = f"disrupted {status.total_disruptions} times before"
     if status.disruptions:
         before += f" ({pods.disruption_counts(status.disruptions)})"
-    message = f"{_sentence(job, answered)}; {before}, and no more than {most} are allowed ({MAX_DISRUPTIONS})"
-    failed = replace(status, failure=failure_of(disrupted[0], now))
+    message = f"{what}; {before}, and no more than {most} are allowed ({MAX_DISRUPTIONS})"
+    failed = replace(status, failure=failure_of(next(iter(disrupted)), now))
     return failed.with_phase(Phase.FAILED, now, pods.DISRUPTIONS_EXCEEDED, message)
+
+
+def charge_disruptions(job: Job, status: Status, count: int) -> Status:
+    """The status with pods that were taken away and run again, though no restart was decided for them."""
+    spent = min(count, pods.disruption_limit(job) - status.total_disruptions)
+    if spent <= 0:
+        return status
+    taken = {**status.disruptions, pods.POD_DELETED: status.disruptions.get(pods.POD_DELETED, 0) + spent}
+    return replace(status, disruptions=taken)
 
 
 def _spend(status: Status, answered: DecidedEvents, costs: Iterable[PodEvent]) -> Status:

@@ -334,7 +334,7 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(ignore_command, _phases(Phase.COMPLETING, Phase.TERMINATING)),
     TransitionRule(exceed_active_deadline, LIVE, _phases(Phase.FAILED), active_deadline_at),
     TransitionRule(succeed, LIVE, _phases(Phase.COMPLETING, Phase.PENDING)),
-    TransitionRule(start_policy_timeouts, LIVE, verdict_only=_SKIP),
+    TransitionRule(start_policy_timeouts, LIVE, _phases(Phase.FAILED), verdict_only=_SKIP),
     TransitionRule(apply_lifecycle_policy, LIVE, _BY_POLICY | {Phase.RESTARTING, Phase.PENDING}, policy_due_at),
     TransitionRule(finish_by_counts, LIVE, _phases(Phase.COMPLETING, Phase.FAILED)),
     TransitionRule(fail_when_success_unreachable, LIVE, _phases(Phase.FAILED)),
