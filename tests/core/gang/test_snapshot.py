@@ -202,6 +202,22 @@ def test_the_place_of_a_replica_that_is_done_is_given_to_others_and_not_that_of_
     assert verdict.placement == {"worker": {free: 1}}
 
 
+@pytest.mark.parametrize("stays", [True, False], ids=["its sidecar runs on", "its pod has ended"])
+def test_the_room_of_a_replica_that_is_done_is_free_once_its_pod_has_ended(stays: bool) -> None:
+    """As with a v1alpha1 job, which judges one container of several; its other worker is being made anew."""
+    holder, other = job(), replace(job(), uid="uid-other", key=JobKey("default", "other"))
+    status = Status(
+        phase=Phase.RUNNING,
+        succeeded=frozenset({ReplicaId("worker", 0)}),
+        admission=Admission(START, placement={"worker": {"n": 2}, "ps": {"n": 1}}),
+    )
+    claims = [AdmissionRequest(holder, status, START), AdmissionRequest(other, Status(), START)]
+    there = [pod(owner=holder.uid), pod(owner=holder.uid, type_="ps")][not stays :]
+    whole = [{**node(), "status": {"allocatable": {"cpu": "5", "pods": "9"}}}]
+    verdict = admit(build_snapshot(claims, whole, there, now=START))[other.uid]
+    assert isinstance(verdict, Admit) is not stays
+
+
 WAITING_POLICY = Rule(events=frozenset({Event.POD_FAILED}), action=Action.RESTART_TASK, timeout=60.0)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import PendingReason, Placement, grows_live, replica_nodes
-from tf_dist.core.api.job import Document, Job, ReplicaSpec, priority_class
+from tf_dist.core.api.job import Document, Job, ReplicaId, ReplicaSpec, priority_class
 from tf_dist.core.api.lifecycle_policy import policy_may_restart
 from tf_dist.core.api.names import Requirements, selector_text
 from tf_dist.core.api.status import LIVE, NO_PODS, Attempts, Phase, Status
@@ -292,7 +292,8 @@ def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig
         place = Assignment(
             at=admission.at, sizes=admission.granted, placement=admission.placement, resized=admission.resized
         )
-    done = _done(job, status) if admission is not None else {}
+    ended = _ended(status, bound)
+    done = _done(job, status, ended) if admission is not None else {}
     priority = _priority(job, rules)
     return Gang(
         key=job.key,
@@ -321,7 +322,7 @@ def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig
         earlier=bound.earlier(_requeued(status)),
         seats={spec.type: _replica_nodes(claim, bound, spec) for spec in job.replica_specs} if place else {},
         done=dict(done),
-        vacated=_vacated(job, status, place.placement) if place else {},
+        vacated=_vacated(job, ended, place.placement) if place else {},
     )
 
 
@@ -343,12 +344,18 @@ def _requeued(status: Status) -> Attempts | None:
     return status.attempts if status.phase is Phase.PENDING else None
 
 
-def _done(job: Job, status: Status) -> Counter[str]:
+def _ended(status: Status, bound: BoundPods) -> frozenset[ReplicaId]:
+    """The replicas that succeeded and use no node any more: a sidecar may keep the pod of one running."""
+    on_nodes = {type_: bound.nodes(type_, _requeued(status)) for type_ in {one.type for one in status.succeeded}}
+    return frozenset(replica for replica in status.succeeded if replica.index not in on_nodes[replica.type])
+
+
+def _done(job: Job, status: Status, ended: frozenset[ReplicaId]) -> Counter[str]:
     """By type, the replicas that have ended for good: those that succeeded, and those that nothing restarts.
 
     Should the job start again as a whole, they need room again; they wait for it where others have it by then.
     """
-    done = Counter(replica.type for replica in status.succeeded)
+    done = Counter(replica.type for replica in ended)
     for spec in job.replica_specs:
         failed = status.counts.get(spec.type, NO_PODS).failed
         if failed and not policy_may_restart(job, spec):
@@ -356,12 +363,12 @@ def _done(job: Job, status: Status) -> Counter[str]:
     return done
 
 
-def _vacated(job: Job, status: Status, placement: Placement) -> dict[str, Counter[str]]:
+def _vacated(job: Job, ended: frozenset[ReplicaId], placement: Placement) -> dict[str, Counter[str]]:
     """Per type and node, the replicas that have succeeded: their room is free for others."""
     found: dict[str, Counter[str]] = {}
-    for type_ in {replica.type for replica in status.succeeded}:
+    for type_ in {replica.type for replica in ended}:
         nodes = replica_nodes(job, placement, type_)
-        done = (replica.index for replica in status.succeeded if replica.type == type_)
+        done = (replica.index for replica in ended if replica.type == type_)
         found[type_] = Counter(nodes[index] for index in done if index < len(nodes))
     return found
 
