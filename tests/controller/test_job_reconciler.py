@@ -31,7 +31,7 @@ from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
 from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, EnsureKeys, Plan, Update, WriteStatus
 from tf_dist.core.api.status import Status
-from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound, Unavailable
 
 REF = JobRef(TFJOBS, "default", "mnist")
 
@@ -345,6 +345,22 @@ def test_what_is_refused_is_raised_and_counted(bench: Bench) -> None:
         bench.apply(Create(bench.pod("a", bench.job)), Create(bench.pod("b", bench.job)))
     assert bench.results.acted_on == [("Create", "Forbidden")]
     assert bench.memory.list(PODS, "default").items == []
+
+
+@pytest.mark.parametrize(("code", "events"), [(0, 0), (503, 1)], ids=["nothing answers", "events are not taken"])
+def test_no_minutes_are_spent_on_events_that_cannot_be_written(bench: Bench, code: int, events: int) -> None:
+    bench.look()
+
+    def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if resource == EVENTS or (resource == PODS and len(bench.cached()) == 3):
+            failure = Unavailable("down")
+            failure.code = code
+            raise failure
+
+    bench.before = before
+    with pytest.raises(Unavailable):
+        bench.apply(*(Create(bench.pod(name, bench.job)) for name in "abcd"))
+    assert bench.asked.count(("create", "events")) == events
 
 
 class Lost(Hands):

@@ -99,6 +99,22 @@ class Invalid(Rejected):
         super().__init__(message or invalid_message(subject, self.problems))
 
 
+def is_invalid_object(error: Rejected) -> bool:
+    """Whether the API server finds the object itself wrong, so that no later try will do better.
+
+    Its validation names fields; a body that is no object of its kind cannot be decoded (400). Admission policies and
+    webhooks may answer with the same codes, and their rules change.
+    """
+    if any(rule in str(error) for rule in _RULES_OF_THE_CLUSTER):
+        return False
+    if isinstance(error, Invalid):
+        return any(problem.path for problem in error.problems)
+    return type(error) is BadRequest
+
+
+_RULES_OF_THE_CLUSTER: Final = ("admission webhook", "ValidatingAdmissionPolicy")
+
+
 def invalid_message(subject: str, problems: tuple[Problem, ...]) -> str:
     """The sentence of an API server: ``Pod "x" is invalid: spec.a: Required value``."""
     texts = [str(problem) for problem in problems]
@@ -253,6 +269,10 @@ def _not_found(message: str, asked: RequestInfo) -> errors.NotFound:
 
 
 def _rejected(code: int, message: str, body: Mapping[str, Any]) -> errors.Rejected:
+    if body.get("kind") != "Status":
+        foreign = errors.Rejected(message, hint="a proxy may have answered in the place of the API server")
+        foreign.code = code
+        return foreign
     if kind := _REJECTED.get(code):
         return kind(message)
     causes = (body.get("details") or {}).get("causes") or ()

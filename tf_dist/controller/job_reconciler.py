@@ -19,6 +19,7 @@ from tf_dist.cluster.api import (
     Object,
     Resource,
 )
+from tf_dist.cluster.api_errors import is_invalid_object
 from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.informers.driver_informers import DriverInformers
@@ -59,16 +60,12 @@ from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
 from tf_dist.core.reconciler.invalid_spec import plan_for_invalid_spec
 from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.core.reconciler.tfjob_messages import object_event
-from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected, Unavailable
 
 _LOG = logging.getLogger(__name__)
 _KINDS: Final = {
     resource.kind: resource for resource in (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES, VOLCANO_COMMANDS)
 }
-
-
-# Rules that may change, whatever code they answer with (an admission policy: 422, as a pod that is wrong in itself).
-_RULES_OF_THE_CLUSTER: Final = ("admission webhook", "ValidatingAdmissionPolicy")
 
 
 class NameConflict(ClusterError):
@@ -115,8 +112,8 @@ class PlanExecutor:
         """Execute ``plan`` for the job ``stored``.
 
         Raises Conflict when the job has changed since it was seen (look again), NotFound when it or its namespace is
-        gone, LeadershipLost when leadership has ended, NameConflict, and whatever else the cluster answers; what was
-        done until then stands.
+        gone, LeadershipLost when leadership has ended, NameConflict, and any other error of the cluster; what was done
+        until then stands.
         """
         events: list[EmitEvent] = []
         try:
@@ -125,6 +122,10 @@ class PlanExecutor:
                 if not self._may_act():
                     raise LeadershipLost(f"{ref}: no longer driven from here")
                 self._act(ref, stored, action, events)
+        except Unavailable as error:
+            if not error.code:
+                events.clear()  # nothing answers: each event would be tried for a minute, too
+            raise
         finally:
             self._emit_last(ref, stored, events)
 
@@ -145,13 +146,14 @@ class PlanExecutor:
             events += filter(None, (object_event(version, told),))
 
     def _emit_last(self, ref: JobRef, stored: Object, events: list[EmitEvent]) -> None:
-        """Write what was gathered; with leadership lost, nothing: an event is no reason for an error."""
+        """Write what was gathered, as long as leadership lasts and the server takes it; no event is worth an error."""
         for event in events:
             if not self._may_act():
                 return
             try:
                 with fenced_by(partial(self._permission, ref)):
-                    self._events.emit(ref.resource, ref.namespace, stored, event)
+                    if not self._events.emit(ref.resource, ref.namespace, stored, event):
+                        return
             except LeadershipLost:
                 return
 
@@ -234,7 +236,7 @@ class PlanExecutor:
             )
             created = False
         except Rejected as error:
-            if resource == PODS and not any(rule in str(error) for rule in _RULES_OF_THE_CLUSTER):
+            if resource == PODS and is_invalid_object(error):
                 raise InvalidPod(str(error), hint=error.hint) from error
             raise
         self._informers.wrote(resource, there)

@@ -9,12 +9,12 @@ import pytest
 
 from tests.controller.harness import World, container, disturbed, tfjob
 from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Object, Resource
-from tf_dist.cluster.api_errors import AdmissionDenied
+from tf_dist.cluster.api_errors import AdmissionDenied, RequestInfo, error_from_status
 from tf_dist.controller.driver import Driver
 from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.dialects.parsing import parse
-from tf_dist.errors import ClusterError, Forbidden, Rejected, Unavailable
+from tf_dist.errors import ClusterError, Forbidden, Unavailable
 
 # What no reader of jobs knows, but the API server does of pods.
 REFUSED: Final[dict[str, dict[str, Any]]] = {
@@ -82,19 +82,38 @@ def test_a_job_whose_pods_are_invalid_fails_within_seconds_and_says_why(world: W
 
 
 POLICY = 'pods "x" is forbidden: ValidatingAdmissionPolicy "images" with binding "all" denied request: no'
+UNREADABLE = (
+    'Pod in version "v1" cannot be handled as a Pod: json: cannot unmarshal number into Go value of type string'
+)
 WEBHOOK = 'admission webhook "pods.example.com" denied the request: not today'
 DOWN = 'failed calling webhook "pods.example.com": connection refused'
 LIMITS = 'pods "x" is forbidden: maximum cpu usage per Pod is 500m, but limit is 1'
 QUOTA = 'pods "x" is forbidden: exceeded quota: all, requested: cpu=1, used: cpu=3, limited: cpu=3'
 
 
+CREATE = RequestInfo("create", PODS, namespace="default")
+
+
+def answer(code: int, message: str, *fields: str) -> ClusterError:
+    """What the client makes of such an answer of the API server."""
+    causes = [{"reason": "FieldValueInvalid", "message": message, "field": field} for field in fields]
+    status = {"kind": "Status", "code": code, "message": message, "details": {"causes": causes}}
+    return error_from_status(code, status, asked=CREATE)
+
+
 @pytest.mark.parametrize(
     ("error", "fails"),
     [
-        (Rejected('Pod "x" is invalid: spec.containers[0].image: Required value'), True),
+        (answer(422, 'Pod "x" is invalid: spec.containers[0].image: Required value', "spec.containers[0].image"), True),
+        (answer(400, UNREADABLE), True),
         # Rules of the cluster change without the job, and so does what is down.
-        (Rejected(POLICY), False),
-        (Rejected(WEBHOOK), False),
+        (answer(422, POLICY, ""), False),
+        (answer(422, POLICY.replace("ValidatingAdmissionPolicy", "AnotherPolicy"), ""), False),
+        (answer(422, WEBHOOK), False),
+        (answer(400, WEBHOOK, "spec.image"), False),
+        # Something between us and the API server, such as a proxy that takes no large bodies.
+        (error_from_status(400, "<html>", asked=CREATE), False),
+        (answer(413, "the request is too large"), False),
         (AdmissionDenied(LIMITS), False),
         (Forbidden(QUOTA), False),
         (Unavailable(DOWN), False),

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 import urllib3
 
 from tf_dist import __version__
-from tf_dist.cluster.api_errors import ADDRESSES_HEADER, BadRequest, RequestInfo, Unauthorized, error_from_status
+from tf_dist.cluster.api_errors import ADDRESSES_HEADER, RequestInfo, Unauthorized, error_from_status
 from tf_dist.cluster.client import connection_pool
 from tf_dist.cluster.client.auth import CredentialProvider
 from tf_dist.cluster.client.connection_pool import HttpPool, HttpsPool, OpenConnections
 from tf_dist.cluster.client.retries import RetryPolicy, call_with_retries, fence_seconds_left
 from tf_dist.cluster.client.streams import error_reason, parse_body
-from tf_dist.errors import ClusterError, Unavailable
+from tf_dist.errors import ClusterError, Rejected, Unavailable
 
 CONNECT_TIMEOUT: Final = 5.0
 READ_TIMEOUT: Final = 30.0
@@ -180,7 +180,7 @@ class Transport:
             raise self._no_answer(request.asked, error) from error
         except ValueError:
             # Its own text would show the header, and with it the token.
-            raise BadRequest(f"{request.asked}: the credentials hold characters that a header may not have") from None
+            raise Rejected(f"{request.asked}: the credentials hold characters that a header may not have") from None
         finally:
             if self._called is not None:
                 self._called(request.asked.verb, request.asked.plural, code, time.monotonic() - started)

@@ -18,7 +18,7 @@ from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource
 from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.api.names import short_hash
 from tf_dist.core.api.timestamps import format_time
-from tf_dist.errors import AlreadyExists, ClusterError, NotFound
+from tf_dist.errors import AlreadyExists, ClusterError, NotFound, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)
 _MAX_MESSAGE: Final = 1024
@@ -94,8 +94,11 @@ class EventRecorder:
         self._series: OrderedDict[str, _EventSeries] = OrderedDict()
         self._lock = threading.Lock()
 
-    def emit(self, resource: Resource, namespace: str, stored: Object, event: EmitEvent) -> None:
-        """Write an event on the job ``stored``. An event must never stop a job: raises no ClusterError."""
+    def emit(self, resource: Resource, namespace: str, stored: Object, event: EmitEvent) -> bool:
+        """Write an event on the job ``stored``. An event must never stop a job: raises no ClusterError.
+
+        False: the server does not take any at present, so that the next one is not worth a try.
+        """
         name = event_name(stored, event)
         series = self._count(f"{namespace}/{name}")
         body = event_body(resource, namespace, stored, event, component=self._component, now=self._clock())
@@ -111,6 +114,8 @@ class EventRecorder:
                 self._count_up(namespace, name, body, series)
         except ClusterError as error:
             _LOG.info("cannot write event reason=%s: %s", event.reason, error)
+            return not isinstance(error, Unavailable | Throttled)
+        return True
 
     def _count(self, key: str) -> _EventSeries:
         with self._lock:

@@ -68,7 +68,11 @@ def convert_queues(documents: Iterable[Document]) -> list[ConvertedQueue]:
     """
     listed = list(documents)
     amounts = [_amounts(document) for document in listed]
-    return [_converted(document, own, listed, amounts) for document, own in zip(listed, amounts, strict=True)]
+    by_name = {value_at(one, "metadata", "name"): one for one in listed}
+    below: dict[str, list[_Amounts]] = {}
+    for document, own in zip(listed, amounts, strict=True):
+        below.setdefault(_parent(document), []).append(own)
+    return [_converted(document, own, by_name, below) for document, own in zip(listed, amounts, strict=True)]
 
 
 def served_queues(stored: Iterable[Document], taken: Container[str] = ()) -> list[Queue]:
@@ -101,9 +105,8 @@ def _is_untouched(document: Document) -> bool:
     return value_at(document, "metadata", "name") in _MADE_BY_VOLCANO and not limits and not _closed(document)
 
 
-def _line(document: Document, listed: list[Document]) -> list[Document]:
+def _line(document: Document, by_name: Mapping[Any, Document]) -> list[Document]:
     """A queue and those above it; closing one closes those below (``closeHierarchicalQueue``)."""
-    by_name = {value_at(one, "metadata", "name"): one for one in listed}
     line = [document]
     while (above := by_name.get(_parent(line[-1]))) is not None and above not in line:
         line.append(above)
@@ -146,10 +149,12 @@ def _parent(document: Document) -> str:
     return "" if name == ROOT else text(value_at(document, "spec", "parent")) or ROOT
 
 
-def _converted(document: Document, own: _Amounts, listed: list[Document], amounts: list[_Amounts]) -> ConvertedQueue:
+def _converted(
+    document: Document, own: _Amounts, by_name: Mapping[Any, Document], below_each: Mapping[str, list[_Amounts]]
+) -> ConvertedQueue:
     metadata, spec = mapping(document.get("metadata")), mapping(document.get("spec"))
     name = metadata["name"]
-    below = [found for other, found in zip(listed, amounts, strict=True) if _parent(other) == name]
+    below = below_each.get(name, [])
     # A queue that shares nothing stands alone: its capability is a limit, and weights say who goes first.
     shares = bool(own.deserved) or _parent(document) not in ("", ROOT)
     found: dict[str, Any] = {"parent": _parent(document)} if shares else {}
@@ -164,7 +169,7 @@ def _converted(document: Document, own: _Amounts, listed: list[Document], amount
         found["reclaimable"] = False
     if order := _STRICT.get(text(spec.get("dequeueStrategy"))):
         found["order"] = order
-    if any(map(_closed, _line(document, listed))):
+    if any(map(_closed, _line(document, by_name))):
         found["namespaceSelector"] = _CLOSED
     kept = {key: metadata[key] for key in ("name", "labels") if metadata.get(key)}
     result = {"apiVersion": API_VERSION, "kind": KIND, "metadata": kept, "spec": found}
