@@ -35,6 +35,13 @@ def stored(memory: MemoryCluster, phase: str) -> StoredJob:
         ("Failed", "succeeded", "", JobFailed("tfjob/a failed: exit code 3")),
         ("Completed", "running", "", JobFailed("tfjob/a is Succeeded and will never be running")),
         ("Running", "finished", "", GoalNotReached("tfjob/a is not finished yet, it is Running")),
+        (
+            "Aborted",
+            "finished",
+            "tfjob/a is Aborted (exit code 3): it goes on once it is resumed",
+            GoalNotReached("tfjob/a is not finished yet, it is Aborted"),
+        ),
+        ("Aborted", "suspended", "tfjob/a Aborted", None),
         ("", "deleted", "tfjob/a deleted", None),
         ("", "running", "", NotFound("tfjob/a has been deleted, so it will never be running")),
     ],

@@ -12,6 +12,7 @@ import pytest
 
 from tests.core.builders import template
 from tests.core.world import World
+from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.dialects import read
 
 Doc = dict[str, Any]
@@ -299,3 +300,11 @@ def test_controlled_resources_name_plugins_and_claims() -> None:
         "plugin-tensorflow": "tensorflow",
         "volume-pvc-claim": "claim",
     }
+
+
+@pytest.mark.parametrize("action", [ABORT, TERMINATE])
+def test_a_policy_that_stops_a_job_for_a_failure_warns(action: str) -> None:
+    world = started(job(task("worker", 1, {"event": "PodFailed", "action": action})))
+    world.end(world.pods["job1-worker-0"], 1)
+    told = [(one.type, one.reason) for one in world.look().actions if isinstance(one, EmitEvent)]
+    assert ("Warning", "PodFailed") in told

@@ -14,7 +14,7 @@ from typing import Final
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import Cluster, Resource, WatchEvent
 from tf_dist.cluster.client import informer
-from tf_dist.core.api.status import OutcomeKind, Status, display_phase
+from tf_dist.core.api.status import STOPPED, OutcomeKind, Status, display_phase
 from tf_dist.core.diagnostics.outcome import (
     WAIT_CONDITIONS,
     Outcome,
@@ -150,7 +150,8 @@ def wait_for(
 ) -> None:
     """Return when every job is at ``goal``; JobFailed (JobEvicted) when one can never be, NotYet after ``timeout``.
 
-    ``report`` gets a line for each job that has reached the goal, and for a spec that is rejected: it can be corrected.
+    ``report`` gets a line for each job that has reached the goal, that is stopped meanwhile (it can be resumed), or of
+    which the spec is rejected (it can be corrected).
     ``sleep``: pauses between requests.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -170,7 +171,7 @@ def _wait(
     sleep: Callable[[float], object],
 ) -> StoredJob | None:
     limit = _UNAVAILABLE_LIMIT if deadline is None else min(_UNAVAILABLE_LIMIT, max(0.0, deadline - time.monotonic()))
-    backoff, watches, refusal = Backoff(limit, sleep=sleep), Backoff(math.inf, sleep=sleep), ""
+    backoff, watches, refusal, stopped = Backoff(limit, sleep=sleep), Backoff(math.inf, sleep=sleep), "", False
     while True:
         try:
             current, version = _get_job(cluster, job)
@@ -184,6 +185,9 @@ def _wait(
         if status and status.refusal not in ("", refusal):
             refusal = status.refusal
             report(f"{job.shown}: {refusal}")
+        if status and status.phase in STOPPED and not stopped:
+            report(f"{job.shown} is {display_phase(status)} ({status.message}): it goes on once it is resumed")
+        stopped = status is not None and status.phase in STOPPED
         if goal_unreachable(goal, status):
             raise _goal_unreachable(current, job, goal)
         left = _MAX_WATCH if deadline is None else deadline - time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,8 +75,21 @@ def test_replicas_that_wait_for_room_beside_those_that_run() -> None:
     found = diagnose(job, status, views(*pods), START)[0]
     assert found.summary == "2 of 4 replicas are running; 2 more wait for room"
     assert "as room appears" in found.resolution
+    scaled = replace(job, replica_specs=(replicas("worker", 6, rules=(), min_available=6),))
+    status = replace(status, admission=Admission(START, sizes={"worker": 2}))
+    found = diagnose(scaled, status, views(*pods), START)[0]
+    assert found.summary == "2 of 2 replicas are running; 2 worker instead of 6 until there is room for more"
+    assert "as room appears" in found.resolution
     whole = diagnose(job, live(), views(*(pod(job, f"worker-{i}", running()) for i in range(4))), START)[0]
     assert (whole.summary, whole.resolution) == ("4 of 4 replicas are running", "")
+
+
+def test_a_job_that_a_policy_has_aborted_can_be_resumed() -> None:
+    failure = Failure(event="PodFailed", replica="worker-0", code=3, reason="Error")
+    for phase, resumes in ((Phase.ABORTED, True), (Phase.FAILED, False)):
+        found = first(Status(phase=phase, reason="PodFailed", message="worker-0 exited with code 3", failure=failure))
+        assert ("tf-dist resume" in found.resolution) is resumes
+        assert "end of its log" in found.resolution
 
 
 def test_a_suspended_job_has_not_failed() -> None:

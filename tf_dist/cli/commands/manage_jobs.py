@@ -152,7 +152,7 @@ def scale(
     context: options.Context = "",
     local: options.Local = False,
 ) -> None:
-    """Give a job another number of workers. Those who leave are the last ones; new ones start when there is room."""
+    """Give a job another number of workers. Fewer: the last ones stop. More: they start when there is room."""
     from tf_dist.client.connection import connect
     from tf_dist.client.stored_jobs import find_job, refuse_finished
 
@@ -161,13 +161,14 @@ def scale(
     job = find_job(cluster, name, namespace)
     refuse_finished(job)
     before = _count(job)
+    shown = f"{workers} {'worker' if workers == 1 else 'workers'}"
     if before == workers == _most(job):
-        output.line(f"{job.shown} has {workers} workers already")
+        output.line(f"{job.shown} has {shown} already")
         return
     output.announce_target(connection, namespace)
     job = _write_replicas(cluster, job, workers)
-    said = f"scaled from {before} to {workers}" if before != workers else f"has at most {workers}"
-    output.line(f"{job.shown} {said} workers")
+    said = f"scaled from {before} to" if before != workers else "has at most"
+    output.line(f"{job.shown} {said} {shown}")
     _scaling_notes(job, before, workers)
 
 

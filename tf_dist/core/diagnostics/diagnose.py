@@ -6,16 +6,22 @@ Categories are a contract: tools may rely on them, so they are added to and neve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from tf_dist.core.api.assignment import PendingReason, granted_job, pending_reason, room_text
+from tf_dist.core.api.assignment import (
+    PendingReason,
+    granted_job,
+    pending_reason,
+    replica_difference_text,
+    room_text,
+)
 from tf_dist.core.api.job import Document, Job
 from tf_dist.core.api.names import MAX_DISRUPTIONS
 from tf_dist.core.api.pod_events import PodClassification, classify_pods, exit_text, signal_name
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts, stable_reason
-from tf_dist.core.api.status import LIVE, PREEMPTED, SUSPENDED, Phase, Status
+from tf_dist.core.api.status import LIVE, PREEMPTED, STOPPED, SUSPENDED, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, check_version
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.reconciler.node_loss import OUT_OF_SERVICE, overdue_pods
@@ -212,11 +218,11 @@ _MEND: Final = "mend it (kubectl edit, or apply a file that tf-dist validate acc
 
 def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> tuple[Diagnosis, ...]:
     """The diagnoses of a job at this moment, most important first; never empty."""
-    job = granted_job(job, status)
+    asked, job = job, granted_job(job, status)
     facts = classify_pods(job, status, pods)
     of_phase = _of_end(status) if status.phase not in LIVE else _of_life(job, status, facts, now)
     found = [*_of_last_error(status), *_of_refusal(status), *of_phase]
-    return (*(found or [_all_well(job, status, facts)]), *_of_disruptions(status))
+    return (*(found or [_all_well(asked, job, status, facts)]), *_of_disruptions(status))
 
 
 def diagnose_unreadable(problem: InvalidJob) -> Diagnosis:
@@ -233,12 +239,14 @@ def diagnose_newer_format(stored: Document) -> tuple[Diagnosis, ...]:
     return ()
 
 
-_REST_WAITS: Final = "they start as room appears: after the gangs that wait, but not after those that came much later"
+_REST_WAITS: Final = "it has more as room appears; gangs that have waited longer go first"
 
 
-def _all_well(job: Job, status: Status, facts: PodClassification) -> Diagnosis:
+def _all_well(asked: Job, job: Job, status: Status, facts: PodClassification) -> Diagnosis:
     if status.phase is Phase.RUNNING:
         waiting = room_text(job, status)
+        if len(job.replicas) < len(asked.replicas):
+            waiting += f"; {replica_difference_text(asked, job)} until there is room for more"
         text = f"{facts.total().running} of {len(job.replicas)} replicas are running{waiting}"
         return Diagnosis(Level.INFO, Category.RUNNING, text, resolution=_REST_WAITS if waiting else "")
     return Diagnosis(Level.INFO, Category.STARTING, status.message or "the job has just been accepted")
@@ -270,7 +278,9 @@ def _of_end(status: Status) -> Iterator[Diagnosis]:
     elif status.reason == SUSPENDED:
         yield Diagnosis(Level.INFO, Category.SUSPENDED, status.message, resolution="tf-dist resume starts it again")
     else:
-        yield _end(status)
+        ended = _end(status)
+        again = "; tf-dist resume starts it again" if status.phase in STOPPED else ""
+        yield replace(ended, resolution=ended.resolution + again)
 
 
 _ENDS: Final[Mapping[str, tuple[Category, str]]] = {

@@ -378,7 +378,7 @@ def _check_gang(spec: Spec, out: FieldErrors) -> None:
         return
     place: FieldPath = ("spec", "runPolicy", "schedulingPolicy")
     total = sum(replicas.count for replicas in spec.tf_replica_specs.values())
-    if policy.min_available is not None and policy.min_available > total and not out.partial:
+    if policy.min_available is not None and policy.min_available > total > 0 and not out.partial:
         out.error(
             (*place, "minAvailable"),
             f"{policy.min_available} replicas must be there at once, but the job has {total}: it could never start",

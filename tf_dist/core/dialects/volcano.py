@@ -317,7 +317,7 @@ def _find_cycle(edges: Mapping[str, Sequence[str]]) -> list[str]:
 def _check_gang(spec: Spec, out: FieldErrors) -> None:
     if out.partial:
         return
-    if spec.min_available is not None and spec.min_available > spec.total:
+    if spec.min_available is not None and spec.min_available > spec.total > 0:
         out.error(
             ("spec", "minAvailable"),
             f"{spec.min_available} pods must run at once, but the tasks have {spec.total}: it could never start",

@@ -36,6 +36,8 @@ from tf_dist.core.api.status import (
     LIVE,
     RESIZED,
     RUNNING,
+    STOPPED,
+    SUSPENDED,
     Admission,
     Phase,
     RestartBackoff,
@@ -118,7 +120,7 @@ def _admission(place: Admission | None, now: float) -> Admission | None:
     )
 
 
-_WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED})
+_WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED, *STOPPED})
 _SETBACKS: Final = frozenset(
     {
         PendingReason.PREEMPTED,
@@ -171,7 +173,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
     actions += sync_job(granted, after, facts, observed)
     if _deserves_event(job, before, after):
-        grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason != RESIZED)
+        grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason not in (RESIZED, SUSPENDED))
         actions.append(EmitEvent("Warning" if grave else "Normal", after.reason, after.message))
     actions += (*phase_events(granted, before, after), *spec_events(before, after))
     if stored.created is None and report_at is None and not integration_of(job, after):
