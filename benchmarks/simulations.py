@@ -193,12 +193,12 @@ def philly() -> dict[str, Measured]:
         "Simulated jobs a second of CPU time under our policy: 10,000 jobs like Philly's on 250 nodes with 8 GPUs.",
         "jobs/s",
         better="higher",
-        target=Target(0.28, of="EASY"),
+        target=Target(5_000),
         published="Alibaba PAI's simulator: 180 to 390 jobs a second, on a trace and a machine of its own.",
     )
 )
 def speed() -> Measured:
-    """One run of each policy. The target was 5,000, where EASY made 17,848."""
+    """One run of each policy. EASY keeps no quotas, places and reasons."""
     wish = TraceOptions(jobs=10_000, nodes=250, load=0.95)
     names = {"EASY": "easy", "first in, first out": "fifo", "the first that fits": "skip"}
     peers = {name: result("philly", policy, wish, 1).speed for name, policy in names.items()}
