@@ -232,7 +232,7 @@ def _timed(setup: str, code: str) -> str:
     ),
     Row(
         "airflow.parse",
-        "Reading the four DAGs of `dags/`, in a process that has imported Airflow.",
+        "Reading the DAGs of `dags/`, in a process that has imported Airflow.",
         "s",
         target=Target(1.0, of=_POD_OPERATOR),
     ),
@@ -245,7 +245,7 @@ def imports() -> dict[str, Measured]:
         "import sys", "import airflow.providers.cncf.kubernetes.get_provider_info as p; p.get_provider_info()"
     )
     dags = sorted(str(path) for path in (Path(__file__).parents[1] / "dags").glob("*.py"))
-    assert len(dags) == 4, dags
+    assert dags, "no DAG was found"
     ready = "import runpy, airflow.sdk, airflow.triggers.base"
     parse = _printed(_timed(ready, f"[runpy.run_path(path) for path in {dags!r}]"))
     operator = _printed(_timed(ready, "import airflow.providers.cncf.kubernetes.operators.pod"))
@@ -253,5 +253,5 @@ def imports() -> dict[str, Measured]:
         "airflow.discovery": Measured(
             [1e3 * one for one in _printed(discovery)], {_PROVIDER: [1e3 * one for one in _printed(theirs)]}
         ),
-        "airflow.parse": Measured(parse, {_POD_OPERATOR: operator}),
+        "airflow.parse": Measured(parse, {_POD_OPERATOR: operator}, f"{len(dags)} DAGs."),
     }
