@@ -127,7 +127,8 @@ def test_the_words_of_a_success() -> None:
     made = world(document(worker=1))
     end(made, worker_0=0)
     expected = f"TFJob default/{NAME} successfully completed."
-    assert [("Normal", "TFJobSucceeded", expected)] == events(made)
+    exited = ("Normal", "ExitedWithCode", f"Pod: default.{NAME}-worker-0 exited with code 0")
+    assert [exited, ("Normal", "TFJobSucceeded", expected)] == events(made)
     assert conditions(made)["Succeeded"]["message"] == expected
     running = conditions(made)["Running"]
     assert (running["status"], running["reason"]) == ("False", "TFJobRunning")
@@ -223,3 +224,120 @@ def test_the_warning_about_the_policy_of_a_template() -> None:
     made = World(parse(content).job)
     words = "Restart policy in pod template will be overwritten by restart policy in replica spec"
     assert ("Warning", "SetPodTemplateRestartPolicy", words) in events(made)
+
+
+RESTARTED = [f"Pod: default.{NAME}-worker-1 exited with code 137"]
+EXITS: list[tuple[str, dict[str, int], dict[str, int], list[str]]] = [
+    ("Never", {"chief": 1, "worker": 2}, {"worker_1": 0}, [f"Pod: default.{NAME}-worker-1 exited with code 0"]),
+    ("Never", {"chief": 1, "worker": 2}, {"chief_0": 3}, [f"Pod: default.{NAME}-chief-0 exited with code 3"]),
+    ("ExitCode", {"chief": 1, "worker": 2}, {"worker_1": 137}, RESTARTED),
+    ("OnFailure", {"chief": 1, "worker": 2}, {"worker_1": 137}, RESTARTED),
+    ("Never", {"chief": 1, "worker": 2}, {}, []),
+]
+
+
+@pytest.mark.parametrize(("policy", "counts", "codes", "expected"), EXITS)
+def test_the_exit_code_of_each_pod_is_an_event(policy: str, counts: Any, codes: Any, expected: list[str]) -> None:
+    """common/pod.go, ReconcilePods; once here, and there in every pass."""
+    made = world(document(policy, **counts))
+    end(made, **codes)
+    said = [text for _, reason, text in events(made) if reason == "ExitedWithCode"]
+    assert said == expected
+    made.now += 3600
+    run_all(made)
+    assert not [reason for _, reason, _ in events(made) if reason == "ExitedWithCode"]
+
+
+def test_a_second_failure_is_an_event_too() -> None:
+    content = document(worker=3, ps=1)
+    content["spec"]["enableDynamicWorker"] = True
+    made = world(content)
+    for index, code in ((1, 1), (2, 4)):
+        end(made, **{f"worker_{index}": code})
+        told = [text for _, reason, text in events(made) if reason == "ExitedWithCode"]
+        assert f"Pod: default.{NAME}-worker-{index} exited with code {code}" in told
+
+
+@pytest.mark.parametrize(
+    ("gang", "names", "warned"),
+    [
+        # pod_test.go, TestIsCustomSchedulerSet: none, all, one of them; and the gang's own.
+        ("volcano", (None, None), False),
+        ("volcano", ("custom-a", "custom-b"), True),
+        ("volcano", (None, "custom-b"), True),
+        ("volcano", ("volcano", "volcano"), False),
+        ("coscheduling", ("scheduler-plugins-scheduler", None), False),
+        ("coscheduling", ("volcano", None), True),
+        ("", ("custom-a", None), False),
+    ],
+)
+def test_the_warning_about_another_scheduler(gang: str, names: tuple[str | None, str | None], warned: bool) -> None:
+    """common/pod.go, createNewPod, with gang scheduling."""
+    content = document(worker=1, ps=1)
+    content["metadata"]["annotations"] = {"tf-dist.dev/gang-scheduler": gang} if gang else {}
+    for type_, name in zip(("Worker", "PS"), names, strict=True):
+        if name:
+            content["spec"]["tfReplicaSpecs"][type_]["template"]["spec"]["schedulerName"] = name
+    words = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
+    said = [action for action in World(parse(content).job).look().actions if isinstance(action, EmitEvent)]
+    found = [(one.type, one.message) for one in said if one.reason == "SetPodTemplateSchedulerName"]
+    assert found == ([("Warning", words)] if warned else [])
+
+
+@pytest.mark.parametrize(
+    ("counts", "codes", "expected"),
+    [
+        # pod_test.go, TestIsWorker0Completed. Its jobs with only a chief or a master ask nothing of a worker.
+        ({"worker": 1, "ps": 1}, {}, "Running"),
+        ({"worker": 1}, {"worker_0": 0}, "Succeeded"),
+        ({"master": 1}, {"master_0": 0}, "Succeeded"),
+        ({"chief": 1}, {"chief_0": 0}, "Succeeded"),
+        ({"worker": 2}, {"worker_0": 0, "worker_1": 1}, "Succeeded"),
+        ({"worker": 2}, {"worker_0": 1}, "Failed"),
+    ],
+)
+def test_is_worker_0_completed(counts: Any, codes: Any, expected: str) -> None:
+    made = world(document(**counts))
+    end(made, **codes)
+    made.settle()
+    assert true_conditions(made) - {"Created"} == {expected}
+
+
+R, S = "Running", "Succeeded"
+NORMAL_PATH: list[tuple[dict[str, int], dict[str, list[str]], dict[str, dict[str, int]], str]] = [
+    # tfjob_controller_test.go, "Test Normal Path": the replicas, those that do something, their counts, the condition.
+    ({"worker": 1}, {}, {}, ""),
+    ({"worker": 4, "ps": 2}, {}, {}, ""),
+    ({"worker": 4, "ps": 2}, {"worker": [R] * 4, "ps": [R] * 2}, {"Worker": {"active": 4}, "PS": {"active": 2}}, R),
+    ({"worker": 4, "ps": 2}, {"worker": [R]}, {"Worker": {"active": 1}}, R),
+    ({"worker": 4, "ps": 2}, {"worker": ["", S]}, {"Worker": {"succeeded": 1}}, ""),
+    (
+        {"worker": 4, "ps": 2},
+        {"worker": [S] * 4, "ps": [S] * 2},
+        {"Worker": {"succeeded": 4}, "PS": {"succeeded": 2}},
+        S,
+    ),
+]
+
+
+@pytest.mark.parametrize(("counts", "states", "expected", "condition"), NORMAL_PATH)
+def test_normal_path(counts: Any, states: Any, expected: Any, condition: str) -> None:
+    """Pending pods are in no count."""
+    made = World(parse(document(**counts)).job)
+    made.settle()
+    assert {name for _, name in made.objects} == set(made.pods)
+    assert len(made.pods) == sum(counts.values())
+    for type_, those in states.items():
+        for index, state in enumerate(those):
+            pod = made.pod(f"{type_}-{index}") or {}
+            if state:
+                made.run(pod)
+            if state == S:
+                made.end(pod, 0)
+    made.settle()
+    numbers = {
+        type_: {key: value for key, value in one.items() if key != "selector"}
+        for type_, one in made.status["replicaStatuses"].items()
+    }
+    assert {type_: one for type_, one in numbers.items() if one} == expected
+    assert true_conditions(made) == {"Created", condition} - {""}

@@ -6,10 +6,12 @@ Names, labels, addresses and TF_CONFIG are compared with what those tests expect
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.core.world import World
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.api.status import Attempts
 from tf_dist.core.dialects import parse, read
@@ -142,3 +144,31 @@ def test_setup_fills_in_a_runtime_id_that_is_missing() -> None:
     assert len(found.runtime_id) == 4
     written = read(tfjob("job", entry("MASTER"), RuntimeId=found.runtime_id))
     assert (written.spec_defaults, written.runtime_id) == ({}, found.runtime_id)
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(0, []), (2, [3])])
+def test_pdb_for_gang_scheduling(workers: int, expected: list[int]) -> None:
+    """TestPDBForGangScheduling: none for a single replica, else all of them; it goes at the end (``syncPdb``)."""
+    others = [entry("WORKER", workers)] if workers else []
+    job = read(tfjob("some-job", entry("MASTER"), *others, RuntimeId="some-runtime"))
+    assert not [one for one in services.build_objects(job) if one["kind"] == "PodDisruptionBudget"], "only if asked for"
+    world = World(replace(job, disruption_budget=True))
+    world.settle()
+    made = {name: body["spec"] for (kind, name), body in world.objects.items() if kind == "PodDisruptionBudget"}
+    assert list(made) == ["tf-job-pdb-some-job"] * len(expected)
+    assert [one["minAvailable"] for one in made.values()] == expected
+    for pod in world.pods.values():
+        assert all(one["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items() for one in made.values())
+        world.run(pod)
+    world.end(world.pod("master-0") or {}, 0)
+    world.settle()
+    assert not [name for kind, name in world.objects if kind == "PodDisruptionBudget"]
+
+
+def test_a_pdb_follows_the_size_of_the_gang() -> None:
+    job = read(tfjob("some-job", entry("MASTER"), entry("WORKER", 3), RuntimeId="some-runtime"))
+    world = World(replace(job, disruption_budget=True))
+    world.settle()
+    world.scale("worker", 1)
+    world.settle()
+    assert world.objects["PodDisruptionBudget", "tf-job-pdb-some-job"]["spec"]["minAvailable"] == 2

@@ -104,10 +104,11 @@ class World:
                 assert key not in self.objects
                 self.objects[key] = json.loads(json.dumps(action.body))
             case Update():
-                data = self.objects[action.kind, action.name]["data"]
-                data |= action.patch["data"]
-                for key in [key for key, value in data.items() if value is None]:
-                    del data[key]
+                for part, values in action.patch.items():
+                    there = self.objects[action.kind, action.name][part]
+                    there |= values
+                    for key in [key for key, value in there.items() if value is None]:
+                        del there[key]
             case Delete() if action.kind == "Pod":
                 self.delete(self.pods[action.name], action.uid)
             case Delete():

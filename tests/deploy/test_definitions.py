@@ -13,9 +13,10 @@ import yaml
 
 from tests.deploy.conftest import is_served
 from tests.waiting import until
-from tf_dist.cli.install.crds import volcano_jobs
+from tf_dist.cli.install.crds import VOLCANO_COMMANDS as COMMANDS_DEFINITION
+from tf_dist.cli.install.crds import volcano_commands, volcano_jobs
 from tf_dist.client.connection import VOLCANO_JOBS_DEFINITION
-from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, Resource
+from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_COMMANDS, Resource
 from tf_dist.cluster.api import VOLCANO_JOBS as VOLCANO
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS, QUEUES
 from tf_dist.cluster.client.rest import RestCluster
@@ -201,6 +202,23 @@ def test_queues(admin: RestCluster, kubectl: Kubectl, installed: str) -> None:
         assert row.split()[:-1] == shown.split()
     finally:
         admin.delete(QUEUES, None, "research")
+
+
+def test_commands_of_vcctl(admin: RestCluster, namespace: str) -> None:
+    try:
+        admin.create(CRDS, None, volcano_commands())
+    except AlreadyExists:
+        pytest.skip("this cluster has Volcano")
+    try:
+        until(lambda: is_served(admin, VOLCANO_COMMANDS), 60)
+        target = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "a", "uid": "u", "controller": True}
+        body = {"metadata": {"name": "a-x"}, "action": "AbortJob", "target": target, "newer": 1}
+        made = admin.create(VOLCANO_COMMANDS, namespace, body)
+        assert (made["target"], made["action"], made["newer"]) == (target, "AbortJob", 1)
+        with pytest.raises(Rejected, match=r"target\.uid"):
+            admin.create(VOLCANO_COMMANDS, namespace, {**body, "target": {**target, "uid": None}})
+    finally:
+        admin.delete(CRDS, None, COMMANDS_DEFINITION)
 
 
 def test_volcanos_jobs(admin: RestCluster, kubectl: Kubectl, namespace: str) -> None:

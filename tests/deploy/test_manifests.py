@@ -15,7 +15,7 @@ import yaml
 from tests.cluster.support import names
 from tests.waiting import until
 from tf_dist.cli.commands.install import manifest_text
-from tf_dist.cli.install.crds import queues, tfjobs, volcano_jobs
+from tf_dist.cli.install.crds import queues, tfjobs, volcano_commands, volcano_jobs
 from tf_dist.cli.install.install_options import DisruptionBudgetVersion, InstallOptions
 from tf_dist.cli.install.workload import kustomize_tree, manifest_files
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, Resource
@@ -166,8 +166,23 @@ def test_volcanos_jobs_are_driven_only_if_asked_for() -> None:
     assert "batch.volcano.sh" not in json.dumps(objects(InstallOptions()))
     assert "--volcano-jobs" not in pod(InstallOptions())["containers"][0]["args"]
     asked = InstallOptions(volcano_jobs=True)
-    assert "jobs.batch.volcano.sh" in {one["metadata"]["name"] for one in found(asked, "CustomResourceDefinition")}
+    theirs = {"jobs.batch.volcano.sh", "commands.bus.volcano.sh"}
+    assert theirs <= {one["metadata"]["name"] for one in found(asked, "CustomResourceDefinition")}
     assert "--volcano-jobs" in pod(asked)["containers"][0]["args"]
+
+
+def test_disruption_budgets_of_gangs_only_if_asked_for() -> None:
+    """No drain of their nodes would end."""
+    assert "poddisruptionbudgets" not in json.dumps(found(InstallOptions(), "ClusterRole"))
+    asked = InstallOptions(disruption_budgets=True)
+    assert "--disruption-budgets" in pod(asked)["containers"][0]["args"]
+    rules = {
+        role["metadata"]["name"]: rule["verbs"]
+        for role in found(asked, "ClusterRole")
+        for rule in role["rules"]
+        if rule["resources"] == ["poddisruptionbudgets"]
+    }
+    assert rules == {"tf-dist-controller": ["get", "list", "watch", "create", "delete", "patch"]}
 
 
 def test_a_service_monitor_only_if_asked_for() -> None:
@@ -278,7 +293,11 @@ def nodes_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict
             yield from nodes_of(schema[key], f"{path}[]")
 
 
-@pytest.mark.parametrize("definition", [tfjobs(), queues(), volcano_jobs()], ids=lambda one: one["metadata"]["name"])
+@pytest.mark.parametrize(
+    "definition",
+    [tfjobs(), queues(), volcano_jobs(), volcano_commands()],
+    ids=lambda one: one["metadata"]["name"],
+)
 def test_no_definition_drops_what_a_user_wrote(definition: dict[str, Any]) -> None:
     for version in definition["spec"]["versions"]:
         for path, schema in nodes_of(version["schema"]["openAPIV3Schema"]):

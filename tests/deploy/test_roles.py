@@ -269,7 +269,7 @@ def volcano(
         until(lambda: is_served(admin, VOLCANO_JOBS), 60)
         yield namespace
     finally:
-        kubectl("delete", "crd", "jobs.batch.volcano.sh")
+        kubectl("delete", "crd", "jobs.batch.volcano.sh", "commands.bus.volcano.sh")
         kubectl("apply", "-f", "-", stdin=install().stdout)
 
 

@@ -127,6 +127,21 @@ def _make_plain(asked: bool) -> bool:
 
 File = Annotated[str, typer.Argument(help="A YAML file; - is standard input.", metavar="FILE")]
 Files = Annotated[list[str], typer.Argument(help="YAML files; - is standard input.", metavar="FILE…")]
+DisruptionBudgets = Annotated[
+    bool,
+    typer.Option(
+        "--disruption-budgets",
+        help="Give each gang of a TFJob v1alpha1 a PodDisruptionBudget, as the tf-operator did: no drain ends then.",
+    ),
+]
+ClusterDomain = Annotated[
+    str,
+    typer.Option(
+        "--cluster-domain",
+        envvar="CUSTOM_CLUSTER_DOMAIN",
+        help="What addresses in TF_CONFIG of TFJobs v1 end in, as cluster.local; nothing if not given.",
+    ),
+]
 ControllerConfigFile = Annotated[
     str,
     typer.Option(

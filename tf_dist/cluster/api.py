@@ -53,6 +53,7 @@ PERSISTENT_VOLUME_CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persiste
 NODES = Resource("", "v1", "Node", "nodes", namespaced=False)
 NAMESPACES = Resource("", "v1", "Namespace", "namespaces", namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "Lease", "leases")
+POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
 TFJOBS = Resource("kubeflow.org", "v1", "TFJob", "tfjobs")
 TFJOBS_V1ALPHA1 = Resource("kubeflow.org", "v1alpha1", "TFJob", "tfjobs")

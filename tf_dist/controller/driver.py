@@ -143,6 +143,7 @@ class Driver:
             others=self._settings.other_schedulers,
             cluster_domain=self._settings.cluster_domain,
             accelerators=self._settings.accelerators,
+            disruption_budgets=self._settings.disruption_budgets,
         )
         self._admission = GangAdmission(self.informers, clock, monotonic, self._recorder, runtime)
         admission_leader = admission_leader or Standalone()

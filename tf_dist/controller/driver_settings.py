@@ -7,14 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tf_dist.cluster.api import CONFIG_MAPS, JOB_KINDS, NETWORK_POLICIES, SERVICES, Object, Resource
+from tf_dist.cluster.api import (
+    CONFIG_MAPS,
+    JOB_KINDS,
+    NETWORK_POLICIES,
+    POD_DISRUPTION_BUDGETS,
+    SERVICES,
+    Object,
+    Resource,
+)
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.core.api import names
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 
 _BY_KIND: Final = {kind.kind: kind for kind in JOB_KINDS}
-OWNED_KINDS: Final = (SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
 
 
 class JobRef(NamedTuple):
@@ -71,7 +78,7 @@ class DriverSettings:
     ``gang_scheduler``: what decides about the gangs of jobs that name no scheduler. ``other_schedulers``: whether there
     can be others than tf-dist itself; where not, whom a job names does not matter. ``cluster_domain``: what addresses
     in the TF_CONFIG of TFJobs v1 end in ("": in ``svc``). ``accelerators``: what containers of TFJobs v1alpha1 get with
-    the resources that they ask for.
+    the resources that they ask for. ``disruption_budgets``: their gangs have a PodDisruptionBudget each.
     """
 
     namespace: str | None = None
@@ -88,6 +95,13 @@ class DriverSettings:
     other_schedulers: bool = True
     cluster_domain: str = ""
     accelerators: Accelerators = field(default_factory=dict)
+    disruption_budgets: bool = False
+
+    @property
+    def owned_kinds(self) -> tuple[Resource, ...]:
+        """What is made for jobs beside pods. Only Volcano's plugins make more than services."""
+        volcano = (CONFIG_MAPS, NETWORK_POLICIES) if self.volcano_jobs else ()
+        return (SERVICES, *volcano, *((POD_DISRUPTION_BUDGETS,) if self.disruption_budgets else ()))
 
     @property
     def default_gang(self) -> str:

@@ -12,7 +12,7 @@ from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
 from tf_dist.core.api import names
 from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Job
+from tf_dist.core.api.job import Dialect, Job
 from tf_dist.core.api.pods import PodView, pod_view
 from tf_dist.core.api.status import LIVE, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, check_version, load_status, stored_status
@@ -125,16 +125,24 @@ class JobIndex:
     """Reads what is stored, each version once. Thread-safe for different jobs.
 
     ``gang``: what decides about the gangs of jobs that name no scheduler ("": tf-dist itself). Where there are no
-    ``others`` it does not matter whom they name. ``cluster_domain``, ``accelerators``: see ``DriverSettings``.
+    ``others`` it does not matter whom they name. ``cluster_domain``, ``accelerators``, ``disruption_budgets``: see
+    ``DriverSettings``.
     """
 
     def __init__(
-        self, gang: str = "", *, others: bool = True, cluster_domain: str = "", accelerators: Accelerators | None = None
+        self,
+        gang: str = "",
+        *,
+        others: bool = True,
+        cluster_domain: str = "",
+        accelerators: Accelerators | None = None,
+        disruption_budgets: bool = False,
     ) -> None:
         self._gang = gang
         self._others = others
         self._cluster_domain = cluster_domain
         self._accelerators = accelerators or {}
+        self._disruption_budgets = disruption_budgets
         self._known: dict[JobRef, JobEntry] = {}
         self._views: dict[str, dict[str, tuple[Object, PodView | None]]] = {}
         self._lock = threading.Lock()
@@ -214,6 +222,8 @@ class JobIndex:
         """The job as it is here."""
         job = replace(job, cluster_domain=self._cluster_domain) if self._cluster_domain else job
         job = with_accelerators(job, self._accelerators)
+        if self._disruption_budgets and job.dialect is Dialect.TFJOB_V1ALPHA1:
+            job = replace(job, disruption_budget=True)
         return job if self._others else replace(job, scheduling=replace(job.scheduling, gang=GangScheduler.BUILTIN))
 
     def remember(self, ref: JobRef, known: JobEntry, status: Status) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from tf_dist.cluster.api import (
     CONFIG_MAPS,
     NETWORK_POLICIES,
+    POD_DISRUPTION_BUDGETS,
     PODS,
     SECRETS,
     SERVICES,
@@ -64,7 +65,8 @@ from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Reje
 
 _LOG = logging.getLogger(__name__)
 _KINDS: Final = {
-    resource.kind: resource for resource in (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES, VOLCANO_COMMANDS)
+    resource.kind: resource
+    for resource in (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES, POD_DISRUPTION_BUDGETS, VOLCANO_COMMANDS)
 }
 
 

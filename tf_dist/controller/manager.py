@@ -57,9 +57,9 @@ class ManagerSettings:
     ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is;
     ``system_namespace``: where the Lease is of who decides about places for all drivers.
     ``metrics_port``: for probes and metrics (0: any free one). ``workers``, ``volcano_jobs``, ``gang_scheduler``,
-    ``cluster_domain``, ``accelerators``: see ``DriverSettings``. ``duration``: seconds after which the next replica
-    takes over from one that died; ``renew_every``: seconds between renewals. ``identity``: this replica's name in the
-    Lease ("": made up).
+    ``cluster_domain``, ``accelerators``, ``disruption_budgets``: see ``DriverSettings``. ``duration``: seconds after
+    which the next replica takes over from one that died; ``renew_every``: seconds between renewals. ``identity``: this
+    replica's name in the Lease ("": made up).
     """
 
     namespaces: tuple[str, ...] = ()
@@ -71,6 +71,7 @@ class ManagerSettings:
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN
     cluster_domain: str = ""
     accelerators: Accelerators = field(default_factory=dict)
+    disruption_budgets: bool = False
     duration: float = LEASE_DURATION
     renew_every: float = RENEW_INTERVAL
     identity: str = ""
@@ -150,6 +151,7 @@ class Manager:
             gang_scheduler=self._settings.gang_scheduler,
             cluster_domain=self._settings.cluster_domain,
             accelerators=self._settings.accelerators,
+            disruption_budgets=self._settings.disruption_budgets,
             component=CONTROLLER_NAME,
             admissions=LeaseRef(self.elector.ref.namespace, admissions_lease_name(self.elector.ref.name, namespace)),
             can_lead_admission=True,

@@ -209,6 +209,16 @@ def test_json_has_each_tf_config(tf_dist: Program) -> None:
     assert report["tfConfig"]["worker-0"]["task"] == {"type": "worker", "index": 0}
 
 
+@pytest.mark.parametrize("asked", [("--cluster-domain", "example.local"), ("CUSTOM_CLUSTER_DOMAIN", ".example.local")])
+def test_addresses_have_the_domain_of_the_cluster(tf_dist: Program, asked: tuple[str, str]) -> None:
+    file = tf_dist.write("job.yaml", sized(tf_dist))
+    arguments = ["plan", file, "-o", "json", "--set", "spec.tfReplicaSpecs.Worker.replicas=2"]
+    by_option = asked[0].startswith("--")
+    found = tf_dist(*arguments, *asked) if by_option else tf_dist(*arguments, **dict([asked]))
+    workers = json.loads(found.stdout)["tfConfig"]["worker-0"]["cluster"]["worker"]
+    assert workers == [f"job-worker-{index}.default.svc.example.local:2222" for index in range(2)]
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Program
-from tf_dist.cli.install.crds import tfjobs, volcano_jobs
+from tf_dist.cli.install.crds import tfjobs, volcano_commands, volcano_jobs
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -86,14 +86,27 @@ def test_offline_it_looks_at_nothing(tf_dist: Program) -> None:
 
 def test_options_reach_what_is_printed(tf_dist: Program) -> None:
     found = tf_dist(
-        "install", "--offline", "--into", "ml", "--image", "mine/tf-dist:7", "--replicas", "3", "-n", "a", "-n", "b"
+        "install",
+        "--offline",
+        "--into",
+        "ml",
+        "--image",
+        "mine/tf-dist:7",
+        "--replicas",
+        "3",
+        "-n",
+        "a",
+        "-n",
+        "b",
+        "--cluster-domain",
+        ".example.local",
     )
     deployment = next(one for one in yaml.safe_load_all(found.stdout) if one["kind"] == "Deployment")
     assert deployment["metadata"]["namespace"] == "ml"
     assert deployment["spec"]["replicas"] == 3
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "mine/tf-dist:7"
-    assert {"--namespace=a", "--namespace=b"} <= set(container["args"])
+    assert {"--namespace=a", "--namespace=b", "--cluster-domain=example.local"} <= set(container["args"])
 
 
 @pytest.mark.parametrize(
@@ -105,6 +118,7 @@ def test_options_reach_what_is_printed(tf_dist: Program) -> None:
         (("--replicas", "0"), "--replicas"),
         (("--no-controller", "--namespace", "a"), "--namespace"),
         (("--crds-only", "--drivers", "a"), "--crds-only"),
+        (("--no-controller", "--disruption-budgets"), "--disruption-budgets"),
         (("--offline", "--check"), "--check"),
     ],
 )
@@ -206,6 +220,21 @@ def test_volcanos_jobs_are_refused_where_volcano_is(tf_dist: Program, config: st
     assert (found.returncode, found.stdout) == (2, "")
     assert "would drive the same jobs" in found.stderr
     assert tf_dist("install", "--kubeconfig", config).returncode == 0
+
+
+def test_volcanos_definition_of_commands_is_used_where_it_was_left(
+    tf_dist: Program, config: str, memory: MemoryCluster
+) -> None:
+    """It may be all that is left of Volcano, and what ``vcctl`` makes is the same."""
+    named = "commands.bus.volcano.sh"
+    assert named in tf_dist("install", "--volcano-jobs", "--crds-only", "--kubeconfig", config).stdout
+    theirs = volcano_commands()
+    del theirs["metadata"]["labels"]
+    memory.create(CRDS, None, theirs)
+    found = tf_dist("install", "--volcano-jobs", "--crds-only", "--kubeconfig", config)
+    assert found.returncode == 0
+    assert named not in found.stdout
+    assert "jobs.batch.volcano.sh" in found.stdout
 
 
 def test_a_cluster_that_does_not_answer_is_an_error(tf_dist: Program, config: str) -> None:

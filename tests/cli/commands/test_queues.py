@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Program
-from tf_dist.cluster.api import NODES, QUEUES, TFJOBS
+from tf_dist.cluster.api import NODES, QUEUES, TFJOBS, VOLCANO_QUEUES
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.gang.quota import Quotas, queue_status, queue_usage
@@ -101,6 +101,31 @@ def test_the_list_says_to_which_namespaces_a_queue_is_open(
     titles, *rows = tf_dist("queues", "--kubeconfig", config, "-o", "wide").stdout.splitlines()
     at = titles.index("NAMESPACES")
     assert [row[at:].split("  ")[0] for row in rows] == ["all", "team=vision,tier notin (dev, test)", "all"]
+
+
+def test_queues_of_volcano_are_listed_as_what_they_mean(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
+    """Of two queues of a name ours is the one that counts, and is shown."""
+    head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
+    spec = {"weight": 3, "deserved": {"cpu": 8}}
+    for name in ("default", "root", "both", "theirs"):
+        memory.create(VOLCANO_QUEUES, None, {**head, "metadata": {"name": name}, "spec": spec if name > "s" else {}})
+    memory.create(QUEUES, None, document("both", weight=2))
+    found = tf_dist("queues", "--kubeconfig", config, "-o", "wide")
+    titles, *rows = found.stdout.splitlines()
+    at = titles.index("WEIGHT")
+    assert [(row.split()[0], row[at:].split()[0]) for row in rows] == [
+        ("both", "2"),
+        ("default", "1"),
+        ("root", "1"),
+        ("theirs", "3"),
+    ]
+    assert "queues of Volcano: default, root, theirs; tf-dist reads them" in found.stderr
+    listed = json.loads(tf_dist("queues", "--kubeconfig", config, "-o", "json").stdout)["items"]
+    stored = {one["metadata"]["name"]: (one["apiVersion"], one["spec"]) for one in listed}
+    assert stored["theirs"] == ("scheduling.volcano.sh/v1beta1", spec)
+    named = tf_dist("queues", "--kubeconfig", config, "-o", "name").stdout.split()
+    assert "queue.scheduling.volcano.sh/theirs" in named
+    assert "queue/both" in named
 
 
 def test_one_queue_for_people_and_for_programs(tf_dist: Program, memory: MemoryCluster, config: str) -> None:

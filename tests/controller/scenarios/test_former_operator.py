@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.controller.harness import World, container, tfjob
 from tf_dist.cluster.api import PODS, SERVICES, TFJOBS, Object, Resource
 from tf_dist.core.api import names
@@ -64,6 +66,58 @@ def test_a_job_that_runs_goes_on_with_its_pods() -> None:
     world.settle()
     assert "Succeeded" in conditions(world)
     assert set(world.pods()) == {"mnist-worker-0"}
+
+
+def said_to_run(world: World, **status: Any) -> None:
+    """The operator's own status of a job that runs."""
+    ran = {"type": "Running", "status": "True", "reason": "TFJobRunning", "message": "TFJob mnist is running."}
+    stored = world.job()
+    body = {**stored, "status": {"conditions": [ran], "startTime": "2027-01-15T07:00:00Z", **status}}
+    world.memory.replace(TFJOBS, "default", "mnist", body, subresource="status")
+
+
+@pytest.mark.parametrize("cpu", ["3", "4"])
+def test_a_job_that_runs_does_not_wait_for_the_room_of_its_own_pods(cpu: str) -> None:
+    """The cluster has room for it once; another one that wants the room waits until it has ended."""
+    world = World(cpu=cpu)
+    before = replaced(world)
+    said_to_run(world)
+    world.submit(tfjob("waits"))
+    world.settle()
+    assert uids(world) == before
+    assert "Running" in conditions(world)
+    assert world.job()["status"]["startTime"] == "2027-01-15T07:00:00Z"
+    assert world.status("waits")["state"] == "Waiting"
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    world.bury()
+    world.clock.now += 60
+    world.settle()
+    assert {name for name in world.pods() if name.startswith("waits")} == {
+        "waits-ps-0",
+        "waits-worker-0",
+        "waits-worker-1",
+    }
+
+
+def test_the_time_limit_of_a_job_goes_on_from_where_the_former_began() -> None:
+    world = World(cpu="3")
+    replaced(world, activeDeadlineSeconds=7200)
+    said_to_run(world)
+    world.settle()
+    assert "Running" in conditions(world)
+    world.clock.now += 3600
+    world.settle()
+    assert "Failed" in conditions(world)
+
+
+def test_a_job_that_only_was_created_waits_like_any_other() -> None:
+    world = World(cpu="2")
+    world.submit(tfjob())
+    said_to_run(world, conditions=[{"type": "Created", "status": "True"}])
+    world.settle()
+    assert not world.pods()
+    assert world.status()["state"] == "Waiting"
 
 
 def test_a_pod_of_the_former_that_is_being_deleted_is_waited_for() -> None:

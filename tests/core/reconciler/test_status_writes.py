@@ -217,7 +217,7 @@ def test_people_are_told_what_they_would_not_expect() -> None:
     pod = world.pod("worker-1")
     assert pod is not None
     world.end(pod, 137)
-    assert told(world) == ["PodFailed", "TFJobFailed"]
+    assert told(world) == ["PodFailed", "ExitedWithCode", "TFJobFailed"]
 
 
 def test_people_are_told_that_a_gang_waits_and_that_it_waits_no_longer() -> None:

@@ -29,15 +29,6 @@ _Volcano = Annotated[
     bool, typer.Option("--volcano-jobs", help="Drive Volcano's Jobs, too; not beside Volcano's own controller.")
 ]
 
-_ClusterDomain = Annotated[
-    str,
-    typer.Option(
-        "--cluster-domain",
-        envvar="CUSTOM_CLUSTER_DOMAIN",
-        help="What addresses in TF_CONFIG of TFJobs v1 end in, as cluster.local; nothing if not given.",
-    ),
-]
-
 
 def controller(
     namespace: _Namespaces = None,
@@ -54,8 +45,9 @@ def controller(
     gang_scheduler: Annotated[
         GangScheduler, typer.Option("--gang-scheduler", help="Who decides when a gang starts whose job names nobody.")
     ] = GangScheduler.BUILTIN,
-    cluster_domain: _ClusterDomain = "",
+    cluster_domain: options.ClusterDomain = "",
     controller_config_file: options.ControllerConfigFile = "",
+    disruption_budgets: options.DisruptionBudgets = False,
 ) -> None:
     """Drive the jobs of a cluster: start their pods, restart what may be restarted, and say how they end.
 
@@ -82,6 +74,7 @@ def controller(
         gang_scheduler=gang_scheduler,
         cluster_domain=cluster_domain.strip("."),
         accelerators=accelerators,
+        disruption_budgets=disruption_budgets,
     )
     _run(place, settings)
 

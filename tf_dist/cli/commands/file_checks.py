@@ -99,6 +99,7 @@ def plan(
     set_json: options.SetJson = None,
     set_string: options.SetString = None,
     strict: options.Strict = False,
+    cluster_domain: options.ClusterDomain = "",
     plain: options.Plain = False,
 ) -> None:
     """Show what a job would create: pods, services, config maps, and the TF_CONFIG of every replica. Starts nothing.
@@ -111,7 +112,7 @@ def plan(
 
     overrides = parse_overrides(changes or (), json=set_json or (), strings=set_string or ())
     bundle = require_valid_files(load_job_files([file], overrides, strict=strict))
-    job = _placeholder(one_job(bundle).job)
+    job = replace(_placeholder(one_job(bundle).job), cluster_domain=cluster_domain.strip("."))
     companions = [written.content for written in bundle.companions]
     for text in (*unsupported_security(job), *_left_out(job)):
         output.warning(text)

@@ -50,6 +50,8 @@ def install(
     default_scheduler: Annotated[
         GangScheduler, typer.Option("--default-scheduler", help="That of jobs which name none.")
     ] = GangScheduler.BUILTIN,
+    cluster_domain: options.ClusterDomain = "",
+    disruption_budgets: options.DisruptionBudgets = False,
     controller_config: Annotated[
         str,
         typer.Option(
@@ -93,6 +95,8 @@ def install(
         volcano_jobs=volcano_jobs,
         gang_schedulers=tuple(gang_scheduler or ()),
         gang_scheduler=default_scheduler,
+        cluster_domain=cluster_domain.strip("."),
+        disruption_budgets=disruption_budgets,
         config_map=config_map,
         config_key=config_key or CONFIG_KEY,
         kubernetes=_release(kube_version),
@@ -134,6 +138,8 @@ def _require_sense(settings: InstallOptions, *, check: bool, offline: bool) -> N
         wrong.append(Problem("--crds-only", "leaves out what --drivers asks for"))
     if settings.config_map and not settings.controller:
         wrong.append(Problem("--controller-config", "configures the controller, and --no-controller leaves it out"))
+    if settings.disruption_budgets and not settings.controller:
+        wrong.append(Problem("--disruption-budgets", "is for the controller, and --no-controller leaves it out"))
     if check and offline:
         wrong.append(Problem("--check", "has to look at the cluster, and --offline forbids it"))
     if wrong:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +10,7 @@ import typer
 from tf_dist.cli import options, output
 
 if TYPE_CHECKING:
-    from tf_dist.cluster.api import Object
+    from tf_dist.cluster.api import Cluster, Object
     from tf_dist.errors import NotFound
 
 
@@ -27,6 +27,7 @@ def queues(
     """List the queues, those below one another indented: what each has, holds, and how many jobs wait in it.
 
     Queues are made from files (tf-dist submit queues.yaml, or kubectl apply); jobs that name none are in "default".
+    Queues of Volcano's are among them where the cluster serves them.
     """
     from tf_dist.client.connection import connect
     from tf_dist.client.stored_jobs import definition_missing_error
@@ -38,15 +39,39 @@ def queues(
         found = cluster.list(QUEUES).items
     except NotServed as error:
         raise definition_missing_error(QUEUES) from error
+    volcanos = _of_volcano(cluster, {one["metadata"]["name"] for one in found})
+    found += [meant for meant, _ in volcanos.values()]
+    originals = {name: original for name, (_, original) in volcanos.items()}
     listed = list(_as_trees(found))
     if name:
         listed = [(0, one) for _, one in listed if one["metadata"]["name"] == name]
         if not listed:
             raise _missing(name, found)
-    _show(listed, form, one=bool(name))
-    if not listed and form in (options.ListFormat.TABLE, options.ListFormat.WIDE):
+    _show(listed, originals, form, one=bool(name))
+    if form not in (options.ListFormat.TABLE, options.ListFormat.WIDE):
+        return
+    if shown := [one["metadata"]["name"] for _, one in listed if one["metadata"]["name"] in originals]:
+        output.note(f"queues of Volcano: {', '.join(shown)}; tf-dist reads them, and writes nothing into them")
+    if not listed:
         output.note("there are no queues: every job is in the queue default, which has no quotas")
         output.note("a queue is made of a document of kind Queue: tf-dist submit FILE")
+
+
+def _of_volcano(cluster: Cluster, taken: set[str]) -> dict[str, tuple[Object, Object]]:
+    """By name, what Volcano's queues mean here, and each as it is stored; none where they are not served or shown."""
+    from tf_dist.cluster.api import VOLCANO_QUEUES
+    from tf_dist.core.gang.resources.volcano_queue import served_documents
+    from tf_dist.errors import Forbidden, NotFound
+
+    try:
+        stored = {one["metadata"]["name"]: one for one in cluster.list(VOLCANO_QUEUES).items}
+    except (NotFound, Forbidden):
+        return {}
+    meant = {one["metadata"]["name"]: one for one in served_documents(stored.values(), taken)}
+    head = {"apiVersion": VOLCANO_QUEUES.api_version, "kind": VOLCANO_QUEUES.kind}
+    return {
+        name: ({**one, "metadata": stored[name]["metadata"]}, {**head, **stored[name]}) for name, one in meant.items()
+    }
 
 
 def _missing(name: str, found: Sequence[Object]) -> NotFound:
@@ -80,16 +105,19 @@ def _parent(queue: Object) -> str:
     return str((queue.get("spec") or {}).get("parent") or "")
 
 
-def _show(listed: Sequence[tuple[int, Object]], form: options.ListFormat, *, one: bool) -> None:
+def _show(
+    listed: Sequence[tuple[int, Object]], originals: Mapping[str, Object], form: options.ListFormat, *, one: bool
+) -> None:
     from tf_dist.cluster.api import QUEUES
 
     head = {"apiVersion": QUEUES.api_version, "kind": QUEUES.kind}
     match form:
         case options.ListFormat.NAME:
             for _, queue in listed:
-                output.line(f"queue/{queue['metadata']['name']}")
+                name = queue["metadata"]["name"]
+                output.line(f"{'queue.scheduling.volcano.sh' if name in originals else 'queue'}/{name}")
         case options.ListFormat.JSON | options.ListFormat.YAML:
-            objects = [{**head, **queue} for _, queue in listed]
+            objects = [originals.get(queue["metadata"]["name"], {**head, **queue}) for _, queue in listed]
             output.data(form.value, objects[0] if one else {"apiVersion": "v1", "kind": "List", "items": objects})
         case _ if listed:
             wide = form is options.ListFormat.WIDE

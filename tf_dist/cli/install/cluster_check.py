@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tf_dist.cli.install.crds import TFJOBS, tfjobs
+from tf_dist.cli.install.crds import TFJOBS, VOLCANO_COMMANDS, tfjobs
 from tf_dist.cli.install.install_options import DisruptionBudgetVersion, InstallOptions, Manifest
 from tf_dist.client.connection import PART_OF, TF_DIST, VOLCANO_JOBS_DEFINITION, get_definition, is_tf_dist_definition
-from tf_dist.cluster.api import Cluster, Object, Resource
+from tf_dist.cluster.api import POD_DISRUPTION_BUDGETS, Cluster, Object
 from tf_dist.core.api.status_codec import MEMORY_CONDITION
 from tf_dist.errors import Forbidden, NotFound, Rejected
 
@@ -97,7 +97,6 @@ def keeps(version: Mapping[str, Any], path: str) -> bool:
     return True
 
 
-_BUDGETS: Final = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 _TAKE_OVER: Final = "kubectl label crd {} {}={} --overwrite"
 
 
@@ -108,6 +107,10 @@ def check_cluster(cluster: Cluster, settings: InstallOptions) -> tuple[InstallOp
     """
     if settings.volcano_jobs:
         _refuse_volcano(cluster)
+        commands = get_definition(cluster, VOLCANO_COMMANDS)
+        if commands is not None and not is_tf_dist_definition(commands):
+            # Volcano's own serves as well, and may be all that is left of it.
+            settings = replace(settings, left_out=settings.left_out | {VOLCANO_COMMANDS})
     there = get_definition(cluster, TFJOBS)
     found: list[DefinitionDifference] = []
     if there is not None and not is_tf_dist_definition(there):
@@ -118,7 +121,7 @@ def check_cluster(cluster: Cluster, settings: InstallOptions) -> tuple[InstallOp
 
 def _budgets(cluster: Cluster, namespace: str) -> DisruptionBudgetVersion:
     try:
-        cluster.list(_BUDGETS, namespace, limit=1)
+        cluster.list(POD_DISRUPTION_BUDGETS, namespace, limit=1)
     except NotFound:
         return DisruptionBudgetVersion.V1BETA1
     except Forbidden:

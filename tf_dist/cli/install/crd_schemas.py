@@ -1,4 +1,4 @@
-"""Structural schemas of TFJob, Volcano's Job, and Queue.
+"""Structural schemas of TFJob, Volcano's Job and Command, and Queue.
 
 Both versions share it. The definition serves them without conversion, so an object that was written at one is checked
 against the other whenever it is written there, were it only its status; each version must take both layouts.
@@ -212,6 +212,23 @@ VOLCANO_JOB_SCHEMA: Final[Schema] = validated(
     *cel_rules.VOLCANO,
 )
 
+_TARGET: Final = mapping(
+    "The job, as in an owner reference.",
+    {key: text("As in any reference.") for key in ("apiVersion", "kind", "name", "uid")},
+    required=["apiVersion", "kind", "name", "uid"],
+)
+VOLCANO_COMMAND_SCHEMA: Final[Schema] = mapping(
+    "An order to a job that is there: it is carried out once, and deleted.",
+    {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+        "action": text("What to do, such as AbortJob or ResumeJob."),
+        "target": _TARGET,
+        "reason": text("Why, in a word."),
+        "message": text("Why, in words."),
+    },
+)
 
 _QUOTA: Final = mapping(
     "How much of a resource its jobs may hold.",

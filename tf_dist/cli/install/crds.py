@@ -1,11 +1,11 @@
-"""CustomResourceDefinitions: TFJob, Queue and, for clusters without Volcano, Volcano's Job."""
+"""CustomResourceDefinitions: TFJob, Queue and, for clusters without Volcano, Volcano's Job and its Commands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from tf_dist.cli.install.crd_schemas import QUEUE_SCHEMA, TFJOB_SCHEMA, VOLCANO_JOB_SCHEMA
+from tf_dist.cli.install.crd_schemas import QUEUE_SCHEMA, TFJOB_SCHEMA, VOLCANO_COMMAND_SCHEMA, VOLCANO_JOB_SCHEMA
 from tf_dist.cli.install.install_options import InstallOptions, Manifest, metadata
 from tf_dist.cli.install.schema_builders import Schema, without_rules
 from tf_dist.cluster.printer_columns import (
@@ -17,11 +17,12 @@ from tf_dist.cluster.printer_columns import (
 
 TFJOBS: Final = "tfjobs.kubeflow.org"
 QUEUES: Final = "queues.tf-dist.dev"
+VOLCANO_COMMANDS: Final = "commands.bus.volcano.sh"
 
 
 def definitions(settings: InstallOptions) -> list[Manifest]:
     """Those that this installation brings, without those of other installations."""
-    wanted = [tfjobs(), queues(), *([volcano_jobs()] if settings.volcano_jobs else [])]
+    wanted = [tfjobs(), queues(), *([volcano_jobs(), volcano_commands()] if settings.volcano_jobs else [])]
     ours = [one for one in wanted if one["metadata"]["name"] not in settings.left_out]
     return ours if settings.knows_rules else [without_rules(one) for one in ours]
 
@@ -56,6 +57,13 @@ def volcano_jobs() -> Manifest:
     """``jobs.batch.volcano.sh``."""
     version = _version("v1alpha1", VOLCANO_JOB_SCHEMA, VOLCANO_JOB_COLUMNS)
     return _definition("batch.volcano.sh", "Job", [version], short=["vcjob", "vj"])
+
+
+def volcano_commands() -> Manifest:
+    """``commands.bus.volcano.sh``: what ``vcctl`` asks of a job. A Command has no spec and no status."""
+    version = _version("v1alpha1", VOLCANO_COMMAND_SCHEMA, ())
+    del version["subresources"], version["additionalPrinterColumns"]
+    return _definition("bus.volcano.sh", "Command", [version], short=[], shown_in_all=False)
 
 
 def _column(column: AdditionalPrinterColumn) -> Manifest:
@@ -96,7 +104,7 @@ def _definition(
         "listKind": f"{kind}List",
         "plural": plural,
         "singular": kind.lower(),
-        "shortNames": short,
+        **({"shortNames": short} if short else {}),
     }
     name = f"{plural}.{group}"
     # A group that ends in k8s.io or kubernetes.io would need an approval; these do not.

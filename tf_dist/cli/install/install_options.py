@@ -55,9 +55,10 @@ class InstallOptions:
     ``into``: the controller's namespace; ``system_namespace``: where all drivers of the cluster meet; ``namespaces``:
     the only ones whose jobs it drives (none: all of them, and it sees nodes); ``drivers``: namespaces in which programs
     without a controller drive jobs; ``gang_schedulers``: other ones that jobs may ask for; ``gang_scheduler``: that of
-    jobs which name none; ``config_map`` and ``config_key``: where the file of ``--controller-config-file`` is ("":
-    there is none); ``left_out``: definitions that another installation brought, by their names;
-    ``kubernetes``: the release of its API server ((0, 0): not known).
+    jobs which name none; ``cluster_domain``, ``disruption_budgets``: see ``DriverSettings``; ``config_map`` and
+    ``config_key``: where the file of ``--controller-config-file`` is ("": there is none); ``left_out``: definitions
+    that another installation brought, by their names; ``kubernetes``: the release of its API server ((0, 0): not
+    known).
     """
 
     into: str = SYSTEM_NAMESPACE
@@ -72,6 +73,8 @@ class InstallOptions:
     volcano_jobs: bool = False
     gang_schedulers: tuple[str, ...] = ()
     gang_scheduler: str = GangScheduler.BUILTIN
+    cluster_domain: str = ""
+    disruption_budgets: bool = False
     config_map: str = ""
     config_key: str = CONFIG_KEY
     budgets: DisruptionBudgetVersion = DisruptionBudgetVersion.V1

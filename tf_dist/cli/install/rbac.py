@@ -131,9 +131,10 @@ def integration_cluster_rules(schedulers: Iterable[str]) -> list[Manifest]:
     return [_rule(api.group, api.plural, *_FEED_VERBS) for api in shared.values() if not api.namespaced]
 
 
-def controller_rules(*, volcano: bool = False) -> list[Manifest]:
+def controller_rules(*, volcano: bool = False, budgets: bool = False) -> list[Manifest]:
     """What the controller needs where it drives jobs: with other drivers' Leases, to see which of them are dead."""
-    return [*driver_rules(volcano=volcano), *lease_monitor_rules()]
+    gangs = [_rule("policy", "poddisruptionbudgets", *_OWN_VERBS, "patch")] if budgets else []
+    return [*driver_rules(volcano=volcano), *gangs, *lease_monitor_rules()]
 
 
 def lease_monitor_rules() -> list[Manifest]:
@@ -207,7 +208,10 @@ def edit_rules(*, volcano: bool = False) -> list[Manifest]:
         _rule(_KUBEFLOW, "tfjobs/scale", "get", "update", "patch"),
         _rule(_KUBEFLOW, "tfjobs/status", "get"),
     ]
-    return [*rules, _rule(_VOLCANO, "jobs", *all_verbs), _rule(_VOLCANO, "jobs/status", "get")] if volcano else rules
+    if volcano:
+        rules += [_rule(_VOLCANO, "jobs", *all_verbs), _rule(_VOLCANO, "jobs/status", "get")]
+        rules.append(_rule(_BUS, "commands", *_OWN_VERBS))
+    return rules
 
 
 def view_rules(*, volcano: bool = False) -> list[Manifest]:
@@ -275,7 +279,8 @@ def controller_roles(settings: InstallOptions) -> list[Manifest]:
         "metadata": metadata(CONTROLLER, settings.into),
         "automountServiceAccountToken": False,  # its pod asks for it
     }
-    rights = [*controller_rules(volcano=settings.volcano_jobs), *integration_rules(settings.others)]
+    driving = controller_rules(volcano=settings.volcano_jobs, budgets=settings.disruption_budgets)
+    rights = [*driving, *integration_rules(settings.others)]
     granted: list[Manifest] = []
     for namespace in settings.namespaces or ("",):
         everywhere = (

@@ -97,6 +97,8 @@ def _container(settings: InstallOptions) -> Manifest:
     volcano = ["--volcano-jobs"] if settings.volcano_jobs else []
     named = settings.gang_scheduler != GangScheduler.BUILTIN
     gang = [f"--gang-scheduler={settings.gang_scheduler}"] if named else []
+    domain = [f"--cluster-domain={settings.cluster_domain}"] if settings.cluster_domain else []
+    budgets = ["--disruption-budgets"] if settings.disruption_budgets else []
     config = [f"--controller-config-file={_CONFIG}/{settings.config_key}"] if settings.config_map else []
     mounts = [{"name": "config", "mountPath": _CONFIG, "readOnly": True}] if settings.config_map else []
     system = settings.system_namespace
@@ -104,7 +106,17 @@ def _container(settings: InstallOptions) -> Manifest:
     return {
         "name": "controller",
         "image": settings.image,
-        "args": ["controller", f"--metrics-port={_PORT}", "--log-format=json", *only, *volcano, *gang, *config],
+        "args": [
+            "controller",
+            f"--metrics-port={_PORT}",
+            "--log-format=json",
+            *only,
+            *volcano,
+            *gang,
+            *domain,
+            *budgets,
+            *config,
+        ],
         **environment,
         "ports": [{"name": "metrics", "containerPort": _PORT}],
         # A cold start lists every job and pod before it says anything.

@@ -14,12 +14,12 @@ from tf_dist.cluster.api import (
     JOB_KINDS,
     NAMESPACES,
     NODES,
+    POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
     QUEUES,
     RESOURCE_QUOTAS,
     RUNTIME_CLASSES,
-    SERVICES,
     TFJOBS,
     VOLCANO_COMMANDS,
     VOLCANO_JOBS,
@@ -30,7 +30,7 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.driver_settings import OWNED_KINDS, DriverSettings, JobRef
+from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
@@ -112,8 +112,7 @@ class ScopedInformers:
         self._rules = _MemoizedByIdentity(admission_config)
         self._bounds = _MemoizedByIdentity(resource_quotas)
         self.job_kinds = JOB_KINDS if settings.volcano_jobs else (TFJOBS,)
-        # Only Volcano's plugins make more than services.
-        self.owned_kinds = OWNED_KINDS if settings.volcano_jobs else (SERVICES,)
+        self.owned_kinds = settings.owned_kinds
         self.reflectors: Mapping[Resource, Informer] = self._made()
 
     def _made(self) -> dict[Resource, Informer]:
@@ -125,7 +124,7 @@ class ScopedInformers:
         }
         for kind in self.owned_kinds:
             changed = self._owned_changed
-            keep = transforms.owned if kind == CONFIG_MAPS else transforms.existing
+            keep = transforms.owned if kind in (CONFIG_MAPS, POD_DISRUPTION_BUDGETS) else transforms.existing
             kinds[kind] = self._reflector(kind, changed, keep, namespace, labels=names.JOB_UID, index=names.owner_key)
         whose = None if self.scope.nodes else namespace
         labels = "" if self.scope.nodes else names.JOB_UID

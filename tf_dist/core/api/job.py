@@ -329,7 +329,8 @@ class Job:
     ``running_types``: the job counts as running when a replica of one of these runs (empty: when ``min_available``
     pods do). ``runtime_id``: the part of v1alpha1 names that tells two runs apart. ``spec_defaults``:
     fields that are missing in the stored spec, and that the original's controller writes into it. ``cluster_domain``:
-    what addresses of a v1 TFJob end in where it runs (``cluster.local``; "": in nothing).
+    what addresses of a v1 TFJob end in where it runs (``cluster.local``; "": in nothing). ``disruption_budget``: its
+    pods have a PodDisruptionBudget.
     """
 
     dialect: Dialect
@@ -350,6 +351,7 @@ class Job:
     volumes: tuple[Document, ...] = ()
     runtime_id: str = ""
     cluster_domain: str = ""
+    disruption_budget: bool = False
     spec_defaults: Mapping[str, Any] = field(default_factory=dict)
     managed_elsewhere: bool = False
 

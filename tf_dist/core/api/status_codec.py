@@ -183,6 +183,7 @@ _PHASES_OF_OTHER_CONTROLLERS: Final = (
     ("Terminated", Phase.TERMINATED),
     ("Aborted", Phase.ABORTED),
 )
+_RUNNING_ELSEWHERE: Final = frozenset({"Running", "Restarting"})
 
 
 def stored_status(job: Document) -> Document:
@@ -324,15 +325,28 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _status_of_other_controller(stored: Document) -> Status:
-    state = stored.get("state")
-    true = [c.get("type") for c in mappings(stored.get("conditions")) if c.get("status") == "True"]
-    if isinstance(state, Mapping):
-        true.append(state.get("phase"))
+    said = _words_of_other_controller(stored)
     for name, phase in _PHASES_OF_OTHER_CONTROLLERS:
-        if name in true or state == name:
+        if name in said:
             ended = parse_time(stored.get("completionTime"))
             return Status(phase=phase, reason=ADOPTED, created=ended, completion_time=ended)
     return Status()
+
+
+def runs_under_other_controller(stored: Document) -> bool:
+    """Whether another operator ran the job (or restarted pods of it) when tf-dist came: its pods have their room.
+
+    It says so in the status, which users of a job may not write.
+    """
+    return FIELD not in stored and not _RUNNING_ELSEWHERE.isdisjoint(_words_of_other_controller(stored))
+
+
+def _words_of_other_controller(stored: Document) -> list[str]:
+    """The state, the phase and the conditions that are true."""
+    state = stored.get("state")
+    true = [c.get("type") for c in mappings(stored.get("conditions")) if c.get("status") == "True"]
+    true.append(state.get("phase") if isinstance(state, Mapping) else state)
+    return [word for word in true if isinstance(word, str)]
 
 
 def _dump_attempts(attempts: Attempts) -> dict[str, Any]:

@@ -20,8 +20,6 @@ from tf_dist.core.integrations.interface import Body, Integration
 POD_GROUP: Final = ApiResource(group="scheduling.x-k8s.io", kind="PodGroup", plural="podgroups", versions=("v1alpha1",))
 
 _LABEL: Final = "scheduling.x-k8s.io/pod-group"
-# What the project's own chart calls it; a job that names another one in its pod templates has that.
-_SCHEDULER: Final = "scheduler-plugins-scheduler"
 
 
 def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
@@ -51,7 +49,6 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
 
 def _decorate(s: ReconcileContext, served: ServedApis, replica: ReplicaId, pod: Body) -> None:
     pod["metadata"]["labels"][_LABEL] = interface.object_name(s.job)
-    pod["spec"].setdefault("schedulerName", _SCHEDULER)
 
 
 COSCHEDULING: Final = Integration(
@@ -63,4 +60,6 @@ COSCHEDULING: Final = Integration(
     verdict=_verdict,
     takes_pods=lambda s, _: _there(s),
     decorate=_decorate,
+    # What the project's own chart calls it; a job that names another one in its pod templates has that.
+    scheduler_name="scheduler-plugins-scheduler",
 )

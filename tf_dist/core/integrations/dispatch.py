@@ -104,6 +104,8 @@ class IntegrationPass:
             del pod["spec"]["schedulerName"]
         if self._scheduler is not None and self._served is not None:
             self._scheduler.decorate(self._s, self._served, replica, pod)
+            if self._scheduler.scheduler_name:
+                pod["spec"].setdefault("schedulerName", self._scheduler.scheduler_name)
 
     def objects(self) -> Iterator[Action]:
         """Actions that bring the objects of gang schedulers to their desired state."""

@@ -43,7 +43,8 @@ class Integration:
 
     ``wanted``: the objects that should exist while a job lives. ``updates``: what to change in one that is there.
     ``verdict``: what it says of a job that lives (None: nothing new, or nothing yet). ``takes_pods``: whether pods may
-    be created now. ``decorate``: what a pod must carry so that the scheduler knows it.
+    be created now. ``decorate``: what a pod must carry so that the scheduler knows it. ``scheduler_name``: of pods
+    whose template names none ("": as Kubernetes has it).
     """
 
     name: GangScheduler
@@ -54,6 +55,7 @@ class Integration:
     verdict: Callable[[ReconcileContext, ServedApis], Verdict | None]
     takes_pods: Callable[[ReconcileContext, ServedApis], bool]
     decorate: Callable[[ReconcileContext, ServedApis, ReplicaId, Body], None]
+    scheduler_name: str = ""
 
 
 # The name of a gang is the value of a label, too: 63 characters, of which the hash takes six.

@@ -113,7 +113,6 @@ def _decorate(s: ReconcileContext, served: ServedApis, replica: ReplicaId, pod: 
     annotations[_GROUP_NAME] = interface.object_name(s.job)
     if spec is not None:
         annotations[_TASK] = _task(s.job, spec)
-    pod["spec"].setdefault("schedulerName", "volcano")
 
 
 VOLCANO: Final = Integration(
@@ -125,4 +124,5 @@ VOLCANO: Final = Integration(
     verdict=_verdict,
     takes_pods=_takes_pods,
     decorate=_decorate,
+    scheduler_name="volcano",
 )

@@ -1,9 +1,9 @@
-"""The headless services of a job, and all its other objects but pods."""
+"""The headless services of a job, its disruption budget, and all its other objects but pods."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
@@ -12,6 +12,8 @@ from tf_dist.core.podbuilder.replica_pod import PORT_NAME, object_metadata
 
 if TYPE_CHECKING:
     from tf_dist.core.podbuilder.replica_pod import Body
+
+BUDGET: Final = "PodDisruptionBudget"
 
 
 def build_services(job: Job) -> dict[str, Body]:
@@ -83,13 +85,33 @@ def _ports(job: Job, spec: ReplicaSpec) -> list[Body]:
     return [own, *others]
 
 
+def budget_names(job: Job) -> tuple[str, ...]:
+    """The name of the job's PodDisruptionBudget, if it has one: a single pod is no gang."""
+    return (f"tf-job-pdb-{job.key.name}",) if job.disruption_budget and len(job.replicas) > 1 else ()
+
+
+def _budgets(job: Job) -> list[Body]:
+    """None of the pods may be evicted, as with the tf-operator (``syncPdb``)."""
+    spec = {"minAvailable": len(job.replicas), "selector": {"matchLabels": {names.JOB_UID: job.uid}}}
+    return [
+        {
+            "apiVersion": "policy/v1",
+            "kind": BUDGET,
+            "metadata": object_metadata(job, name, names.job_labels(job)),
+            "spec": spec,
+        }
+        for name in budget_names(job)
+    ]
+
+
 def build_objects(job: Job) -> list[Body]:
     """Everything but pods, in the order of creation."""
     extra = volcano_plugins.plugin_objects(job, object_metadata) if job.dialect is Dialect.VOLCANO else []
-    return [*extra, *build_services(job).values()]
+    return [*extra, *build_services(job).values(), *_budgets(job)]
 
 
 def object_names(job: Job) -> tuple[tuple[str, str], ...]:
     """(kind, name) of ``build_objects``, cheaply: looked at in every pass."""
     extra = volcano_plugins.plugin_object_names(job) if job.dialect is Dialect.VOLCANO else ()
-    return (*extra, *(("Service", name) for name in service_names(job)))
+    budgets = ((BUDGET, name) for name in budget_names(job))
+    return (*extra, *(("Service", name) for name in service_names(job)), *budgets)

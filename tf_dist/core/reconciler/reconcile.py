@@ -61,7 +61,7 @@ from tf_dist.core.reconciler.requeue import (
 )
 from tf_dist.core.reconciler.status_writer import build_status
 from tf_dist.core.reconciler.sync import backoff_until, sync_job
-from tf_dist.core.reconciler.tfjob_messages import SAID_BY_OPERATOR, phase_events
+from tf_dist.core.reconciler.tfjob_messages import SAID_BY_OPERATOR, operator_events
 from tf_dist.core.reconciler.transitions import apply_transitions, next_transition_at
 
 # Seconds by which the clocks of a cluster may differ: less is not worth a write of every job at a fail-over.
@@ -175,7 +175,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     if _deserves_event(job, before, after):
         grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason not in (RESIZED, SUSPENDED))
         actions.append(EmitEvent("Warning" if grave else "Normal", after.reason, after.message))
-    actions += (*phase_events(granted, before, after), *spec_events(before, after))
+    actions += (*operator_events(granted, before, after, observed.pods), *spec_events(before, after))
     if stored.created is None and report_at is None and not integration_of(job, after):
         actions += _notes(job)
     # Last: a driver that may not delete Commands has done all else by then.

@@ -13,6 +13,7 @@ from typing import Final
 
 from tf_dist.core.api.assignment import PendingReason, assign_nodes, startable_replicas, waiting_for_leaving_pods
 from tf_dist.core.api.context import Action, Create, Delete, EnsureKeys, Observed, Update
+from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import CleanPodPolicy, Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
 from tf_dist.core.api.names import replica_name
 from tf_dist.core.api.pod_events import PodClassification
@@ -90,6 +91,7 @@ def sync_job(job: Job, status: Status, facts: PodClassification, observed: Obser
         if not pod.deleting:
             yield Delete("Pod", pod.name, pod.uid)
     yield from _unwanted_services(job, status, facts, observed)
+    yield from _budgets(job, status, observed)
     consultation = IntegrationPass(job, status, facts, observed)
     yield from consultation.objects()
     if status.phase in LIVE and consultation.takes_pods():
@@ -195,6 +197,18 @@ def _unwanted_services(job: Job, status: Status, facts: PodClassification, obser
         metadata = body.get("metadata") or {}
         if kind == "Service" and name not in wanted and "deletionTimestamp" not in metadata:
             yield Delete(kind, name, metadata.get("uid", ""))
+
+
+def _budgets(job: Job, status: Status, observed: Observed) -> Iterator[Action]:
+    """A disruption budget follows the size of the gang, and goes when the job stops or ends."""
+    for (kind, name), body in observed.objects.items():
+        metadata = body["metadata"]
+        if kind != services.BUDGET or "deletionTimestamp" in metadata:
+            continue
+        if status.phase not in LIVE or name not in services.budget_names(job):
+            yield Delete(kind, name, metadata.get("uid", ""))
+        elif mapping(body.get("spec")).get("minAvailable") != len(job.replicas):
+            yield Update(kind, name, {"spec": {"minAvailable": len(job.replicas)}})
 
 
 def _sleeps(job: Job, status: Status) -> bool:

@@ -7,13 +7,16 @@ them stands in events of its own and in ``status.tfDist``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from tf_dist.core.api.context import Create, Delete, EmitEvent
 from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Action, Dialect, Event, Job, ReplicaSpec
+from tf_dist.core.api.pods import PodPhase, PodView
 from tf_dist.core.api.status import LIVE, NO_PODS, STOPPED, SUCCESSFUL, UNCHARGED_REASONS, Phase, Status
+from tf_dist.core.integrations.dispatch import integration_of
 
 # In this order the operator looks at the types of a job: the first that has failures is named.
 _ORDER: Final = ("chief", "evaluator", "master", "ps", "worker")
@@ -87,10 +90,33 @@ def _judges_exit_codes(spec: ReplicaSpec) -> bool:
     return {Action.RESTART_POD, Action.FAIL_JOB} <= answers
 
 
-def phase_events(job: Job, before: Status, after: Status) -> Iterator[EmitEvent]:
-    """The operator's events about what became of the job between two statuses; none for other dialects."""
-    if job.dialect is not Dialect.TFJOB_V1:
-        return
+def operator_events(job: Job, before: Status, after: Status, pods: Iterable[PodView]) -> Iterator[EmitEvent]:
+    """The operator's events about what became of the job between two statuses; none for other dialects.
+
+    ``pods``: of the job, as this pass has seen them.
+    """
+    if job.dialect is Dialect.TFJOB_V1:
+        yield from _exit_events(job, before, pods)
+        yield from _phase_events(job, before, after)
+
+
+def _exit_events(job: Job, before: Status, pods: Iterable[PodView]) -> Iterator[EmitEvent]:
+    """Of the pods that have ended since ``before``: the operator repeats them in every pass."""
+    ended = [
+        (pod, pod.exit.code)
+        for pod in pods
+        if pod.finished and not pod.deleting and pod.exit is not None and pod.exit.code is not None
+        if pod.replica not in before.succeeded and pod.attempt == before.attempts.label(pod.replica)
+    ]
+    failed = Counter(pod.replica.type for pod, _ in ended if pod.phase is PodPhase.FAILED)
+    for pod, code in ended:
+        type_ = pod.replica.type
+        if pod.phase is PodPhase.SUCCEEDED or failed[type_] > before.counts.get(type_, NO_PODS).failed:
+            text = f"Pod: {job.key.namespace}.{pod.name} exited with code {code}"
+            yield EmitEvent("Normal", "ExitedWithCode", text, routine=True)
+
+
+def _phase_events(job: Job, before: Status, after: Status) -> Iterator[EmitEvent]:
     if before.phase in STOPPED and after.phase in LIVE:
         yield EmitEvent("Normal", "TFJobResumed", resumed_text(job))
     if after.phase in STOPPED and before.phase in LIVE:
@@ -101,13 +127,21 @@ def phase_events(job: Job, before: Status, after: Status) -> Iterator[EmitEvent]
         yield EmitEvent("Normal", "TFJobSucceeded", phase_text(job, after, after.phase))
     if after.phase in _FAILED and before.phase in LIVE:
         yield EmitEvent("Warning", "TFJobFailed", phase_text(job, after, after.phase))
-    if before.created is None and after.created is not None and _template_policies(job):
+    if before.created is None and after.created is not None:
+        yield from _template_events(job, after)
+
+
+def _template_events(job: Job, status: Status) -> Iterator[EmitEvent]:
+    """What the operator says of fields of the templates when it makes their pods."""
+    pods = [mapping(spec.template.get("spec")) for spec in job.replica_specs]
+    if any(pod.get("restartPolicy") for pod in pods):
         text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
         yield EmitEvent("Warning", "SetPodTemplateRestartPolicy", text)
-
-
-def _template_policies(job: Job) -> bool:
-    return any(mapping(spec.template.get("spec")).get("restartPolicy") for spec in job.replica_specs)
+    gang = integration_of(job, status)
+    ours = gang.scheduler_name if gang is not None else ""
+    if ours and any(pod.get("schedulerName") not in (None, "", ours) for pod in pods):
+        text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
+        yield EmitEvent("Warning", "SetPodTemplateSchedulerName", text)
 
 
 _REPORTED: Final = frozenset({"Pod", "Service"})

@@ -45,7 +45,8 @@ from tf_dist.core.api.pod_events import (
 )
 from tf_dist.core.api.pods import PodPhase
 from tf_dist.core.api.status import LIVE, NO_PODS, STOPPED, SUSPENDED, Admission, Counts, Phase, Status
-from tf_dist.core.api.timestamps import round_time
+from tf_dist.core.api.status_codec import runs_under_other_controller
+from tf_dist.core.api.timestamps import parse_time, round_time
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler import restarts, sync
 from tf_dist.core.reconciler.commands import COMMANDED_PHASES, execute_command, ignore_command, resume_by_command
@@ -295,11 +296,16 @@ def take_admission(s: ReconcileContext) -> Status | None:
     """Record the verdict of admission on a job that waits for it; no pod is created before that is written."""
     if s.status.admission is not None or s.now < s.status.not_before or overdue_pods(s.facts, s.now):
         return None
+    other = integration_of(s.requested_job, s.status)
+    if other is None and runs_under_other_controller(s.observed.stored_status):
+        # Its own pods have the room that it would wait for.
+        begun = parse_time(s.observed.stored_status.get("startTime"))
+        admitted = replace(s.status, admission=Admission(s.now), start_time=s.now if begun is None else begun)
+        return replace(admitted, reason="Admitted", message="its pods ran already when tf-dist took the job over")
     verdict = s.observed.verdict
     if isinstance(verdict, Wait):
         return replace(s.status, reason=verdict.reason.value, message=verdict.message)
     if isinstance(verdict, Admit):
-        other = integration_of(s.requested_job, s.status)
         place = Admission(s.now, verdict.placement, verdict.sizes, by=other.name if other else "")
         # What another scheduler admits is all that it ever will of this run.
         place = place if other else admitted_with(place, s.requested_job, verdict.sizes)

@@ -65,7 +65,7 @@ _RBAC = "rbac.authorization.k8s.io"
 _ALL = ("all",)
 CRDS = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 PRIORITY_CLASSES = api.PRIORITY_CLASSES
-POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+POD_DISRUPTION_BUDGETS = api.POD_DISRUPTION_BUDGETS
 JOBS = Resource("batch", "v1", "Job", "jobs")
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups")
 VOLCANO_QUEUES = api.VOLCANO_QUEUES

@@ -81,15 +81,20 @@ def served_queues(stored: Iterable[Document], taken: Container[str] = ()) -> lis
     One that cannot be read is left out, and so are its demands on the one above it: its jobs wait. Nothing is meant by
     the two queues that Volcano makes by itself as long as they are what it made.
     """
+    found = []
+    for document in served_documents(stored, taken):
+        with suppress(InvalidQueue):
+            found.append(read_queue(document))
+    return found
+
+
+def served_documents(stored: Iterable[Document], taken: Container[str] = ()) -> list[Document]:
+    """``served_queues`` as documents of ours."""
     readable = [document for document in stored if _is_readable(document)]
     if all(map(_is_untouched, readable)):
         return []
-    found = []
-    for one in convert_queues(readable):
-        if one.document["metadata"]["name"] not in taken:
-            with suppress(InvalidQueue):
-                found.append(read_queue(one.document))
-    return found
+    documents = (one.document for one in convert_queues(readable))
+    return [document for document in documents if document["metadata"]["name"] not in taken]
 
 
 def _is_readable(document: Document) -> bool:
