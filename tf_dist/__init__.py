@@ -1,3 +1,31 @@
-"""Distributed TensorFlow jobs (parameter servers and workers) as first-class steps of pipelines."""
+"""Distributed TensorFlow jobs (parameter servers and workers) as first-class steps of pipelines.
+
+``run(TFJob(…))`` trains on this machine, ``Client()`` works with jobs of a cluster: docs/python.md.
+Names are imported when they are first used, and nothing before that; ``__init__.pyi`` has their types.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
 
 __version__ = "0.1.0.dev0"
+
+_HOMES = {
+    "InvalidJob": "tf_dist.errors",
+    "Problem": "tf_dist.errors",
+    "TFDistError": "tf_dist.errors",
+    "TFJob": "tf_dist.client.tfjob",
+}
+
+__all__ = ["InvalidJob", "Problem", "TFDistError", "TFJob", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

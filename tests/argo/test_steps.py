@@ -113,8 +113,8 @@ def test_a_job_in_a_file_in_python_or_as_text(tmp_path: Path) -> None:
     path.write_text(json.dumps(job("true")))
     for source in (path, str(path), path.read_text() + "\n"):
         assert yaml.safe_load(command_line(TFJobStep(name="t", job=source)).job) == job("true")
-    made = TFJob(name="tiny", image="mine:1", command=["python", "train.py"], workers=2, ps=1)
-    assert yaml.safe_load(command_line(TFJobStep(name="t", job=made)).job) == made.document()
+    made = TFJob("tiny", image="mine:1", command=["python", "train.py"], workers=2, ps=1)
+    assert yaml.safe_load(command_line(TFJobStep(name="t", job=made)).job) == made.to_dict()
 
 
 def test_a_key_that_nothing_reads_is_a_warning_where_it_is_written() -> None:

@@ -15,7 +15,7 @@ from hera.workflows import Parameter
 
 from tf_dist.client.job_files import load_job_files, require_valid
 from tf_dist.client.tfjob import TFJob
-from tf_dist.client.yaml_output import to_yaml
+from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.api.overrides import Override, shorten_text
 from tf_dist.core.steps.inputs import InputType, JobInput
 from tf_dist.errors import InvalidJob, Problem
@@ -134,7 +134,7 @@ def _references(what: str, text: str, way: str) -> Iterator[Problem]:
 
 def _text(job: JobSource) -> str:
     if isinstance(job, TFJob):
-        return to_yaml(job.document())
+        return job.to_yaml()
     if isinstance(job, Mapping):
         return to_yaml(dict(job))
     if isinstance(job, Parameter):

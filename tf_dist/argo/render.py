@@ -7,7 +7,7 @@ from typing import Any
 from hera.workflows import ClusterWorkflowTemplate, CronWorkflow, Workflow, WorkflowTemplate
 from hera.workflows import models as m
 
-from tf_dist.client.yaml_output import to_yaml
+from tf_dist.client.yaml_files import to_yaml
 
 HeraObject = Workflow | WorkflowTemplate | ClusterWorkflowTemplate | CronWorkflow | m.WorkflowEventBinding
 

@@ -10,7 +10,7 @@ from hera.workflows import models as m
 
 from tf_dist.argo.job_source import JobSource, document_text, refuse_references
 from tf_dist.client.launch import contract
-from tf_dist.client.yaml_output import to_yaml
+from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.api.job import Dialect
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of
 

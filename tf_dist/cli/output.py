@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tf_dist.client.yaml_output import to_yaml
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -168,6 +166,8 @@ def data(form: str, objects: Any) -> None:
 
         line(json.dumps(objects, indent=2, default=str))
     else:
+        from tf_dist.client.yaml_files import to_yaml
+
         write(to_yaml(objects))
 
 

@@ -60,6 +60,7 @@ class InvalidFiles(InvalidJob):
     def __init__(self, found: Iterable[FileProblem]) -> None:
         self.found = tuple(found)
         super().__init__(one.problem for one in self.found)
+        self.args = ("\n".join(map(_whole_text, self.found)),)
 
 
 @dataclass
@@ -92,22 +93,39 @@ def load_job_files(
     ``volcano_queues``: take queues of Volcano, too; else they are errors.
     """
     collector = _Collector()
+    found: list[YamlDocument] = []
     for name in files:
         documents, problems = read_yaml_text(name, texts[name]) if texts and name in texts else read_yaml_file(name)
         collector.problems += problems
         broken = {problem.number for problem in problems}
-        for written in documents:
-            if written.number in broken:
-                continue
-            if _is_queue(written.content):
-                _add_queue(collector, written)
-            elif volcano_queues and _is_volcano_queue(written.content):
-                collector.volcano_queues.append(written)
-            elif _is_companion(written.content):
-                collector.companions.append(written)
-                collector.add(written, _companion_problems(written.content))
-            else:
-                _add_job(collector, written, change, overrides, strict)
+        found += [written for written in documents if written.number not in broken]
+    return _sorted(collector, found, change, overrides, strict=strict, volcano_queues=volcano_queues)
+
+
+def load_documents(documents: Iterable[YamlDocument]) -> JobFiles:
+    """``load_job_files`` of documents that are at hand."""
+    return _sorted(_Collector(), documents, lambda content: content, ())
+
+
+def _sorted(
+    collector: _Collector,
+    documents: Iterable[YamlDocument],
+    change: Callable[[Any], Any],
+    overrides: Sequence[Override],
+    *,
+    strict: bool = False,
+    volcano_queues: bool = False,
+) -> JobFiles:
+    for written in documents:
+        if _is_queue(written.content):
+            _add_queue(collector, written)
+        elif volcano_queues and _is_volcano_queue(written.content):
+            collector.volcano_queues.append(written)
+        elif _is_companion(written.content):
+            collector.companions.append(written)
+            collector.add(written, _companion_problems(written.content))
+        else:
+            _add_job(collector, written, change, overrides, strict)
     _check_queues_together(collector)
     collector.problems += _duplicate_names(collector)
     return JobFiles(
@@ -235,6 +253,11 @@ def one_job(bundle: JobFiles) -> LoadedJob:
 
 
 _SEVERAL: Final = "put each in a file of its own, or run them together: tf-dist local up, tf-dist submit"
+
+
+def _whole_text(found: FileProblem) -> str:
+    hint = f" ({found.problem.hint})" if found.problem.hint else ""
+    return f"{'warning: ' if found.warning else ''}{problem_text(found)}{hint}"
 
 
 def problem_text(found: FileProblem) -> str:

@@ -1,81 +1,321 @@
-"""A TFJob in Python, for those who would rather not write YAML: what most jobs set, and a way to the rest."""
+"""TFJob: a job as a Python value, built from arguments or read from a file of any format; what is submitted and run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+import copy
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.core.api.job import Dialect
+from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.errors import InvalidJob, Problem
+
+if TYPE_CHECKING:
+    from tf_dist.client.job_files import JobFiles
+    from tf_dist.client.yaml_files import YamlDocument
+    from tf_dist.core.api.job import Job
 
 _CONTAINER: Final = "tensorflow"
+_EVERYWHERE: Final[Mapping[str, Any]] = {"cleanPodPolicy": "Running"}
+
+Resources = Mapping[str, str | float]
+Environment = Mapping[str, str | Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TFJob:
-    """A ``kubeflow.org/v1`` TFJob whose replicas all run the same command; ``document`` is what is submitted.
+    """A job: ``TFJob("mnist", image="…", command=[…], workers=4, ps=2)``, or one of a file. It does not change.
 
-    ``workers``, ``ps``, ``evaluators``: how many; ``chief``: whether there is one beside the workers (else worker 0
-    leads). ``resources``: requests of each replica (``{"cpu": "2", "nvidia.com/gpu": 1}``; GPUs are limits, too).
-    ``restart_policy`` of all but parameter servers, which are always needed again. ``pod``: further fields of every
-    pod's spec, ``container``: of every container, ``run_policy``: of the job, as Kubernetes and TFJob have them.
+    The arguments make a ``kubeflow.org/v1`` TFJob whose replicas all run the same command; ``from_file``, ``from_yaml``
+    and ``from_dict`` take every format. InvalidJob holds every argument that cannot be used; what only the whole
+    document shows is said when it is read: by ``job``, ``run``, ``Client.submit``. Templates of a pipeline (``{{…}}``)
+    may stand in any argument.
+
+    :param name: of the job; may be left out where a pipeline names it.
+    :param image: of every replica.
+    :param command: the words of what it runs; none: what the image says.
+    :param args: the arguments of that.
+    :param workers: how many; ``ps``: how many parameter servers.
+    :param chief: whether there is one beside the workers; else worker 0 leads.
+    :param evaluator: whether there is one.
+    :param env: variables; a mapping instead of a text is a ``valueFrom``: ``{"secretKeyRef": {…}}``.
+    :param resources: requests of each replica: ``{"cpu": "2", "nvidia.com/gpu": 1}``; devices are limits, too.
+    :param ps_resources: those of parameter servers, where they differ.
+    :param queue: the gang's queue. ``priority_class``: of the gang and its pods.
+    :param min_workers: with how many it may start, or go on when others need the room.
+    :param max_workers: how many it may have while there is room.
+    :param enable_dynamic_worker: the program copes with workers that come and go; else all start again.
+    :param restart_policy: of all but parameter servers, which are always needed again.
+    :param namespace: where it goes; "": where the one who submits it says.
+    :param pod: further fields of every pod's spec; ``container``: of every container; ``run_policy``: of the job.
     """
 
-    name: str = ""
-    image: str
-    command: Sequence[str] = ()
-    args: Sequence[str] = ()
-    workers: int = 1
-    ps: int = 0
-    chief: bool = False
-    evaluators: int = 0
-    env: Mapping[str, str] = field(default_factory=dict)
-    resources: Mapping[str, Any] = field(default_factory=dict)
-    restart_policy: str = "ExitCode"
-    pod: Mapping[str, Any] = field(default_factory=dict)
-    container: Mapping[str, Any] = field(default_factory=dict)
-    run_policy: Mapping[str, Any] = field(default_factory=lambda: {"cleanPodPolicy": "Running"})
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    __slots__ = ("_companions", "_written")
+    _written: YamlDocument
+    _companions: tuple[YamlDocument, ...]
 
-    def document(self) -> dict[str, Any]:
-        """The job as plain data. What is wrong with it is said when it is read."""
-        counts = {"Chief": int(self.chief), "PS": self.ps, "Worker": self.workers, "Evaluator": self.evaluators}
-        metadata = _given(
-            name=self.name or None, labels=dict(self.labels) or None, annotations=dict(self.annotations) or None
-        )
-        replicas = {name: self._replicas(name, count) for name, count in counts.items() if count}
-        spec = _given(runPolicy=dict(self.run_policy) or None, tfReplicaSpecs=replicas)
-        return {
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        image: str,
+        command: Sequence[str] = (),
+        args: Sequence[str] = (),
+        workers: int = 1,
+        ps: int = 0,
+        chief: bool = False,
+        evaluator: bool = False,
+        env: Environment | None = None,
+        resources: Resources | None = None,
+        ps_resources: Resources | None = None,
+        queue: str = "",
+        priority_class: str = "",
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        enable_dynamic_worker: bool = False,
+        restart_policy: str = "ExitCode",
+        namespace: str = "",
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        pod: Mapping[str, Any] | None = None,
+        container: Mapping[str, Any] | None = None,
+        run_policy: Mapping[str, Any] | None = None,
+    ) -> None:
+        texts = {"name": name, "image": image, "queue": queue, "priority_class": priority_class}
+        counts = {"workers": workers, "ps": ps, "min_workers": min_workers, "max_workers": max_workers}
+        problems = [
+            *_text_problems({**texts, "namespace": namespace, "restart_policy": restart_policy}),
+            *(_count_problem(argument, count) for argument, count in counts.items() if not _is_count(count)),
+            *_word_problems("command", command),
+            *_word_problems("args", args),
+            *_env_problems(env or {}),
+            *_resource_problems("resources", resources or {}),
+            *_resource_problems("ps_resources", ps_resources or {}),
+        ]
+        if problems:
+            raise InvalidJob(problems)
+
+        def replicas(kind: str, count: object, wanted: Resources) -> dict[str, Any]:
+            trains = _given(
+                name=_CONTAINER,
+                image=image,
+                command=list(command),
+                args=list(args),
+                env=[_variable(*item) for item in (env or {}).items()],
+                resources=_requests(wanted),
+            )
+            policy = "OnFailure" if kind == "PS" else restart_policy
+            template = {"spec": {**(pod or {}), "containers": [{**trains, **(container or {})}]}}
+            return {"replicas": count, "restartPolicy": policy, "template": template}
+
+        usual = resources or {}
+        kinds = {"Chief": int(chief), "PS": ps, "Worker": workers, "Evaluator": int(evaluator)}
+        own = {"PS": usual if ps_resources is None else ps_resources}
+        bounds = {MIN_WORKERS: min_workers, MAX_WORKERS: max_workers}
+        written = {key: str(bound) for key, bound in bounds.items() if bound is not None}
+        policy = {**_EVERYWHERE, **(run_policy or {})}
+        scheduling = {**policy.get("schedulingPolicy", {}), **_given(queue=queue, priorityClass=priority_class)}
+        document = {
             "apiVersion": Dialect.TFJOB_V1.value,
             "kind": Dialect.TFJOB_V1.kind,
-            "metadata": metadata,
-            "spec": spec,
+            "metadata": _given(
+                name=name,
+                namespace=namespace,
+                labels=dict(labels or {}),
+                annotations={**(annotations or {}), **written},
+            ),
+            "spec": _given(
+                enableDynamicWorker=enable_dynamic_worker,
+                runPolicy={**policy, **_given(schedulingPolicy=scheduling)},
+                tfReplicaSpecs={
+                    kind: replicas(kind, count, own.get(kind, usual)) for kind, count in kinds.items() if count
+                },
+            ),
         }
+        self._fill(document)
 
-    def _replicas(self, name: str, count: int) -> dict[str, Any]:
-        policy = "OnFailure" if name == "PS" else self.restart_policy
-        template = {"spec": {**self.pod, "containers": [self._container()]}}
-        return {"replicas": count, "restartPolicy": policy, "template": template}
+    def _fill(self, document: Mapping[str, Any]) -> None:
+        from tf_dist.client.yaml_files import YamlDocument
 
-    def _container(self) -> dict[str, Any]:
-        limits = {key: value for key, value in self.resources.items() if "/" in key}
-        resources = _given(requests=dict(self.resources) or None, limits=limits or None)
-        return _given(
-            name=_CONTAINER,
-            image=self.image,
-            command=_words(self.command) or None,
-            args=_words(self.args) or None,
-            env=[{"name": key, "value": value} for key, value in self.env.items()] or None,
-            resources=resources or None,
-            **self.container,
+        self._written, self._companions = YamlDocument(_title(document), None, document, None), ()
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Self:
+        """The only job of a YAML or JSON file, in any format, with the companion objects that stand beside it.
+
+        InvalidFiles (an InvalidJob) with every problem and its line.
+        """
+        from tf_dist.client.job_files import load_job_files
+
+        return cls._of_files(load_job_files([os.fspath(path)]))
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Self:
+        """``from_file`` of a text that is at hand."""
+        from tf_dist.client.job_files import load_job_files
+
+        return cls._of_files(load_job_files(["the text"], texts={"the text": text}))
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """A job of a document in any format; InvalidJob with every problem."""
+        if not isinstance(document, Mapping):
+            raise InvalidJob([Problem("", f"must be a mapping, not {document!r}", "from_yaml and from_file take text")])
+        made = cls.__new__(cls)
+        made._fill(copy.deepcopy(dict(document)))
+        return cls._of_files(made.files())
+
+    @classmethod
+    def _of_files(cls, files: JobFiles) -> Self:
+        from tf_dist.client.job_files import one_job
+
+        made = cls.__new__(cls)
+        made._written, made._companions = one_job(files).written, files.companions
+        return made
+
+    def files(self) -> JobFiles:
+        """The job as it is read, with its companion objects; what is wrong with it is among the problems."""
+        from tf_dist.client.job_files import load_documents
+
+        return load_documents([self._written, *self._companions])
+
+    @property
+    def name(self) -> str:
+        """The job's name; "" if it has none."""
+        return self._metadata("name")
+
+    @property
+    def namespace(self) -> str:
+        """Where it says that it goes; "" if it does not."""
+        return self._metadata("namespace")
+
+    def _metadata(self, key: str) -> str:
+        return str((self._written.content.get("metadata") or {}).get(key) or "")
+
+    @property
+    def job(self) -> Job:
+        """What the document means: replicas, policies, scheduling. InvalidJob with everything that is wrong."""
+        from tf_dist.client.job_files import one_job
+
+        return one_job(self.files()).job
+
+    def replace(
+        self,
+        *,
+        name: str = "",
+        workers: int | None = None,
+        ps: int | None = None,
+        image: str = "",
+        queue: str = "",
+        priority_class: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> TFJob:
+        """A job with these changes, in the fields that its format has for them; InvalidJob where it has none.
+
+        ``image``: of the containers that train. ``env``: of every container, which keeps variables of its own.
+        """
+        from dataclasses import replace
+
+        from tf_dist.core.dialects import StepOverrides, apply_step_overrides
+
+        wanted = StepOverrides(
+            workers=workers, ps=ps, queue=queue, priority_class=priority_class, image=image, env=env or {}
         )
+        content = apply_step_overrides(self._written.content, wanted)
+        metadata = {**content["metadata"], **_given(name=name)}
+        made = copy.copy(self)
+        made._written = replace(self._written, content={**content, "metadata": metadata})
+        return made
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document that is submitted: a copy."""
+        return copy.deepcopy(dict(self._written.content))
+
+    def to_yaml(self) -> str:
+        """The document, after its companion objects, as YAML."""
+        from tf_dist.client.yaml_files import to_yaml
+
+        documents = [dict(one.content) for one in (*self._companions, self._written)]
+        return to_yaml(documents if self._companions else documents[0])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TFJob) and _contents(self) == _contents(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{_title(self._written.content)}>"
+
+
+def _contents(job: TFJob) -> list[Any]:
+    return [one.content for one in (job._written, *job._companions)]
+
+
+def _title(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    return f"{document.get('kind', 'job')} {name or 'without a name'}"
 
 
 def _given(**values: object) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
+    return {key: value for key, value in values.items() if value}
 
 
-def _words(given: Sequence[str]) -> Sequence[str]:
-    """As a list; a text stays one, to be refused: its letters are no words."""
-    return given if isinstance(given, str) else list(given)
+def _variable(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, ("valueFrom" if isinstance(value, Mapping) else "value"): value}
+
+
+def _requests(wanted: Resources) -> dict[str, Any]:
+    return _given(requests=dict(wanted), limits={key: value for key, value in wanted.items() if "/" in key})
+
+
+def _is_template(value: object) -> bool:
+    """Whether a pipeline is still to fill it in."""
+    return isinstance(value, str) and ("{{" in value or "{%" in value)
+
+
+def _is_count(value: object) -> bool:
+    return value is None or _is_template(value) or (type(value) is int and value >= 0)
+
+
+def _count_problem(argument: str, value: object) -> Problem:
+    return Problem(argument, f"{value!r} is no number of replicas", "give a whole number from 0 up")
+
+
+def _text_problems(arguments: Mapping[str, object]) -> Iterator[Problem]:
+    for argument, value in arguments.items():
+        if not isinstance(value, str):
+            yield Problem(argument, f"must be text, not {value!r}", f"give {str(value)!r}, if that is meant")
+    if arguments["image"] == "":
+        yield Problem("image", "is empty", "name the image that every replica runs")
+
+
+def _word_problems(argument: str, words: object) -> Iterator[Problem]:
+    if isinstance(words, str) or not isinstance(words, Sequence):
+        hint = f"give the words one by one: {words.split()!r}" if isinstance(words, str) else "give a list of texts"
+        yield Problem(argument, f"must be a list of texts, not {words!r}", hint)
+        return
+    for index, word in enumerate(words):
+        if not isinstance(word, str):
+            yield Problem(f"{argument}[{index}]", f"must be text, not {word!r}", f"give {str(word)!r}")
+
+
+def _env_problems(env: object) -> Iterator[Problem]:
+    if not isinstance(env, Mapping):
+        yield Problem("env", f"must be a mapping of names to texts, not {env!r}", 'give {"NAME": "value"}')
+        return
+    for name, value in env.items():
+        if not isinstance(value, str | Mapping):
+            yield Problem(f"env[{name!r}]", f"must be text, not {value!r}", f"give {str(value)!r}")
+
+
+def _resource_problems(argument: str, resources: object) -> Iterator[Problem]:
+    if not isinstance(resources, Mapping):
+        yield Problem(argument, f"must be a mapping of names to quantities, not {resources!r}", 'give {"cpu": "2"}')
+        return
+    for name, quantity in resources.items():
+        try:
+            _ = None if _is_template(quantity) else parse_quantity(quantity)
+        except ValueError as error:
+            yield Problem(f"{argument}[{name!r}]", str(error), "500m, 2 and 64Gi are quantities")

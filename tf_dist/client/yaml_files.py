@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -100,7 +100,10 @@ _STDIN: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """One document of a file. ``number`` counts from 1, None if it is the only one."""
+    """One document of a file. ``number`` counts from 1, None if it is the only one.
+
+    ``node``: its YAML; None for one that Python made: its problems have no line.
+    """
 
     file: str
     number: int | None
@@ -108,8 +111,10 @@ class YamlDocument:
     node: Any
 
     def line(self, path: str) -> int:
-        """The line of the file on which a dotted path stands, or as much of it as there is."""
+        """The line of the file on which a dotted path stands, or as much of it as there is; 0 if there is no file."""
         node = self.node
+        if node is None:
+            return 0
         line = node.start_mark.line
         try:
             parts = parse_field_path(path) if path else ()
@@ -277,3 +282,19 @@ def _child(node: Any, part: str | int) -> tuple[int, Any] | None:
             if getattr(key, "value", None) == part:
                 return key.start_mark.line, value
     return None
+
+
+def to_yaml(objects: Any) -> str:
+    """YAML as people write it: keys in their order, long text in blocks; a list is several documents."""
+    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+    class Dumper(dumper):  # type: ignore[misc]
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    dump: Callable[..., str] = yaml.dump_all if isinstance(objects, list) else yaml.dump
+    return dump(objects, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _LARGEST: Final = 100_000  # bytes: Linux takes no longer argument of a program than 128 KiB
-_JOB_FIELDS: Final = frozenset(TFJob.__dataclass_fields__) - {"name", "command", "args", "labels", "annotations"}
+# The others are arguments of the operator, or say what the function says.
+_OWN: Final = {"name", "command", "args", "labels", "annotations", "namespace", "queue"}
+_JOB_FIELDS: Final = inspect.signature(TFJob).parameters.keys() - _OWN
 
 _SCRIPT: Final = """\
 import json

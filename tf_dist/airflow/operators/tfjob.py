@@ -106,7 +106,7 @@ class TFJobOperator(BaseOperator):
         # A text stays one, also in a DAG with native templates: a value of a user's must not become a mapping.
         super().__init__(**{"render_template_as_native_obj": False, **kwargs})
         # Airflow fills in plain data only.
-        self.job = job.document() if isinstance(job, TFJob) else job
+        self.job = job.to_dict() if isinstance(job, TFJob) else job
         self.name = name
         self.namespace = namespace
         self.queue_name = queue_name

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from tf_dist.cli import options, output
-from tf_dist.client.yaml_output import to_yaml
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """Typer's settings of ``argo-launch``, which reads its command line itself, ``--help`` too."""
@@ -66,6 +65,7 @@ def export(
     image: Annotated[str, typer.Option("--image", help="tf-dist's image (default: tf-dist:VERSION).")] = "",
 ) -> None:
     """Write the templates, the examples, an account with its role, and a claim for models, for kubectl apply -f DIR."""
+    from tf_dist.client.yaml_files import to_yaml
     from tf_dist.errors import TFDistError
 
     for name, documents in _documents(namespace):

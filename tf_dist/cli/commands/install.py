@@ -10,7 +10,6 @@ import typer
 
 from tf_dist.cli import options, output
 from tf_dist.client import exit_codes
-from tf_dist.client.yaml_output import to_yaml
 from tf_dist.core.api.gang_scheduler import GangScheduler
 
 if TYPE_CHECKING:
@@ -200,6 +199,8 @@ def _print(settings: InstallOptions) -> None:
 
 def manifest_text(objects: list[Manifest]) -> str:
     """A file of these objects."""
+    from tf_dist.client.yaml_files import to_yaml
+
     return _HEADER + to_yaml(objects if len(objects) > 1 else objects[0])
 
 

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 def _show(options: LauncherOptions) -> int:
     """The job that would be created, as YAML."""
     from tf_dist.client.launch.step_job import step_document
-    from tf_dist.client.yaml_output import to_yaml
+    from tf_dist.client.yaml_files import to_yaml
 
     try:
         entry, _ = step_document(options, options.namespace or "default")
