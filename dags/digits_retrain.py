@@ -1,7 +1,7 @@
 """Retrain on new data, or every night: train, evaluate, and promote the model only if it is better than the last.
 
 New data: put a file at the path below (an `AssetWatcher` sees it), or post an event of the asset `digits_data`.
-A promoted model is an event of the asset `digits_model`: whatever is scheduled on that asset starts then.
+A promoted model is an event of the asset `digits_model`: the DAGs that are scheduled on that asset start then.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Retrain, and go to production only with a better model: prepare, train, evaluate, promote; clean up whatever happens.
+"""Retrain, and go to production only with a better model: prepare, train, evaluate, promote; clean up in any case.
 
 The template that `cron_retrain` and `event_retrain` start. A run that is tried again (`argo retry`) goes on with its
 job and its checkpoint, because both are known by the workflow and the step and by nothing else.
@@ -100,7 +100,7 @@ def evaluate():
     env=[folder, Env(name="ACCURACY", value="{{inputs.parameters.accuracy}}")],
 )
 def promote():
-    """Make it the model in production, at once: whoever reads sees the old one or the new one."""
+    """Make it the model in production, at once: a reader sees the old one or the new one."""
     import os
     import pathlib
 

@@ -2,8 +2,9 @@
 
 templateRef: {name: tf-dist-v0.1, template: tf-job}
 
-Of tf-job, `job` is a whole job: whoever says it may run what the account may. Write it down in the workflow, without
-{{…}} in it, declare in `inputs` what is filled in, and pass `input-values: "{{workflow.parameters.json}}"`.
+The parameter `job` of tf-job is a whole job: its author may run all that the account may. Write it down in the
+workflow, without {{…}} in it, declare in `inputs` what is filled in, and pass
+`input-values: "{{workflow.parameters.json}}"`.
 """
 
 from hera.workflows import Parameter, WorkflowTemplate

@@ -21,7 +21,7 @@ OURS = re.compile(r"^\S+Z \[\w+ *\] (?P<text>.*?) *\[(?:tf_dist\.airflow|airflow
 TIMED = re.compile(r"^\d{4}-\d\d-\d\dT\S+Z \[")
 TASK = re.compile(r"\[DAG TEST\] starting task_id=(?P<task>\S+)")
 
-# Airflow's command, which ends when this process does, however it ends: nobody else would stop it then.
+# Airflow's command, which ends when this process does, however it ends: no other process would stop it then.
 AIRFLOW = """
 import os, runpy, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()

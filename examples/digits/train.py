@@ -41,7 +41,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 threading.Thread(target=watch_signals, daemon=True).start()
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # announces itself on stderr whatever the log level
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # announces itself on stderr at every log level
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
@@ -79,7 +79,7 @@ class Task:
         cluster = {}
         for name, hosts in config["cluster"].items():
             if isinstance(hosts, list):
-                # A sparse ps is listed alone, whatever its index.
+                # A sparse ps is listed alone, at any index.
                 hosts = {index: hosts[0]} if name == role and len(hosts) == 1 else dict(enumerate(hosts))
             if hosts:
                 cluster[name] = {int(i): host for i, host in hosts.items()}
@@ -116,7 +116,7 @@ class ParameterServer:
 
     A worker is a plain client: all operations run on the server, and gradients come from outside. So a server never
     calls a worker and need not know where they are (in a sparse cluster it does not); a worker that is late, dead or
-    done disturbs nobody.
+    done disturbs no other.
     """
 
     def __init__(self, address: str, index: int, shapes: list[tuple[int, ...]], learning_rate: float) -> None:
@@ -146,7 +146,7 @@ class ParameterServer:
         return all(self._loaded())
 
     def load(self, step: int, weights: list[np.ndarray]) -> None:
-        """Set all variables, the step last: nobody starts before it is there."""
+        """Set all variables, the step last: no other worker starts before it is there."""
         self._load_weights(*weights)
         self._load_step(step)
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conformance.test_tfjob_v1alpha1 import entry, tfjob
 from tests.core.builders import START
+from tests.core.reconciler.stories import started
 from tests.core.world import World
 from tf_dist.core.api.context import WriteStatus
 from tf_dist.core.api.job import ReplicaId
@@ -32,11 +33,7 @@ def terminated(code: int, reason: str = "") -> Doc:
 
 def world_with(master: list[Doc], phase: str) -> World:
     """A master and a worker that run, and then containers of the master as they are given."""
-    made = World(parse(tfjob("job", entry("MASTER"), entry("WORKER"))).job)
-    made.settle()
-    for pod in list(made.pods.values()):
-        made.run(pod)
-    made.settle()
+    made = started(parse(tfjob("job", entry("MASTER"), entry("WORKER"))).job)
     pod = made.pod("master-0")
     assert pod is not None
     pod["status"] |= {"phase": phase, "containerStatuses": master}
@@ -166,11 +163,7 @@ def test_a_worker_that_ends_beside_a_sidecar_is_made_anew() -> None:
     """With ``restartPolicy: Never`` the kubelet starts nothing again, and the pod lasts as long as the sidecar."""
     workers = entry("WORKER", 2)
     workers["template"]["spec"]["restartPolicy"] = "Never"
-    made = World(parse(tfjob("job", entry("MASTER"), workers)).job)
-    made.settle()
-    for pod in list(made.pods.values()):
-        made.run(pod)
-    made.settle()
+    made = started(parse(tfjob("job", entry("MASTER"), workers)).job)
     failed = made.pod("worker-1")
     assert failed is not None
     failed["status"]["containerStatuses"] = [container(terminated(1)), container(RUNNING, name="proxy")]

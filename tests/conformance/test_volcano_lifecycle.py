@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from tests.core.builders import template
+from tests.core.reconciler import stories
+from tests.core.reconciler.stories import lose
 from tests.core.world import World
 from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.dialects import read
@@ -35,10 +37,7 @@ def job(*tasks: Doc, policies: tuple[Doc, ...] = (), **spec: Any) -> Doc:
 
 def started(document: Doc) -> World:
     """Every pod of the job runs."""
-    world = World(read(document))
-    world.settle()
-    run(world)
-    return world
+    return stories.started(read(document))
 
 
 def run(world: World) -> None:
@@ -54,13 +53,6 @@ def later(world: World, seconds: float) -> None:
 
 def phase(world: World) -> str:
     return str(world.status["state"]["phase"])
-
-
-def lose(world: World, replica: str) -> None:
-    pod = world.pod(replica)
-    assert pod is not None
-    world.remove(pod)
-    world.settle()
 
 
 def end(world: World, *replicas: str, code: int = 1) -> None:

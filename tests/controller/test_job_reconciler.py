@@ -199,7 +199,8 @@ def test_an_object_of_the_job_that_is_there_already_is_taken_over(bench: Bench) 
 
 
 @pytest.mark.parametrize(
-    ("owned", "told"), [(False, "is nobody's, not this job's"), (True, "is TFJob other, not this job's")]
+    ("owned", "told"),
+    [(False, "belongs to no controller, not to this job"), (True, "belongs to TFJob other, not to this job")],
 )
 def test_a_pod_of_another_owner_is_not_taken_for_the_jobs(bench: Bench, owned: bool, told: str) -> None:
     bench.look()

@@ -54,7 +54,7 @@ def tf_job_resource(
     ``wait``: until it has ended, else the step is over at once. Outputs: ``job``, its name; after the wait ``outcome``,
     ``reason``, ``replica``, ``exit-code``, ``restarts``, ``disruptions``, ``preemptions``. Argo hands none over of a
     resource step that has failed: ``fail_with_job=False`` has the step succeed however the job ended, so that the next
-    one branches on its ``outcome``. ``resource``: whatever a Hera resource template takes.
+    one branches on its ``outcome``. ``resource``: arguments of a Hera resource template.
 
     What it cannot do, and ``TFJobStep`` can: show logs and progress, fail and hand over outputs, stop the job
     with the workflow (it goes when the workflow is deleted), go on with it at a retry (a retry makes another one).

@@ -59,7 +59,7 @@ class TFJobStep(Container):
     ``queue``, ``priority_class``: its place in the line. ``job_image``: of the containers that train. ``model_dir``:
     the folder that replicas find in ``$TF_DIST_MODEL_DIR``; the same at each try, so that a checkpoint is found again.
     ``total_steps``: for the progress. ``pending_timeout``, ``startup_timeout``, ``run_timeout``: ``10m``, ``2h``; the
-    step ends with 75 when the job has no place by then, with 1 when it has its place and does not run by then (an image
+    step ends with 75 when the job has no place by then, with 1 when it is admitted and does not run by then (an image
     that cannot be pulled), or is not done by then.
 
     The others are part of the step: ``overrides``: values for places of the job
@@ -236,11 +236,11 @@ def wait_admitted_step(
     image: str = IMAGE,
     **container: Any,
 ) -> Container:
-    """Wait until the gang of a job, that was submitted elsewhere, has its place.
+    """Wait until the gang of a job, that was submitted elsewhere, is admitted and has its nodes.
 
     ``job``: its name, or a reference to an output that is one. Ends with 75 when it has none in time, with 1 when it
     never will. ``require``: ``scheduled`` waits until each of its pods has its node, which is surer where admission
-    sees no nodes. ``container``: whatever a Hera container takes.
+    sees no nodes. ``container``: arguments of a Hera container.
     """
     if require not in ("admitted", "scheduled"):
         raise InvalidJob([Problem("require", f"{require!r} is neither admitted nor scheduled")])

@@ -368,7 +368,7 @@ class JobMonitor:
         return self._following.pending(self.watch.ended)
 
     def drain(self, before: int) -> None:
-        """The last lines, and whatever else has come; cut short by another signal than the ``before`` there were."""
+        """The last lines, and what else has come; cut short by another signal than the ``before`` there were."""
         self._drain_logs(before)
         if self.signals == before:
             self.say_unread()

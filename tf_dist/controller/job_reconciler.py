@@ -276,9 +276,9 @@ class PlanExecutor:
         owners = there["metadata"].get("ownerReferences") or ()
         if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
             return there
-        owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "nobody's"
+        owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "no controller"
         raise NameConflict(
-            f"{resource.kind} {ref.namespace}/{name} exists already and is {owner}, not this job's",
+            f"{resource.kind} {ref.namespace}/{name} exists already and belongs to {owner}, not to this job",
             hint=f"delete it (kubectl delete {resource.plural} {name} -n {ref.namespace}) or rename the job",
         )
 

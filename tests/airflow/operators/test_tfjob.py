@@ -138,7 +138,7 @@ def test_a_job_that_can_never_run_is_not_tried_again(
     [
         ({"on_finish_action": "keep"}, "on_finish_action: 'keep' is none of delete_job"),
         ({"driver": "me"}, "driver: 'me' is none of"),
-        ({"wait_for_completion": False}, "nobody would drive"),
+        ({"wait_for_completion": False}, "no driver would be left"),
         ({"overrides": ["a=b"]}, "overrides: a list is given"),
         ({"skip_on_exit_code": "3"}, "skip_on_exit_code: '3' is neither"),
         ({"callbacks": TFJobCallbacks()}, "callbacks: .* is no class of TFJobCallbacks"),

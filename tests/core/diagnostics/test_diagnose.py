@@ -176,7 +176,7 @@ def test_waiting_for_admission_and_never_fitting() -> None:
         ("ScheduleTimeout", Level.WARNING, Category.SCHEDULE_TIMEOUT, "scheduleTimeoutSeconds"),
         ("Preempted", Level.WARNING, Category.PREEMPTED, "priority class"),
         ("Preempting", Level.INFO, Category.ADMISSION, "make room"),
-        ("WaitingInQueue", Level.INFO, Category.ADMISSION, "room for all of it"),
+        ("WaitingInQueue", Level.INFO, Category.ADMISSION, "room for its gang"),
         ("Unreadable", Level.ERROR, Category.INVALID, "nodeSelector"),
     ],
 )

@@ -57,7 +57,7 @@ def test_it_grows_when_nobody_has_waited_for_a_while_and_only_where_it_is() -> N
         "a": Resize(
             sizes={"worker": 4},
             placement={"worker": {"n0": 4}},
-            message="goes from 2 to 4 worker: nobody waits for the room",
+            message="goes from 2 to 4 worker: no other gang waits for the room",
         )
     }
     assert found.settle(1000) == []

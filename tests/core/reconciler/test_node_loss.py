@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import ON_FAILURE, START, replicas, v1_job, views, volcano_job
+from tests.core.reconciler.stories import started
 from tests.core.world import World
 from tf_dist.core.api.assignment import Admit, PendingReason, Wait
 from tf_dist.core.api.context import Observed
@@ -22,15 +23,6 @@ from tf_dist.core.reconciler.node_loss import node_loss_times
 from tf_dist.errors import InvalidJob, InvalidQueue
 
 WAITS = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")
-
-
-def started(job: Job) -> World:
-    world = World(job)
-    world.settle()
-    for pod in world.pods.values():
-        world.run(pod)
-    world.settle()
-    return world
 
 
 def lose(world: World, replica: str) -> None:

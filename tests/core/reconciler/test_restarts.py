@@ -7,20 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.core.builders import EVICTED, FAILED, ON_FAILURE, replicas, v1_job, volcano_job
-from tests.core.world import World
+from tests.core.reconciler.stories import started
 from tf_dist.core.api import pods
 from tf_dist.core.api.assignment import Preempt
-from tf_dist.core.api.job import Action, ExitCodes, Job, Rule, RunPolicy, SuccessRule
+from tf_dist.core.api.job import Action, ExitCodes, Rule, RunPolicy, SuccessRule
 from tf_dist.core.api.status import Phase
-
-
-def started(job: Job) -> World:
-    world = World(job)
-    world.settle()
-    for pod in world.pods.values():
-        world.run(pod)
-    world.settle()
-    return world
 
 
 @pytest.mark.parametrize(("by_kubelet", "phase"), [(0, Phase.RESTARTING), (1, Phase.RESTARTING), (2, Phase.FAILED)])

@@ -96,7 +96,7 @@ def request_of_try(
 ) -> JobRequest:
     """The order under another name, with labels and annotations on top of its own; InvalidJob.
 
-    ``changed`` may change a copy of the document in place before; whatever it calls the job, it keeps its name.
+    ``changed`` may change a copy of the document in place before; a name that it gives to the job is overridden.
     """
     written = request.entry.written
     content = copy.deepcopy(dict(written.content))

@@ -79,7 +79,7 @@ def _of_choices(operator: TFJobOperator) -> Iterator[Problem]:
             yield Problem(name, f"{getattr(operator, name)!r} is none of {', '.join(known)}")
     if not operator.wait_for_completion and operator.driver == "inline":
         hint = "set driver='controller' where there is one (tf-dist controller), or wait"
-        yield Problem("wait_for_completion", "nobody would drive the job once the task is done", hint)
+        yield Problem("wait_for_completion", "no driver would be left once the task is done", hint)
 
 
 def _of_mappings(operator: TFJobOperator) -> Iterator[Problem]:

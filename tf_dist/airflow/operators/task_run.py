@@ -63,7 +63,7 @@ class XComPublisher:
         self._ti: Any = context["ti"]
 
     def began(self, start: StartResult) -> None:
-        """Say which job it is, at once: whatever comes later, the links and XComs are there."""
+        """Say which job it is, at once, so that links and XComs are there if a later step fails."""
         job, operator = start.job, self._operator
         operator.log.info("%s in namespace %s is %s", job.shown, job.namespace, _PUBLISHED[start.answer])
         facts = {"name": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.resource.kind}
@@ -165,7 +165,7 @@ class ForegroundWait:
         self._limits = limits
 
     def wait(self, job: StoredJob) -> Mapping[str, Any]:
-        """The payload of ``outcomes``; whatever else ends the wait says what becomes of the job, and is raised."""
+        """The payload of ``outcomes``; any other end of the wait is raised, and says what becomes of the job."""
         try:
             with self._hook.informer(job.namespace) as informer:
                 try:

@@ -169,7 +169,7 @@ class TFJobSensor(_JobSensor):
 
 
 class GangAdmittedSensor(_JobSensor):
-    """Waits until a job's gang has its place, all of it. The other arguments are those of ``TFJobSensor``.
+    """Waits until all pods of a job's gang have their nodes. The other arguments are those of ``TFJobSensor``.
 
     :param require: ``"admitted"``: admission has given it a place, and the cluster's scheduler refuses it no node;
         ``"scheduled"``: each of its pods has its node, which is surer where admission sees no nodes.

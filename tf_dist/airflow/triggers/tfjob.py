@@ -1,7 +1,8 @@
 """Trigger: waits for one job in the triggerer, through the job informer that all triggers there share.
 
-It yields one event, whatever happens, and that holds everything: a trigger that raised would leave its task without a
-reason, and its job without a driver. When it is cancelled the job stays; only a user's own act on the task deletes it.
+It yields exactly one event, on failures, too, and that holds everything: a trigger that raised would leave its task
+without a reason, and its job without a driver. When it is cancelled the job stays; only a user's own act on the task
+deletes it.
 """
 
 from __future__ import annotations

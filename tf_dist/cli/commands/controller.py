@@ -43,7 +43,7 @@ def controller(
     workers: _Workers = 16,
     volcano_jobs: _Volcano = False,
     gang_scheduler: Annotated[
-        GangScheduler, typer.Option("--gang-scheduler", help="Who decides when a gang starts whose job names nobody.")
+        GangScheduler, typer.Option("--gang-scheduler", help="The gang scheduler of jobs that name none.")
     ] = GangScheduler.BUILTIN,
     cluster_domain: options.ClusterDomain = "",
     controller_config_file: options.ControllerConfigFile = "",

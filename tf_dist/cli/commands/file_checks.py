@@ -254,7 +254,7 @@ def convert(
 ) -> None:
     """Write a job in another format. What the other format cannot express is reported on standard error.
 
-    Queues of Volcano become queues of tf-dist, whatever the format.
+    Queues of Volcano become queues of tf-dist with any --to.
     """
     from tf_dist.cli.job_output import require_valid_files
     from tf_dist.client.job_files import load_job_files

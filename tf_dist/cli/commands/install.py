@@ -159,7 +159,7 @@ def _looked(
             release = cluster.version() if settings.kubernetes == (0, 0) else settings.kubernetes
             return check_cluster(cluster, replace(settings, kubernetes=release))
         except Unavailable as error:
-            hint = "try again; or --offline, if nothing in the cluster is somebody else's (kubectl get crds)"
+            hint = "try again; or --offline, if the cluster has no definitions of others (kubectl get crds)"
             raise Unavailable(str(error), hint=hint) from error
 
 

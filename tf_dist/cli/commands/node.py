@@ -40,7 +40,7 @@ _LogCert = Annotated[str, typer.Option("--log-cert", metavar="FILE", help="The c
 _LogKey = Annotated[str, typer.Option("--log-key", metavar="FILE", help="The key of --log-cert.")]
 _NoLogs = Annotated[bool, typer.Option("--no-logs", help="No kubectl logs.")]
 _InsecureLogs = Annotated[
-    bool, typer.Option("--insecure-logs", help="Serve logs to whoever can connect, without asking who it is.")
+    bool, typer.Option("--insecure-logs", help="Serve logs without authentication, to every client that can connect.")
 ]
 _StateDir = Annotated[str, typer.Option("--state-dir", metavar="DIR", help="Where sockets, logs and volumes live.")]
 _KeepNode = Annotated[bool, typer.Option("--keep-node", help="At the end leave the Node behind, closed to pods.")]
@@ -204,5 +204,5 @@ def _show(agent: Kubelet, settings: NodeSettings, logs: LogServerSettings | None
     if agent.network.mode is NetworkMode.SHARED:
         output.warning("pods of one job cannot find each other here: run single pods only", "--network isolated")
     if logs is not None and logs.open_to_all:
-        output.warning("whoever can connect to this machine can read the logs of its pods")
+        output.warning("every client that can connect to this machine can read the logs of its pods")
     output.flush()

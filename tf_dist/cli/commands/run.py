@@ -39,7 +39,7 @@ def run(
     ] = "",
     gang_scheduler: Annotated[
         GangScheduler | None,
-        typer.Option("--gang-scheduler", help="On a cluster: who decides when the gang starts, whatever FILE says."),
+        typer.Option("--gang-scheduler", help="On a cluster: the gang scheduler, in place of the one that FILE names."),
     ] = None,
     controller_config_file: options.ControllerConfigFile = "",
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text or json.")] = (

@@ -36,9 +36,7 @@ _TEMPLATE: Final = validated(pod_template(), *cel_rules.TEMPLATE)
 _HOUSEKEEPING: Final = {
     "cleanPodPolicy": choice("Which pods go when the job is over.", "All", "Running", "None"),
     "ttlSecondsAfterFinished": seconds("When the job itself goes, after its end."),
-    "activeDeadlineSeconds": seconds(
-        "The longest it may be active, from the moment its gang has its place.", most=None
-    ),
+    "activeDeadlineSeconds": seconds("The longest it may be active, from the admission of its gang.", most=None),
     "backoffLimit": number("How many restarts, of whatever kind, it may spend."),
 }
 

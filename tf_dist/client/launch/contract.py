@@ -52,4 +52,4 @@ STOPPED_BY: Final = f"{names.ANNOTATION_PREFIX}suspended-by"  # annotation: a la
 LAUNCHER: Final = "argo-launch"
 
 STARTUP_TIMEOUT: Final = "10m"
-"""How long a job that has its place may take to run, unless a step says otherwise; Airflow's operator has the same."""
+"""How long an admitted job may take to run, unless a step says otherwise; Airflow's operator has the same."""

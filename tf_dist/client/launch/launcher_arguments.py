@@ -232,7 +232,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=contract.STARTUP_TIMEOUT,
         metavar="TIME",
-        help="give up when it has its place and does not run by then (default: %(default)s; empty: never)",
+        help="give up when it is admitted and does not run by then (default: %(default)s; empty: never)",
     )
     run_options.add_argument("--timeout", type=_seconds, metavar="TIME", help="give up when it is not done by then")
     run_options.add_argument("--out", default=contract.OUT, metavar="DIR", help="where outputs are written")

@@ -74,7 +74,7 @@ class LeaseAdmissionLeader:
     ) -> None:
         self._cluster = cluster
         self._monotonic = monotonic
-        # Two drivers of one process are two candidates: each has a name of its own. Whoever believes to hold the Lease
+        # Two drivers of one process are two candidates: each has a name of its own. One that believes to hold the Lease
         # beside another gives nothing away: both would have to write into one list of intentions.
         self._ref = admission_leader_lease(namespace)
         self._elector = LeaderElector(

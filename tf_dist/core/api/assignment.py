@@ -102,7 +102,7 @@ def _least(job: Job, spec: ReplicaSpec) -> int:
     return spec.replicas if spec.role in _WHOLE else min(spec.replicas, max(_first(job, spec), spec.min_replicas))
 
 
-# Those without whom the others can do nothing start first; whoever only watches comes last.
+# Those that the others need start first; evaluators, which only watch, come last.
 _START_ORDER: Final = (Role.CHIEF, Role.MASTER, Role.PS, Role.OTHER, Role.WORKER, Role.EVALUATOR)
 
 

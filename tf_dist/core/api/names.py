@@ -163,7 +163,7 @@ def pod_host(job: Job, replica: ReplicaId) -> tuple[str, str]:
     """Host name and subdomain of a pod behind the job's one service: its template's, else the replica's and the job's.
 
     The rule of Volcano's svc plugin; its tensorflow plugin writes the same into TF_CONFIG (``MakeDomainName``). Where
-    each replica has a service of its own, as with the Kubeflow operators, that is its address, whatever templates say.
+    each replica has a service of its own, as with the Kubeflow operators, that is its address, for any template.
     """
     spec = job.spec(replica.type)
     template = mapping(mapping(spec.template).get("spec")) if spec else {}

@@ -99,7 +99,7 @@ def _succeeded(pod: PodView, spec: ReplicaSpec) -> bool:
 
 
 def _container_end(pod: PodView, spec: ReplicaSpec) -> Exit | None:
-    """How the training container has ended, whatever became of the pod; None where the pod's own phase decides.
+    """How the training container has ended, in any phase of the pod; None where the pod's own phase decides.
 
     As in the v1alpha1 operator (``replicaStatusFromPodList``): how it ended before the kubelet restarted it goes first,
     and other containers may still run.

@@ -319,7 +319,7 @@ class Status:
 
     @property
     def has_place(self) -> bool:
-        """Whether the gang has its place: it was admitted, and the cluster's scheduler has refused it no node since.
+        """Whether the gang has a place: it was admitted, and the cluster's scheduler has refused it no node since.
 
         A driver that sees no nodes admits by quota alone: whether there is room, the scheduler says later.
         """

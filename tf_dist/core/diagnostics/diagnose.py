@@ -84,7 +84,7 @@ class Diagnosis:
     resolution: str = ""
 
 
-_WAITS_FOR_ROOM: Final = (Level.INFO, Category.ADMISSION, "it starts as soon as there is room for all of it")
+_WAITS_FOR_ROOM: Final = (Level.INFO, Category.ADMISSION, "it starts as soon as there is room for its gang")
 
 # Why a job waits -> how grave that is, what it is, and what helps. Every reason has its row.
 PENDING_REASONS: Final[Mapping[PendingReason, tuple[Level, Category, str]]] = {

@@ -132,8 +132,8 @@ def read_outcome(document: object) -> Outcome | None:
 
 def _number(value: object) -> float:
     try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        return float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
         return math.nan
 
 

@@ -162,13 +162,15 @@ class Admitter:
         if entry.gang.place is not None:
             return Admit(placement=entry.gang.place.placement, sizes=entry.gang.place.sizes)
         try:
-            return explain_wait(self._books, self._pending, self._policy, entry, self._now, self._known)
+            wait = explain_wait(self._books, self._pending, self._policy, entry, self._now, self._known)
         except Exception as error:
             # The decision stands; a message that fails must not undo it, nor affect other gangs.
             return Wait(
                 reason=PendingReason.WAITING_IN_QUEUE,
                 message=f"waits; why cannot be said ({type(error).__name__}: {error})",
             )
+        # Queues have their turns side by side; a gang that has no position has its turn after those that have one.
+        return replace(wait, rank=wait.position * len(self._pending.lines) or self._pending.number)
 
     def queue_usages(self) -> dict[str, QueueUsage]:
         """Usage of every queue that has a document."""

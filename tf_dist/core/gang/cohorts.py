@@ -2,7 +2,7 @@
 
 An account's *quota* is the queue's nominal and what the queues below it lend. Of that it keeps *guaranteed* for itself
 (all but its lending limit) and lends the rest to its parent. What is used beyond the guarantee is used at the parent,
-too: so whatever order gangs come and go in, ``used = own gangs + sum over children of max(0, used - guaranteed)``.
+too: so in any order of gangs that come and go ``used = own gangs + sum over children of max(0, used - guaranteed)``.
 Amounts are whole billionths (Kubernetes' finest), so that nothing is lost in adding and taking away.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from math import inf
 
@@ -160,7 +159,7 @@ def shrink_text(before: Sizes, sizes: Sizes, other: JobKey) -> str:
 
 def grow_text(before: Sizes, sizes: Sizes) -> str:
     """The message of a gang that grows."""
-    return f"goes from {_change(before, sizes)}: nobody waits for the room"
+    return f"goes from {_change(before, sizes)}: no other gang waits for the room"
 
 
 def rest_text(before: Sizes, sizes: Sizes) -> str:
@@ -188,20 +187,7 @@ def explain_wait(
     now: float,
     known: ReservationCache,
 ) -> Wait:
-    """The verdict on a gang that has not been admitted."""
-    wait = _explain_wait(books, pending, policy, entry, now, known)
-    # Queues have their turns side by side; a gang that has no position has its turn after those that have one.
-    return replace(wait, rank=wait.position * len(pending.lines) or pending.number)
-
-
-def _explain_wait(
-    books: SchedulerCache,
-    pending: PendingQueues,
-    policy: AdmissionPolicy,
-    entry: WorkloadInfo,
-    now: float,
-    known: ReservationCache,
-) -> Wait:
+    """The verdict on a gang that has not been admitted; without its rank."""
     gang, ask = entry.gang, entry.ask
     if ask is None:
         return Wait(reason=PendingReason.UNREADABLE, message=entry.problem)

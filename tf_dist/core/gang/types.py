@@ -30,7 +30,7 @@ class PodQuotaUsage:
 
 @dataclass(frozen=True, slots=True)
 class GangQuotaUsage:
-    """Usage of a gang in ResourceQuotas: a pod of each member, in order; ``once``: whatever the number of pods."""
+    """Usage of a gang in ResourceQuotas: a pod of each member, in order; ``once``: for any number of pods."""
 
     members: tuple[PodQuotaUsage, ...]
     once: tuple[tuple[str, Decimal], ...] = ()
@@ -83,7 +83,7 @@ class ResourceQuota:
         return all(scope.counts(pod) for scope in self.scopes)
 
     def need(self, charges: GangQuotaUsage, counts: Sequence[int], *, once: bool = True) -> dict[str, Decimal]:
-        """What so many pods of each member use of it; ``once``: plus what the gang uses whatever their number."""
+        """What so many pods of each member use of it; ``once``: plus what the gang uses for any number."""
         need = {resource: value for resource, value in charges.once if resource in self.hard} if once else {}
         for pod, count in zip(charges.members, counts, strict=True):
             if count and self.counts(pod):
@@ -253,7 +253,7 @@ class PreemptionPolicy(StrEnum):
 class Quota:
     """Quota of one resource: the nominal quota, and the limits of borrowing and lending.
 
-    None: no limit (borrow whatever others lend; lend all).
+    None: no limit (borrow all that others lend; lend all).
     """
 
     nominal: Decimal
@@ -268,7 +268,7 @@ class Queue:
     A resource without a quota, here and in every ancestor, is not limited by quota. ``recovery_timeout``: seconds, see
     ``node_loss`` (None: the default). ``namespace_selector``: whose labels a namespace must have for its jobs to be
     in this queue (None: no matter which); it says nothing of the queues below. ``priority``: queues of a higher one are
-    served first, whatever they hold. ``reclaimable``: whether gangs of other queues may take back what it borrowed.
+    served first, however much they hold. ``reclaimable``: whether gangs of other queues may take back what it borrowed.
     """
 
     name: str

@@ -68,12 +68,9 @@ def _encoded(text: str) -> str:
 def client_config(job: Job, port: int) -> str:
     """The configuration of the client: an entry per host, by the name of its pod; no host's key is asked for."""
     lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
-    for spec in job.replica_specs:
-        body = spec.template.get("spec") or {}
-        subdomain = body.get("subdomain") or job.key.name
-        pods = [names.replica_name(job, ReplicaId(spec.type, index)) for index in range(spec.most)]
-        for host in [body["hostname"]][: spec.most] if body.get("hostname") else pods:
-            lines += [f"Host {host}", f"  HostName {host}.{subdomain}", f"  Port {port}"]
+    replicas = (ReplicaId(spec.type, index) for spec in job.replica_specs for index in range(spec.most))
+    for host, subdomain in dict.fromkeys(names.pod_host(job, replica) for replica in replicas):
+        lines += [f"Host {host}", f"  HostName {host}.{subdomain}", f"  Port {port}"]
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,7 @@
 policy answers after a timeout.
 
 While something keeps a pod from running its reason is the job's, too, so that a list shows it. A gang of which the
-cluster's scheduler refuses pods has no place yet, whatever runs of it: it is pending until all have their nodes.
+cluster's scheduler refuses pods has no place yet, even if some of it runs: it is pending until all have their nodes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ exclude each other; an end turns Running off; after Failed or Succeeded nothing 
 so that no printer takes them for the state: ``SpecAccepted``, ``Admitted``, and ``Stalled`` (as kstatus has it), which
 is there while the job cannot go on.
 
-The shapes and texts are those of the systems that wrote them first, so that whatever reads them goes on working.
+The shapes and texts are those of the systems that wrote them first, so that their readers go on working.
 """
 
 from __future__ import annotations
@@ -127,11 +127,11 @@ def _own(before: Condition | None, type_: str, value: bool, reason: str, message
 
 
 def _admitted(status: Status, before: Condition | None, now: float) -> Condition:
-    """Whether the gang has its place; a job that is over keeps what was said last."""
+    """Whether the gang has a place; a job that is over keeps the last condition."""
     if before is not None and status.phase not in LIVE and status.phase not in STOPPED:
         return before
     value = status.has_place
-    reason, message = ("Admitted", "the gang has its place") if value else (status.reason, status.message)
+    reason, message = ("Admitted", "the gang is admitted") if value else (status.reason, status.message)
     return _own(before, _ADMITTED, value, reason, message, now)
 
 

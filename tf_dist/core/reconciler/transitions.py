@@ -422,7 +422,7 @@ def _next_transition(s: ReconcileContext, rules: tuple[TransitionRule, ...]) -> 
 
 
 def _left_to_own_driver(rule: TransitionRule, waits: bool) -> bool:
-    """A job that waits for admission loses nothing by its verdict, whatever else has happened to it."""
+    """A job that waits for admission loses nothing by its verdict, even if other events happened to it."""
     return rule.verdict_only is VerdictOnly.SKIP or (waits and rule.verdict_only is VerdictOnly.DEFER)
 
 

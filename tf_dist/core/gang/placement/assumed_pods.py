@@ -89,7 +89,7 @@ class AssumedPods:
     # -- what is granted --
 
     def grant(self, coming: Iterable[PodsOnNode], anywhere: Iterable[tuple[PodClass, int]]) -> None:
-        """Room for pods that are to come, some of them to nodes that nobody knows."""
+        """Room for pods that are to come, some of them to nodes that are not known."""
         for shape, node, count in coming:
             claims = self._claims.setdefault(node, {})
             claims[shape] = claims.get(shape, 0) + count

@@ -55,7 +55,7 @@ class NodeSnapshot:
             self._domains.clear()
 
     def remove_node(self, name: str) -> None:
-        """The node is gone, with whatever was taken of it. One that is not known is no error; no mark may be open."""
+        """The node is gone, with all that was taken of it. One that is not known is no error; no mark may be open."""
         self._check_no_mark()
         if self._nodes.pop(name, None) is not None:
             self._unread.discard(name)

@@ -216,7 +216,7 @@ def _advise(resource: str, quota: Quota, shared: bool, out: FieldErrors) -> None
         out.warn((*loc, "lendingLimit"), "is more than nominal, so that all of it is lent", "leave it out")
     for key, limit in (("borrowingLimit", quota.borrowing_limit), ("lendingLimit", quota.lending_limit)):
         if limit is not None and not shared:
-            message = "has no effect: a queue without a parent borrows from nobody and lends only to those below it"
+            message = "has no effect: a queue without a parent borrows from no queue and lends only to those below it"
             out.warn((*loc, key), message, "name a parent, or leave it out")
 
 
