@@ -276,7 +276,7 @@ def test_an_evicted_pod_ends_the_volcano_job(cluster: Cluster, action: str, end:
     flow.until(lambda: phase(flow) == "Running")
     flow.cluster.delete(PODS, "default", f"{flow.name}-delete-0", grace_period=0)
     flow.until(lambda: phase(flow) == end)
-    assert not flow.phases()
+    flow.until(lambda: not flow.phases())
     flow.delete()
 
 

@@ -107,3 +107,22 @@ def test_all_problems_of_a_document_are_reported_at_once():
         "spec.runPolicy.cleanPodPolicyy",
         "spec.activeDeadlineSeconds",
     }
+
+
+@pytest.mark.parametrize("template", [..., [1]], ids=["missing", "a list"])
+def test_a_template_that_cannot_be_read_hides_nothing_else(template: object):
+    document = changed(volcano(), "spec.tasks.0.template", template)
+    document = changed(document, "spec.policies", [{"event": "Nope", "action": "RestartJob", "timeout": "soon"}])
+    document = changed(document, "spec.plugins", {"foo": []})
+    assert set(paths(errors(document))) == {
+        "spec.tasks[0].template",
+        "spec.policies[0].event",
+        "spec.policies[0].timeout",
+        "spec.plugins.foo",
+    }
+    document = changed(v1(), "spec.tfReplicaSpecs.Worker.template", template)
+    document = changed(document, "spec.tfReplicaSpecs.Chief.replicas", 2)
+    assert set(paths(errors(document))) == {
+        "spec.tfReplicaSpecs.Worker.template",
+        "spec.tfReplicaSpecs.Chief.replicas",
+    }

@@ -71,6 +71,7 @@ class FieldErrors:
     _errors: dict[Problem, None] = field(default_factory=dict)
     _warnings: dict[Problem, None] = field(default_factory=dict)
     _wrong: set[str] = field(default_factory=set)
+    _unreadable: set[str] = field(default_factory=set)
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -83,8 +84,13 @@ class FieldErrors:
         return tuple(self._warnings)
 
     def error(self, loc: FieldPath, message: str, hint: str = "") -> None:
-        """Add an error: the document cannot become a job. (A value that is wrong is not reported as missing, too.)"""
+        """Add an error: the document cannot become a job.
+
+        A value that is wrong is not reported as missing, too, and of one that is missing or unreadable no part is.
+        """
         path = format_field_path(loc)
+        if any(path.startswith((f"{one}.", f"{one}[")) for one in self._unreadable):
+            return
         if message != MISSING or path not in self._wrong:
             self._errors[Problem(path, message, hint)] = None
             self._wrong.add(path)
@@ -93,6 +99,12 @@ class FieldErrors:
         """Add a warning: it works, but most likely not as meant."""
         if self.advice:
             self._warnings[Problem(format_field_path(loc), message, hint)] = None
+
+    def unreadable(self, loc: FieldPath, message: str, hint: str = "") -> None:
+        """Add an error about a value of which nothing can be read."""
+        self.partial = True
+        self.error(loc, message, hint)
+        self._unreadable.add(format_field_path(loc))
 
     def unknown_key(self, loc: FieldPath, hint: str) -> None:
         """Add that nothing reads this key."""
@@ -116,8 +128,7 @@ def report_schema_errors(error: ValidationError, model: type[BaseModel], out: Fi
             out.unknown_key(loc, suggestion(str(loc[-1]), keys_at(model, loc[:-1])))
             out.partial |= out.strict
             continue
-        out.partial = True
-        out.error(loc, *_translated(detail["type"], detail["input"], detail.get("ctx", {}), loc))
+        out.unreadable(loc, *_translated(detail["type"], detail["input"], detail.get("ctx", {}), loc))
         places.append(loc)
     return places
 

@@ -143,13 +143,32 @@ def _check(document: dict[str, Any], form: Format, out: FieldErrors) -> None:
         check_template(raw.template, raw.loc, out, replicas=raw.replicas, containers_optional=raw.server)
     _check_size(form.templates(document), out)
     if model is None:
-        remaining = functools.reduce(_without, filter(None, wrong), document)
-        try:
-            model = form.model.model_validate(remaining, extra="ignore")
-        except ValidationError:
+        model = _rest(functools.reduce(_without, filter(None, wrong), document), form.model)
+        if model is None:
             return
     form.check(model, out)
     _check_annotations(document, out)
+
+
+def _rest(document: dict[str, Any], model: type[BaseModel]) -> BaseModel | None:
+    """What is left of a document to be checked, with nothing in what it lacks; None if there is too little."""
+    for _ in range(2):
+        try:
+            return model.model_validate(document, extra="ignore")
+        except ValidationError as error:
+            lacking = [one["loc"] for one in error.errors(include_url=False) if one["type"] == "missing"]
+            document = functools.reduce(_with_nothing, lacking, document)
+    return None
+
+
+def _with_nothing(value: Any, loc: Sequence[str | int]) -> Any:
+    """A copy with an empty mapping at a path where nothing is."""
+    key, deeper = loc[0], loc[1:]
+    if isinstance(value, dict):
+        return {**value, key: _with_nothing(value[key], deeper) if deeper and key in value else {}}
+    if isinstance(value, list) and isinstance(key, int) and key < len(value) and deeper:
+        return [*value[:key], _with_nothing(value[key], deeper), *value[key + 1 :]]
+    return value
 
 
 def _check_size(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
