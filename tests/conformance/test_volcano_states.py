@@ -15,9 +15,11 @@ import pytest
 from tests.conformance.test_volcano_commands import in_phase
 from tests.conformance.test_volcano_lifecycle import crash_in_place, end, job, lose, phase, run, started, task
 from tests.core.world import World
+from tf_dist.core.api.status import Status
 from tf_dist.core.dialects import read
 from tf_dist.core.integrations.dispatch import planned_pass
 from tf_dist.core.podbuilder import replica_pod, services
+from tf_dist.core.reconciler.accepted_spec import read_stored_spec
 
 Doc = dict[str, Any]
 P, R, S, F = "Pending", "Running", "Succeeded", "Failed"
@@ -226,6 +228,17 @@ def test_scale_up_and_down(before: int, after: int) -> None:
     hosts = world.objects["ConfigMap", "job1-svc"]["data"]["default.host"].split()
     assert hosts == [f"job1-default-{index}.job1" for index in range(after)]
     assert (phase(world), world.status["retryCount"]) == ("Running", 0)
+
+
+def test_scale_down_to_zero() -> None:
+    """jobp/job_scale_up_down.go: there the job stays Running without a pod; here the last spec stays in force."""
+    stored = {**job(task("default", 2)), "metadata": {"name": "job1", "namespace": "default", "uid": "uid-1"}}
+    first = read_stored_spec(stored, Status())
+    nothing = {**stored, "spec": {"tasks": [task("default", 0, minAvailable=0)], "minAvailable": 0}}
+    found = read_stored_spec(nothing, Status(accepted=first.accepted))
+    assert found.job == first.job
+    assert found.refused is not None
+    assert found.refused.message.startswith("spec.tasks: there are no replicas at all")
 
 
 def made_for(**plugins: list[str]) -> tuple[Doc, dict[str, set[str]]]:

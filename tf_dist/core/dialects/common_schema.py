@@ -65,6 +65,7 @@ class Metadata(SchemaModel):
     owner_references: Any = None
     resource_version: Any = None
     self_link: Any = None
+    cluster_name: Any = None  # of API servers before 1.24
 
     @property
     def job_name(self) -> str:

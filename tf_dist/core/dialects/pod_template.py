@@ -44,8 +44,8 @@ def _keys(text: str) -> frozenset[str]:
 TEMPLATE: Final = _keys("metadata spec")
 
 METADATA: Final = _keys(
-    """annotations creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName generation
-    labels managedFields name namespace ownerReferences resourceVersion selfLink uid"""
+    """annotations clusterName creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName
+    generation labels managedFields name namespace ownerReferences resourceVersion selfLink uid"""
 )
 
 POD_SPEC: Final = _keys(
