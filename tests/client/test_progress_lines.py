@@ -16,7 +16,8 @@ JOB = v1_job()
 def snapshot(message: str, **statuses: Any) -> JobSnapshot:
     """The job with a message, and worker-0 in a state."""
     status = Status(phase=Phase.RUNNING, admission=Admission(START), reason="JobRunning", message=message)
-    pods = views(*(pod(JOB, name.replace("_", "-"), one) for name, one in statuses.items()))
+    made = [pod(JOB, name.replace("_", "-"), one) for name, one in statuses.items()]
+    pods = views(*({**one, "spec": {**one["spec"], "nodeName": "n1"}} for one in made))
     return JobSnapshot(JOB, status, pods, replica_states(JOB, status, pods))
 
 
@@ -40,4 +41,18 @@ def test_an_image_that_cannot_be_pulled_is_said_once_though_the_kubelet_tries_ag
         said += state_changes(snapshot("2 of 3 replicas are running", ps_0=running(), worker_0=held), shown)
     assert [text for text in said if text.startswith("worker-0")] == [
         "worker-0 is ImagePullBackOff (ErrImagePull: no such image)"
+    ]
+
+
+def test_a_node_that_stops_reporting_is_said_and_that_it_is_back() -> None:
+    shown: dict[str, str] = {}
+    silent = running(ready=False)
+    silent["conditions"].append({"type": "ContainersReady", "status": "True"})
+    said = []
+    for status in (running(), silent, silent, running()):
+        said += state_changes(snapshot("3 of 3 replicas are running", worker_0=status), shown)
+    assert [text for text in said if text.startswith("worker-0")] == [
+        "worker-0 is Running on n1",
+        "worker-0 is Running on n1 (node n1 is not ready)",
+        "worker-0 is Running on n1",
     ]

@@ -43,7 +43,8 @@ def state_changes(snapshot: JobSnapshot, shown: dict[str, str]) -> list[str]:
             continue
         detail = f" ({row.detail})" if row.detail else ""
         where = f" on {row.node}" if row.node and row.state == "Running" else ""
-        states[str(row.replica)] = (f"{row.state}{row.restarts}", f"{row.replica} is {row.state}{where}{detail}")
+        key = f"{row.state}{row.restarts}{row.node_silent}"
+        states[str(row.replica)] = (key, f"{row.replica} is {row.state}{where}{detail}")
     for key, (state, text) in states.items():
         if shown.get(key) != state:
             shown[key] = state

@@ -110,7 +110,7 @@ FULL: Final = Status(
     requeues=8,
     not_before=1_800_000_008.0,
     refused_nodes={"n4": 1_800_000_011.0},
-    counts={"worker": Counts(pending=1, running=2, ready=3, succeeded=4, failed=5, terminating=6)},
+    counts={"worker": Counts(pending=1, running=2, ready=3, succeeded=4, failed=5, terminating=6, restarts=7)},
     failure=Failure(
         event="PodFailed",
         replica="worker-1",

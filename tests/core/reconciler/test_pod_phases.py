@@ -52,6 +52,32 @@ def test_a_list_shows_what_keeps_pods_from_starting(
     assert over.display_reason in ("PodsPending", "Admitted")
 
 
+@pytest.mark.parametrize(
+    ("silent", "message"),
+    [
+        ({}, "3 of 3 replicas are running"),
+        (
+            {"worker-1": "n2"},
+            "3 of 3 replicas are running; worker-1 on n2, which is not ready, may run no more",
+        ),
+        (
+            {"worker-1": "n2", "ps-0": "n1"},
+            "3 of 3 replicas are running; ps-0, worker-1 on n1, n2, which are not ready, may run no more",
+        ),
+    ],
+)
+def test_replicas_on_nodes_that_have_stopped_reporting_are_named(silent: dict[str, str], message: str) -> None:
+    job, pods = v1_job(), []
+    for name in ("ps-0", "worker-0", "worker-1"):
+        status = running(ready=name not in silent)
+        status["conditions"].append({"type": "ContainersReady", "status": "True"})
+        body = pod(job, name, status)
+        body["spec"]["nodeName"] = silent.get(name, "n3")
+        pods.append(body)
+    after, _ = apply_transitions(job, ADMITTED, observed(job, *pods))
+    assert (after.phase, after.message) == (Phase.RUNNING, message)
+
+
 def test_a_container_that_crashes_again_and_again_is_not_running() -> None:
     job = v1_job()
     down = waiting("CrashLoopBackOff", phase="Running")

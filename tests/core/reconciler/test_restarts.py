@@ -8,9 +8,11 @@ import pytest
 
 from tests.core.builders import EVICTED, FAILED, ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.reconciler.stories import started
+from tests.core.world import World
 from tf_dist.core.api import pods
 from tf_dist.core.api.assignment import Preempt
-from tf_dist.core.api.job import Action, ExitCodes, Rule, RunPolicy, SuccessRule
+from tf_dist.core.api.context import EmitEvent
+from tf_dist.core.api.job import Action, CleanPodPolicy, ExitCodes, Rule, RunPolicy, SuccessRule
 from tf_dist.core.api.status import Phase
 
 
@@ -67,6 +69,66 @@ def test_what_the_kubelet_restarted_in_a_pod_that_vanishes_is_remembered_too(act
     world.settle()
     assert world.memory.container_restarts == kept
     assert world.memory.total_disruptions == 1
+
+
+def container_restarts(world: World) -> list[str]:
+    """What the Events of the next passes say about containers that were restarted in their pods."""
+    plan, said = world.look(), []
+    while plan.actions:
+        events = [action for action in plan.actions if isinstance(action, EmitEvent)]
+        said += [event.message for event in events if event.reason == "ContainerRestarted"]
+        world.step()
+        plan = world.look()
+    return said
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_a_container_that_is_restarted_in_its_pod_is_an_event_once_and_counts(gathers: bool) -> None:
+    job = v1_job(replicas("PS", 2, rules=ON_FAILURE), replicas("Worker", 1, rules=ON_FAILURE))
+    world = started(replace(job, run_policy=RunPolicy(max_restarts=9)))
+    world.gathers = gathers
+    assert container_restarts(world) == []
+    world.restart_container(world.pods["mnist-ps-1"], 137)
+    first = "ps-1 exited with code 137 (SIGKILL); its container was restarted in its pod (restart 1)"
+    assert container_restarts(world) == [first]
+    world.now += 60
+    assert container_restarts(world) == []
+    assert world.memory.total_restarts == 1
+    world.restart_container(world.pods["mnist-ps-1"], 1)
+    assert container_restarts(world) == ["ps-1 exited with code 1; its container was restarted in its pod (restart 2)"]
+
+
+def test_another_drivers_look_says_nothing_of_containers() -> None:
+    world = started(v1_job(replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 1, rules=ON_FAILURE)))
+    world.restart_container(world.pods["mnist-ps-0"], 137)
+    world.verdict_only = True
+    assert container_restarts(world) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        (CleanPodPolicy.NONE, {"mnist-ps-0"}),
+        (CleanPodPolicy.RUNNING, set()),
+        (CleanPodPolicy.ALL, set()),
+    ],
+)
+def test_the_pod_that_crashed_until_the_budget_was_spent_is_kept_where_pods_are(
+    policy: CleanPodPolicy, kept: set[str]
+) -> None:
+    """It never ends, so that nothing else would keep its log; healthy ones beside it are stopped."""
+    job = v1_job(replicas("PS", 2, rules=ON_FAILURE), replicas("Worker", 1, rules=ON_FAILURE))
+    world = started(replace(job, run_policy=RunPolicy(max_restarts=1, clean_pods=policy)))
+    for _ in range(2):
+        world.restart_container(world.pods["mnist-ps-0"], 3)
+    world.settle()
+    assert world.memory.reason == "BackoffLimitExceeded"
+    assert set(world.pods) == kept
+    writes = world.writes
+    for pod in world.pods.values():  # the kubelet goes on
+        world.restart_container(pod, 3)
+    world.settle()
+    assert (world.writes, world.memory.total_restarts) == (writes, 2)
 
 
 def test_a_gang_that_gives_its_place_up_keeps_what_the_kubelet_restarted() -> None:

@@ -40,6 +40,7 @@ class PodClassification:
             succeeded=sum(c.succeeded for c in every),
             failed=sum(c.failed for c in every),
             terminating=sum(c.terminating for c in every),
+            restarts=sum(c.restarts for c in every),
         )
 
 
@@ -110,13 +111,14 @@ def _container_end(pod: PodView, spec: ReplicaSpec) -> Exit | None:
 def _count(
     job: Job, current: Mapping[ReplicaId, PodView], stale: Iterable[PodView], succeeded: frozenset[ReplicaId]
 ) -> dict[str, Counts]:
-    tallies: dict[str, list[int]] = {spec.type: [0, 0, 0, 0, 0, 0] for spec in job.replica_specs}
+    tallies: dict[str, list[int]] = {spec.type: [0, 0, 0, 0, 0, 0, 0] for spec in job.replica_specs}
     for pod in stale:
         # It is deleted in this very pass, or was before.
         if pod.replica.type in tallies:
             tallies[pod.replica.type][5] += 1
     for replica, pod in current.items():
         tally = tallies[replica.type]
+        tally[6] += pod.restarts
         if replica in succeeded:
             continue
         # A pod that is being deleted ends with a signal: that is no failure of the replica.
@@ -132,7 +134,9 @@ def _count(
     for replica in succeeded:
         tallies[replica.type][3] += 1
     return {
-        type_: Counts(pending=t[0], running=t[1], ready=t[2], succeeded=t[3], failed=t[4], terminating=t[5])
+        type_: Counts(
+            pending=t[0], running=t[1], ready=t[2], succeeded=t[3], failed=t[4], terminating=t[5], restarts=t[6]
+        )
         for type_, t in tallies.items()
     }
 

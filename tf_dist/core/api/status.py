@@ -101,7 +101,10 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Pods of one replica type by what they are doing; a pod being deleted is ``terminating`` and nothing else."""
+    """Pods of one replica type by what they are doing; a pod being deleted is ``terminating`` and nothing else.
+
+    ``restarts``: how often the kubelet has restarted containers in these pods.
+    """
 
     pending: int = 0
     running: int = 0
@@ -109,6 +112,7 @@ class Counts:
     succeeded: int = 0
     failed: int = 0
     terminating: int = 0
+    restarts: int = 0
 
 
 NO_PODS: Final = Counts()
@@ -342,8 +346,10 @@ class Status:
 
     @property
     def total_restarts(self) -> int:
-        """Restarts so far, those in living pods not included; disruptions are counted apart."""
-        return sum(self.restarts.values()) + self.container_restarts
+        """Restarts so far, those of containers in their pods included; disruptions are counted apart."""
+        # From the end of a job on ``container_restarts`` counts those of its last pods, too.
+        living = sum(counts.restarts for counts in self.counts.values()) if self.phase in LIVE else 0
+        return sum(self.restarts.values()) + self.container_restarts + living
 
 
 def display_phase(status: Status) -> str:

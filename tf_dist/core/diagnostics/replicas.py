@@ -13,7 +13,10 @@ from tf_dist.core.api.status import LIVE, Failure, Phase, Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """A replica: its state in a word or two, its node, its restarts, and the reason of its state."""
+    """A replica: its state in a word or two, its node, its restarts, and the reason of its state.
+
+    ``node_silent``: its node has stopped reporting, so that it may run no more.
+    """
 
     replica: ReplicaId
     state: str
@@ -21,6 +24,7 @@ class ReplicaState:
     restarts: int = 0
     pod: str = ""
     detail: str = ""
+    node_silent: bool = False
 
 
 def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple[ReplicaState, ...]:
@@ -46,7 +50,13 @@ def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple
         else:
             state, detail = _present(pod, done=replica in facts.succeeded)
             row = ReplicaState(
-                replica=replica, state=state, node=pod.node, restarts=restarts, pod=pod.name, detail=detail
+                replica=replica,
+                state=state,
+                node=pod.node,
+                restarts=restarts,
+                pod=pod.name,
+                detail=detail,
+                node_silent=pod.node_silent,
             )
             states.append(row)
     return tuple(states)

@@ -80,10 +80,15 @@ def _incomplete(s: ReconcileContext) -> bool:
 
 
 def _running_text(s: ReconcileContext) -> str:
-    """How many run; what keeps one that has started before from running again."""
+    """How many run; what keeps one that has started before from running again, and which may run no more."""
     held = held_pods(s.facts)
     down = sum(pod.phase is PodPhase.RUNNING for pod in held)
     text = f"{s.facts.total().running - down} of {len(s.job.replicas)} replicas are running{room_text(s.job, s.status)}"
+    silent = sorted((pod for pod in s.facts.current.values() if pod.node_silent), key=lambda pod: pod.replica)
+    if silent:
+        nodes = sorted({pod.node for pod in silent})
+        which = f"{join_names(nodes)}, which {'is' if len(nodes) == 1 else 'are'} not ready"
+        text += f"; {join_names([pod.replica for pod in silent])} on {which}, may run no more"
     return f"{text}; {held_text(held)}" if held else text
 
 

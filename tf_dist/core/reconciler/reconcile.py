@@ -59,6 +59,7 @@ from tf_dist.core.reconciler.requeue import (
     NODE_EXCLUDED_FOR,
     requeue_backoff,
 )
+from tf_dist.core.reconciler.restarts import container_events
 from tf_dist.core.reconciler.status_writer import build_status
 from tf_dist.core.reconciler.sync import backoff_until, sync_job
 from tf_dist.core.reconciler.tfjob_messages import SAID_BY_OPERATOR, operator_events
@@ -176,6 +177,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason not in (RESIZED, SUSPENDED))
         actions.append(EmitEvent("Warning" if grave else "Normal", after.reason, after.message))
     actions += (*operator_events(granted, before, after, observed.pods), *spec_events(before, after))
+    actions += container_events(before, after, facts)
     if stored.created is None and report_at is None and not integration_of(job, after):
         actions += _notes(job)
     # Last: a driver that may not delete Commands has done all else by then.

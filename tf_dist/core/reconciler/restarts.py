@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from tf_dist.core.api import pods
+from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.api.job import Event, Job, ReplicaId
 from tf_dist.core.api.lifecycle_policy import DecidedEvents
 from tf_dist.core.api.names import MAX_DISRUPTIONS
 from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events, describe_events, exit_text
-from tf_dist.core.api.status import COMMAND_ISSUED, Failure, Phase, RestartBackoff, Status
+from tf_dist.core.api.status import COMMAND_ISSUED, LIVE, NO_PODS, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.reconciler.log_excerpt import log_excerpt
 
@@ -265,6 +266,21 @@ def keep_container_restarts(status: Status, replicas: Iterable[ReplicaId], facts
 def _by_kubelet(facts: PodClassification, replicas: Iterable[ReplicaId]) -> int:
     pods = {**facts.departed, **facts.current}
     return sum(pods[replica].restarts for replica in replicas if replica in pods)
+
+
+def container_events(before: Status, after: Status, facts: PodClassification) -> Iterator[EmitEvent]:
+    """An Event of each type of which the kubelet has restarted a container in its pod since ``before``."""
+    if after.phase not in LIVE or after.attempts != before.attempts:
+        return
+    for type_, counts in after.counts.items():
+        if counts.restarts <= before.counts.get(type_, NO_PODS).restarts:
+            continue
+        ended = ((pod, pod.last_exit) for pod in facts.current.values() if pod.last_exit and pod.replica.type == type_)
+        latest = max(ended, key=lambda one: (one[1].finished_at or 0.0, one[0].replica), default=None)
+        if latest is not None:
+            pod, exit_ = latest
+            text = f"{pod.replica} {exit_text(exit_)}; its container was restarted in its pod (restart {pod.restarts})"
+            yield EmitEvent("Warning", "ContainerRestarted", text, routine=True)
 
 
 def _ran_for(facts: PodClassification, replicas: Iterable[ReplicaId], now: float) -> float | None:

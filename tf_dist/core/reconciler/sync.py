@@ -46,9 +46,22 @@ def pods_to_delete(job: Job, status: Status, facts: PodClassification) -> tuple[
         case CleanPodPolicy.ALL:
             return (*facts.stale, *facts.current.values())
         case CleanPodPolicy.RUNNING:
-            return tuple(pod for pod in (*facts.stale, *facts.current.values()) if not pod.finished)
+            kept = _crashing_pod(job, status, facts)
+            running = (pod for pod in (*facts.stale, *facts.current.values()) if not pod.finished)
+            return tuple(pod for pod in running if pod is not kept)
         case CleanPodPolicy.NONE:
             return ()
+
+
+def _crashing_pod(job: Job, status: Status, facts: PodClassification) -> PodView | None:
+    """The pod whose container the kubelet restarted until the budget was spent; None if all pods are to be kept or go.
+
+    It is never finished. A job that wants its pods kept wants it for the log of this one.
+    """
+    if job.run_policy.clean_pods is not CleanPodPolicy.NONE or status.reason != "BackoffLimitExceeded":
+        return None
+    culprit = status.failure.replica if status.failure is not None else ""
+    return next((pod for replica, pod in facts.current.items() if str(replica) == culprit and pod.ends), None)
 
 
 def dependencies_met(job: Job, spec: ReplicaSpec, facts: PodClassification) -> bool:

@@ -457,8 +457,12 @@ def _completed(job: Job, status: Status, facts: PodClassification, now: float) -
 
 
 def _kept_failures(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:
-    """The counts of a job that is over: how many failed, even when their pods are gone."""
+    """The counts of a job that is over: how many failed, even when their pods are gone.
+
+    How often a container that is kept is still restarted is no news of the job.
+    """
     return {
-        type_: replace(counts, failed=max(counts.failed, before.get(type_, NO_PODS).failed))
+        type_: replace(counts, failed=max(counts.failed, was.failed), restarts=was.restarts)
         for type_, counts in now.items()
+        for was in (before.get(type_, NO_PODS),)
     }
