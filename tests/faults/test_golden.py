@@ -231,7 +231,8 @@ def test_a_job_of_eight_pods_costs_its_pods_and_seven_more_and_an_event_for_each
         world.settle()
         assert world.status()["phase"] == "Completed"
         writes = world.app.take()
-        told = [line for line in writes if line.startswith("create events SuccessfulCreate")]
-        assert len(told) == 8 + 1, "\n".join(writes)
+        told = [line for line in writes if line.startswith("create events ")]
+        assert len([line for line in told if "SuccessfulCreate" in line]) == 8 + 1, "\n".join(writes)
+        assert len([line for line in told if line.endswith("ExitedWithCode")]) == 7, "\n".join(writes)
         assert len(writes) - len(told) <= 8 + 7, "\n".join(writes)
         recorder.compare("eight_pods", {"from submit to success": writes})

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from tests.controller.harness import World, container, replica, running, tfjob
-from tf_dist.cluster.api import NODES, PODS, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Object, Resource
+from tf_dist.cluster.api import (
+    NODES,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    TFJOBS,
+    TFJOBS_V1ALPHA1,
+    VOLCANO_JOBS,
+    Object,
+    Resource,
+)
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverSettings
 from tf_dist.core.api.pods import pod_view
 from tf_dist.core.api.status import OutcomeKind, outcome_kind
 from tf_dist.core.api.status_codec import load_status
@@ -69,10 +80,14 @@ JOBS: dict[str, tuple[Resource, Object]] = {
 
 def two_nodes() -> World:
     world = World()
+    add_node(world)
+    return world
+
+
+def add_node(world: World) -> None:
     node = {"metadata": {"name": N2}, "status": {"allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110"}}}
     stored = world.memory.create(NODES, None, node)
     world.memory.replace(NODES, None, N2, {**stored, **node, "metadata": stored["metadata"]}, subresource="status")
-    return world
 
 
 def place(world: World) -> None:
@@ -322,3 +337,31 @@ def test_an_eviction_in_the_embedded_cluster_leaves_the_condition_that_an_api_se
     assert view.deleting
     assert view.disruption is not None
     assert view.disruption.reason == "EvictionByEvictionAPI"
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_gang_of_v1alpha1_has_a_budget_where_the_controller_is_to_make_them(asked: bool) -> None:
+    """It is the job's, comes once its gang has its place, and goes when the job has ended."""
+    world = World(cpu="2")
+    settings = DriverSettings(disruption_budgets=asked)
+    world.driver = Driver(world.memory, settings=settings, clock=world.clock, monotonic=world.clock)
+
+    def budgets() -> list[Object]:
+        return world.memory.list(POD_DISRUPTION_BUDGETS, "default").items
+
+    stored = world.submit(v1alpha1(), TFJOBS_V1ALPHA1)
+    world.settle()
+    assert not budgets(), "it has no room yet"
+    add_node(world)
+    world.settle()
+    found = [(one["metadata"]["name"], one["spec"]["minAvailable"]) for one in budgets()]
+    assert found == ([("tf-job-pdb-drained", 4)] if asked else [])
+    assert all(one["metadata"]["ownerReferences"][0]["uid"] == stored["metadata"]["uid"] for one in budgets())
+    world.run_pods()
+    world.settle()
+    world.end_pod(next(name for name in world.pods() if "master" in name), 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    assert world.job("drained", TFJOBS_V1ALPHA1)["status"]["phase"] == "Done"
+    assert not budgets()
