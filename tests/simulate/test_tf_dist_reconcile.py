@@ -66,3 +66,20 @@ def test_who_grows_starts_again_where_the_room_is() -> None:
     scenario = Scenario(name="lone", cluster=Cluster(nodes=1, gpus=4, cpu=64), jobs=(lone,), speed=Speed())
     world = agree(scenario)
     assert [(piece.units, piece.works) for piece in world.pieces or ()] == [(2, True), (4, False), (4, True)]
+
+
+def test_a_fallback_keeps_its_age_in_its_queue() -> None:
+    """8 GPUs, else 3 after 100 s: those that become free at 200 go to it, and not to a job that came later for 3."""
+    notes = {"tf-dist.dev/fallback": '[{"workers": 3}]', "tf-dist.dev/admission-timeout": "100s"}
+    jobs = (
+        gang("long", 0, 5, 5000, ps=0),
+        gang("short", 0, 3, 200, ps=0),
+        gang("falls-back", 10, 8, 300, ps=0, annotations=notes),
+        gang("younger", 50, 3, 300, ps=0),
+    )
+    scenario = Scenario(name="fallback", cluster=Cluster(nodes=2, gpus=4, cpu=64), jobs=jobs, speed=RIGID)
+    world = simulate(scenario, faithful(scenario), record=True)
+    started = {run.job.name: run.started for run in world.runs}
+    assert started["falls-back"] == pytest.approx(200, abs=0.1)
+    # At 3 of 8 it takes 800 s, and then it is the turn of the other one.
+    assert started["younger"] == pytest.approx(1000, abs=0.1)

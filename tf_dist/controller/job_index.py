@@ -11,6 +11,7 @@ from tf_dist.cluster.api import Object
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
 from tf_dist.core.api import names
+from tf_dist.core.api.assignment import chosen_job
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Dialect, Job
 from tf_dist.core.api.pods import PodView, pod_view
@@ -81,7 +82,7 @@ class JobEntry:
     def metrics_key(self) -> JobMetricsKey:
         """How it stands."""
         job, status, waits = self.job, self.status, self.waits
-        queue = None if job is None or status.finished else job.scheduling.queue
+        queue = None if job is None or status.finished else chosen_job(job, status).scheduling.queue
         admitted = not waits and status.admission is not None
         return JobMetricsKey(self.ref.namespace, self.driver, status.phase.value, queue, waits, admitted)
 
@@ -94,7 +95,8 @@ class JobEntry:
         parts = self.uid, id(self.job), self.driver, live, status.admission, done, status.not_before
         refused, unconfirmed = tuple(status.refused_nodes), bool(status.unconfirmed)
         attempts = status.attempts if status.phase is Phase.PENDING else status.attempts.job
-        return *parts, attempts, status.gang, refused, unconfirmed
+        ways = (status.fallback, status.fallback_from, status.since) if self.job and self.job.fallbacks else ()
+        return *parts, attempts, status.gang, refused, unconfirmed, ways
 
     def claim(self) -> AdmissionRequest | None:
         """What admission has to know of it; None where there is nothing to know."""
@@ -224,6 +226,7 @@ class JobIndex:
         job = with_accelerators(job, self._accelerators)
         if self._disruption_budgets and job.dialect is Dialect.TFJOB_V1ALPHA1:
             job = replace(job, disruption_budget=True)
+        job = replace(job, fallbacks=tuple(map(self._seen, job.fallbacks))) if job.fallbacks else job
         return job if self._others else replace(job, scheduling=replace(job.scheduling, gang=GangScheduler.BUILTIN))
 
     def remember(self, ref: JobRef, known: JobEntry, status: Status) -> None:

@@ -30,7 +30,7 @@ from tf_dist.controller.leases.leadership import Leadership, LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, Verdict, expected_job
+from tf_dist.core.api.assignment import Admit, Verdict, chosen_job, expected_job
 from tf_dist.core.api.context import (
     Action,
     Create,
@@ -429,7 +429,7 @@ class JobReconciler:
             pods=pods,
             departed=gone,
             unready=self._informers.unready(pod.node for pod in pods if pod.node and not pod.finished),
-            recovery_timeout=self._informers.recovery_timeout(job.scheduling.queue),
+            recovery_timeout=self._informers.recovery_timeout(chosen_job(job, known.status).scheduling.queue),
             objects=self._informers.objects(known.ref.namespace, known.uid)
             | self._informers.commands(known.ref, known.uid),
             verdict=verdict,

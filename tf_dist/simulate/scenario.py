@@ -15,6 +15,7 @@ class SimJob:
     ``submit``: when it comes (seconds from the start of the trace). ``duration``: how long it runs with ``workers``
     workers beside its parameter servers, in seconds; that says how much work it is. ``gpus`` and ``cpu``: of one
     worker; ``ps_cpu``: of one parameter server. ``estimate``: what its user says it takes (None: nothing).
+    ``annotations``: further ones of its document, such as fallbacks; only ``tf_dist_reconcile`` has documents.
     """
 
     name: str
@@ -31,6 +32,7 @@ class SimJob:
     queue: str = ""
     priority: int = 0
     kind: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def elastic(self) -> bool:

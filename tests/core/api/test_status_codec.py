@@ -107,6 +107,8 @@ FULL: Final = Status(
         by="kueue",
     ),
     last_sizes={"worker": 3},
+    fallback=2,
+    fallback_from=1,
     requeues=8,
     not_before=1_800_000_008.0,
     refused_nodes={"n4": 1_800_000_011.0},

@@ -160,7 +160,8 @@ def test_a_job_that_was_evicted_and_restarted_says_how_often(name: str, action: 
     outcome = job_outcome(world.memory)
     assert outcome is not None
     assert (outcome.kind, outcome.disruptions, outcome.restarts) == (KIND.SUCCEEDED, 2, 0)
-    assert world.status[FIELD]["outcome"] == {"kind": "succeeded", "restarts": 0, "disruptions": 2, "preemptions": 0}
+    counts = {"restarts": 0, "disruptions": 2, "preemptions": 0, "fallback": 0}
+    assert world.status[FIELD]["outcome"] == {"kind": "succeeded", **counts}
 
 
 @pytest.mark.parametrize("name", JOBS)

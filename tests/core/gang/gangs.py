@@ -52,6 +52,23 @@ def gang(name: str, *members: PodSet, at: float = 0, **rest: Any) -> Gang:
     return Gang(key=JobKey("ml", name), uid=name, created_at=at, members=members, **rest)
 
 
+def or_else(first: Gang, *others: Gang, tried_from: float = 0) -> Gang:
+    """The gang with fallbacks, as the snapshot makes them: of the same job and age."""
+    found = tuple(
+        replace(
+            other,
+            key=first.key,
+            uid=f"{first.uid}/{number}",
+            created_at=first.created_at,
+            fallback=number,
+            fallback_of=first.uid,
+            tried_from=tried_from,
+        )
+        for number, other in enumerate(others, 1)
+    )
+    return replace(first, fallbacks=found)
+
+
 def placed(gang: Gang, placement: Mapping[str, Mapping[str, int]], *, at: float = 0, **rest: Any) -> Gang:
     """The gang with a place: as many pods as the placement has."""
     sizes = {member.type: sum(placement.get(member.type, {}).values()) for member in gang.members}
@@ -129,6 +146,7 @@ class World:
         self.nodes = {node.name: node for node in nodes}
         self.queues = tuple(queues)
         self.gangs: dict[str, Gang] = {}
+        self.asked: dict[str, Gang] = {}  # as they waited
         self.admitter = Admitter(self.policy)
         self.admitter.put_queues(self.queues)
         for node in self.nodes.values():
@@ -137,6 +155,8 @@ class World:
     def put(self, *gangs: Gang) -> None:
         for one in gangs:
             self.gangs[one.uid] = one
+            if one.place is None:
+                self.asked[one.uid] = one
             self.admitter.put_gang(one)
 
     def remove(self, *uids: str) -> None:
@@ -165,7 +185,9 @@ class World:
         """Decide, and carry out what is said."""
         verdicts = self.admitter.decide(now)
         for uid in sorted(verdicts):
-            self.put(obeyed(self.gangs[uid], verdicts[uid], now))
+            one = obeyed(self.gangs[uid], verdicts[uid], now)
+            lost = one.place is None and self.gangs[uid].place is not None
+            self.put(replace(self.asked[uid], promised=False) if lost and one.fallback else one)
         return verdicts
 
     def settle(self, now: float) -> list[dict[str, Verdict]]:
@@ -186,7 +208,7 @@ def obeyed(gang: Gang, verdict: Verdict, now: float) -> Gang:
             if gang.place is not None:
                 return gang
             place = Assignment(at=now, sizes=verdict.sizes, placement=verdict.placement)
-            return replace(gang, place=place, promised=False)
+            return gang.admitted(place, verdict.fallback)
         case Resize():
             at = gang.place.at if gang.place else now
             place = Assignment(at=at, sizes=verdict.sizes, placement=verdict.placement, resized=now)

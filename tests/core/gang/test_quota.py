@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.core.gang.quotas import GPU, need, queue, quota
 from tf_dist.core.api.quantity import parse_quantity
-from tf_dist.core.gang.cycle import FairSharingIterator
+from tf_dist.core.gang.queue import FairSharingIterator
 from tf_dist.core.gang.quota import Quotas, QuotaShortage, exact_quantity, queue_status, queue_usage
 
 

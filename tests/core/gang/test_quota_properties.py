@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.core.gang.queue_oracle import NaiveQuotas
-from tf_dist.core.gang.cycle import FairSharingIterator
+from tf_dist.core.gang.queue import FairSharingIterator
 from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.types import Queue, Quota, Resources
 

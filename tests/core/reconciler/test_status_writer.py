@@ -178,7 +178,7 @@ def test_every_phase_has_words_in_every_dialect(make: Any, phase: Phase) -> None
     outcome = told["tfDist"].pop("outcome", None)
     assert told["tfDist"] == {**dump_status(status), **shown}
     kind = outcome_kind(status)
-    counts = {"restarts": 0, "disruptions": 0, "preemptions": 0}
+    counts = {"restarts": 0, "disruptions": 0, "preemptions": 0, "fallback": 0}
     assert outcome == (None if kind is None else {"kind": kind.value, **counts})
 
 

@@ -167,7 +167,7 @@ _TOTAL: Final = " + ".join(
 VOLCANO: Final[tuple[Rule, ...]] = (
     _names("tasks", "t", "(has(t.name) && t.name != '' ? t.name : 'default0')", _TASKS.format("t")),
 )
-# What no update may change, as far as it is cheap to compare; the controller compares all of it (volcano_update).
+# What no update may change, as far as it is cheap to compare; the controller compares all of it (update_problems).
 _NAMED_QUEUE: Final = "(has({0}.queue) && {0}.queue != '' ? {0}.queue : 'default')"
 VOLCANO_SPEC: Final[tuple[Rule, ...]] = (
     (

@@ -234,7 +234,8 @@ class GangAdmission:
         cache_sync.take(self._without_left_out(self._informers.changes(claims, whole=whole)))
         for uid, (verdict, _) in self._given.items() if whole else ():
             if isinstance(verdict, Admit):
-                cache_sync.assume(uid, Assignment(at=self._clock(), sizes=verdict.sizes, placement=verdict.placement))
+                place = Assignment(at=self._clock(), sizes=verdict.sizes, placement=verdict.placement)
+                cache_sync.assume(uid, place, verdict.fallback)
         return admitter
 
     def _without_left_out(self, seen: SnapshotChanges) -> SnapshotChanges:

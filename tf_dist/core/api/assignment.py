@@ -32,12 +32,37 @@ def replica_counts(job: Job) -> dict[str, int]:
     return {spec.type: spec.replicas for spec in job.replica_specs}
 
 
+def fallback_job(job: Job, number: int) -> Job:
+    """The job as one of its fallbacks (1, 2, …); ``job`` itself for 0, and for one that it has no more."""
+    if not 0 < number <= len(job.fallbacks):
+        return job
+    return replace(job.fallbacks[number - 1], fallbacks=job.fallbacks)
+
+
+def chosen_job(job: Job, status: Status) -> Job:
+    """The job as its document says, or as the fallback says that it was admitted with; while it waits, the former."""
+    waits = status.admission is None and status.phase in LIVE
+    return job if waits else fallback_job(job, status.fallback)
+
+
+def fallback_text(job: Job, number: int) -> str:
+    """``fallback 1 of 2 (4 worker instead of 8, queue spot)``: which one, and how it differs."""
+    other = fallback_job(job, number)
+    pairs = zip(job.replica_specs, other.replica_specs, strict=True)
+    parts = [replica_difference_text(job, other)]
+    if other.scheduling.queue != job.scheduling.queue:
+        parts.append(f"queue {other.scheduling.queue or 'default'}")
+    if any(one.template != two.template for one, two in pairs):
+        parts.append("other pods")
+    return f"fallback {number} of {len(job.fallbacks)} ({', '.join(filter(None, parts))})"
+
+
 def granted_job(job: Job, status: Status) -> Job:
     """The job with as many replicas as it has been granted, or had when it gave its place back; ``job`` itself if all.
 
     A document that asks for less by now has less at once; a type that came into it since is not held back.
     """
-    sizes = _granted_counts(status)
+    sizes, job = _granted_counts(status), chosen_job(job, status)
     return _within(job, sizes) if sizes else job
 
 
@@ -54,6 +79,7 @@ def _within(job: Job, sizes: Sizes) -> Job:
 
 def expected_job(job: Job, status: Status, verdict: Verdict | None) -> Job:
     """The job with as many replicas as it will have once the verdict is recorded."""
+    job = fallback_job(job, verdict.fallback) if isinstance(verdict, Admit) else chosen_job(job, status)
     if not isinstance(verdict, Admit | Resize) or not verdict.sizes:
         return granted_job(job, status)
     granted = admitted_with(status.admission or Admission(0.0), job, verdict.sizes)
@@ -62,7 +88,10 @@ def expected_job(job: Job, status: Status, verdict: Verdict | None) -> Job:
 
 def largest_job(job: Job) -> Job:
     """The job with every replica that it may ever have."""
-    return with_replica_counts(job, {spec.type: spec.most for spec in job.replica_specs})
+    most = {spec.type: spec.most for spec in job.replica_specs}
+    for spec in (spec for other in job.fallbacks for spec in other.replica_specs):
+        most[spec.type] = max(most.get(spec.type, 0), spec.most)
+    return with_replica_counts(job, most)
 
 
 def with_replica_counts(job: Job, sizes: Sizes) -> Job:
@@ -263,10 +292,14 @@ def _lacks_node(replica: ReplicaId, facts: PodClassification) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit:
-    """The gang may start, with ``sizes`` pods per type (empty: as many as it wants), on the nodes of ``placement``."""
+    """The gang may start, with ``sizes`` pods per type (empty: as many as it wants), on the nodes of ``placement``.
+
+    ``fallback``: as which of its fallbacks (0: as its document says).
+    """
 
     placement: Placement = field(default_factory=dict)
     sizes: Sizes = field(default_factory=dict)
+    fallback: int = 0
 
 
 class PendingReason(StrEnum):
@@ -292,6 +325,7 @@ class PendingReason(StrEnum):
     PODS_REJECTED = "PodsRejected"
     PREEMPTED = PREEMPTED
     RECOVERY_TIMEOUT = RECOVERY_TIMEOUT
+    EVICTED = "Evicted"  # it lost pods, and on_eviction says that it waits again
     WAITING_FOR_LOST_NODE = "WaitingForLostNode"
 
     @property

@@ -55,7 +55,8 @@ class ServedApis:
 class ReconcileContext:
     """What a rule decides on: the job, its status, its pods, and everything else that is observed of it.
 
-    ``job`` has the numbers of replicas that it was granted, ``requested_job`` those of its document.
+    ``job`` has the numbers of replicas that it was granted, ``requested_job`` those of its document, or
+    of the fallback that it was admitted with.
     """
 
     job: Job

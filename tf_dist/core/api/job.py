@@ -39,6 +39,9 @@ class Action(StrEnum):
     COMPLETE_JOB = "CompleteJob"
     TERMINATE_JOB = "TerminateJob"
     FAIL_JOB = "FailJob"
+    # These two are tf-dist's own: the answers of ``on_eviction`` and ``on_preemption``.
+    REQUEUE_JOB = "RequeueJob"
+    FALL_BACK = "FallBack"
     IGNORE = "Ignore"
 
 
@@ -114,6 +117,19 @@ class Role(StrEnum):
     def leads(self) -> bool:
         """Whether a replica of this role decides the job's success where there is one (chief, master)."""
         return self in (Role.CHIEF, Role.MASTER)
+
+
+class DisruptionPolicy(StrEnum):
+    """What becomes of a job that loses pods through no fault of its own; a contract of every face.
+
+    ``RESTART``: as its format's own policies say. ``REQUEUE``: it gives its place back and waits again, with its old
+    age. ``FAIL``: it ends. ``FALLBACK``: it waits again, and the next of its fallbacks comes first.
+    """
+
+    RESTART = "restart"
+    REQUEUE = "requeue"
+    FAIL = "fail"
+    FALLBACK = "fallback"
 
 
 class CleanPodPolicy(StrEnum):
@@ -268,7 +284,8 @@ class Scheduling:
     ``node_loss``). ``patience``: seconds after which room is reserved for it (None: those of the policy);
     ``preemptable``: whether others may take its place; ``topology``: the node label in whose value its nodes should
     agree, unless an annotation names another ("": no matter). ``gang``: who decides about the gang (None: the job names
-    none, and its driver's default holds).
+    none, and its driver's default holds). ``admission_timeout``: seconds after which its fallbacks are tried, too
+    (None: only after a disruption).
     """
 
     min_available: int
@@ -281,6 +298,7 @@ class Scheduling:
     preemptable: bool = True
     topology: str = ""
     gang: GangScheduler | None = None
+    admission_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +326,7 @@ class RunPolicy:
     however many replicas or tasks that restarts (Volcano). ``max_disruptions``: see ``core.disruptions`` (None: the
     default). ``active_deadline`` and ``ttl`` are seconds. ``resume_keeps_succeeded``: replicas that have succeeded stay
     so when a suspended job is resumed; else all run again, because those that go on need their peers.
+    ``on_eviction``, ``on_preemption``: what follows when pods are taken away, or the gang is preempted.
     """
 
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
@@ -319,6 +338,8 @@ class RunPolicy:
     ttl: float | None = None
     suspend: bool = False
     resume_keeps_succeeded: bool = False
+    on_eviction: DisruptionPolicy = DisruptionPolicy.RESTART
+    on_preemption: DisruptionPolicy = DisruptionPolicy.RESTART
     backoff: Backoff = field(default_factory=Backoff)
 
 
@@ -330,7 +351,8 @@ class Job:
     pods do). ``runtime_id``: the part of v1alpha1 names that tells two runs apart. ``spec_defaults``:
     fields that are missing in the stored spec, and that the original's controller writes into it. ``cluster_domain``:
     what addresses of a v1 TFJob end in where it runs (``cluster.local``; "": in nothing). ``disruption_budget``: its
-    pods have a PodDisruptionBudget.
+    pods have a PodDisruptionBudget. ``fallbacks``: the same job with fewer replicas, in another queue or on other
+    nodes, in the order in which admission tries them (``assignment.chosen_job``).
     """
 
     dialect: Dialect
@@ -354,6 +376,7 @@ class Job:
     disruption_budget: bool = False
     spec_defaults: Mapping[str, Any] = field(default_factory=dict)
     managed_elsewhere: bool = False
+    fallbacks: tuple[Job, ...] = ()
 
     def spec(self, type_: str) -> ReplicaSpec | None:
         """The replica spec of a type, None if the job has none."""

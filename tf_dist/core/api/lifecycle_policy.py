@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tf_dist.core.api.job import Action, Event, Job, ReplicaSpec, Rule
+from tf_dist.core.api.job import Action, DisruptionPolicy, Event, Job, ReplicaSpec, Rule
 from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events, event_key
-from tf_dist.core.api.status import Phase, Status
+from tf_dist.core.api.status import SCHEDULER_PREEMPTION, Phase, Status
 from tf_dist.core.api.timestamps import round_time
 
 
@@ -34,6 +34,12 @@ _DEFAULTS: Final[Mapping[Event, PolicyDecision]] = {
     Event.NODE_LOST: PolicyDecision(action=Action.RESTART_POD),
 }
 
+_DISRUPTION_ACTIONS: Final[Mapping[DisruptionPolicy, Action]] = {
+    DisruptionPolicy.FAIL: Action.FAIL_JOB,
+    DisruptionPolicy.REQUEUE: Action.REQUEUE_JOB,
+    DisruptionPolicy.FALLBACK: Action.FALL_BACK,
+}
+
 # The most severe first: where several events happened at once, it alone is done, and leaves nothing for the others.
 # What is not listed (Ignore; ResumeJob, which means something to a stopped job only) changes nothing.
 SEVERITY: Final = (
@@ -41,6 +47,8 @@ SEVERITY: Final = (
     Action.TERMINATE_JOB,
     Action.ABORT_JOB,
     Action.COMPLETE_JOB,
+    Action.FALL_BACK,
+    Action.REQUEUE_JOB,
     Action.RESTART_JOB,
     Action.RESTART_TASK,
     Action.RESTART_POD,
@@ -65,7 +73,13 @@ _ALSO: Final[Mapping[Event, tuple[Event, ...]]] = {
 
 
 def decide_action(job: Job, occurrence: PodEvent, now: float) -> PolicyDecision:
-    """The decision about an event at this time."""
+    """The decision about an event at this time. What the pipeline says of disruptions stands above the job's rows."""
+    if occurrence.event in (Event.POD_EVICTED, Event.NODE_LOST):
+        taken, policy = occurrence.disruption, job.run_policy
+        preempted = taken is not None and taken.reason == SCHEDULER_PREEMPTION
+        answer = _DISRUPTION_ACTIONS.get(policy.on_preemption if preempted else policy.on_eviction)
+        if answer is not None:
+            return PolicyDecision(action=answer, by_policy=True)
     for event in _ALSO.get(occurrence.event, (occurrence.event,)):
         if event is Event.POD_FAILED and occurrence.exit is None:
             continue

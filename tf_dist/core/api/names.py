@@ -117,6 +117,10 @@ QUEUE: Final = "tf-dist.dev/queue"  # a label of a job: the queue it is in
 GANG_SCHEDULER: Final = "tf-dist.dev/gang-scheduler"  # on a job: who decides when it starts
 EXPECTED_DURATION: Final = "tf-dist.dev/expected-duration"  # on a job: seconds, or 1h30m
 RECOVERY_TIMEOUT: Final = "tf-dist.dev/recovery-timeout"  # on a job: seconds, or 5m; see ``reconciler/node_loss``
+FALLBACK: Final = "tf-dist.dev/fallback"  # on a job: a list of changes as JSON; see ``dialects/fallback``
+ADMISSION_TIMEOUT: Final = "tf-dist.dev/admission-timeout"  # on a job: seconds, or 10m; then its fallbacks are tried
+ON_EVICTION: Final = "tf-dist.dev/on-eviction"  # on a job: restart, requeue, fail, fallback
+ON_PREEMPTION: Final = "tf-dist.dev/on-preemption"  # on a job: the same
 MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"  # on a job: see ``core.disruptions``
 
 KEPT_NAME: Final = 40

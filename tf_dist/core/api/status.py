@@ -203,6 +203,8 @@ class Status:
       (see ``event_key``).
     - ``backoffs``: by replica, task or "" (the job).
     - ``last_sizes``: the replica counts of its last admission, once it is over or stopped.
+    - ``fallback``: which of its fallbacks it was admitted with last (1, 2, …; 0: none, as its document says);
+      ``fallback_from``: of those admission tries this one first, after a disruption (0: none, its document's size).
     - ``requeues``: how often in a row its pods found no nodes in time; ``not_before``: until then it is not admitted.
     - ``refused_nodes``: nodes that the scheduler refused its pods, and until when admission leaves them out.
     - ``gang``: the gang scheduler that its driver has for jobs which name none ("": tf-dist itself).
@@ -233,6 +235,8 @@ class Status:
     backoffs: Mapping[str, RestartBackoff] = field(default_factory=dict)
     admission: Admission | None = None
     last_sizes: Mapping[str, int] = field(default_factory=dict)
+    fallback: int = 0
+    fallback_from: int = 0
     requeues: int = 0
     not_before: float = 0.0
     refused_nodes: Mapping[str, float] = field(default_factory=dict)

@@ -187,6 +187,11 @@ PENDING_REASONS: Final[Mapping[PendingReason, tuple[Level, Category, str]]] = {
         Category.PREEMPTED,
         "it starts again when there is room; a higher priority class protects it, checkpoints save its work",
     ),
+    PendingReason.EVICTED: (
+        Level.WARNING,
+        Category.EVICTION,
+        "it starts again when there is room, as its on-eviction policy says; checkpoints save its work",
+    ),
     PendingReason.WAITING_FOR_CAPACITY: _WAITS_FOR_ROOM,
     PendingReason.WAITING_IN_QUEUE: _WAITS_FOR_ROOM,
 }

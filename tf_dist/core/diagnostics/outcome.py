@@ -47,7 +47,8 @@ class Outcome:
     ``reason``: in one word, as the job's status has it; ``replica``, ``exit_code``: of the failure that ended it;
     ``disruptions``: pods that were taken away; ``preemptions``: how often it, or a pod of it, made room for a job of a
     higher priority; ``waited_seconds``: from its creation to its (last) place; ``ran_seconds``: from there to the end.
-    ``log``: the end of the log of ``replica``.
+    ``fallback``: which of its fallbacks it ran as (1, 2, …; 0: as its document says, or it never ran). ``log``: the
+    end of the log of ``replica``.
     """
 
     kind: OutcomeKind
@@ -58,6 +59,7 @@ class Outcome:
     restarts: int = 0
     disruptions: int = 0
     preemptions: int = 0
+    fallback: int = 0
     waited_seconds: float | None = None
     ran_seconds: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -93,6 +95,7 @@ class Outcome:
             restarts=status.total_restarts,
             disruptions=disruptions(status),
             preemptions=preemptions(status),
+            fallback=status.fallback,
             waited_seconds=_between(status.created, ended if begun is None else begun),
             ran_seconds=_between(begun, ended),
             log=_end_of(failure),

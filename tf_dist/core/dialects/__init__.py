@@ -8,10 +8,11 @@ objects of a cluster: tolerant of what it does not know, and fast. Both give the
 from __future__ import annotations
 
 from tf_dist.core.dialects.conversion import Conversion, convert
-from tf_dist.core.dialects.parsing import Parsed, as_written, defaulted, parse, read, suspend_patch
+from tf_dist.core.dialects.fallback import parse, policy_annotations, read
+from tf_dist.core.dialects.parsing import Parsed, as_written, defaulted, suspend_patch
 from tf_dist.core.dialects.registry import current, dialect_of
 from tf_dist.core.dialects.step_overrides import StepOverrides, apply_step_overrides, scale_patch
-from tf_dist.core.dialects.volcano_update import update_problems
+from tf_dist.core.dialects.volcano import update_problems
 
 __all__ = [
     "Conversion",
@@ -24,6 +25,7 @@ __all__ = [
     "defaulted",
     "dialect_of",
     "parse",
+    "policy_annotations",
     "read",
     "scale_patch",
     "suspend_patch",

@@ -15,8 +15,19 @@ from typing import Any, Final
 
 from tf_dist.core.api.fieldpath import FieldPath, suggestion, value_at
 from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job
-from tf_dist.core.api.names import GANG_SCHEDULER, MAX_DISRUPTIONS, MAX_WORKERS, MIN_WORKERS, QUEUE, RECOVERY_TIMEOUT
+from tf_dist.core.api.job import MAX_REPLICAS, Dialect, DisruptionPolicy, Document, Job
+from tf_dist.core.api.names import (
+    ADMISSION_TIMEOUT,
+    FALLBACK,
+    GANG_SCHEDULER,
+    MAX_DISRUPTIONS,
+    MAX_WORKERS,
+    MIN_WORKERS,
+    ON_EVICTION,
+    ON_PREEMPTION,
+    QUEUE,
+    RECOVERY_TIMEOUT,
+)
 from tf_dist.core.api.overrides import Override
 from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.dialects.common_schema import INT32_MAX, written_number
@@ -80,6 +91,7 @@ def check_limits(document: Document, out: FieldErrors) -> None:
     for key, reads, what, hint in (
         (MAX_DISRUPTIONS, _count, "number of disruptions", 'write one from 0 up: "20"'),
         (RECOVERY_TIMEOUT, parse_duration, "duration", "such as 90s, 10m or 1h30m"),
+        (ADMISSION_TIMEOUT, parse_duration, "duration", "such as 90s, 10m or 1h30m"),
     ):
         place: FieldPath = ("metadata", "annotations", key)
         said = value_at(document, *map(str, place))
@@ -95,7 +107,42 @@ def with_limits(job: Job) -> Job:
     recovery = parse_duration(job.annotations.get(RECOVERY_TIMEOUT, ""))
     if recovery is not None:
         job = replace(job, scheduling=replace(job.scheduling, recovery_timeout=recovery))
+    waits = parse_duration(job.annotations.get(ADMISSION_TIMEOUT, ""))
+    if waits is not None:
+        job = replace(job, scheduling=replace(job.scheduling, admission_timeout=waits))
     return job
+
+
+_POLICIES: Final[Mapping[str, DisruptionPolicy]] = {one.value: one for one in DisruptionPolicy}
+
+
+def check_disruption_policy(said: object, path: FieldPath, out: FieldErrors, *, fallbacks: bool) -> None:
+    """An error for what is no policy for disruptions, and for ``fallback`` where there is none."""
+    if said not in _POLICIES:
+        found = describe_value(said)
+        out.error(path, f"{found} is no policy for disruptions", suggestion(str(said), _POLICIES))
+    elif said == DisruptionPolicy.FALLBACK and not fallbacks:
+        out.error(path, "there is no fallback", f'add {FALLBACK}, a list such as [{{"workers": 2}}]')
+
+
+def check_disruption_policies(document: Document, out: FieldErrors) -> None:
+    """Errors for the annotations that say what follows a disruption."""
+    notes = value_at(document, "metadata", "annotations")
+    for key in (ON_EVICTION, ON_PREEMPTION):
+        if isinstance(notes, Mapping) and key in notes:
+            check_disruption_policy(notes[key], annotation_path(key), out, fallbacks=bool(notes.get(FALLBACK)))
+
+
+def with_disruption_policies(job: Job) -> Job:
+    """The job with what its annotations say of disruptions; unchanged if they say nothing."""
+    eviction, preemption = (_POLICIES.get(job.annotations.get(key, "")) for key in (ON_EVICTION, ON_PREEMPTION))
+    if eviction is None and preemption is None:
+        return job
+    before = job.run_policy
+    policy = replace(
+        before, on_eviction=eviction or before.on_eviction, on_preemption=preemption or before.on_preemption
+    )
+    return replace(job, run_policy=policy)
 
 
 def _count(text: str) -> int | None:

@@ -94,10 +94,12 @@ def _check_annotations(document: Document, out: FieldErrors) -> None:
     common_annotations.check_gang_scheduler(document, out)
     common_annotations.check_queue(document, out)
     common_annotations.check_limits(document, out)
+    common_annotations.check_disruption_policies(document, out)
 
 
 def _annotated(job: Job) -> Job:
-    return common_annotations.with_limits(common_annotations.with_queue(common_annotations.with_gang_scheduler(job)))
+    job = common_annotations.with_queue(common_annotations.with_gang_scheduler(job))
+    return common_annotations.with_disruption_policies(common_annotations.with_limits(job))
 
 
 def as_written(stored: Document) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Their paths differ between the formats; a change that a format has no field for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -105,6 +105,8 @@ class StepOverrides:
     ``workers``, ``ps``: numbers of replicas. ``image``: of the containers that train. ``env``: variables for every
     container, before its own, which stay as they are where they have the same name. ``labels``: on every pod.
     ``tidy``: where the document does not say which pods go at the end, those go that still run then.
+    ``node_selector``: of every pod, on top of its own (None takes a label away); ``tolerations``: besides its own.
+    ``resources``: what each worker's container that trains asks for (of a job without workers: each replica's).
     """
 
     workers: int | None = None
@@ -115,6 +117,9 @@ class StepOverrides:
     env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     tidy: bool = False
+    node_selector: Mapping[str, str | None] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    resources: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
 _SCHEDULING: Final = ("spec", "runPolicy", "schedulingPolicy")
@@ -174,17 +179,40 @@ def _named(
 
 
 def _templates(document: Document, dialect: Dialect, job: Job, tailoring: StepOverrides) -> Iterator[Override]:
+    workers = any(spec.role is Role.WORKER for spec in job.replica_specs)
     for spec, place in _each(document, dialect, job):
         template = (*place, "template")
+        body = mapping(mapping(spec.template).get("spec"))
+        if tailoring.node_selector:
+            labels = {**mapping(body.get("nodeSelector")), **tailoring.node_selector}
+            kept = {label: value for label, value in labels.items() if value is not None}
+            yield Override((*template, "spec", "nodeSelector"), kept)
+        if tailoring.tolerations:
+            tolerations = [*list_items(body.get("tolerations")), *tailoring.tolerations]
+            yield Override((*template, "spec", "tolerations"), tolerations)
         if spec.template and tailoring.labels:
             labels = {**(value_at(spec.template, "metadata", "labels") or {}), **tailoring.labels}
             yield Override((*template, "metadata", "labels"), labels)
         for index, container in enumerate(list_items(value_at(spec.template, "spec", "containers"))):
             here = (*template, "spec", "containers", index)
-            if tailoring.image and spec.container in ("", container.get("name")):
+            trains = spec.container in ("", container.get("name"))
+            if tailoring.image and trains:
                 yield Override((*here, "image"), tailoring.image)
+            if tailoring.resources and trains and (spec.role is Role.WORKER or not workers):
+                yield Override((*here, "resources"), _resources(container, tailoring.resources))
             if tailoring.env:
                 yield Override((*here, "env"), _env(container, tailoring.env))
+
+
+def _resources(container: Mapping[str, Any], amounts: Mapping[str, str | int | float]) -> dict[str, Any]:
+    """With these amounts where the container names the resource; else as limits where that is all (``x.com/gpu``)."""
+    found = mapping(container.get("resources"))
+    parts = {key: dict(mapping(found.get(key))) for key in ("requests", "limits")}
+    for resource, amount in amounts.items():
+        named = [part for part in parts.values() if resource in part]
+        for part in named or [parts["limits" if "/" in resource else "requests"]]:
+            part[resource] = str(amount)
+    return {**found, **{key: part for key, part in parts.items() if part}}
 
 
 def _env(container: Mapping[str, Any], more: Mapping[str, str]) -> list[Any]:

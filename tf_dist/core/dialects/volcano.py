@@ -1,4 +1,4 @@
-"""``batch.volcano.sh/v1alpha1`` Job: the defaults of Volcano's webhook, validation, and the job it means.
+"""``batch.volcano.sh/v1alpha1`` Job: the defaults of Volcano's webhook, validation, updates, and the job it means.
 
 The rules are those of Volcano's validating webhook; what tf-dist does not do is an error where the job would run
 differently without it, and a warning where not.
@@ -43,6 +43,7 @@ from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.dialects.volcano_extensions import job_plugins, scheduler_annotations
 from tf_dist.core.dialects.volcano_extensions.job_plugins import TensorFlowPlugin
 from tf_dist.core.dialects.volcano_schema import MAX_TASKS, Policy, Spec, Task, VolcanoJob, task_name
+from tf_dist.errors import Problem
 
 DEFAULT_MAX_RETRY: Final = 3
 DEFAULT_QUEUE: Final = "default"
@@ -393,3 +394,43 @@ def _advise_task(task: Task, spec: Spec, loc: FieldPath, out: FieldErrors) -> No
 def _handled_events(policies: Sequence[Policy] | None) -> set[str]:
     """The events that a list of policies answers."""
     return {name for policy in policies or () for name in volcano_schema.events_of(policy)}
+
+
+_FREE: Final = frozenset({"minAvailable", "priorityClassName"})
+_FREE_OF_TASK: Final = frozenset({"replicas", "minAvailable"})
+_KEEP: Final = "undo the change, or delete the job and submit it anew"
+_MAY_CHANGE: Final = "minAvailable, priorityClassName, and a task's replicas and minAvailable"
+
+
+def update_problems(old: Document, new: Document) -> tuple[Problem, ...]:
+    """What an update of a job changes that it may not, path by path; the defaults count as written.
+
+    The rules of Volcano's webhook: the minimum, the replicas of tasks and their minimums, and the priority class may
+    change; nothing else, and no task more or less. Jobs of other formats have no such rules here.
+    """
+    if new.get("apiVersion") != Dialect.VOLCANO:
+        return ()
+    before, after = (mapping(defaulted(document).get("spec")) for document in (old, new))
+    return tuple(_update_problems(before, after))
+
+
+def _update_problems(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Problem]:
+    for key in _changed(before, after, _FREE | {"tasks"}):
+        yield _immutable(f"spec.{key}")
+    tasks = list_items(before.get("tasks")), list_items(after.get("tasks"))
+    if len(tasks[0]) != len(tasks[1]):
+        message = f"job updates may not add or remove tasks: there were {len(tasks[0])}, and now {len(tasks[1])}"
+        yield Problem("spec.tasks", message, _KEEP)
+        return
+    for index, (one, other) in enumerate(zip(*tasks, strict=True)):
+        for key in _changed(mapping(one), mapping(other), _FREE_OF_TASK):
+            yield _immutable(f"spec.tasks[{index}].{key}")
+
+
+def _changed(before: Mapping[str, object], after: Mapping[str, object], free: frozenset[str]) -> list[str]:
+    keys = dict.fromkeys((*before, *after))
+    return [key for key in keys if key not in free and (before.get(key) or None) != (after.get(key) or None)]
+
+
+def _immutable(path: str) -> Problem:
+    return Problem(path, f"cannot be changed once the job is there; what may change: {_MAY_CHANGE}", _KEEP)

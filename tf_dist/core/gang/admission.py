@@ -76,6 +76,16 @@ class Admitter:
         promised = gang.place is None and (gang.promised or (before is not None and before.gang.promised))
         if promised != gang.promised:
             gang = replace(gang, promised=promised)
+        stays = {one.uid for one in gang.fallbacks}
+        for one in before.gang.fallbacks if before is not None else ():
+            if one.uid not in stays:
+                self._drop(one.uid)
+        self._put(gang)
+        for one in gang.fallbacks:
+            self._put(one)
+
+    def _put(self, gang: Gang) -> None:
+        before = self._books.entries.get(gang.uid)
         known = before and gang.place is None and (_queue_facts_key(before.gang), before.ask, before.problem)
         entry = self._books.put(gang)
         self._confirm(gang)
@@ -84,7 +94,7 @@ class Admitter:
             self._new.discard(gang.uid)
         elif known != (_queue_facts_key(gang), entry.ask, entry.problem):
             self._pending.put(entry)
-            self._new.add(gang.uid)
+            self._new.add(gang.job_uid)
 
     def _confirm(self, gang: Gang) -> None:
         if gang.place is None:
@@ -97,6 +107,12 @@ class Admitter:
 
     def remove_gang(self, uid: str) -> None:
         """Remove a gang that has ended or is gone. An unknown one is no error."""
+        entry = self._books.entries.get(uid)
+        for one in entry.gang.fallbacks if entry is not None else ():
+            self._drop(one.uid)
+        self._drop(uid)
+
+    def _drop(self, uid: str) -> None:
         self._pending.remove(uid)
         self._books.remove(uid)
         self._confirmed.discard(uid)
@@ -147,7 +163,7 @@ class Admitter:
                     found = unsatisfiable(self._books, self._books.entries[group.ranks[0].uid], group.ask)
                     before, group.hindered = group.hindered, found.reason if found is not None else ""
                     if before not in (None, group.hindered):
-                        self._new.update(rank.uid for rank in group.ranks)
+                        self._new.update(self._books.entries[rank.uid].gang.job_uid for rank in group.ranks)
 
     def wake_at(self, now: float) -> float:
         """When to decide next: ``now`` if something has changed, else when time alone may (inf: never)."""
@@ -159,8 +175,9 @@ class Admitter:
         KeyError: no such gang.
         """
         entry = self._books.entries[uid]
-        if entry.gang.place is not None:
-            return Admit(placement=entry.gang.place.placement, sizes=entry.gang.place.sizes)
+        place = entry.gang.place
+        if place is not None:
+            return Admit(placement=place.placement, sizes=place.sizes, fallback=entry.gang.fallback)
         try:
             wait = explain_wait(self._books, self._pending, self._policy, entry, self._now, self._known)
         except Exception as error:
@@ -184,7 +201,8 @@ class Admitter:
     @property
     def waiting(self) -> list[str]:
         """The uids of all pending gangs, in arbitrary order."""
-        return [uid for uid, entry in self._books.entries.items() if not entry.runs]
+        waits = (entry.gang for entry in self._books.entries.values() if not entry.runs)
+        return [gang.uid for gang in waits if not gang.fallback_of]
 
 
 def admit(snapshot: Snapshot) -> dict[str, Verdict]:
@@ -204,7 +222,8 @@ def admit(snapshot: Snapshot) -> dict[str, Verdict]:
 def _queue_facts_key(gang: Gang) -> tuple[object, ...]:
     """What the position of a gang in its queue depends on, besides its request."""
     line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.promised, gang.estimate
-    return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.place is None
+    way = gang.fallback, gang.tried_from, tuple(one.uid for one in gang.fallbacks)
+    return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.place is None, way
 
 
 class CacheSync:
@@ -242,11 +261,11 @@ class CacheSync:
             if uid in self._gangs:
                 self._admitter.put_gang(self._gangs[uid])
 
-    def assume(self, uid: str, place: Assignment) -> None:
+    def assume(self, uid: str, place: Assignment, fallback: int = 0) -> None:
         """Assume an assignment that another admitter decided and that is not written yet."""
         gang = self._gangs.get(uid)
         if gang is not None and gang.place is None:
-            self._admitter.put_gang(replace(gang, place=place))
+            self._admitter.put_gang(gang.admitted(place, fallback))
 
     def again(self, uid: str) -> None:
         """Its verdict on this gang was not carried out: feed it the gang anew."""

@@ -261,6 +261,8 @@ class SchedulerCache:
         return entry
 
     def _tally(self, entry: WorkloadInfo, step: int) -> None:
+        if entry.gang.fallback_of:
+            return  # the job counts once, in the queue of its document
         counts = self.admitted if entry.runs else self.pending
         counts[entry.queue] += step
         if not counts[entry.queue]:

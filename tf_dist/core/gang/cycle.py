@@ -7,12 +7,9 @@ it, and later gangs only get what does not delay it. A blocked gang blocks those
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
-from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
-from types import MappingProxyType
-from typing import Any
 
 from tf_dist.core.api.assignment import Admit, Resize, Sizes, Verdict
 from tf_dist.core.gang import elastic, messages, preemption, usage
@@ -21,104 +18,8 @@ from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
 from tf_dist.core.gang.preemption import issue_preemptions
-from tf_dist.core.gang.queue import EquivalentGangs, PendingQueue, PendingQueues, Rank
-from tf_dist.core.gang.quota import Quotas, Share
+from tf_dist.core.gang.queue import EquivalentGangs, FairSharingIterator, PendingQueues, QueueIterator
 from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, GangDecisionError, QueueingStrategy
-
-
-class FairSharingIterator:
-    """The queues with pending gangs: those of the highest priority first, of these the one with the smallest share.
-
-    ``priorities``: by queue, 0 for one that is not named. ``ties``: by queue, what decides between equal shares
-    (anything comparable, such as the priority and age of its first gang); after that, the name. What is taken from
-    ``Quotas`` meanwhile only makes shares larger, so a queue is measured again when it comes to the top; what is given
-    makes them smaller, and then all are.
-    """
-
-    def __init__(
-        self, quotas: Quotas, ties: Mapping[str, Any], priorities: Mapping[str, int] = MappingProxyType({})
-    ) -> None:
-        self._quotas = quotas
-        self._priorities = priorities
-        self._heap = [(self._rank(queue), tie, queue) for queue, tie in ties.items()]
-        heapify(self._heap)
-        self._gives = quotas.gives
-
-    def __bool__(self) -> bool:
-        """Whether a queue is left."""
-        return bool(self._heap)
-
-    def next(self) -> str:
-        """Take out the queue whose turn it is. IndexError: none is left."""
-        if self._gives != self._quotas.gives:
-            self._gives = self._quotas.gives
-            self._heap = [(self._rank(queue), tie, queue) for _, tie, queue in self._heap]
-            heapify(self._heap)
-        while True:
-            rank, tie, queue = self._heap[0]
-            now = self._rank(queue)
-            if now == rank:
-                return heappop(self._heap)[2]
-            heapreplace(self._heap, (now, tie, queue))
-
-    def back(self, queue: str, tie: Any) -> None:
-        """Put a queue back that has more pending gangs."""
-        heappush(self._heap, (self._rank(queue), tie, queue))
-
-    def _rank(self, queue: str) -> tuple[int, Share]:
-        return -self._priorities.get(queue, 0), self._quotas.share(queue)
-
-
-class QueueIterator:
-    """The groups of a queue, the one with the first gang first. ``owns``: a gang of it has a reservation already.
-
-    ``asleep``: whether nothing can have changed for the first gang of a group; the group is skipped then, except the
-    first one that is ``due`` for a reservation. A ``strict`` queue skips none, and ends at a blocked gang.
-    """
-
-    def __init__(
-        self,
-        line: PendingQueue,
-        *,
-        strict: bool,
-        asleep: Callable[[EquivalentGangs], bool],
-        due: Callable[[EquivalentGangs], bool],
-    ) -> None:
-        self.strict = strict
-        self.owns = False
-        groups: Iterable[EquivalentGangs] = line.groups.values()
-        if not strict:
-            awake, reserving = [], []
-            for group in groups:
-                if not asleep(group):
-                    awake.append(group)
-                elif due(group) or group.ranks[0].promised:
-                    reserving.append(group)
-            groups = awake + sorted(reserving, key=lambda group: group.ranks[0])[:1]
-        self._heap = [(group.ranks[0], group) for group in groups]
-        heapify(self._heap)
-
-    def __bool__(self) -> bool:
-        """Whether a gang is left."""
-        return bool(self._heap)
-
-    @property
-    def next(self) -> Rank:
-        """The next gang."""
-        return self._heap[0][0]
-
-    def pop(self) -> tuple[Rank, EquivalentGangs]:
-        """Take it out."""
-        return heappop(self._heap)
-
-    def again(self, group: EquivalentGangs) -> None:
-        """Put a group back whose first gang has started."""
-        if group.ranks:
-            heappush(self._heap, (group.ranks[0], group))
-
-    def stop(self) -> None:
-        """End the iteration."""
-        self._heap.clear()
 
 
 class SchedulingCycle:
@@ -146,11 +47,15 @@ class SchedulingCycle:
         self._pending = pending
         self._policy = policy
         self._confirmed = confirmed
+        # By job, the fallback with which it starts in this cycle, unless a better way has its turn yet and fits.
+        self._provisional: dict[str, Gang] = {}
+        self._exchanged = False
         self._puzzles = self._count_puzzles()
 
     def run(self) -> None:
         """Decide."""
         self._serve()
+        self._settle_fallbacks()
         self._start_rest(overdue=False)
         self._idle = bool(self._books.elastic) and not self._anybody_waits()
         if self._idle and elastic.growth_allowed_at(self._books, self._policy) <= self.now:
@@ -159,7 +64,12 @@ class SchedulingCycle:
     @property
     def is_settled(self) -> bool:
         """Whether another cycle would surely decide nothing more, should nothing change."""
-        if self.reservations or len(self._pending.lines) > 1 or self._puzzles != self._count_puzzles():
+        if (
+            self._exchanged
+            or self.reservations
+            or len(self._pending.lines) > 1
+            or self._puzzles != self._count_puzzles()
+        ):
             return False
         return all(isinstance(verdict, Admit) for verdict in self.verdicts.values()) and not self._relief
 
@@ -198,23 +108,36 @@ class SchedulingCycle:
 
     def _step(self, walk: QueueIterator) -> None:
         rank, group = walk.pop()
+        if rank not in group.ranks[:1]:
+            walk.again(group)  # the job has started in another way
+            return
+        entry = self._books.entries[rank.uid]
         try:
-            self._serve_one(walk, self._books.entries[rank.uid], group)
+            self._serve_one(walk, entry, group)
         except Exception as error:
-            raise GangDecisionError(rank.uid, error) from error
+            raise GangDecisionError(entry.gang.job_uid, error) from error
 
     def _serve_one(self, walk: QueueIterator, entry: WorkloadInfo, group: EquivalentGangs) -> None:
+        if entry.gang.fallback_of and self._preempts(entry.gang.fallback_of):
+            return  # others are preempted for the way in which it would rather start
+        worse = self._withdraw_fallback(entry)
         for counts in self._choices(entry):
             if self._start(entry, counts):
                 walk.again(group)
                 return
-        if self._never(entry):
+        possible = not self._never(entry)
+        coming = possible and self._make_way(entry, group)
+        if worse is not None:
+            self._keep_fallback(worse)
             return
-        if not self._make_way(entry, group) and not walk.owns and self._is_due(entry):
+        if not possible:
+            return
+        if not coming and not walk.owns and self._is_due(entry):
             walk.owns = True
             self.reservations.want(entry, self._at_least(entry))
-        if walk.strict:
-            walk.stop()
+        if walk.strict and not entry.gang.fallback_of:
+            # Its own fallbacks stand right behind it.
+            walk.stop(keep=lambda rank: self._is_fallback_of(rank.uid, entry))
 
     def _waited(self, entry: WorkloadInfo) -> float:
         return self.now - entry.since
@@ -228,7 +151,9 @@ class SchedulingCycle:
         if not all(self._known_to_lack(entry, counts) for counts in self._choices(entry)):
             return False
         return not self._books.departing and (
-            not preemption.may_preempt(self._books, entry) or group.no_preemption_at == self._state(entry)
+            bool(entry.gang.fallback_of)
+            or not preemption.may_preempt(self._books, entry)
+            or group.no_preemption_at == self._state(entry)
         )
 
     def _due_for_reservation(self, group: EquivalentGangs) -> bool:
@@ -236,8 +161,10 @@ class SchedulingCycle:
         return self._is_due(entry) and not self._never(entry)
 
     def _is_due(self, entry: WorkloadInfo) -> bool:
-        """Whether it has waited so long that room is reserved for it."""
-        return self._waited(entry) >= self._policy.patience_of(entry.gang)
+        """Whether it has waited so long that room is reserved for it; of a job, for the first way that can be."""
+        if self._waited(entry) < self._policy.patience_of(entry.gang):
+            return False
+        return all(one.ask is None or self._never(one) for one in self._better(entry))
 
     def _never(self, entry: WorkloadInfo) -> bool:
         """Whether it could not even start as the only gang, or with all the room there is.
@@ -286,9 +213,73 @@ class SchedulingCycle:
         placement = {type_: dict(sorted(nodes.items())) for type_, nodes in named if nodes}
         self._pending.remove(entry.uid)
         place = Assignment(at=self.now, sizes=sizes, placement=placement)
-        self._books.put(replace(entry.gang, place=place, promised=False))
-        self.verdicts[entry.uid] = Admit(placement=placement, sizes=sizes)
+        if entry.gang.fallback_of:
+            self._start_provisionally(replace(entry.gang, place=place))
+        else:
+            self._admit(entry.gang, place, entry.gang.fallback)
         return True
+
+    # -- fallbacks --
+    #
+    # Each way in which a job may start stands in a queue with the job's age, and holds nothing while it waits. Queues
+    # have their turns side by side, so a fallback may have its turn before a better way: then it starts provisionally.
+
+    def _admit(self, gang: Gang, place: Assignment, fallback: int) -> None:
+        """The job starts in this way, and leaves all queues."""
+        for one in gang.fallbacks:
+            self._pending.remove(one.uid)
+            self._books.remove(one.uid)
+        self._pending.remove(gang.uid)
+        self._books.put(gang.admitted(place, fallback))
+        self.verdicts[gang.uid] = Admit(placement=place.placement, sizes=place.sizes, fallback=fallback)
+
+    def _start_provisionally(self, gang: Gang) -> None:
+        """A fallback takes its room; those behind it are out of question."""
+        self._books.put(gang)
+        self._provisional[gang.fallback_of] = gang
+        self._exchanged = True
+        others = self._books.entries[gang.fallback_of].gang.fallbacks
+        for one in others[[one.uid for one in others].index(gang.uid) + 1 :]:
+            self._pending.remove(one.uid)
+
+    def _withdraw_fallback(self, entry: WorkloadInfo) -> Gang | None:
+        """The fallback with which the job has started though this way is better; its room is free again."""
+        held = self._provisional.pop(entry.gang.job_uid, None)
+        if held is not None:
+            self._books.put(replace(held, place=None))
+        return held
+
+    def _preempts(self, uid: str) -> bool:
+        """Whether others are preempted for a gang."""
+        return uid in self.promised or self._books.entries[uid].gang.promised
+
+    def _keep_fallback(self, gang: Gang) -> None:
+        """The job starts with this fallback after all, unless others were preempted just now for a better way."""
+        if not self._preempts(gang.fallback_of):
+            self._books.put(gang)
+            self._provisional[gang.fallback_of] = gang
+            return
+        for one in self._books.entries[gang.fallback_of].gang.fallbacks:
+            self._pending.put(self._books.entries[one.uid])
+
+    def _settle_fallbacks(self) -> None:
+        for uid, gang in self._provisional.items():
+            if gang.place is not None:
+                self._admit(self._books.entries[uid].gang, gang.place, gang.fallback)
+
+    def _better(self, entry: WorkloadInfo) -> Iterator[WorkloadInfo]:
+        """The ways in which the job of a fallback would rather start."""
+        if entry.gang.fallback_of:
+            job = self._books.entries[entry.gang.fallback_of]
+            yield job
+            for one in job.gang.fallbacks:
+                if one.uid == entry.uid:
+                    return
+                yield self._books.entries[one.uid]
+
+    def _is_fallback_of(self, uid: str, entry: WorkloadInfo) -> bool:
+        other = self._books.entries.get(uid)
+        return other is not None and other.gang.fallback_of == entry.uid
 
     def _find(self, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
         if self._books.bounds.beyond(entry.gang, counts, more=entry.runs) is not None:
@@ -364,6 +355,8 @@ class SchedulingCycle:
     def _make_way(self, entry: WorkloadInfo, group: EquivalentGangs) -> bool:
         """Whether room becomes free for the gang, if need be by preempting others. It is reserved."""
         counts = self._at_least(entry)
+        if entry.gang.fallback_of:
+            return False  # it takes what is free
         if self._books.departing and self.reservations.when_left(entry, counts):
             return True
         state = self._state(entry)
@@ -377,7 +370,8 @@ class SchedulingCycle:
             )
         if plan is None:
             self.awaits_hearing = self.awaits_hearing or bool(unheard)
-            group.no_preemption_at = None if self.reservations or self.verdicts else state
+            busy = self.reservations or self.verdicts or self._provisional
+            group.no_preemption_at = None if busy else state
             return False
         self.promised.append(entry.uid)
         self.verdicts |= issue_preemptions(self._books, plan, entry)

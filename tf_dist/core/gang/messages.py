@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from math import inf
 
@@ -188,6 +189,27 @@ def explain_wait(
     known: ReservationCache,
 ) -> Wait:
     """The verdict on a gang that has not been admitted; without its rank."""
+    wait = _explain_wait(books, pending, policy, entry, now, known)
+    for one in (books.entries[gang.uid] for gang in entry.gang.fallbacks if gang.uid in books.entries):
+        if pending.asleep(one.uid):
+            said = f"is tried from {time_of_day(one.gang.wakes_at, now)} on"
+        else:
+            said = f"waits, too: {_explain_wait(books, pending, policy, one, now, known).message}"
+        which = f"fallback {one.gang.fallback}" if one.gang.fallback else "the job as its document has it"
+        wait = replace(wait, message=f"{wait.message}; {which} {said}")
+        if wait.reason.unreachable and one.ask is not None and unsatisfiable(books, one, one.ask) is None:
+            wait = replace(wait, reason=PendingReason.WAITING_FOR_CAPACITY)
+    return wait
+
+
+def _explain_wait(
+    books: SchedulerCache,
+    pending: PendingQueues,
+    policy: AdmissionPolicy,
+    entry: WorkloadInfo,
+    now: float,
+    known: ReservationCache,
+) -> Wait:
     gang, ask = entry.gang, entry.ask
     if ask is None:
         return Wait(reason=PendingReason.UNREADABLE, message=entry.problem)

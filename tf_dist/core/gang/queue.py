@@ -1,4 +1,4 @@
-"""Queues of pending gangs, and their order.
+"""Queues of pending gangs, their order, and the order in which a cycle serves them.
 
 Gangs for which others are preempted come first, then those of higher priority; of equal ones those that starve, then
 the older ones: but a gang with an estimate of its run time lets gangs go first that come a little later, the longer it
@@ -11,15 +11,17 @@ start, none can. So a cycle looks at groups, however long the queue is.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from math import frexp, inf
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.cache import WorkloadInfo
 from tf_dist.core.gang.placement.pod_sets import GangRequest
+from tf_dist.core.gang.quota import Quotas, Share
 from tf_dist.core.gang.types import AdmissionPolicy, Gang
 
 
@@ -88,9 +90,9 @@ class PendingQueues:
     def put(self, entry: WorkloadInfo) -> None:
         """Add a pending gang."""
         self.remove(entry.uid)
-        if entry.gang.not_before > self._now:
+        if entry.gang.wakes_at > self._now:
             self._asleep[entry.uid] = entry
-            heappush(self._alarms, (entry.gang.not_before, entry.uid))
+            heappush(self._alarms, (entry.gang.wakes_at, entry.uid))
         else:
             self._line_up(entry, starving=False)
 
@@ -116,7 +118,7 @@ class PendingQueues:
         while self._alarms and self._alarms[0][0] <= now:
             at, uid = heappop(self._alarms)
             entry = self._asleep.get(uid)
-            if entry is not None and entry.gang.not_before == at:
+            if entry is not None and entry.gang.wakes_at == at:
                 del self._asleep[uid]
                 self._line_up(entry, starving=False)
                 moved = True
@@ -164,6 +166,7 @@ class PendingQueues:
         kind: EquivalenceKey = (
             id(entry.ask),
             bounded,
+            bool(gang.fallback_of),
             gang.promised,
             gang.priority,
             gang.preempts,
@@ -205,3 +208,99 @@ def _discard(ranks: list[Rank], rank: Rank) -> None:
     at = bisect_left(ranks, rank)
     if at < len(ranks) and ranks[at] == rank:
         del ranks[at]
+
+
+class FairSharingIterator:
+    """The queues with pending gangs: those of the highest priority first, of these the one with the smallest share.
+
+    ``priorities``: by queue, 0 for one that is not named. ``ties``: by queue, what decides between equal shares
+    (anything comparable, such as the priority and age of its first gang); after that, the name. What is taken from
+    ``Quotas`` meanwhile only makes shares larger, so a queue is measured again when it comes to the top; what is given
+    makes them smaller, and then all are.
+    """
+
+    def __init__(
+        self, quotas: Quotas, ties: Mapping[str, Any], priorities: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        self._quotas = quotas
+        self._priorities = priorities
+        self._heap = [(self._rank(queue), tie, queue) for queue, tie in ties.items()]
+        heapify(self._heap)
+        self._gives = quotas.gives
+
+    def __bool__(self) -> bool:
+        """Whether a queue is left."""
+        return bool(self._heap)
+
+    def next(self) -> str:
+        """Take out the queue whose turn it is. IndexError: none is left."""
+        if self._gives != self._quotas.gives:
+            self._gives = self._quotas.gives
+            self._heap = [(self._rank(queue), tie, queue) for _, tie, queue in self._heap]
+            heapify(self._heap)
+        while True:
+            rank, tie, queue = self._heap[0]
+            now = self._rank(queue)
+            if now == rank:
+                return heappop(self._heap)[2]
+            heapreplace(self._heap, (now, tie, queue))
+
+    def back(self, queue: str, tie: Any) -> None:
+        """Put a queue back that has more pending gangs."""
+        heappush(self._heap, (self._rank(queue), tie, queue))
+
+    def _rank(self, queue: str) -> tuple[int, Share]:
+        return -self._priorities.get(queue, 0), self._quotas.share(queue)
+
+
+class QueueIterator:
+    """The groups of a queue, the one with the first gang first. ``owns``: a gang of it has a reservation already.
+
+    ``asleep``: whether nothing can have changed for the first gang of a group; the group is skipped then, except the
+    first one that is ``due`` for a reservation. A ``strict`` queue skips none, and ends at a blocked gang.
+    """
+
+    def __init__(
+        self,
+        line: PendingQueue,
+        *,
+        strict: bool,
+        asleep: Callable[[EquivalentGangs], bool],
+        due: Callable[[EquivalentGangs], bool],
+    ) -> None:
+        self.strict = strict
+        self.owns = False
+        groups: Iterable[EquivalentGangs] = line.groups.values()
+        if not strict:
+            awake, reserving = [], []
+            for group in groups:
+                if not asleep(group):
+                    awake.append(group)
+                elif due(group) or group.ranks[0].promised:
+                    reserving.append(group)
+            groups = awake + sorted(reserving, key=lambda group: group.ranks[0])[:1]
+        self._heap = [(group.ranks[0], group) for group in groups]
+        heapify(self._heap)
+
+    def __bool__(self) -> bool:
+        """Whether a gang is left."""
+        return bool(self._heap)
+
+    @property
+    def next(self) -> Rank:
+        """The next gang."""
+        return self._heap[0][0]
+
+    def pop(self) -> tuple[Rank, EquivalentGangs]:
+        """Take it out."""
+        return heappop(self._heap)
+
+    def again(self, group: EquivalentGangs) -> None:
+        """Put a group back whose first gang has started."""
+        if group.ranks:
+            heappush(self._heap, (group.ranks[0], group))
+
+    def stop(self, keep: Callable[[Rank], bool]) -> None:
+        """End the iteration, but for those to keep."""
+        self._heap = [(rank, group) for rank, group in self._heap if keep(rank)]
+        heapify(self._heap)

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import PendingReason, Placement, grows_live, replica_nodes
+from tf_dist.core.api.assignment import (
+    PendingReason,
+    Placement,
+    chosen_job,
+    fallback_job,
+    grows_live,
+    replica_nodes,
+)
 from tf_dist.core.api.job import Document, Job, ReplicaId, ReplicaSpec, priority_class
 from tf_dist.core.api.lifecycle_policy import policy_may_restart
 from tf_dist.core.api.names import Requirements, selector_text
@@ -26,6 +34,7 @@ from tf_dist.core.gang.types import (
     AdmissionPolicy,
     Assignment,
     Gang,
+    GangQuotaUsage,
     Node,
     PriorityClass,
     Queue,
@@ -229,17 +238,23 @@ class SnapshotBuilder:
     def _judged(self, gang: Gang, namespaces: LabelsOf) -> Gang:
         """The gang with the mismatch of its namespace and its queue, if any."""
         found = self._doors.shut(gang.queue or DEFAULT_QUEUE, gang.key.namespace, namespaces)
-        return replace(gang, inadmissible=found) if found != gang.inadmissible else gang
+        others = tuple(self._judged(one, namespaces) for one in gang.fallbacks)
+        if found == gang.inadmissible and all(one is two for one, two in zip(others, gang.fallbacks, strict=True)):
+            return gang
+        return replace(gang, inadmissible=found, fallbacks=others)
 
     def _charged(self, claim: AdmissionRequest, gang: Gang, rules: AdmissionConfig, key: str, *, bounded: bool) -> Gang:
         """The gang with its usage of the ResourceQuotas of its namespace, if there are any."""
         if not bounded or gang.problem:
-            return replace(gang, charges=None, created={}) if gang.charges is not None else gang
-        return replace(
-            gang,
-            charges=gang_quota_usage(claim.job, rules.overheads, rules.default_class),
-            created=self._sight.created(key),
-        )
+            others = tuple(replace(one, charges=None) for one in gang.fallbacks)
+            return replace(gang, charges=None, created={}, fallbacks=others) if gang.charges is not None else gang
+
+        def charges(fallback: int) -> GangQuotaUsage:
+            return gang_quota_usage(fallback_job(claim.job, fallback), rules.overheads, rules.default_class)
+
+        others = tuple(replace(one, charges=charges(one.fallback)) for one in gang.fallbacks)
+        created = self._sight.created(key)
+        return replace(gang, charges=charges(gang.fallback), created=created, fallbacks=others)
 
 
 def _same(one: AdmissionRequest, other: AdmissionRequest) -> bool:
@@ -279,11 +294,39 @@ def build_snapshot(
 
 def _columns(gang: Gang | None) -> frozenset[str]:
     """The columns that a gang has of what a node has once."""
-    return frozenset(one.name for member in gang.members for one in member.exclusives) if gang else frozenset()
+    gangs = (gang, *gang.fallbacks) if gang else ()
+    return frozenset(one.name for each in gangs for member in each.members for one in member.exclusives)
 
 
 def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig, columns: ExclusiveResources) -> Gang:
-    """A job as admission sees it, with those of its pods that are on nodes."""
+    """A job as admission sees it, with those of its pods that are on nodes, and with its fallbacks while it waits.
+
+    They are tried once it has waited for its admission timeout. After a disruption the next fallback comes first, and
+    those behind it are tried at once, too.
+    """
+    job, status = claim.job, claim.status
+    if status.admission is not None or not job.fallbacks:
+        return _build_gang(replace(claim, job=chosen_job(job, status)), bound, rules, columns, status.fallback)
+    number = len(job.fallbacks) + 1
+    first = status.fallback_from % number
+    timeout = job.scheduling.admission_timeout
+    since = claim.created_at if status.since is None else status.since
+    later = inf if timeout is None else since + timeout
+    gangs = []
+    for turn in range(number):
+        which = (first + turn) % number
+        as_that = replace(claim, job=fallback_job(job, which))
+        gang = _build_gang(as_that, bound if not turn else BoundPods(), rules, columns, which)
+        if turn:
+            tried_from = 0.0 if which > first > 0 else later
+            gang = replace(gang, uid=f"{gang.uid}/{which}", fallback_of=gang.uid, promised=False, tried_from=tried_from)
+        gangs.append(gang)
+    return replace(gangs[0], fallbacks=tuple(gang for gang in gangs[1:] if gang.tried_from < inf))
+
+
+def _build_gang(
+    claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig, columns: ExclusiveResources, fallback: int
+) -> Gang:
     job, status, admission = claim.job, claim.status, claim.status.admission
     apart, predictable = columns.exclusives(gang_exclusions(job))
     locality = _locality(job)
@@ -323,6 +366,7 @@ def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig
         seats={spec.type: _replica_nodes(claim, bound, spec) for spec in job.replica_specs} if place else {},
         done=dict(done),
         vacated=_vacated(job, ended, place.placement) if place else {},
+        fallback=fallback,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -185,6 +185,10 @@ class Gang:
     nodes or not. ``problem``: why it cannot be counted ("": it can): then it only waits, or keeps what its pods hold.
     ``inadmissible``: why its queue takes no jobs from its namespace ("": it does): then it waits, or keeps its place
     and does not grow.
+
+    ``fallback``: as which of the job's fallbacks it stands here (0: as its document says). ``fallbacks``: the other
+    ways in which it may start instead, in order, each a gang with a uid of its own, the one age, and ``fallback_of``
+    the job's uid; ``tried_from``: when such a one may be taken (epoch seconds).
     """
 
     key: JobKey
@@ -212,6 +216,28 @@ class Gang:
     vacated: Placement = field(default_factory=dict)
     problem: str = ""
     inadmissible: str = ""
+    fallback: int = 0
+    fallbacks: tuple[Gang, ...] = ()
+    fallback_of: str = ""
+    tried_from: float = 0.0
+
+    @property
+    def job_uid(self) -> str:
+        """The uid of the job, for a fallback, too."""
+        return self.fallback_of or self.uid
+
+    @property
+    def wakes_at(self) -> float:
+        """Before this time it is not considered: epoch seconds."""
+        return max(self.not_before, self.tried_from)
+
+    def admitted(self, place: Assignment, fallback: int) -> Gang:
+        """The gang with its place, as it was admitted: as its document says, or as one of its fallbacks."""
+        chosen = next((one for one in self.fallbacks if one.fallback == fallback), self)
+        if chosen is self:
+            return replace(self, place=place, promised=False, fallbacks=())
+        mine = replace(chosen, uid=self.uid, fallback_of="", tried_from=0.0, place=place)
+        return replace(mine, bound=self.bound, earlier=self.earlier, created=self.created)
 
 
 class GangDecisionError(Exception):

@@ -31,10 +31,10 @@ from tf_dist.core.api.assignment import (
 )
 from tf_dist.core.api.context import Observed, ReconcileContext
 from tf_dist.core.api.fieldpath import mappings, number
-from tf_dist.core.api.job import Job, ReplicaId, minimum_met
+from tf_dist.core.api.job import DisruptionPolicy, Event, Job, ReplicaId, minimum_met
 from tf_dist.core.api.pod_events import PodClassification, join_names, placed_counts
 from tf_dist.core.api.pods import NODE_LOST, Disruption, PodView, UnreadyNode
-from tf_dist.core.api.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Status
+from tf_dist.core.api.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Phase, Status
 from tf_dist.core.api.timestamps import format_time, round_time
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler import sync
@@ -210,8 +210,12 @@ def _given_back(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Sta
         message = f"{what}; the gang gave its place back; it {_waits_text(s, late)}"
     node = _node(s, lacking[0])
     failure = Failure(event=RECOVERY_TIMEOUT, replica=str(lacking[0]), message=message, at=s.now, node=node)
-    status = replace(s.status, failure=failure).with_restart(RECOVERY_TIMEOUT)
-    return requeue(s, status, RECOVERY_TIMEOUT, message)
+    status = replace(s.status, failure=failure)
+    policy = s.job.run_policy.on_eviction
+    if policy is DisruptionPolicy.FAIL:
+        return status.with_phase(Phase.FAILED, s.now, Event.NODE_LOST.value, what)
+    fall_back = policy is DisruptionPolicy.FALLBACK
+    return requeue(s, status.with_restart(RECOVERY_TIMEOUT), RECOVERY_TIMEOUT, message, fall_back=fall_back)
 
 
 def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status | None:

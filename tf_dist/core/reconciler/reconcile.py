@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, overload
 
-from tf_dist.core.api.assignment import PendingReason, Wait, granted_job
+from tf_dist.core.api.assignment import PendingReason, Wait, chosen_job, granted_job
 from tf_dist.core.api.context import (
     Action,
     DeleteJob,
@@ -125,6 +125,7 @@ _WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.
 _SETBACKS: Final = frozenset(
     {
         PendingReason.PREEMPTED,
+        PendingReason.EVICTED,
         PendingReason.SCHEDULE_TIMEOUT,
         PendingReason.PODS_REJECTED,
         PendingReason.RECOVERY_TIMEOUT,
@@ -184,7 +185,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     actions += command_actions(before, after, observed)
     if _expired(job, after, observed.now):
         return Plan(after, (*actions, DeleteJob()))
-    context = ReconcileContext(granted, after, facts, observed, job)
+    context = ReconcileContext(granted, after, facts, observed, chosen_job(job, after))
     return Plan(after, tuple(actions), context.next_of(_wake_at(context), report_at))
 
 

@@ -29,6 +29,7 @@ from tf_dist.core.api.assignment import (
     admitted_text,
     admitted_with,
     assign_nodes,
+    fallback_text,
     placement_within,
     replica_change_text,
     replica_counts,
@@ -36,12 +37,22 @@ from tf_dist.core.api.assignment import (
     startable_replicas,
 )
 from tf_dist.core.api.context import ReconcileContext
-from tf_dist.core.api.job import Event, Job, ReplicaId, minimum_met
-from tf_dist.core.api.lifecycle_policy import END_PHASES, most_severe_action
+from tf_dist.core.api.job import Action, Event, Job, ReplicaId, minimum_met
+from tf_dist.core.api.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
 from tf_dist.core.api.names import short_hash
-from tf_dist.core.api.pod_events import PodClassification, PodEvent, join_names, placed_counts
-from tf_dist.core.api.pods import PodPhase, PodView
-from tf_dist.core.api.status import PREEMPTED, RESIZED, UNSCHEDULABLE, Admission, Failure, Phase, Status
+from tf_dist.core.api.pod_events import PodClassification, PodEvent, describe_events, join_names, placed_counts
+from tf_dist.core.api.pods import Disruption, PodPhase, PodView
+from tf_dist.core.api.status import (
+    LIVE,
+    PREEMPTED,
+    RESIZED,
+    SCHEDULER_PREEMPTION,
+    UNSCHEDULABLE,
+    Admission,
+    Failure,
+    Phase,
+    Status,
+)
 from tf_dist.core.api.timestamps import format_time, round_time
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler import restarts
@@ -197,14 +208,30 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
     message += f": {verdict.message}" if verdict.message else ""
     status = replace(s.status, failure=Failure(event=PREEMPTED, message=message, at=s.now))
     evictions = (
-        PodEvent(event=Event.POD_EVICTED, spec=spec, replica=ReplicaId(spec.type, index))
+        PodEvent(
+            event=Event.POD_EVICTED,
+            spec=spec,
+            replica=ReplicaId(spec.type, index),
+            disruption=Disruption(SCHEDULER_PREEMPTION),
+        )
         for spec in s.job.replica_specs
         for index in range(spec.replicas)
     )
     decided = most_severe_action(s.job, evictions, s.now)
     if decided is not None and decided[0] in END_PHASES:
         return status.with_phase(END_PHASES[decided[0]], s.now, PREEMPTED, message)
-    return requeue(s, status.with_restart(PREEMPTED), PREEMPTED, message)
+    falls_back = decided is not None and decided[0] is Action.FALL_BACK
+    return requeue(s, status.with_restart(PREEMPTED), PREEMPTED, message, fall_back=falls_back)
+
+
+def requeue_evicted(s: ReconcileContext, answered: DecidedEvents, *, fall_back: bool = False) -> Status:
+    """Pods were taken away, and the job's policy for that is to give the whole place back and to wait again."""
+    status = restarts.charge_disruption(s.job, s.status, s.facts, answered, s.now)
+    if status.phase not in LIVE:
+        return status
+    what = describe_events(s.job, [occurrence for occurrence, _ in answered])
+    message = f"{what}; the gang gave its place back and waits for another one, with its old age"
+    return requeue(s, status, PendingReason.EVICTED.value, message, fall_back=fall_back)
 
 
 def fail_invalid_pods(s: ReconcileContext) -> Status | None:
@@ -267,8 +294,14 @@ def _has_started(pod: PodView) -> bool:
 
 def _released(s: ReconcileContext, reason: PendingReason, why: str, when: str) -> Status:
     requeues = s.status.requeues + 1
-    not_before = round_time(s.now + requeue_backoff(s.job.uid, requeues))
-    message = f"{why}{when}; the gang gave its place back and tries again at {format_time(not_before)}"
+    following = _next_fallback(s)
+    # A fallback that has not had its turn since the first is tried at once.
+    pause = 0.0 if following else requeue_backoff(s.job.uid, requeues)
+    not_before = round_time(s.now + pause)
+    then = (
+        f"falls back to {fallback_text(s.job, following)}" if following else f"tries again at {format_time(not_before)}"
+    )
+    message = f"{why}{when}; the gang gave its place back and {then}"
     stuck = {*s.status.refused_nodes, *unschedulable_nodes(s.job, s.status, s.facts)}
     status = replace(
         s.status,
@@ -277,13 +310,24 @@ def _released(s: ReconcileContext, reason: PendingReason, why: str, when: str) -
         refused_nodes=exclude_nodes(s.status.refused_nodes, stuck, not_before),
         failure=Failure(event=reason.value, message=why, at=s.now),
     )
-    return requeue(s, status, reason.value, message)
+    return requeue(s, status, reason.value, message, fall_back=True)
 
 
-def requeue(s: ReconcileContext, status: Status, reason: str, message: str) -> Status:
-    """``status`` without an admission, all of its pods stale: the job waits to be admitted again."""
+def requeue(s: ReconcileContext, status: Status, reason: str, message: str, *, fall_back: bool = False) -> Status:
+    """``status`` without an admission, all of its pods stale: the job waits to be admitted again.
+
+    ``fall_back``: the next of its fallbacks comes first then; after the last one, its document's size.
+    """
     status = restarts.keep_container_restarts(status, s.facts.current, s.facts)
+    status = replace(status, fallback_from=_next_fallback(s) if fall_back else 0)
     return status.next_attempt(None).with_phase(Phase.PENDING, s.now, reason, message)
+
+
+def _next_fallback(s: ReconcileContext) -> int:
+    """The one after that which it ran as; 0 after the last, and where another gang scheduler decides."""
+    if integration_of(s.job, s.status) is not None:
+        return 0
+    return (s.status.fallback + 1) % (len(s.job.fallbacks) + 1)
 
 
 def requeue_backoff(uid: str, count: int) -> float:
@@ -295,8 +339,13 @@ def requeue_backoff(uid: str, count: int) -> float:
 
 
 def schedule_timeout(job: Job) -> float:
-    """Seconds that pods of an admitted gang may be without a node, until it has been complete."""
-    return job.scheduling.timeout or DEFAULT_SCHEDULE_TIMEOUT
+    """Seconds that pods of an admitted gang may be without a node, until it has been complete.
+
+    One that can fall back waits no longer for nodes than for its place.
+    """
+    timeout = job.scheduling.timeout or DEFAULT_SCHEDULE_TIMEOUT
+    limit = job.scheduling.admission_timeout if job.fallbacks else None
+    return timeout if limit is None else min(timeout, limit)
 
 
 def unplaced_due_at(s: ReconcileContext) -> float | None:

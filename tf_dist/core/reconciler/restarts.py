@@ -79,6 +79,15 @@ def restart_pods(job: Job, status: Status, facts: PodClassification, answered: D
     return _with_backoff(job, status, ran, now, _sentence(job, answered), spent)
 
 
+def charge_disruption(
+    job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float
+) -> Status:
+    """The status with the disruption that the whole job waits again for: one, however many pods; Failed over budget."""
+    first = _costs(job, status, facts, answered, [_gravest(answered)])
+    over = _unaffordable(job, status, facts, answered, first, now)
+    return over or replace(_spend(status, answered, first), failure=_failure(answered, now))
+
+
 def restart_by_command(job: Job, status: Status, facts: PodClassification, now: float) -> Status:
     """Restart every pod because a Command says so: one restart, none while one is under way, and no back-off."""
     again = status.phase is Phase.RESTARTING
@@ -100,7 +109,8 @@ def resume(job: Job, status: Status, now: float) -> Status:
     Of a TFJob every replica starts anew, as with the training operator, which has deleted all pods by then; of a
     Volcano Job those that have succeeded stay so (``resume_keeps_succeeded``).
     """
-    fresh = replace(status.next_attempt(None), last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0)
+    waits = status.next_attempt(None)
+    fresh = replace(waits, last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0, fallback_from=0)
     if not job.run_policy.resume_keeps_succeeded:
         fresh = replace(fresh, succeeded=frozenset())
     return fresh.with_phase(Phase.PENDING, now, "Resumed", "resumed; waits for its place")

@@ -182,6 +182,7 @@ def _outcome(status: Status) -> RawStatus:
         "restarts": status.total_restarts,
         "disruptions": disruptions(status),
         "preemptions": preemptions(status),
+        "fallback": status.fallback,
     }
     failure = ending_failure(status)
     culprit = {} if failure is None else _without_none({"replica": failure.replica or None, "exitCode": failure.code})

@@ -25,6 +25,9 @@ from tf_dist.core.api.assignment import (
     Wait,
     admitted_text,
     admitted_with,
+    chosen_job,
+    fallback_job,
+    fallback_text,
     granted_job,
 )
 from tf_dist.core.api.context import Observed, ReconcileContext, matching_replicas
@@ -64,6 +67,7 @@ from tf_dist.core.reconciler.pod_phases import follow_pod_phases, start_policy_t
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_pods,
     is_complete,
+    requeue_evicted,
     requeue_incomplete,
     requeue_preempted,
     requeue_unplaced,
@@ -200,6 +204,8 @@ _ACTIONS: Final[dict[Action, Callable[[ReconcileContext, DecidedEvents], Status]
     Action.RESTART_JOB: lambda s, answered: restarts.restart_job(s.job, s.status, s.facts, answered, s.now),
     Action.RESTART_TASK: lambda s, answered: restarts.restart_tasks(s.job, s.status, s.facts, answered, s.now),
     Action.RESTART_POD: lambda s, answered: restarts.restart_pods(s.job, s.status, s.facts, answered, s.now),
+    Action.REQUEUE_JOB: requeue_evicted,
+    Action.FALL_BACK: lambda s, answered: requeue_evicted(s, answered, fall_back=True),
 }
 
 
@@ -306,11 +312,14 @@ def take_admission(s: ReconcileContext) -> Status | None:
     if isinstance(verdict, Wait):
         return replace(s.status, reason=verdict.reason.value, message=verdict.message)
     if isinstance(verdict, Admit):
+        job = fallback_job(s.requested_job, verdict.fallback)
         place = Admission(s.now, verdict.placement, verdict.sizes, by=other.name if other else "")
         # What another scheduler admits is all that it ever will of this run.
-        place = place if other else admitted_with(place, s.requested_job, verdict.sizes)
-        admitted = replace(s.status, admission=place, start_time=s.now)
-        return replace(admitted, reason="Admitted", message=admitted_text(s.requested_job, admitted))
+        place = place if other else admitted_with(place, job, verdict.sizes)
+        status = replace(s.status, fallback=verdict.fallback, fallback_from=0)
+        admitted = replace(status, admission=place, start_time=s.now)
+        which = f"{fallback_text(s.requested_job, verdict.fallback)}: " if verdict.fallback else ""
+        return replace(admitted, reason="Admitted", message=which + admitted_text(job, admitted))
     return None
 
 
@@ -327,6 +336,7 @@ def _phases(*phases: Phase) -> frozenset[Phase]:
 
 _APPLY: Final = VerdictOnly.APPLY
 _SKIP: Final = VerdictOnly.SKIP
+_AFTER_NODE_LOSS: Final = _phases(Phase.PENDING, Phase.RESTARTING, Phase.FAILED)
 _BY_POLICY: Final = _phases(*END_PHASES.values())
 
 TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
@@ -349,7 +359,7 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     # An admitted gang loses its admission, in whole or in part, or is resized.
     TransitionRule(requeue_preempted, LIVE, _BY_POLICY | {Phase.PENDING}, verdict_only=_APPLY),
     TransitionRule(requeue_unplaced, LIVE, _phases(Phase.PENDING), unplaced_due_at, _SKIP),
-    TransitionRule(recover_from_node_loss, LIVE, _phases(Phase.PENDING, Phase.RESTARTING), recovery_due_at, _SKIP),
+    TransitionRule(recover_from_node_loss, LIVE, _AFTER_NODE_LOSS, recovery_due_at, _SKIP),
     TransitionRule(unpin_pods, LIVE, _phases(), unpin_due_at, _SKIP),
     TransitionRule(resize, LIVE, _phases(Phase.RESTARTING), verdict_only=_APPLY),
     # A gang waits, is admitted and runs.
@@ -382,7 +392,7 @@ def apply_transitions(
     pods = mark_lost_pods(job, observed)
     facts = classify_pods(granted, status, pods, observed.departed)
     steps: list[str] = []
-    while (found := _next_transition(ReconcileContext(granted, status, facts, observed, job), rules)) is not None:
+    while (found := _next_transition(_context(job, granted, status, facts, observed), rules)) is not None:
         rule, following = found
         steps.append(f"{rule.name}: {status.phase} to {following.phase}")
         if len(steps) > _MAX_STEPS:
@@ -399,6 +409,10 @@ def apply_transitions(
         status = following
     status = _without_removed(granted, status) if observed.verdict_only else _record(granted, status, facts, observed)
     return (before if status == before else status), facts
+
+
+def _context(job: Job, granted: Job, status: Status, facts: PodClassification, observed: Observed) -> ReconcileContext:
+    return ReconcileContext(granted, status, facts, observed, chosen_job(job, status))
 
 
 def next_transition_at(s: ReconcileContext, rules: tuple[TransitionRule, ...] = TRANSITION_RULES) -> float | None:

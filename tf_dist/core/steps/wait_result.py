@@ -33,12 +33,19 @@ from tf_dist.core.diagnostics.outcome import (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitLimits:
     """Limits of a wait: ``deadline`` in all (epoch seconds); ``admission``: seconds for the gang's place;
-    ``startup``: seconds from then until it runs. None: for ever.
+    ``startup``: seconds from then until it runs. None: for ever. ``begun``: since when this client waits (epoch
+    seconds): a retry that takes a waiting job up has the whole time again, while the job keeps its age.
     """
 
     deadline: float | None = None
     admission: float | None = None
     startup: float | None = None
+    begun: float | None = None
+
+
+def admission_limit(timeout: float | None, *, fallbacks: bool) -> float | None:
+    """Seconds that a client waits for the place: once for the job as it is, and once more for its fallbacks as well."""
+    return timeout if timeout is None or not fallbacks else 2 * timeout
 
 
 NO_LIMITS: Final = WaitLimits()
@@ -162,7 +169,7 @@ def _dues(status: Status, limits: WaitLimits) -> Iterator[tuple[OutcomeKind, flo
         return
     asked, admission = status.since or status.created, status.admission
     if limits.admission is not None and not status.has_place and asked is not None:
-        yield OutcomeKind.ADMISSION_TIMEOUT, asked + limits.admission
+        yield OutcomeKind.ADMISSION_TIMEOUT, max(asked, limits.begun or 0.0) + limits.admission
     if limits.startup is not None and status.has_place and admission is not None:
         # After a restart it is pending once more, with the place that it has.
         placed = max(admission.complete or admission.at, status.since or 0.0)

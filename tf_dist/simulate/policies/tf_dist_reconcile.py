@@ -49,7 +49,7 @@ def job_document(job: SimJob, uid: str, created_at: float) -> Body:
             "namespace": "default",
             "uid": uid,
             "creationTimestamp": format_time(created_at),
-            "annotations": annotations,
+            "annotations": {**annotations, **job.annotations},
         },
         "spec": {
             "runPolicy": {"cleanPodPolicy": "Running", "schedulingPolicy": scheduling},

@@ -1,0 +1,232 @@
+"""Fallbacks of a job: what it may be instead, where it gets no place in time or loses it.
+
+``tf-dist.dev/fallback`` holds a list as JSON. Each entry is a job of its own: the document with these changes, whose
+names are those of the operator's and the step's arguments. The gang queues once, with all of them; see
+``gang/alternatives``. ``parse`` and ``read`` are those of ``parsing``, with the fallbacks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import FieldPath, format_field_path, suggestion, text, value_at
+from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.api.job import MAX_REPLICAS, Dialect, DisruptionPolicy, Document, Job, Role
+from tf_dist.core.api.overrides import Override, apply_overrides
+from tf_dist.core.dialects import parsing
+from tf_dist.core.dialects.common_annotations import annotation_path, check_disruption_policy
+from tf_dist.core.dialects.common_schema import written_number
+from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
+from tf_dist.core.dialects.registry import current, dialect_of, spec_dialect
+from tf_dist.core.dialects.step_overrides import StepOverrides, apply_step_overrides, replica_paths
+from tf_dist.errors import InvalidJob, Problem
+
+MAX_FALLBACKS: Final = 8
+_PATH: Final = annotation_path(names.FALLBACK)
+_EXAMPLE: Final = 'write [{"workers": 2}, {"queue_name": "spot"}]'
+_Open = Callable[[object], bool]
+
+
+def _is_count(value: object) -> bool:
+    written = value if isinstance(value, str) else str(value)
+    return (
+        isinstance(value, int | str)
+        and not isinstance(value, bool)
+        and written_number(written, 0, MAX_REPLICAS) is not None
+    )
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_selector(value: object) -> bool:
+    pairs = value.items() if isinstance(value, Mapping) else [(0, 0)]
+    return all(isinstance(key, str) and isinstance(label, str | None) for key, label in pairs)
+
+
+def _is_tolerations(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, Mapping) for one in value)
+
+
+def _is_resources(value: object) -> bool:
+    pairs = value.items() if isinstance(value, Mapping) else [(0, None)]
+    return all(isinstance(k, str) and isinstance(v, str | int | float) and not isinstance(v, bool) for k, v in pairs)
+
+
+# By the name of the argument: the field of ``StepOverrides``, what is right, what it is called, and an example.
+_CHANGES: Final[Mapping[str, tuple[str, Callable[[object], bool], str, str]]] = {
+    "workers": ("workers", _is_count, "number of workers", "write 4"),
+    "ps": ("ps", _is_count, "number of parameter servers", "write 1"),
+    "queue_name": ("queue", _is_name, "name of a queue", 'write "spot"'),
+    "priority_class": ("priority_class", _is_name, "name of a priority class", 'write "low"'),
+    "image": ("image", _is_name, "image", 'write "registry/image:tag"'),
+    "node_selector": ("node_selector", _is_selector, "selection of nodes", 'write {"pool": "spot"}'),
+    "tolerations": ("tolerations", _is_tolerations, "list of tolerations", 'write [{"key": "spot"}]'),
+    "resources": ("resources", _is_resources, "list of resources", 'write {"nvidia.com/gpu": 4}'),
+}
+
+
+def check_fallbacks(given: object, path: FieldPath, out: FieldErrors, open_: _Open = lambda _: False) -> None:
+    """Errors for what is no list of fallbacks. ``open_``: whether a value is only known later (a template)."""
+    if open_(given):
+        return
+    if not isinstance(given, list | tuple) or not given:
+        out.error(path, f"{describe_value(given)} is no list of fallbacks", _EXAMPLE)
+        return
+    if len(given) > MAX_FALLBACKS:
+        out.error(
+            path, f"there are {len(given)} fallbacks, and no more than {MAX_FALLBACKS} are tried", "leave some out"
+        )
+    for index, entry in enumerate(given):
+        if not isinstance(entry, Mapping) or not entry:
+            out.error((*path, index), f"{describe_value(entry)} changes nothing", _EXAMPLE)
+            continue
+        for key, value in entry.items():
+            place = (*path, index, str(key))
+            if key not in _CHANGES:
+                out.error(place, "is nothing that a fallback changes", suggestion(str(key), _CHANGES))
+            elif not open_(value) and not _CHANGES[key][1](value):
+                out.error(place, f"{describe_value(value)} is no {_CHANGES[key][2]}", _CHANGES[key][3])
+
+
+def policy_annotations(
+    *,
+    fallback: object = None,
+    on_eviction: object = None,
+    on_preemption: object = None,
+    admission_timeout: object = None,
+    open_: _Open = lambda _: False,
+) -> dict[str, str]:
+    """The annotations that say what these arguments of an operator or a step mean; InvalidJob with all problems.
+
+    ``admission_timeout``: seconds, or a text such as ``10m``; it is the job's only where there are fallbacks, else the
+    client's alone. None: not said. ``open_``: whether a value is only known later.
+    """
+    out = FieldErrors()
+    found: dict[str, str] = {}
+    if fallback is not None:
+        check_fallbacks(fallback, ("fallback",), out, open_)
+        found[names.FALLBACK] = fallback if isinstance(fallback, str) else json.dumps(fallback, default=str)
+    for key, name, said in (
+        (names.ON_EVICTION, "on_eviction", on_eviction),
+        (names.ON_PREEMPTION, "on_preemption", on_preemption),
+    ):
+        if said is not None and not open_(said):
+            check_disruption_policy(said, (name,), out, fallbacks=bool(fallback))
+        if said is not None:
+            found[key] = str(said)
+    tried = DisruptionPolicy.FALLBACK in (on_eviction, on_preemption)
+    if fallback is not None and admission_timeout is None and not tried:
+        hint = 'give admission_timeout as well, or on_eviction="fallback"'
+        out.error(("fallback",), "nothing says when it is tried", hint)
+    if fallback is not None and admission_timeout is not None:
+        found[names.ADMISSION_TIMEOUT] = (
+            f"{admission_timeout:g}s" if isinstance(admission_timeout, int | float) else str(admission_timeout)
+        )
+    out.raise_errors()
+    return found
+
+
+def parse(document: Any, *, strict: bool = True) -> parsing.Parsed:
+    """``parsing.parse``, and the job has its fallbacks; their problems are told with their place in the list."""
+    try:
+        found = parsing.parse(document, strict=strict)
+    except InvalidJob as error:
+        out = FieldErrors()
+        _entries(text(value_at(document, "metadata", "annotations", names.FALLBACK)), out)
+        raise InvalidJob([*error.problems, *out.errors]) from error
+    job = _with_fallbacks(found.job, document, lambda changed: parsing.parse(changed, strict=False).job)
+    return replace(found, job=job, warnings=(*found.warnings, *_advice(job)))
+
+
+def read(stored: Document) -> Job:
+    """``parsing.read``, and the job has its fallbacks."""
+    return _with_fallbacks(parsing.read(stored), stored, parsing.read)
+
+
+def _advice(job: Job) -> Iterator[Problem]:
+    policy = job.run_policy
+    tried = DisruptionPolicy.FALLBACK in (policy.on_eviction, policy.on_preemption)
+    if job.fallbacks and job.scheduling.admission_timeout is None and not tried:
+        hint = f"add {names.ADMISSION_TIMEOUT}: 10m, or {names.ON_EVICTION}: fallback"
+        yield Problem(format_field_path(_PATH), "nothing says when a fallback is tried", hint)
+    if not job.fallbacks and job.scheduling.admission_timeout is not None:
+        path = format_field_path(annotation_path(names.ADMISSION_TIMEOUT))
+        hint = f"add {names.FALLBACK}, or give the limit to the client that waits: admission_timeout"
+        yield Problem(path, "says when fallbacks are tried, and there are none", hint)
+
+
+def _with_fallbacks(job: Job, document: Document, of: Callable[[Document], Job]) -> Job:
+    written = job.annotations.get(names.FALLBACK)
+    if not written:
+        return job
+    out = FieldErrors()
+    entries = _entries(written, out)
+    if job.scheduling.gang not in (None, GangScheduler.BUILTIN):
+        hint = f"remove it, or {names.GANG_SCHEDULER}"
+        out.error(_PATH, f"fallbacks are tried by tf-dist's own admission, and {job.scheduling.gang} decides", hint)
+    out.raise_errors()
+    jobs: list[Job] = []
+    for index, entry in enumerate(entries):
+        try:
+            jobs.append(of(_changed(current(document), job, entry)))
+        except InvalidJob as error:
+            where = format_field_path((*_PATH, index))
+            for one in error.problems:
+                out.error((*_PATH, index), _within(one, where), one.hint)
+    out.raise_errors()
+    return replace(job, fallbacks=tuple(jobs))
+
+
+def _within(problem: Problem, where: str) -> str:
+    """The problem of a changed document: no file has it, so the change is named, and what becomes of it."""
+    place = f"{problem.path}: " if problem.path and problem.path != where else ""
+    return f"with it, {place}{problem.message}"
+
+
+def _entries(written: str, out: FieldErrors) -> list[Mapping[str, Any]]:
+    if not written:
+        return []
+    try:
+        given = json.loads(written)
+    except (ValueError, RecursionError) as error:
+        out.error(_PATH, f"cannot be read as JSON: {error}", _EXAMPLE)
+        return []
+    check_fallbacks(given, _PATH, out)
+    return [] if out.errors else list(given)
+
+
+def _changed(document: Document, job: Job, entry: Mapping[str, Any]) -> Document:
+    """The document as one of its fallbacks: what has to be there is never more than there is."""
+    changes: dict[str, Any] = {_CHANGES[key][0]: value for key, value in entry.items()}
+    for count in ("workers", "ps"):
+        if count in changes:
+            changes[count] = int(changes[count])
+    found = apply_step_overrides(document, StepOverrides(**changes))
+    return dict(apply_overrides(found, _lowered(found, job, changes)))
+
+
+_MINIMUMS: Final[Mapping[Dialect, tuple[FieldPath, ...]]] = {
+    Dialect.TFJOB_V1: (("spec", "runPolicy", "schedulingPolicy", "minAvailable"),),
+    Dialect.VOLCANO: (("spec", "minAvailable"), ("spec", "minSuccess")),
+}
+
+
+def _lowered(document: Document, job: Job, changes: Mapping[str, Any]) -> Iterator[Override]:
+    """The minimums that the document states, where its replicas are fewer now."""
+    dialect = spec_dialect(document, dialect_of(document))
+    total = 0
+    for spec, place in zip(job.replica_specs, replica_paths(document, dialect, job), strict=True):
+        count = changes.get({Role.WORKER: "workers", Role.PS: "ps"}.get(spec.role, ""), spec.replicas)
+        total += count
+        if dialect is Dialect.VOLCANO and spec.min_available is not None and spec.min_available > count:
+            yield Override((*place, "minAvailable"), count)
+    for path in _MINIMUMS.get(dialect, ()):
+        stated = value_at(document, *map(str, path))
+        if isinstance(stated, int) and stated > total:
+            yield Override(path, total)
