@@ -151,7 +151,7 @@ def test_pdb_for_gang_scheduling(workers: int, expected: list[int]) -> None:
     """TestPDBForGangScheduling: none for a single replica, else all of them; it goes at the end (``syncPdb``)."""
     others = [entry("WORKER", workers)] if workers else []
     job = read(tfjob("some-job", entry("MASTER"), *others, RuntimeId="some-runtime"))
-    assert not [one for one in services.build_objects(job) if one["kind"] == "PodDisruptionBudget"], "only if asked for"
+    assert not services.build_budgets(job), "only if asked for"
     world = World(replace(job, disruption_budget=True))
     world.settle()
     made = {name: body["spec"] for (kind, name), body in world.objects.items() if kind == "PodDisruptionBudget"}

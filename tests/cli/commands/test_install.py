@@ -13,7 +13,7 @@ import yaml
 from tests.cli.conftest import Program
 from tf_dist.cli.install.crds import tfjobs, volcano_commands, volcano_jobs
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
-from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, CRDS, POD_DISRUPTION_BUDGETS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 
 Object = dict[str, Any]
@@ -235,6 +235,19 @@ def test_volcanos_definition_of_commands_is_used_where_it_was_left(
     assert found.returncode == 0
     assert named not in found.stdout
     assert "jobs.batch.volcano.sh" in found.stdout
+
+
+def test_disruption_budgets_need_a_server_that_has_them(tf_dist: Program, tmp_path: Path) -> None:
+    """Kubernetes before 1.21; without the option tf-dist needs nothing of it but its own budget."""
+    kinds = [kind for kind in BUILTIN_KINDS if kind.resource != POD_DISRUPTION_BUDGETS]
+    with MemoryCluster(kinds=kinds) as old, ApiServer(old) as server:
+        file = tmp_path / "old"
+        file.touch(mode=0o600)
+        file.write_text(yaml.safe_dump(make_kubeconfig(server.app.url, server.token)))
+        found = tf_dist("install", "--disruption-budgets", "--kubeconfig", str(file))
+        assert (found.returncode, found.stdout) == (2, "")
+        assert "does not serve policy/v1" in found.stderr
+        assert "policy/v1beta1" in tf_dist("install", "--kubeconfig", str(file)).stdout
 
 
 def test_a_cluster_that_does_not_answer_is_an_error(tf_dist: Program, config: str) -> None:

@@ -97,6 +97,7 @@ def keeps(version: Mapping[str, Any], path: str) -> bool:
     return True
 
 
+_OLD: Final = "leave the option out; Kubernetes serves it from 1.21 on"
 _TAKE_OVER: Final = "kubectl label crd {} {}={} --overwrite"
 
 
@@ -116,7 +117,10 @@ def check_cluster(cluster: Cluster, settings: InstallOptions) -> tuple[InstallOp
     if there is not None and not is_tf_dist_definition(there):
         found = list(_differences_of(there))
         settings = replace(settings, left_out=settings.left_out | {TFJOBS})
-    return replace(settings, budgets=_budgets(cluster, settings.into)), found
+    budgets = _budgets(cluster, settings.into)
+    if settings.disruption_budgets and budgets is not DisruptionBudgetVersion.V1:
+        raise Rejected("the cluster does not serve policy/v1, of which --disruption-budgets makes objects", hint=_OLD)
+    return replace(settings, budgets=budgets), found
 
 
 def _budgets(cluster: Cluster, namespace: str) -> DisruptionBudgetVersion:

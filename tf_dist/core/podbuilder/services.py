@@ -90,8 +90,8 @@ def budget_names(job: Job) -> tuple[str, ...]:
     return (f"tf-job-pdb-{job.key.name}",) if job.disruption_budget and len(job.replicas) > 1 else ()
 
 
-def _budgets(job: Job) -> list[Body]:
-    """None of the pods may be evicted, as with the tf-operator (``syncPdb``)."""
+def build_budgets(job: Job) -> list[Body]:
+    """The disruption budget of the job, if it has one: none of its pods may be evicted, as with the tf-operator."""
     spec = {"minAvailable": len(job.replicas), "selector": {"matchLabels": {names.JOB_UID: job.uid}}}
     return [
         {
@@ -107,11 +107,10 @@ def _budgets(job: Job) -> list[Body]:
 def build_objects(job: Job) -> list[Body]:
     """Everything but pods, in the order of creation."""
     extra = volcano_plugins.plugin_objects(job, object_metadata) if job.dialect is Dialect.VOLCANO else []
-    return [*extra, *build_services(job).values(), *_budgets(job)]
+    return [*extra, *build_services(job).values()]
 
 
 def object_names(job: Job) -> tuple[tuple[str, str], ...]:
     """(kind, name) of ``build_objects``, cheaply: looked at in every pass."""
     extra = volcano_plugins.plugin_object_names(job) if job.dialect is Dialect.VOLCANO else ()
-    budgets = ((BUDGET, name) for name in budget_names(job))
-    return (*extra, *(("Service", name) for name in service_names(job)), *budgets)
+    return (*extra, *(("Service", name) for name in service_names(job)))

@@ -104,7 +104,6 @@ def sync_job(job: Job, status: Status, facts: PodClassification, observed: Obser
         if not pod.deleting:
             yield Delete("Pod", pod.name, pod.uid)
     yield from _unwanted_services(job, status, facts, observed)
-    yield from _budgets(job, status, observed)
     consultation = IntegrationPass(job, status, facts, observed)
     yield from consultation.objects()
     if status.phase in LIVE and consultation.takes_pods():
@@ -119,6 +118,8 @@ def sync_job(job: Job, status: Status, facts: PodClassification, observed: Obser
             body = replica_pod.build_pod(job, replica, label, observed.addresses, place, retries=status.retries)
             consultation.decorate(replica, body)
             yield Create(body)
+    # Last, so that a cluster that refuses a budget does not keep the pods from being made.
+    yield from _budgets(job, status, observed)
 
 
 def creatable_replicas(job: Job, status: Status, facts: PodClassification, now: float) -> tuple[ReplicaId, ...]:
@@ -213,7 +214,11 @@ def _unwanted_services(job: Job, status: Status, facts: PodClassification, obser
 
 
 def _budgets(job: Job, status: Status, observed: Observed) -> Iterator[Action]:
-    """A disruption budget follows the size of the gang, and goes when the job stops or ends."""
+    """A disruption budget comes with the pods, follows the size of the gang, and goes when the job stops or ends."""
+    if status.phase in LIVE and status.admission is not None:
+        for body in services.build_budgets(job):
+            if (services.BUDGET, body["metadata"]["name"]) not in observed.objects:
+                yield Create(body)
     for (kind, name), body in observed.objects.items():
         metadata = body["metadata"]
         if kind != services.BUDGET or "deletionTimestamp" in metadata:
