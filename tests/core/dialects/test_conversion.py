@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -204,3 +205,30 @@ def test_what_a_plugin_or_an_annotation_of_volcano_says_is_lost_in_words(change:
     before = {problem.path for problem in convert(volcano(), Dialect.TFJOB_V1).lost}
     found = {problem.path for problem in convert(changed(volcano(), change, value), Dialect.TFJOB_V1).lost}
     assert found - before == {path}
+
+
+@pytest.mark.parametrize("to", [Dialect.TFJOB_V1, Dialect.TFJOB_V1ALPHA1])
+@pytest.mark.parametrize(
+    ("at", "name", "gang", "kept"),
+    [
+        ("job", "volcano", "", False),
+        ("template", "volcano", "", False),
+        ("job", "volcano", "volcano", True),
+        ("job", "mine", "", True),
+        ("template", "mine", "", True),
+    ],
+)
+def test_the_name_of_volcanos_scheduler_is_carried_only_where_volcano_decides(
+    to: Dialect, at: str, name: str, gang: str, kept: bool
+) -> None:
+    """Every Volcano Job names it; in a TFJob it would leave the pods to a scheduler that may not be there."""
+    document = volcano()
+    document["spec"].pop("schedulerName", None)
+    spec = document["spec"]
+    for place in [spec] if at == "job" else [task["template"]["spec"] for task in spec["tasks"]]:
+        place["schedulerName"] = name
+    if gang:
+        document["metadata"]["annotations"] = {"tf-dist.dev/gang-scheduler": gang}
+    found = convert(document, to)
+    assert (name in json.dumps(found.document["spec"])) is kept
+    assert "another scheduler would place the pods" not in [problem.message for problem in found.lost]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, value_at
+from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, mapping, value_at
+from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Action, Dialect, Document, Job, ReplicaSpec
 from tf_dist.core.dialects import emit
 from tf_dist.core.dialects.common_schema import TF_CONTAINER
@@ -248,9 +249,27 @@ def convert(document: Any, to: Dialect, *, strict: bool = True) -> Conversion:
     if source.job.dialect is to:
         return Conversion(document=source.document)
     _refuse(source.job, to)
+    source = replace(source, job=_without_idle_scheduler(source.job))
     written = _WRITERS[to](source.job, source.document)
     result = parse(written, strict=strict)
     return Conversion(document=written, lost=tuple(conversion_losses(source, result.job)))
+
+
+def _without_idle_scheduler(job: Job) -> Job:
+    """A Volcano Job whose pods tf-dist places does not name Volcano's scheduler: in other formats that name holds."""
+    if job.dialect is not Dialect.VOLCANO or job.scheduling.gang is GangScheduler.VOLCANO:
+        return job
+    specs = tuple(replace(spec, template=_without_volcano(spec.template)) for spec in job.replica_specs)
+    named = job.scheduling.scheduler_name
+    scheduling = replace(job.scheduling, scheduler_name="" if named == GangScheduler.VOLCANO else named)
+    return replace(job, replica_specs=specs, scheduling=scheduling)
+
+
+def _without_volcano(template: Document) -> Document:
+    spec = mapping(template.get("spec"))
+    if spec.get("schedulerName") != GangScheduler.VOLCANO:
+        return template
+    return {**template, "spec": {key: value for key, value in spec.items() if key != "schedulerName"}}
 
 
 def _refuse(job: Job, to: Dialect) -> None:

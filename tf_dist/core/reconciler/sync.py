@@ -216,9 +216,9 @@ def _unwanted_services(job: Job, status: Status, facts: PodClassification, obser
 def _budgets(job: Job, status: Status, observed: Observed) -> Iterator[Action]:
     """A disruption budget comes with the pods, follows the size of the gang, and goes when the job stops or ends."""
     if status.phase in LIVE and status.admission is not None:
-        for body in services.build_budgets(job):
-            if (services.BUDGET, body["metadata"]["name"]) not in observed.objects:
-                yield Create(body)
+        for budget in services.build_budgets(job):
+            if (services.BUDGET, budget["metadata"]["name"]) not in observed.objects:
+                yield Create(budget)
     for (kind, name), body in observed.objects.items():
         metadata = body["metadata"]
         if kind != services.BUDGET or "deletionTimestamp" in metadata:
