@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.airflow.site import Site
+from tests.child_processes import environment_without
 from tests.waiting import until
 
 SECONDS = 300.0
@@ -80,9 +81,7 @@ class Stack:
             (self.folder / name).mkdir()
         shutil.copy(Path(__file__).with_name("stack_dags.py"), self.folder / "dags")
         home = self.folder / "home"
-        left_out = ("AIRFLOW", "KUBECONFIG", "KUBERNETES_SERVICE", "TF_DIST")
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
-        self.env = inherited | {
+        self.env = environment_without("AIRFLOW", "KUBECONFIG", "KUBERNETES_SERVICE", "TF_DIST") | {
             "AIRFLOW_HOME": str(home),
             "HOME": str(self.folder),
             "PYTHONPATH": str(ROOT),

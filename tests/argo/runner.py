@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from tests.argo.expressions import depends, depends_on, retried, substituted, when
 from tests.argo.folders import placed, with_folders
+from tests.child_processes import environment_without
 from tf_dist.client.launch.contract import WORKFLOWS
 from tf_dist.cluster.api import Cluster, Object
 
@@ -279,7 +280,7 @@ class Runner:
 
     def _execute(self, command: list[str], variables: Mapping[str, str], scratch: Path, node: Node) -> int:
         environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("TF_DIST", "KUBE", "ARGO_"))},
+            **environment_without("TF_DIST", "KUBE", "ARGO_"),
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "KUBECONFIG": self.place.kubeconfig,
             "TF_DIST_HOME": str(scratch / "home"),

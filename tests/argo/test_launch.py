@@ -341,7 +341,7 @@ def test_an_api_server_that_is_away_is_borne_with(scene: Stage) -> None:
 
 def test_no_api_server_is_worth_another_try(scene: Stage) -> None:
     step = scene.step(job("true"))
-    launcher = step.launch(kubeconfig=scene.kubeconfig("http://127.0.0.1:9"))
+    launcher = step.launch("--drive=controller", kubeconfig=scene.kubeconfig("http://127.0.0.1:9"))
     assert launcher.code() == 75, launcher.text
     assert step.outputs()["status"] == "Error"
 

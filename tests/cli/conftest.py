@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.child_processes import environment_without, signals_heard
 from tests.cli import ready
-from tests.signals import signals_heard
 
 PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 PATIENCE = 120.0
@@ -26,8 +26,7 @@ PATIENCE = 120.0
 
 def surroundings(folder: Path, scratch: str) -> dict[str, str]:
     """The environment of a program, without what may lead to another cluster or change the output."""
-    left_out = ("TF_DIST", "NO_COLOR", "KUBECONFIG", "KUBERNETES_SERVICE")
-    found = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
+    found = environment_without("TF_DIST", "NO_COLOR", "KUBECONFIG", "KUBERNETES_SERVICE")
     return found | {"HOME": str(folder), "TMPDIR": scratch, "TF_DIST_HOME": f"{scratch}/home"}
 
 

@@ -8,13 +8,16 @@ import pytest
 
 from tests.controller.foreign_api import Pruning
 from tests.controller.harness import tfjob
-from tf_dist.client.inline_driver import claim_job
+from tf_dist.client.exit_codes import RETRYABLE, exit_code_of_error
+from tf_dist.client.inline_driver import claim_job, leased_driver
 from tf_dist.cluster.api import TFJOBS, Cluster
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.auth import Credential
+from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.core.api import names
 from tf_dist.core.api.status_codec import stored_status, with_embedded_memory
 from tf_dist.core.reconciler.ownership import driver_of, may_claim
-from tf_dist.errors import Conflict, NotFound
+from tf_dist.errors import Conflict, NotFound, Unavailable
 
 
 def job(**annotations: str) -> dict[str, object]:
@@ -49,6 +52,17 @@ def test_a_memory_in_a_condition_is_kept_there() -> None:
         assert driver_of(claimed) == "default/me"
         assert stored_status(claimed)["tfDist"]["phase"] == "Running"
         assert "annotations" not in claimed["metadata"]
+
+
+def test_without_an_api_server_there_is_no_driver() -> None:
+    place = KubeContext("here", "http://127.0.0.1:9", "default", {}, lambda: Credential({}))
+    with (
+        place.cluster() as cluster,
+        pytest.raises(Unavailable) as caught,
+        leased_driver(place, cluster, "default", patience=0.1),
+    ):
+        pytest.fail("it drives")
+    assert exit_code_of_error(caught.value) == RETRYABLE
 
 
 def test_of_two_who_claim_one_gets_it() -> None:

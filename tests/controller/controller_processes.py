@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.signals import signals_heard
+from tests.child_processes import signals_heard
 from tests.waiting import until
 from tf_dist.controller.manager import Manager, ManagerSettings
 

@@ -43,7 +43,7 @@ def claim_job(cluster: Cluster, resource: Resource, stored: Object, me: str) -> 
     return cluster.replace(resource, *where, {**stored, "status": claimed}, subresource="status")
 
 
-_PATIENCE: Final = 30.0  # seconds for the first heartbeat
+_FIRST_RENEWAL: Final = 30.0  # seconds
 _QUICK: Final = 2.0  # and for a request about it, once the driver is to end
 
 
@@ -93,12 +93,14 @@ def leased_driver(
     volcano_jobs: bool = False,
     accelerators: Accelerators | None = None,
     on_change: Callable[[JobRef], object] = lambda _: None,
+    patience: float = _FIRST_RENEWAL,
 ) -> Iterator[tuple[Driver, LeaseLeadership]]:
     """A driver under a Lease of its own, which goes last; it drives the jobs of a namespace that name it, or ``only``.
 
     ``takes_over``: also jobs that have no driver, or whose driver is dead; ``volcano_jobs``: Volcano's, too, which its
     role must allow; ``accelerators``: see ``DriverSettings``;
-    ``on_change``: see ``Driver``. ClusterError when there can be no Lease.
+    ``on_change``: see ``Driver``; ``patience``: seconds until the Lease must be ours. ClusterError when there can be
+    none.
     """
     with ExitStack() as stack:
         # A heartbeat comes again by itself, and must not wait behind anything.
@@ -122,7 +124,7 @@ def leased_driver(
         driver = Driver(
             cluster, settings=settings, leadership=leadership, admission_leader=admission_leader, on_change=on_change
         )
-        _begin(elector)
+        _begin(elector, patience)
         leadership.start()
         stack.callback(driver.stop)
         driver.start()
@@ -131,7 +133,7 @@ def leased_driver(
         yield driver, leadership
 
 
-def _begin(elector: LeaderElector) -> None:
+def _begin(elector: LeaderElector, patience: float) -> None:
     """Have the Lease before anything else; ClusterError at once when we may not, or there is no place for it."""
     elector.step()
     match elector.problem:
@@ -140,5 +142,5 @@ def _begin(elector: LeaderElector) -> None:
         case Forbidden() | Rejected() as error:
             raise error
     elector.start()
-    if not elector.wait(_PATIENCE):
+    if not elector.wait(patience):
         raise elector.problem or Unavailable(f"lease {elector.ref} cannot be had", hint="try again")

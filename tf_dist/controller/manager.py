@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from tf_dist.cluster.api import Cluster
 from tf_dist.cluster.client.rest import RestCluster
@@ -43,11 +43,18 @@ _LOG = logging.getLogger(__name__)
 # Seconds after which a worker or an informer counts as stuck: far above what all tries of a request may take together.
 _WORKER_STUCK_AFTER: Final = 1800.0
 INFORMER_STUCK_AFTER: Final = 600.0
-# Seconds after the request to stop: until requests of drivers are broken off, until those about Leases are, and until
-# the process ends in any case.
-_CANCEL_REQUESTS_AFTER: Final = 4.0
-_CANCEL_LEASE_REQUESTS_AFTER: Final = 12.0
-_EXIT_AFTER: Final = 18.0
+
+
+class ShutdownTimeouts(NamedTuple):
+    """Seconds after the request to stop: until requests of drivers are aborted, until those about Leases are, and until
+    the process ends in any case (None: it does not)."""
+
+    requests: float = 4.0
+    lease_requests: float = 12.0
+    process: float | None = 18.0
+
+
+SHUTDOWN_TIMEOUTS: Final = ShutdownTimeouts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,26 +92,24 @@ def tune_garbage_collector() -> None:
     gc.set_threshold(100_000, 20, 100)
 
 
-def limit_shutdown_time(cluster: RestCluster, leases: RestCluster) -> None:
+def limit_shutdown_time(
+    cluster: RestCluster, leases: RestCluster, timeouts: ShutdownTimeouts = SHUTDOWN_TIMEOUTS
+) -> None:
     """Before ``Manager.stop``: see to it that a server which does not answer cannot hold up the end of the process.
 
     What is in the middle of a request has a moment to finish it, and the Lease is given back after that, through a
     client of its own. The manifest's ``terminationGracePeriodSeconds`` leaves room for all of it.
     """
-    steps = (
-        (_CANCEL_REQUESTS_AFTER, cluster.cancel),
-        (_CANCEL_LEASE_REQUESTS_AFTER, leases.cancel),
-        (_EXIT_AFTER, _exit_now),
-    )
-    for seconds, step in steps:
-        timer = threading.Timer(seconds, step)
-        timer.daemon = True
-        timer.start()
 
+    def exit_now() -> None:
+        _LOG.error("cannot stop within %g s, exiting: the lease will expire", timeouts.process)
+        os._exit(1)
 
-def _exit_now() -> None:
-    _LOG.error("cannot stop within %g s, exiting: the lease will expire", _EXIT_AFTER)
-    os._exit(1)
+    for seconds, step in zip(timeouts, (cluster.cancel, leases.cancel, exit_now), strict=True):
+        if seconds is not None:
+            timer = threading.Timer(seconds, step)
+            timer.daemon = True
+            timer.start()
 
 
 class Manager:

@@ -325,9 +325,11 @@ def test_workers_come_and_go(local: Program) -> None:
     assert local("delete", job, "--wait").returncode == 0
 
 
-def test_its_bounds_hold_and_are_told(local: Program) -> None:
-    bounds = {"tf-dist.dev/min-workers": "1", "tf-dist.dev/max-workers": "2"}
-    job = submit(local, workers=1, annotations=bounds)
+ELASTIC = {"tf-dist.dev/min-workers": "1", "tf-dist.dev/max-workers": "2"}
+
+
+def test_the_bounds_of_an_elastic_job_hold(local: Program) -> None:
+    job = submit(local, workers=1, annotations=ELASTIC)
     refused = local("scale", job, "--workers", "4")
     assert refused.returncode == 2
     assert 'metadata.annotations["tf-dist.dev/max-workers"]' in refused.stderr
@@ -336,6 +338,14 @@ def test_its_bounds_hold_and_are_told(local: Program) -> None:
     scaled = local("scale", job, "--workers", "2")
     assert scaled.returncode == 0
     assert "it is elastic: depending on what waits, it has from 1 to 2 workers" in scaled.stderr
+    assert replicas(local, job)["asked"] == 2
+    assert local("delete", job, "--wait").returncode == 0
+
+
+@pytest.mark.slow  # jobs grow when none has waited for 20 s: tests/core/gang/test_elastic.py is nearer
+def test_an_elastic_job_grows_and_shrinks_as_it_is_scaled(local: Program) -> None:
+    job = submit(local, workers=1, annotations=ELASTIC)
+    assert local("scale", job, "--workers", "2").returncode == 0
     assert eventually(lambda: replicas(local, job) == {"asked": 2, "ready": "2/2"})
     assert local("scale", job, "--workers", "1").returncode == 0
     assert eventually(lambda: replicas(local, job) == {"asked": 1, "ready": "1/1"})

@@ -163,15 +163,31 @@ def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(driven: Sit
     assert driven.stored() is not None
 
 
-def test_who_drives_the_job_leaves_when_its_pods_are_asked_to_go(scene: Site) -> None:
-    """Afterwards nobody is there to do it."""
+def test_a_launcher_that_drives_stays_until_the_pods_are_asked_to_go(scene: Site) -> None:
+    """Afterwards there is no driver to do it. Once they are, a signal ends its wait for their end."""
     with Launcher(scene.options(drive=True)) as launcher:
         scene.runs()
         scene.end_pod(f"{scene.name}-worker-0", 0)
+        until(lambda: scene.outputs().get("outcome") == "succeeded", SECONDS)
+        until(lambda: len(stopping(scene)) == 2, SECONDS)
+        launcher.signal()
         assert launcher.end() == exit_codes.SUCCEEDED
-    left = {name: pod for name, pod in scene.pods().items() if pod["status"]["phase"] == "Running"}
-    assert len(left) == 2
-    assert all("deletionTimestamp" in pod["metadata"] for pod in left.values())
+    assert len(stopping(scene)) == 2
+    assert scene.memory.list(LEASES, "default").items == []
+
+
+def stopping(scene: Site) -> list[str]:
+    """The pods that run and are asked to go."""
+    running = {name: pod for name, pod in scene.pods().items() if pod["status"]["phase"] == "Running"}
+    return [name for name, pod in running.items() if "deletionTimestamp" in pod["metadata"]]
+
+
+def test_a_launcher_does_not_wait_for_ever_for_the_end_of_pods(scene: Site) -> None:
+    with Launcher(scene.options(drive=True, settle=0.5)) as launcher:
+        scene.runs()
+        scene.end_pod(f"{scene.name}-worker-0", 0)
+        assert launcher.end() == exit_codes.SUCCEEDED
+    assert [pod["status"]["phase"] for pod in scene.pods().values()].count("Running") == 2
     assert scene.memory.list(LEASES, "default").items == []
 
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tests.signals import signals_heard
+from tests.child_processes import signals_heard
 from tests.waiting import until
 from tf_dist.controller.observability.signals import STOPPING, Signals
 

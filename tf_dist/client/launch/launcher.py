@@ -39,7 +39,6 @@ from tf_dist.core.steps.wait_result import WaitLimits
 from tf_dist.errors import ClusterError, InvalidJob, TFDistError
 
 _EVERY: Final = 1.0  # seconds between two writes of what training reports
-_SETTLE: Final = 30.0  # seconds for the driver to see to the pods of a job that has ended
 
 
 class StepEnd(StrEnum):
@@ -83,7 +82,9 @@ class StepRun:
         progress: ProgressFile,
         stopping: StepShutdown,
         limits: WaitLimits,
+        settle: float,
     ) -> None:
+        self._settle = settle
         self._cluster = cluster
         self._job = job
         self._view = view
@@ -217,7 +218,7 @@ class StepRun:
         """
         monitor.sync_pods()
         monitor.drain(0)
-        until = time.monotonic() + _SETTLE
+        until = time.monotonic() + self._settle
         while self._unsettled(monitor) and not monitor.signal and time.monotonic() < until:
             monitor.step(max(0.0, until - time.monotonic()))
 
@@ -374,6 +375,7 @@ class _StepSetup:
                 ProgressFile(options.progress_file, options.total_steps),
                 StepShutdown(quick, job, options, self._connection.namespace, log_writer.say),
                 WaitLimits(deadline=deadline, admission=options.pending_timeout, startup=options.startup_timeout),
+                options.settle,
             )
             return launch.run(monitor)
 

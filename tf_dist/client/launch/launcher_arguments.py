@@ -31,7 +31,8 @@ class LauncherOptions:
     ``input_list``: all parameters of the workflow as Argo lists them, of which the declared ones count.
     ``workflow``, ``workflow_uid``, ``node``: whose step it is; the same for every try of a step. ``retry`` of
     ``retries``: which try it is. ``drive``: drive the job from here, or leave it to a controller. ``grace``: seconds
-    from SIGTERM to SIGKILL. ``deadline``: when Argo stops the pod.
+    from SIGTERM to SIGKILL. ``deadline``: when Argo stops the pod. ``settle``: seconds for the driver to see to the
+    pods of a job that has ended.
     """
 
     job: str = ""
@@ -57,6 +58,7 @@ class LauncherOptions:
     drive: bool = True
     on_term: OnTerm | None = None
     grace: float = 30.0
+    settle: float = 30.0
     pending_timeout: float | None = None
     startup_timeout: float | None = 600.0
     timeout: float | None = None

@@ -1,11 +1,14 @@
-"""Signals as the children of tests are to have them, however the tests themselves were started."""
+"""What processes that tests start inherit: signals and the environment, however the tests themselves were started."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+
+from tf_dist.local.daemon import LOCK_FILE_VARIABLE
 
 _HEARD: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -24,3 +27,13 @@ def signals_heard() -> Iterator[None]:
     finally:
         for number in ignored:
             signal.signal(number, signal.SIG_IGN)
+
+
+def environment_without(*prefixes: str) -> dict[str, str]:
+    """This process's environment without the variables that begin so.
+
+    The lock file of this run stays: a local cluster that is started with it ends when the run does, however that ends.
+    """
+    return {
+        name: value for name, value in os.environ.items() if name == LOCK_FILE_VARIABLE or not name.startswith(prefixes)
+    }
