@@ -22,7 +22,7 @@ from tf_dist.cluster.apiserver.server import ApiServer
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.retries import fence_seconds_left
 from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_reconciler import NameConflict, PlanExecutor
 from tf_dist.controller.leases.leadership import LeadershipLost
@@ -56,23 +56,16 @@ class Bench:
         self.may_act: Callable[[], bool] = lambda: True
         self.left: Callable[[], float] = lambda: math.inf
         cluster: Cluster = disturbed(self.memory, self._asked)
-        self.informers = DriverInformers(
-            cluster,
-            DriverSettings(),
-            on_change=lambda _: None,
-            on_capacity_freed=lambda: None,
-            recorder=MetricsRecorder(),
-        )
+        context = DriverContext(cluster=cluster, clock=self.world.clock, recorder=self.results)
+        self.informers = DriverInformers(context, on_change=lambda _: None, on_capacity_freed=lambda: None)
         self.job = self.world.submit(tfjob())
         self.uid = str(self.job["metadata"]["uid"])
         self.applier = PlanExecutor(
-            cluster,
+            context,
             self.informers,
-            clock=self.world.clock,
-            events=EventRecorder(cluster, self.world.clock, "test", monotonic=self.world.clock),
+            EventRecorder(cluster, self.world.clock, "test", monotonic=self.world.clock),
             may_act=lambda: self.may_act(),
             remaining=lambda: self.left(),
-            recorder=self.results,
         )
 
     def _asked(self, verb: str, resource: Resource, *args: Any, **how: Any) -> None:

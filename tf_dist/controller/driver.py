@@ -15,7 +15,7 @@ from typing import Final
 
 from tf_dist.cluster.api import QUEUES, Cluster
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
 from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader
 from tf_dist.controller.gang_admission.admission_runner import AdmissionRunner, QueueStatusWriter
 from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions, PendingAdmissions
@@ -102,9 +102,7 @@ class Driver:
 
     ``start`` watches the cluster and acts in threads until ``stop``. ``step`` is one pass in the caller's thread, over
     lists made for it unless ``start`` or ``informers.start`` came before. ``on_change`` is called, from any thread,
-    with every job that has changed, or whose objects have. ``clock``: epoch seconds, for timestamps that are written or
-    compared with written ones; ``monotonic``: seconds that only go forward, for every pause; ``runtime``: threads, and
-    what they wait with.
+    with every job that has changed, or whose objects have. The other arguments: see ``DriverContext``.
     """
 
     def __init__(
@@ -121,23 +119,21 @@ class Driver:
         runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
         self._settings = settings or DriverSettings()
-        self._monotonic = monotonic
-        self._clock_steps = ClockStepDetector(clock, monotonic)
-        self._recorder = recorder or MetricsRecorder()
-        self._leadership = leadership or Standalone()
-        self._on_change = on_change
-        self._runtime = runtime
-        self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime)
-        self._events = EventRecorder(cluster, clock, self._settings.component, monotonic=monotonic)
-        self.informers = DriverInformers(
-            cluster,
-            self._settings,
-            on_change=self._enqueue,
-            on_capacity_freed=self._capacity_changed,
-            recorder=self._recorder,
+        context = DriverContext(
+            cluster=cluster,
+            settings=self._settings,
+            clock=clock,
             monotonic=monotonic,
+            recorder=recorder or MetricsRecorder(),
             runtime=runtime,
         )
+        self._monotonic, self._runtime = monotonic, runtime
+        self._clock_steps = ClockStepDetector(clock, monotonic)
+        self._leadership = leadership or Standalone()
+        self._on_change = on_change
+        self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime)
+        events = EventRecorder(cluster, clock, self._settings.component, monotonic=monotonic)
+        self.informers = DriverInformers(context, on_change=self._enqueue, on_capacity_freed=self._capacity_changed)
         self._job_index = JobIndex(
             self._settings.default_gang,
             others=self._settings.other_schedulers,
@@ -145,50 +141,30 @@ class Driver:
             accelerators=self._settings.accelerators,
             disruption_budgets=self._settings.disruption_budgets,
         )
-        self._admission = GangAdmission(self.informers, clock, monotonic, self._recorder, runtime)
+        self._admission = GangAdmission(context, self.informers)
         admission_leader = admission_leader or Standalone()
         admission_leader.listen(self._capacity_changed)
         self._admission_runner = AdmissionRunner(
+            context,
             admission_leader,
             self._admission,
-            QueueStatusWriter(cluster, self.informers, monotonic),
+            QueueStatusWriter(context, self.informers),
             own=self._pending_admissions(cluster, self._settings.admissions),
             common=self._pending_admissions(cluster, pending_admissions_lease(self._settings.system_namespace)),
-            reporting=self._settings.only is None,
-            monotonic=monotonic,
         )
-        executor = PlanExecutor(
-            cluster,
-            self.informers,
-            clock=clock,
-            events=self._events,
-            may_act=self._may_act,
-            remaining=self._remaining,
-            recorder=self._recorder,
-        )
-        self._reconciler = JobReconciler(
-            cluster,
-            self.informers,
-            self._job_index,
-            executor,
-            clock=clock,
-            leadership=self._leadership,
-            recorder=self._recorder,
-        )
-        self._takeover = TakeoverPolicy(self._leadership, self._settings, self._reconciler, self._queue, clock=clock)
+        executor = PlanExecutor(context, self.informers, events, may_act=self._may_act, remaining=self._remaining)
+        self._reconciler = JobReconciler(context, self.informers, self._job_index, executor, self._leadership)
+        self._takeover = TakeoverPolicy(context, self._leadership, self._reconciler, self._queue)
         self._worker_pool = WorkerPool(
+            context,
             self._reconciler,
             self._admission,
             self._queue,
             self.informers,
-            self._events,
-            self._recorder,
-            clock=clock,
-            monotonic=monotonic,
+            events,
             lookup=self._lookup,
             delivers=self._delivers,
             on_leadership_lost=self._resync_all,
-            runtime=runtime,
         )
         self.liveness = Liveness()
         self._lock = threading.Lock()
@@ -201,7 +177,7 @@ class Driver:
         self._resync = ResyncSchedule(self._settings.resync, monotonic())
         self._stopped = runtime.event()
         self._thread: threading.Thread | None = None
-        self._recorder.attach(self.readings)
+        context.recorder.attach(self.readings)
 
     def _pending_admissions(self, cluster: Cluster, place: LeaseRef | None) -> PendingAdmissions:
         if place is None:

@@ -1,9 +1,10 @@
-"""Settings of a driver, references of jobs, and the kinds of jobs and of the objects they own."""
+"""Settings of a driver, what its parts share, references of jobs, and the kinds of jobs and of the objects they own."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -13,10 +14,13 @@ from tf_dist.cluster.api import (
     NETWORK_POLICIES,
     POD_DISRUPTION_BUDGETS,
     SERVICES,
+    Cluster,
     Object,
     Resource,
 )
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
@@ -107,3 +111,19 @@ class DriverSettings:
     def default_gang(self) -> str:
         """``gang_scheduler`` as a job's memory has it: "" for tf-dist itself."""
         return "" if self.gang_scheduler is GangScheduler.BUILTIN else self.gang_scheduler.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverContext:
+    """What all parts of a driver share.
+
+    ``clock``: epoch seconds, for timestamps that are written or compared with written ones; ``monotonic``: seconds that
+    only go forward, for every pause; ``runtime``: threads, and what they wait with.
+    """
+
+    cluster: Cluster
+    settings: DriverSettings = field(default_factory=DriverSettings)
+    clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    recorder: MetricsRecorder = field(default_factory=MetricsRecorder)
+    runtime: ThreadRuntime = SYSTEM_RUNTIME

@@ -16,19 +16,17 @@ from tf_dist.cluster.api import (
     SECRETS,
     SERVICES,
     VOLCANO_COMMANDS,
-    Cluster,
     Object,
     Resource,
 )
 from tf_dist.cluster.api_errors import is_invalid_object
 from tf_dist.cluster.client.retries import fenced_by
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.controller.key_pairs import generate_key_pair
 from tf_dist.controller.leases.leadership import Leadership, LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Verdict, chosen_job, expected_job
 from tf_dist.core.api.context import (
@@ -85,28 +83,24 @@ class StatusPruned(ClusterError):
 class PlanExecutor:
     """Executes plans against a cluster, as long as ``may_act`` says so; the caches learn what came of it.
 
-    ``clock``: epoch seconds. ``remaining``: for how many seconds the right to act surely still holds; it is asked
-    before every attempt of a request, and bounds how long one takes.
+    ``remaining``: for how many seconds the right to act surely still holds; it is asked before every attempt of a
+    request, and bounds how long one takes.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: DriverContext,
         informers: DriverInformers,
-        *,
-        clock: Callable[[], float],
         events: EventRecorder,
+        *,
         may_act: Callable[[], bool],
         remaining: Callable[[], float],
-        recorder: MetricsRecorder,
     ) -> None:
-        self._cluster = cluster
+        self._cluster, self._clock, self._recorder = context.cluster, context.clock, context.recorder
         self._informers = informers
-        self._clock = clock
         self._events = events
         self._may_act = may_act
         self._remaining = remaining
-        self._recorder = recorder
         # Kinds whose definition prunes status.tfDist: see ``with_embedded_memory``.
         self._pruning: set[Resource] = set()
 
@@ -309,26 +303,21 @@ class PlanExecutor:
 
 
 class JobReconciler:
-    """Plans and acts for single jobs. Thread-safe for different jobs. ``clock``: epoch seconds."""
+    """Plans and acts for single jobs. Thread-safe for different jobs."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: DriverContext,
         informers: DriverInformers,
         job_index: JobIndex,
         executor: PlanExecutor,
-        *,
-        clock: Callable[[], float],
         leadership: Leadership,
-        recorder: MetricsRecorder,
     ) -> None:
-        self._cluster = cluster
+        self._cluster, self._clock, self._recorder = context.cluster, context.clock, context.recorder
         self._informers = informers
         self._job_index = job_index
         self._executor = executor
-        self._clock = clock
         self._leadership = leadership
-        self._recorder = recorder
         self._skipped: dict[JobRef, str] = {}  # jobs that were logged as skipped, and their uids
 
     def reconcile(self, ref: JobRef, known: JobEntry, verdict: Verdict | None, *, again: bool = False) -> Plan:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.controller.job_reconciler import JobReconciler
 from tf_dist.controller.leases.leadership import Leadership
@@ -17,22 +17,15 @@ _LOG = logging.getLogger(__name__)
 
 
 class TakeoverPolicy:
-    """Of a driver among several; ``queue`` is where jobs go that need a look later. ``clock``: epoch seconds."""
+    """Of a driver among several; ``queue`` is where jobs go that need a look later."""
 
     def __init__(
-        self,
-        leadership: Leadership,
-        settings: DriverSettings,
-        reconciler: JobReconciler,
-        queue: WorkQueue[JobRef],
-        *,
-        clock: Callable[[], float],
+        self, context: DriverContext, leadership: Leadership, reconciler: JobReconciler, queue: WorkQueue[JobRef]
     ) -> None:
+        self._settings, self._clock = context.settings, context.clock
         self._leadership = leadership
-        self._settings = settings
         self._reconciler = reconciler
         self._queue = queue
-        self._clock = clock
         # Jobs that are over and are not done with, and their drivers.
         self._pending_cleanup: dict[JobRef, str] = {}
         self._stale: frozenset[str] = frozenset()

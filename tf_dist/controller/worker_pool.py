@@ -9,8 +9,7 @@ from concurrent.futures import Executor
 from typing import Final
 
 from tf_dist.cluster.api_errors import AdmissionDenied
-from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobEntry
@@ -18,7 +17,7 @@ from tf_dist.controller.job_reconciler import InvalidPod, JobReconciler
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.json_logging import job_log_context
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder, WorkQueueStats
+from tf_dist.controller.observability.metrics_recorder import WorkQueueStats
 from tf_dist.controller.workqueue import PriorityQueue, WorkQueue
 from tf_dist.core.api.assignment import Verdict
 from tf_dist.core.api.context import EmitEvent, Plan
@@ -40,38 +39,32 @@ class WorkerPool:
     driver writes a verdict into a job even though it does not drive it. ``on_leadership_lost`` is called when a write
     was refused because leadership had ended. ``start`` starts the workers; before that, and without, a pass is made in
     the caller's thread.
-    ``clock``: epoch seconds; ``monotonic``: seconds that only go forward.
     """
 
     def __init__(
         self,
+        context: DriverContext,
         reconciler: JobReconciler,
         admission: GangAdmission,
         queue: WorkQueue[JobRef],
         informers: DriverInformers,
         events: EventRecorder,
-        recorder: MetricsRecorder,
         *,
-        clock: Callable[[], float],
-        monotonic: Callable[[], float],
         lookup: Callable[[JobRef], tuple[JobEntry | None, bool]],
         delivers: Callable[[JobEntry, Verdict], bool],
         on_leadership_lost: Callable[[], None],
-        runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
+        self._recorder, self._clock, self._monotonic = context.recorder, context.clock, context.monotonic
         self._reconciler = reconciler
         self._admission = admission
         self._queue = queue
         self._informers = informers
         self._events = events
-        self._recorder = recorder
-        self._clock = clock
-        self._monotonic = monotonic
         self._lookup = lookup
         self._delivers = delivers
         self._on_leadership_lost = on_leadership_lost
-        self._runtime = runtime
-        self._lock = runtime.lock()
+        self._runtime = context.runtime
+        self._lock = self._runtime.lock()
         self._waiting: PriorityQueue[JobRef] = PriorityQueue()  # for a worker, since a moment of ``monotonic``
         self._running: dict[JobRef, float] = {}
         self._workers = 0

@@ -25,12 +25,12 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.driver_settings import DriverContext, DriverSettings
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.leases.lease import LeaseRef
-from tf_dist.controller.observability.metrics_recorder import JobMetricsKey, MetricsRecorder
+from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
 from tf_dist.controller.standalone import Standalone
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Verdict
@@ -279,14 +279,13 @@ class Stage(World):
 
     def said_anew(self) -> Said:
         """What one says that has just begun, and knows of the other driver what this one knows."""
-        informers = DriverInformers(
-            self.memory, DriverSettings(), on_change=list, on_capacity_freed=list, recorder=MetricsRecorder()
-        )
+        context = DriverContext(cluster=self.memory, clock=self.clock)
+        informers = DriverInformers(context, on_change=list, on_capacity_freed=list)
         informers.refresh()
         job_index = JobIndex()
         for ref, stored in informers.jobs():
             job_index.read(ref, stored)
-        admission = GangAdmission(informers, self.clock)
+        admission = GangAdmission(context, informers)
         admission.decide(lambda: _counted(job_index.changes(), self.driver._takeover.counts), lambda *_: True)
         return Said.of(job_index, admission)
 

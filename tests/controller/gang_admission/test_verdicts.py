@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.controller.harness import START, Clock, RunningClock, World, disturbed, tfjob
+from tests.controller.harness import Clock, RunningClock, World, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import TFJOBS, Resource
 from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
@@ -24,6 +25,10 @@ from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Wait
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
+
+
+def context(world: World, monotonic: Callable[[], float] = time.monotonic) -> DriverContext:
+    return DriverContext(cluster=world.memory, clock=world.clock, monotonic=monotonic)
 
 
 class Counted(MetricsRecorder):
@@ -40,9 +45,7 @@ class Altered(DriverInformers):
     """Caches whose changes come altered, or not at all."""
 
     def __init__(self, world: World, alter: Callable[[SnapshotChanges], SnapshotChanges]) -> None:
-        super().__init__(
-            world.memory, DriverSettings(), on_change=list, on_capacity_freed=list, recorder=MetricsRecorder()
-        )
+        super().__init__(DriverContext(cluster=world.memory), on_change=list, on_capacity_freed=list)
         self._alter = alter
 
     def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:
@@ -76,7 +79,7 @@ def test_it_rests_four_times_as_long_as_it_takes_and_never_so_long_that_people_n
     informers = world.driver.informers
     informers.refresh()
     known = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
-    admission = GangAdmission(informers, world.clock, clock)
+    admission = GangAdmission(context(world, clock), informers)
     assert (admission.wanted, admission.pause()) == (True, 0.0)
     assert admission.decide(clock.reading(job_index, seconds), lambda *_: True) == [entry.ref for entry in known]
     assert (admission.wanted, admission.pause() > 3600) == (False, True)
@@ -98,7 +101,7 @@ def test_the_answer_of_the_server_to_intentions_is_not_rested_from() -> None:
             clock.now += 5.0
             return super().record_pending(jobs)
 
-    admission = GangAdmission(informers, world.clock, clock)
+    admission = GangAdmission(context(world, clock), informers)
     admission.open("epoch", Far())
     assert admission.decide(job_index.changes, lambda *_: True) == [known.ref]
     admission.want()
@@ -106,8 +109,8 @@ def test_the_answer_of_the_server_to_intentions_is_not_rested_from() -> None:
 
 
 def test_a_decision_that_fails_is_rested_from_too() -> None:
-    clock = Slow()
-    admission = GangAdmission(World().driver.informers, lambda: START, clock)
+    world, clock = World(), Slow()
+    admission = GangAdmission(context(world, clock), world.driver.informers)
 
     def failing() -> JobChanges:
         clock.now += 0.01
@@ -124,7 +127,7 @@ def test_a_change_that_comes_while_changes_are_read_is_not_forgotten() -> None:
     world.submit(tfjob())
     informers = world.driver.informers
     informers.refresh()
-    admission = GangAdmission(informers, world.clock)
+    admission = GangAdmission(context(world), informers)
 
     def disturbed() -> JobChanges:
         found = job_index.changes()
@@ -144,7 +147,7 @@ def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
     world.submit(tfjob())
     informers, job_index = world.driver.informers, JobIndex()
     informers.refresh()
-    admission = GangAdmission(informers, world.clock)
+    admission = GangAdmission(context(world), informers)
     [(ref, stored)] = informers.jobs()
     before = job_index.read(ref, stored)
     assert admission.decide(job_index.changes, lambda *_: True) == [ref]
@@ -167,7 +170,7 @@ def test_a_place_that_is_not_written_down_as_intended_is_told_to_nobody() -> Non
     world.submit(tfjob())
     informers, job_index = world.driver.informers, JobIndex()
     informers.refresh()
-    admission = GangAdmission(informers, world.clock)
+    admission = GangAdmission(context(world), informers)
     [(ref, stored)] = informers.jobs()
     known = job_index.read(ref, stored)
     admission.decide(job_index.changes, lambda *_: True)
@@ -187,7 +190,7 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
         return replace(seen, nodes={name: node and replace(node, labels=labels) for name, node in seen.nodes.items()})
 
     informers = Altered(world, unhashable)
-    admission = GangAdmission(informers, world.clock, recorder=counted)
+    admission = GangAdmission(replace(context(world), recorder=counted), informers)
 
     def decide() -> dict[str, Any]:
         informers.refresh()
@@ -224,7 +227,7 @@ def test_a_decision_that_fails_halfway_is_begun_anew_with_all_there_is() -> None
 
     informers = Altered(world, failing)
     informers.refresh()
-    admission = GangAdmission(informers, world.clock)
+    admission = GangAdmission(context(world), informers)
     [(ref, stored)] = informers.jobs()
     known = job_index.read(ref, stored)
     with pytest.raises(ZeroDivisionError):
@@ -295,7 +298,7 @@ def narrow() -> tuple[World, GangAdmission, LeasePendingAdmissions]:
     """Room for three gangs, and for one job in the list of what is intended."""
     world = World(cpu="9")
     intents = LeasePendingAdmissions(world.memory, LeaseRef("default", "admissions"), lambda *_: None, max_jobs=1)
-    admission = GangAdmission(world.driver.informers, world.clock)
+    admission = GangAdmission(context(world), world.driver.informers)
     assert admission.open(1, intents)
     return world, admission, intents
 

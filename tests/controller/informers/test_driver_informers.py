@@ -257,7 +257,7 @@ class Promised(Rights):
 def views_of(rights: Rights) -> int:
     """How many views are still in memory."""
     gc.collect()
-    return sum(isinstance(one, ScopedInformers) and one._cluster is rights.cluster for one in gc.get_objects())
+    return sum(isinstance(one, ScopedInformers) and one._context.cluster is rights.cluster for one in gc.get_objects())
 
 
 def test_views_that_are_given_up_are_let_go_of(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -25,10 +25,9 @@ from tests.waiting import until
 from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
 from tf_dist.controller.informers.integration_informers import IntegrationInformers
 from tf_dist.controller.job_index import JobIndex
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.controller.standalone import Standalone
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.names import DRIVER, GANG_SCHEDULER
@@ -269,9 +268,7 @@ def test_what_it_may_not_see_is_named() -> None:
 
 
 def schedulers(cluster: Any, monotonic: Callable[[], float]) -> IntegrationInformers:
-    return IntegrationInformers(
-        cluster, None, on_change=lambda _: None, recorder=MetricsRecorder(), monotonic=monotonic
-    )
+    return IntegrationInformers(DriverContext(cluster=cluster, monotonic=monotonic), on_change=lambda _: None)
 
 
 def test_a_scheduler_that_comes_later_is_found_but_not_asked_for_all_the_time() -> None:
@@ -293,7 +290,7 @@ def test_what_jobs_share_wakes_those_that_use_its_scheduler_when_it_changes() ->
     world, woken = kueue_world(), list[JobRef]()
     world.submit(asking(GangScheduler.KUEUE))
     world.settle()
-    found = IntegrationInformers(world.memory, None, on_change=woken.append, recorder=MetricsRecorder())
+    found = IntegrationInformers(DriverContext(cluster=world.memory), on_change=woken.append)
     found.served(KUEUE, {})
     woken.clear()
     world.memory.patch(FLAVORS, None, "spot", {"metadata": {"labels": {"changed": "true"}}})
@@ -445,9 +442,7 @@ def test_a_list_that_hangs_holds_up_neither_another_scheduler_nor_the_end() -> N
             asked.set()
             answered.wait(SECONDS)
 
-    schedulers = IntegrationInformers(
-        disturbed(world.memory, hang), None, on_change=lambda _: None, recorder=MetricsRecorder()
-    )
+    schedulers = IntegrationInformers(DriverContext(cluster=disturbed(world.memory, hang)), on_change=lambda _: None)
     found: list[Any] = []
     looking = threading.Thread(target=lambda: found.append(schedulers.served(VOLCANO, {})), daemon=True)
     looking.start()
@@ -480,9 +475,7 @@ def test_of_many_jobs_that_ask_for_a_scheduler_one_looks_and_all_know() -> None:
         if verb == "list" and how.get("limit") == 1:
             probes.append(resource)
 
-    schedulers = IntegrationInformers(
-        disturbed(world.memory, count), None, on_change=lambda _: None, recorder=MetricsRecorder()
-    )
+    schedulers = IntegrationInformers(DriverContext(cluster=disturbed(world.memory, count)), on_change=lambda _: None)
     together, found = threading.Barrier(8), list[Any]()
 
     def ask() -> None:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tf_dist.cluster.api import QUEUES, Cluster, Object
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.cluster.api import QUEUES, Object
+from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader
 from tf_dist.controller.gang_admission.pending_admissions import PendingAdmissions
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
@@ -26,12 +26,11 @@ _WRITE_INTERVAL: Final = 2.0
 
 
 class QueueStatusWriter:
-    """Writes them, where they have changed, and no more often than people can read. ``monotonic``: seconds."""
+    """Writes them, where they have changed, and no more often than people can read."""
 
-    def __init__(self, cluster: Cluster, informers: DriverInformers, monotonic: Callable[[], float]) -> None:
-        self._cluster = cluster
+    def __init__(self, context: DriverContext, informers: DriverInformers) -> None:
+        self._cluster, self._monotonic = context.cluster, context.monotonic
         self._informers = informers
-        self._monotonic = monotonic
         self._due = float("-inf")
         self._wanted = False
 
@@ -91,29 +90,27 @@ class AdmissionRunner:
     """Decides, or leaves it to another driver.
 
     ``own``: where this driver writes down what it is about to give away; ``common``: where all do that decide for all.
-    ``reporting``: whether it says how the queues stand although it decides for its own jobs only. ``monotonic``:
-    seconds that only go forward.
     """
 
     def __init__(
         self,
+        context: DriverContext,
         admission_leader: AdmissionLeader,
         admission: GangAdmission,
         reports: QueueStatusWriter,
         *,
         own: PendingAdmissions,
         common: PendingAdmissions,
-        reporting: bool,
-        monotonic: Callable[[], float],
     ) -> None:
         self._admission_leader = admission_leader
         self._admission = admission
         self._reports = reports
         self._own = own
         self._common = common
-        self._reporting = reporting
+        # The driver of one job says how the queues stand only while it decides for all.
+        self._reporting = context.settings.only is None
         self._opened: object = None
-        self._monotonic = monotonic
+        self._monotonic = context.monotonic
         self._retry_at = -math.inf
 
     def open(self, epoch: object, *, sees_all: bool) -> bool:

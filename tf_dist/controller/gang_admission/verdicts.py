@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, JobRef
+from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, DriverContext, JobRef
 from tf_dist.controller.gang_admission.pending_admissions import PendingAdmissions
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.controller.standalone import Standalone
 from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
 from tf_dist.core.api.job import Job
@@ -33,27 +30,15 @@ _MAX_REST: Final = 0.1
 
 
 class GangAdmission:
-    """Asks the core for verdicts and keeps them until the jobs have taken them over. Thread-safe.
+    """Asks the core for verdicts and keeps them until the jobs have taken them over. Thread-safe."""
 
-    ``clock``: epoch seconds; ``monotonic``: seconds that only go forward.
-    """
-
-    def __init__(
-        self,
-        informers: DriverInformers,
-        clock: Callable[[], float],
-        monotonic: Callable[[], float] = time.monotonic,
-        recorder: MetricsRecorder | None = None,
-        runtime: ThreadRuntime = SYSTEM_RUNTIME,
-    ) -> None:
+    def __init__(self, context: DriverContext, informers: DriverInformers) -> None:
         self._informers = informers
-        self._recorder = recorder or MetricsRecorder()
-        self._clock = clock
-        self._monotonic = monotonic
+        self._recorder, self._clock, self._monotonic = context.recorder, context.clock, context.monotonic
         self._pending: PendingAdmissions = Standalone()
         self._opened = False
         self._epoch: object = None
-        self._lock = runtime.lock()
+        self._lock = context.runtime.lock()
         # The jobs that have a part in it, and those of them that are not decided about as they are now.
         self._known: dict[str, JobEntry] = {}
         self._changed: dict[str, None] = {}

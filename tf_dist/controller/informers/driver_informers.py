@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
@@ -20,17 +19,15 @@ from tf_dist.cluster.api import (
     QUEUES,
     VOLCANO_COMMANDS,
     VOLCANO_JOBS,
-    Cluster,
     Object,
     Resource,
 )
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
-from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.informers.integration_informers import IntegrationInformers
 from tf_dist.controller.informers.scoped_informers import ScopedInformers, WatchScope
-from tf_dist.controller.observability.metrics_recorder import InformerStats, MetricsRecorder
+from tf_dist.controller.observability.metrics_recorder import InformerStats
 from tf_dist.core.api import names
 from tf_dist.core.api.context import ServedApis
 from tf_dist.core.api.pods import PodView, UnreadyNode, pod_view, unready_node
@@ -98,36 +95,26 @@ class DriverInformers:
     have become free. With ``start`` they watch the cluster; without, each ``refresh`` lists everything. Which kinds are
     served, and how far the rights reach, is checked again and again: ``generation`` counts how often everything was
     listed anew because rights had changed.
-    ``monotonic``: seconds that only go forward.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
-        settings: DriverSettings,
+        context: DriverContext,
         *,
         on_change: Callable[[JobRef], None],
         on_capacity_freed: Callable[[], None],
-        recorder: MetricsRecorder,
-        monotonic: Callable[[], float] = time.monotonic,
-        runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
-        self._cluster = cluster
-        self._settings = settings
+        self._context = context
+        self._cluster, self._settings, self._monotonic = context.cluster, context.settings, context.monotonic
         self._on_change = on_change
         self._on_capacity_freed = on_capacity_freed
-        self._recorder = recorder
-        self._monotonic = monotonic
-        self._runtime = runtime
         self._view: ScopedInformers | None = None
         self._coming: ScopedInformers | None = None
         self._retired: list[ScopedInformers] = []
         self._probe_at = 0.0
         self.generation = 0
         self.deleted_pods = DeletedPods()
-        self.schedulers = IntegrationInformers(
-            cluster, settings.namespace, on_change=on_change, recorder=recorder, monotonic=monotonic, runtime=runtime
-        )
+        self.schedulers = IntegrationInformers(context, on_change=on_change)
         self.followed = False
 
     # Their life
@@ -147,14 +134,11 @@ class DriverInformers:
 
     def _seen_under(self, scope: WatchScope) -> ScopedInformers:
         return ScopedInformers(
-            self._cluster,
-            self._settings,
+            self._context,
             scope,
             on_change=self._on_change,
             on_capacity_freed=self._on_capacity_freed,
             on_pod_deleted=self.deleted_pods.add,
-            recorder=self._recorder,
-            runtime=self._runtime,
         )
 
     def _probe(self, view: ScopedInformers) -> None:
@@ -260,7 +244,7 @@ class DriverInformers:
 
     def readings(self) -> Iterator[InformerStats]:
         """How each informer stands, while they follow the cluster."""
-        now = self._runtime.monotonic()
+        now = self._context.runtime.monotonic()
         for one in self._all() if self.followed else ():
             age, idle = now - one.last_response_at, now - one.last_loop_at
             yield InformerStats(one.resource.label, age, idle, one.died(), one.lists)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tf_dist.cluster.api import Cluster, Object, Resource
+from tf_dist.cluster.api import Object, Resource
 from tf_dist.cluster.client.informer import Informer
-from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.informers import transforms
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
 from tf_dist.core.api.context import ApiResource, ServedApis
 from tf_dist.core.integrations.interface import Integration
@@ -37,27 +34,15 @@ class _ServedIntegration:
 class IntegrationInformers:
     """Informers of the gang schedulers that jobs ask for. Thread-safe.
 
-    ``namespace``: watch their objects in this one only (None: in all). ``on_change`` is called with a job whose objects
-    have changed. ``monotonic``: seconds that only go forward.
+    Where ``context`` names a namespace, their objects are watched in that one only. ``on_change`` is called with a job
+    whose objects have changed.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        namespace: str | None,
-        *,
-        on_change: Callable[[JobRef], None],
-        recorder: MetricsRecorder,
-        monotonic: Callable[[], float] = time.monotonic,
-        runtime: ThreadRuntime = SYSTEM_RUNTIME,
-    ) -> None:
-        self._cluster = cluster
-        self._namespace = namespace
+    def __init__(self, context: DriverContext, *, on_change: Callable[[JobRef], None]) -> None:
+        self._context = context
+        self._namespace = context.settings.namespace
         self._on_change = on_change
-        self._recorder = recorder
-        self._monotonic = monotonic
-        self._runtime = runtime
-        self._lock = runtime.lock()
+        self._lock = context.runtime.lock()
         self._looking: dict[str, AbstractContextManager[Any]] = {}
         self._found: dict[str, _ServedIntegration] = {}
         self._retired: list[Informer] = []
@@ -128,12 +113,12 @@ class IntegrationInformers:
     def _look(self, scheduler: Integration) -> _ServedIntegration | None:
         """One thread at a time looks for a scheduler, and the others wait for what it finds: they ask for the same."""
         with self._lock:
-            looking = self._looking.setdefault(scheduler.name, self._runtime.lock())
+            looking = self._looking.setdefault(scheduler.name, self._context.runtime.lock())
         with looking:
             with self._lock:
                 self._retire_absent(scheduler.name)
                 found = self._found.get(scheduler.name)
-                again = found is not None and found.missing and self._monotonic() - found.at >= _DISCOVER_EVERY
+                again = found is not None and found.missing and self._context.monotonic() - found.at >= _DISCOVER_EVERY
                 if self._ended or not (found is None or again):
                     return found
             try:
@@ -174,14 +159,14 @@ class IntegrationInformers:
             for reflector in kinds.values():
                 reflector.refresh()
             return _ServedIntegration(kinds)
-        return _ServedIntegration(missing=missing, at=self._monotonic())
+        return _ServedIntegration(missing=missing, at=self._context.monotonic())
 
     def _version(self, api: ApiResource) -> Resource:
         """The best version that is served; NotFound, Forbidden."""
         for version in api.versions:
             resource = Resource(api.group, version, api.kind, api.plural, api.namespaced)
             try:
-                self._cluster.list(resource, self._namespace if api.namespaced else None, limit=1)
+                self._context.cluster.list(resource, self._namespace if api.namespaced else None, limit=1)
             except NotFound:
                 continue
             return resource
@@ -190,15 +175,15 @@ class IntegrationInformers:
     def _reflector(self, resource: Resource) -> Informer:
         own = resource.namespaced
         return Informer(
-            self._cluster,
+            self._context.cluster,
             resource,
             changed=self._changed if own else self._shared_changed,
             namespace=self._namespace if own else None,
             labels=names.JOB_UID if own else "",
             keep=transforms.rule,
             index=names.owner_key if own else lambda _: "",
-            restarted=self._recorder.watch_restarted,
-            runtime=self._runtime,
+            restarted=self._context.recorder.watch_restarted,
+            runtime=self._context.runtime,
         )
 
     def _changed(self, old: Object | None, new: Object | None) -> None:

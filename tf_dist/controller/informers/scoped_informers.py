@@ -29,10 +29,8 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.client.informer import Informer
-from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
 from tf_dist.controller.informers import transforms
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
 from tf_dist.core.api.pods import unready_node
 from tf_dist.core.gang.resources.admission_config import admission_config, resource_quotas
@@ -89,24 +87,19 @@ class ScopedInformers:
 
     def __init__(
         self,
-        cluster: Cluster,
-        settings: DriverSettings,
+        context: DriverContext,
         scope: WatchScope,
         *,
         on_change: Callable[[JobRef], None],
         on_capacity_freed: Callable[[], None],
         on_pod_deleted: Callable[[Object], None],
-        recorder: MetricsRecorder,
-        runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
-        self._cluster = cluster
-        self._settings = settings
+        self._context = context
+        self._settings = settings = context.settings
         self.scope = scope
         self._on_change = on_change
         self._on_capacity_freed = on_capacity_freed
         self._on_pod_deleted = on_pod_deleted
-        self._recorder = recorder
-        self._runtime = runtime
         self._snapshots = SnapshotBuilder()
         self._seeing = threading.Lock()
         self._rules = _MemoizedByIdentity(admission_config)
@@ -177,17 +170,17 @@ class ScopedInformers:
         optional: bool = False,
     ) -> Informer:
         return Informer(
-            self._cluster,
+            self._context.cluster,
             kind,
             changed=changed,
             namespace=namespace,
             labels=labels,
             keep=keep,
             index=index,
-            restarted=self._recorder.watch_restarted,
+            restarted=self._context.recorder.watch_restarted,
             set_back=partial(self._set_back, kind),
             optional=optional,
-            runtime=self._runtime,
+            runtime=self._context.runtime,
         )
 
     def _set_back(self, noticed: Resource) -> None:
@@ -229,7 +222,7 @@ class ScopedInformers:
 
     def wait_synced(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for that."""
-        clock = self._runtime.monotonic
+        clock = self._context.runtime.monotonic
         end = clock() + timeout
         return all(r.wait_synced(max(0.0, end - clock())) for r in self.reflectors.values())
 
