@@ -69,6 +69,31 @@ QUEUES = Resource("tf-dist.dev", "v1alpha1", "Queue", "queues", namespaced=False
 TERMINAL_PHASES = ("Succeeded", "Failed")  # of a pod; a tuple, since a stored phase may be of any type
 
 
+def new_event(
+    resource: Resource, about: Object, *, type: str, reason: str, message: str, source: Object, now: str
+) -> Object:
+    """A core/v1 Event about an object of that kind, still to be named. ``now``: as objects carry it."""
+    metadata = about["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "involvedObject": {
+            "apiVersion": about.get("apiVersion", resource.api_version),
+            "kind": resource.kind,
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "type": type,
+        "reason": reason,
+        "message": message,
+        "source": source,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
 class PatchType(StrEnum):
     """How a patch body is read; the value is its content type."""
 

@@ -1,4 +1,5 @@
-"""The threaded HTTP server under the API server, the kubelet's log server and the controller's health endpoints.
+"""The threaded HTTP server under the API server, the kubelet's log server and the controller's health endpoints; and
+how a query asks for a log.
 
 A connection *waits* while its server waits for the client: for a handshake, for the head of a request, for the next
 one. Waiting has a deadline, and when there are too many connections, the longest waiting one is closed for a new one:
@@ -13,14 +14,19 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, ClassVar, Final
 
+from tf_dist.cluster.api import LogOptions
+from tf_dist.cluster.api_errors import BadRequest
+from tf_dist.core.api.timestamps import parse_time
+
 _LOG = logging.getLogger(__name__)
 _JOIN_TIMEOUT: Final = 30.0  # seconds for a thread whose connection was broken; on a busy machine it may take some
+_POLL: Final = 0.05  # seconds between two looks whether to stop
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
@@ -43,7 +49,7 @@ class _Connection:
 class ConnectionTrackingServer(HTTPServer):
     """A thread for each connection; both are known from their first moment to their last, the thread's being the later.
 
-    To end it: ``shutdown``, join the thread of ``serve_forever``, ``end_connections``, ``server_close``.
+    ``start`` it, ``stop`` it.
     """
 
     allow_reuse_address = True
@@ -59,6 +65,20 @@ class ConnectionTrackingServer(HTTPServer):
         self._serving: set[threading.Thread] = set()
         self._pause = threading.Event()  # never set
         super().__init__(address, handler)
+
+    def start(self) -> None:
+        """Serve in a thread."""
+        name = f"{self.thread_name}-listener"
+        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL,), name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self, closing: Callable[[], None] = lambda: None) -> None:
+        """End every connection and wait for all threads; ``closing`` ends what they may wait for."""
+        self.shutdown()
+        self._thread.join()
+        closing()
+        self.end_connections()
+        self.server_close()
 
     def server_bind(self) -> None:
         """Bind, and do not look our own name up: that may take half a minute without a name server."""
@@ -191,9 +211,6 @@ def abort_connection(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-_log = logging.getLogger(__name__)
-
-
 class DisconnectWatcher:
     """One thread over all quiet streams. ``watch`` a socket; when its peer closes, the callback runs once."""
 
@@ -230,7 +247,7 @@ class DisconnectWatcher:
                 try:
                     key.data()
                 except Exception:
-                    _log.exception("failed to close stream after client disconnected")
+                    _LOG.exception("failed to close stream after client disconnected")
 
     def _drop_if_gone(self, key: selectors.SelectorKey) -> bool:
         """Whether the peer has really gone; then the socket is watched no longer.
@@ -265,3 +282,54 @@ def _readable(sock: socket.socket) -> bool:
     except OSError:
         return True
     return True
+
+
+_TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
+_FALSE: Final = ("", "0", "f", "F", "FALSE", "false", "False")
+
+
+def query_flag(query: Mapping[str, str], name: str) -> bool:
+    """A boolean of a query, as Go reads it; BadRequest."""
+    value = query.get(name, "")
+    if value not in _TRUE + _FALSE:
+        raise BadRequest(f"invalid value {value!r} for {name}: true or false")
+    return value in _TRUE
+
+
+def query_number(query: Mapping[str, str], name: str) -> int | None:
+    """A whole number of a query that is not negative; BadRequest."""
+    value = query.get(name, "")
+    if not value:
+        return None
+    if not (value.isascii() and value.isdecimal()):
+        raise BadRequest(f"invalid value {value!r} for {name}: a whole number, not negative")
+    return int(value)
+
+
+def query_log_options(query: Mapping[str, str], container: str, now: float) -> LogOptions:
+    """Which lines of a container's log a query asks for, ``now`` (epoch seconds); BadRequest."""
+    since: float | None = query_number(query, "sinceSeconds")
+    if text := query.get("sinceTime"):
+        begin = parse_time(text)
+        if begin is None:
+            raise BadRequest(f"invalid sinceTime {text!r}: an RFC 3339 time")
+        since = max(0.0, now - begin)
+    return LogOptions(
+        container=container,
+        follow=query_flag(query, "follow"),
+        tail=query_number(query, "tailLines"),
+        since_seconds=since,
+        timestamps=query_flag(query, "timestamps"),
+        previous=query_flag(query, "previous"),
+    )
+
+
+def limit_bytes(lines: Iterable[bytes], limit: int | None) -> Iterator[bytes]:
+    """The lines up to so many bytes (None: all)."""
+    left = limit
+    for line in lines:
+        yield line if left is None else line[:left]
+        if left is not None:
+            left -= len(line)
+            if left <= 0:
+                return

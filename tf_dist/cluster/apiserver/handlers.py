@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tf_dist.cluster.api import LogOptions, Object, PatchType, Resource, Stream, WatchEvent
+from tf_dist.cluster.api import Object, PatchType, Resource, Stream, WatchEvent
 from tf_dist.cluster.api_errors import BadRequest, MethodNotAllowed, UnsupportedMediaType, status_from_error
 from tf_dist.cluster.apiserver.printing import ObjectFormat, negotiate_format
 from tf_dist.cluster.apiserver.requests import APPLY_PATCH, Request, ResourcePath, Response, StreamResponse, json_line
@@ -14,7 +14,7 @@ from tf_dist.cluster.apiserver.storage.api_resources import Kind
 from tf_dist.cluster.apiserver.storage.garbage_collector import DeleteOptions
 from tf_dist.cluster.apiserver.storage.json_objects import with_metadata
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.core.api.timestamps import parse_time
+from tf_dist.cluster.http_server import limit_bytes, query_log_options, query_number
 from tf_dist.errors import ClusterError, NotFound
 
 
@@ -78,38 +78,10 @@ def success_status(**more: Any) -> Object:
 
 
 def _log(call: ResourceRequest) -> StreamResponse:
-    request = call.request
-    options = LogOptions(
-        container=request.query.get("container", ""),
-        follow=request.flag("follow"),
-        tail=request.number("tailLines"),
-        since_seconds=_since(call),
-        timestamps=request.flag("timestamps"),
-        previous=request.flag("previous"),
-    )
+    query = call.request.query
+    options = query_log_options(query, query.get("container", ""), call.cluster.clock())
     stream = call.cluster.logs(_require_namespace(call), call.route.name, options)
-    return StreamResponse(_limited(stream, request.number("limitBytes")), stream.close, "text/plain")
-
-
-def _limited(lines: Stream[bytes], limit: int | None) -> Iterator[bytes]:
-    left = limit
-    with lines:
-        for text in lines:
-            yield text if left is None else text[:left]
-            if left is not None:
-                left -= len(text)
-                if left <= 0:
-                    return
-
-
-def _since(call: ResourceRequest) -> float | None:
-    time = call.request.query.get("sinceTime")
-    if not time:
-        return call.request.number("sinceSeconds")
-    since = parse_time(time)
-    if since is None:
-        raise BadRequest(f"invalid sinceTime {time!r}: an RFC 3339 time")
-    return max(0.0, call.cluster.clock() - since)
+    return StreamResponse(limit_bytes(stream, query_number(query, "limitBytes")), stream.close, "text/plain")
 
 
 def _require_namespace(call: ResourceRequest) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from tf_dist.cluster.api import EVENTS, NODES, PODS, TERMINAL_PHASES, Object, PatchType
+from tf_dist.cluster.api import EVENTS, NODES, PODS, TERMINAL_PHASES, Object, PatchType, new_event
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.core.api.fieldpath import value_at
@@ -323,20 +323,6 @@ def _event(pod: Object, message: str, now: str) -> Object:
     metadata = pod["metadata"]
     # The same sentence about the same pod is one event, however often it is found again.
     mark = zlib.crc32(f"{metadata['uid']} {message}".encode())
-    return {
-        "metadata": {"name": f"{metadata['name'][:240]}.{mark:08x}"},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata["uid"],
-        },
-        "reason": "FailedScheduling",
-        "message": message,
-        "type": "Warning",
-        "source": {"component": "default-scheduler"},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
+    source = {"component": "default-scheduler"}
+    body = new_event(PODS, pod, type="Warning", reason="FailedScheduling", message=message, source=source, now=now)
+    return {**body, "metadata": {"name": f"{metadata['name'][:240]}.{mark:08x}"}}

@@ -83,10 +83,7 @@ class ApiServer:
             raise ClusterError(f"cannot listen on {host}:{port}: {error.strerror}", hint="use another port") from error
         self._hangups = DisconnectWatcher()
         self.app.url = f"http://{self._address[0]}:{self._listener.server_port}"
-        self._thread = threading.Thread(
-            target=self._listener.serve_forever, args=(0.05,), name="tf-dist-api", daemon=True
-        )
-        self._thread.start()
+        self._listener.start()
         return self.app.url
 
     def stop(self) -> None:
@@ -94,15 +91,14 @@ class ApiServer:
         if self._listener is None or self._stopped:
             return
         self._stopped = True
-        self._listener.shutdown()
-        self._thread.join()
+        self._listener.stop(self._close_streams)
+        self._hangups.stop()
+
+    def _close_streams(self) -> None:
         with self._lock:
             streams = list(self._streams.values())
         for close in streams:
             close()
-        self._listener.end_connections()
-        self._listener.server_close()
-        self._hangups.stop()
 
     def __enter__(self) -> Self:
         self.start()

@@ -6,9 +6,8 @@ import logging
 import os
 import socket
 import ssl
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
@@ -16,10 +15,16 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tf_dist.cluster.api import LogOptions, Stream
-from tf_dist.cluster.api_errors import BadRequest
-from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServer, DisconnectWatcher, abort_connection
+from tf_dist.cluster.http_server import (
+    ConnectionLimits,
+    ConnectionTrackingServer,
+    DisconnectWatcher,
+    abort_connection,
+    limit_bytes,
+    query_log_options,
+    query_number,
+)
 from tf_dist.cluster.kubelet.delegated_auth import DelegatedAuth
-from tf_dist.core.api.timestamps import parse_time
 from tf_dist.errors import ClusterError, NotFound, Unavailable
 
 
@@ -40,40 +45,8 @@ def parse_log_request(target: str, now: float) -> LogRequest:
     if head != "containerLogs" or len(path) != 3 or not all(path):
         raise NotFound("404 page not found")
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-    options = LogOptions(
-        container=path[2],
-        follow=_flag(query, "follow"),
-        tail=_number(query, "tailLines"),
-        since_seconds=_since(query, now),
-        timestamps=_flag(query, "timestamps"),
-        previous=_flag(query, "previous"),
-    )
-    return LogRequest(path[0], path[1], options, _number(query, "limitBytes"))
-
-
-def _flag(query: dict[str, str], name: str) -> bool:
-    value = query.get(name, "false").lower()
-    if value not in ("true", "1", "false", "0"):
-        raise BadRequest(f"{name}={query[name]} is neither true nor false")
-    return value in ("true", "1")
-
-
-def _number(query: dict[str, str], name: str) -> int | None:
-    value = query.get(name)
-    if value is None:
-        return None
-    if not (value.isascii() and value.isdecimal()):
-        raise BadRequest(f"{name}={value} is no number")
-    return int(value)
-
-
-def _since(query: dict[str, str], now: float) -> float | None:
-    if "sinceTime" not in query:
-        return _number(query, "sinceSeconds")
-    time = parse_time(query["sinceTime"])
-    if time is None:
-        raise BadRequest(f"sinceTime={query['sinceTime']} is no RFC 3339 time")
-    return max(0.0, now - time)
+    options = query_log_options(query, path[2], now)
+    return LogRequest(path[0], path[1], options, query_number(query, "limitBytes"))
 
 
 _log = logging.getLogger(__name__)
@@ -116,19 +89,15 @@ class LogServer:
             ) from error
         self.port: int = self._listener.server_port
         self.disconnects = DisconnectWatcher()
-        self._thread = threading.Thread(
-            target=self._listener.serve_forever, args=(0.05,), name="node-log-server", daemon=True
-        )
-        self._thread.start()
+        self._stopped = False
+        self._listener.start()
 
     def stop(self) -> None:
         """End every connection and all threads. A second time it does nothing."""
-        if not self._thread.is_alive():
+        if self._stopped:
             return
-        self._listener.shutdown()
-        self._thread.join()
-        self._listener.end_connections()
-        self._listener.server_close()
+        self._stopped = True
+        self._listener.stop()
         self.disconnects.stop()
 
 
@@ -201,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             disconnects.watch(plain, lines.close)
             try:
                 self._head(200, [("Transfer-Encoding", "chunked")])
-                for part in _limited(lines, request.limit):
+                for part in filter(None, limit_bytes(lines, request.limit)):
                     self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
                     if request.options.follow:
                         self.wfile.flush()
@@ -228,15 +197,3 @@ class _Handler(BaseHTTPRequestHandler):
 def _duplicate(sock: socket.socket) -> int:
     """The connection below TLS: it becomes readable only when the client has disconnected."""
     return os.dup(sock.fileno())
-
-
-def _limited(lines: Iterable[bytes], limit: int | None) -> Iterator[bytes]:
-    left = limit
-    for text in lines:
-        part = text if left is None else text[:left]
-        if part:
-            yield part
-        if left is not None:
-            left -= len(part)
-            if left <= 0:
-                return

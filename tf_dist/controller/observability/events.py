@@ -12,9 +12,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource
+from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource, new_event
 from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.api.names import short_hash
 from tf_dist.core.api.timestamps import format_time
@@ -101,7 +101,15 @@ class EventRecorder:
         """
         name = event_name(stored, event)
         series = self._count(f"{namespace}/{name}")
-        body = event_body(resource, namespace, stored, event, component=self._component, now=self._clock())
+        body = new_event(
+            resource,
+            stored,
+            type=event.type,
+            reason=event.reason,
+            message=_truncated(event.message),
+            source={"component": self._component},
+            now=format_time(self._clock()),
+        )
         try:
             with self._lock:
                 budget = stored["metadata"]["uid"] + (f"/{event.reason}" if event.routine else "")
@@ -159,31 +167,6 @@ def event_name(stored: Object, event: EmitEvent) -> str:
     metadata = stored["metadata"]
     series = short_hash(metadata["uid"], event.type, event.reason, event.message, length=12)
     return f"{metadata['name'][:_MAX_NAME].rstrip('-.')}.{series}"
-
-
-def event_body(
-    resource: Resource, namespace: str, stored: Object, event: EmitEvent, *, component: str, now: float
-) -> dict[str, Any]:
-    """A new core/v1 Event about the job ``stored``, without its metadata."""
-    metadata, moment = stored["metadata"], format_time(now)
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "involvedObject": {
-            "apiVersion": stored.get("apiVersion", resource.api_version),
-            "kind": resource.kind,
-            "name": metadata["name"],
-            "namespace": namespace,
-            "uid": metadata["uid"],
-        },
-        "type": event.type,
-        "reason": event.reason,
-        "message": _truncated(event.message),
-        "source": {"component": component},
-        "firstTimestamp": moment,
-        "lastTimestamp": moment,
-        "count": 1,
-    }
 
 
 def _truncated(message: str) -> str:

@@ -7,7 +7,6 @@ many the oldest one goes, so that the kubelet's probe always gets through.
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -55,7 +54,6 @@ class HealthServer:
         self.port = port
         self._limits = ConnectionLimits(most, seconds)
         self._listener: _ProbeServer | None = None
-        self._thread: threading.Thread | None = None
 
     def start(self) -> Self:
         """Listen; ClusterError when the port is taken."""
@@ -67,19 +65,14 @@ class HealthServer:
                 hint="use another port (--metrics-port), or 0 for any free one",
             ) from error
         self.port = self._listener.server_port
-        self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.1,), name="health", daemon=True)
-        self._thread.start()
+        self._listener.start()
         return self
 
     def stop(self) -> None:
         """Break every connection, and wait for the threads."""
-        if self._listener is None or self._thread is None:
-            return
-        self._listener.shutdown()
-        self._thread.join()
-        self._listener.end_connections()
-        self._listener.server_close()
-        self._listener = None
+        if self._listener is not None:
+            self._listener.stop()
+            self._listener = None
 
     def __enter__(self) -> Self:
         return self.start()

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from typing import Any
 
-from tf_dist.cluster.api import EVENTS, PODS, Cluster, Object, PatchType
+from tf_dist.cluster.api import EVENTS, PODS, Cluster, Object, PatchType, new_event
 from tf_dist.cluster.client.informer import UidInformer
 from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
 from tf_dist.core.api.timestamps import format_time
@@ -43,23 +43,16 @@ class StatusManager:
         """An Event about the pod, once for each problem. A failure to write it is logged."""
         metadata = pod["metadata"]
         mark = hashlib.sha256(f"{metadata['uid']} {problem.reason} {problem.text}".encode()).hexdigest()[:16]
-        body = {
-            "metadata": {"name": f"{metadata['name'][:200]}.{mark}"},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": metadata["namespace"],
-                "name": metadata["name"],
-                "uid": metadata["uid"],
-            },
-            "type": "Warning",
-            "reason": problem.reason,
-            "message": problem.text[:1000],
-            "source": {"component": "tf-dist-node", "host": self._node},
-            "firstTimestamp": format_time(now),
-            "lastTimestamp": format_time(now),
-            "count": 1,
-        }
+        body = new_event(
+            PODS,
+            pod,
+            type="Warning",
+            reason=problem.reason,
+            message=problem.text[:1000],
+            source={"component": "tf-dist-node", "host": self._node},
+            now=format_time(now),
+        )
+        body["metadata"] = {"name": f"{metadata['name'][:200]}.{mark}"}
         try:
             self._cluster.create(EVENTS, metadata["namespace"], body)
         except AlreadyExists:
