@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from tf_dist.cluster.api import Object, PatchType, Resource
 from tf_dist.cluster.apiserver.storage.api_resources import Kind
 
-AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 _VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _STATUS_VERBS = ("get", "patch", "update")
 # Kinds that are never stored: creating one returns the answer.
@@ -18,13 +17,6 @@ REVIEWS: tuple[Resource, ...] = (
     Resource("authorization.k8s.io", "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews", namespaced=False),
 )
 _POD_SUBRESOURCES = (("binding", "Binding", "create"), ("eviction", "Eviction", "create"), ("log", "Pod", "get"))
-
-
-def aggregated_version(accept: str) -> str:
-    """``v2`` or ``v2beta1`` when the client wants everything in one document, else ""."""
-    if "as=APIGroupDiscoveryList" not in accept:
-        return ""
-    return "v2" if "v=v2;" in f"{accept.replace(',', ';')};" else "v2beta1"
 
 
 def api_versions(url: str) -> Object:
@@ -93,7 +85,7 @@ def _entries(kind: Kind) -> Iterator[Object]:
     if kind.categories:
         entry["categories"] = list(kind.categories)
     yield entry
-    for name, shown, verbs in subresources(kind):
+    for name, shown, verbs in _subresources(kind):
         # kubectl drain evicts only where it reads from which group an Eviction is.
         group = {"group": "policy", "version": "v1"} if shown == "Eviction" else {}
         yield {**_entry(resource, f"{resource.plural}/{name}", shown, verbs), **group}
@@ -103,68 +95,13 @@ def _entry(resource: Resource, name: str, kind: str, verbs: Iterable[str]) -> Ob
     return {"name": name, "singularName": "", "namespaced": resource.namespaced, "kind": kind, "verbs": list(verbs)}
 
 
-def subresources(kind: Kind) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _subresources(kind: Kind) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """The name, kind and verbs of each subresource."""
     if kind.key == "pods":
         for name, shown, verb in _POD_SUBRESOURCES:
             yield name, shown, (verb,)
     if kind.status:
         yield "status", kind.resource.kind, _STATUS_VERBS
-
-
-def aggregated_discovery(kinds: Iterable[Kind], *, core: bool, version: str) -> Object:
-    """Everything under ``/api`` (core) or ``/apis`` in one document."""
-    kinds = tuple(kinds)
-    items = [
-        {"metadata": {"name": name} if name else {}, "versions": [_discovered(kinds, name, at) for at in versions]}
-        for name, versions in _versions_by_group(kinds).items()
-        if core is (name == "")
-    ]
-    return {
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": f"apidiscovery.k8s.io/{version}",
-        "metadata": {},
-        "items": items,
-    }
-
-
-def _discovered(kinds: Iterable[Kind], group: str, version: str) -> Object:
-    resources = [_resource(kind, version) for kind in kinds if _served(kind, group, version)]
-    for review in REVIEWS:
-        if (review.group, review.version) == (group, version):
-            resources.append(_discovery_entry(review, version, review.kind.lower(), ("create",)))
-    return {"version": version, "resources": resources, "freshness": "Current"}
-
-
-def _resource(kind: Kind, version: str) -> Object:
-    entry = _discovery_entry(kind.resource, version, kind.singular, _VERBS)
-    if kind.short_names:
-        entry["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        entry["categories"] = list(kind.categories)
-    entry["subresources"] = [
-        {
-            "subresource": name,
-            "responseKind": {
-                "group": "policy" if shown == "Eviction" else kind.resource.group,
-                "version": version,
-                "kind": shown,
-            },
-            "verbs": list(verbs),
-        }
-        for name, shown, verbs in subresources(kind)
-    ]
-    return entry
-
-
-def _discovery_entry(resource: Resource, version: str, singular: str, verbs: Iterable[str]) -> Object:
-    return {
-        "resource": resource.plural,
-        "responseKind": {"group": resource.group, "version": version, "kind": resource.kind},
-        "scope": "Namespaced" if resource.namespaced else "Cluster",
-        "singularResource": singular,
-        "verbs": list(verbs),
-    }
 
 
 def version_info() -> Object:

@@ -77,8 +77,10 @@ class Router:
                 return Response(200, {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/version"]})
             case ["version"]:
                 return Response(200, discovery.version_info())
-            case ["api" | "apis"]:
-                return self._roots(parts[0] == "api", accept)
+            case ["api"]:
+                return Response(200, discovery.api_versions(self.url))
+            case ["apis"]:
+                return Response(200, discovery.group_list(kinds))
             case ["openapi", "v2"]:
                 # An empty document, in either form: kubectl then leaves the checking of a List to the server.
                 binary = "proto-openapi" in accept
@@ -98,13 +100,6 @@ class Router:
             case ["apis", group] if versions := discovery.group_versions(kinds, group):
                 return Response(200, discovery.api_group(group, versions))
         raise NotFound("the server could not find the requested resource")
-
-    def _roots(self, core: bool, accept: str) -> Response:
-        kinds = tuple(self._cluster.kinds)
-        if version := discovery.aggregated_version(accept):
-            media = discovery.AGGREGATED.format(version)
-            return Response(200, discovery.aggregated_discovery(kinds, core=core, version=version), media)
-        return Response(200, discovery.api_versions(self.url) if core else discovery.group_list(kinds))
 
     def _listed(self, group: str, version: str) -> Response:
         found = discovery.resource_list(self._cluster.kinds, group, version)
