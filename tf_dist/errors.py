@@ -1,4 +1,4 @@
-"""One error tree. Whatever a library below raises is mapped to it once, at the edge.
+"""One error tree. All that a library below raises is mapped to it once, at the edge.
 
 A message says what went wrong and where; ``hint`` says how to mend it. Faces print both and no traceback.
 """

@@ -1,4 +1,4 @@
-"""The entry point: runs a command and turns whatever comes of it into a message and an exit code."""
+"""The entry point: runs a command and turns its result or error into a message and an exit code."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ class JobIndex:
 
 
 def _read_entry(ref: JobRef, stored: Object, before: JobEntry | None, seen: Callable[[Job], Job]) -> JobEntry:
-    """One object that cannot be read, whatever is wrong with it, must not stop the others."""
+    """One object that cannot be read, for any reason, must not stop the others."""
     status, driver = Status(), driver_of(stored)
     try:
         raw = stored_status(stored)

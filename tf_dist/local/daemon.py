@@ -2,8 +2,8 @@
 
 Started by ``tf_dist.local.daemon_control`` with its settings as one JSON argument. SIGTERM and SIGINT end it and all
 pods; killed any other way it leaves its pods running and its store whole for the next one. With
-``TF_DIST_LOCAL_LOCK_FILE`` it also ends, in the same way, once no process holds a lock (flock) on that file: whoever
-starts clusters that nothing is to outlive, a test run, holds one, and the system lets go of it however that run ends.
+``TF_DIST_LOCAL_LOCK_FILE`` it also ends, in the same way, once no process holds a lock (flock) on that file: a test
+run, which no cluster is to outlive, holds one, and the system releases it however that run ends.
 """
 
 from __future__ import annotations

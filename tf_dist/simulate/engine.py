@@ -1,6 +1,6 @@
 """The simulated cluster and its event loop: which jobs run where and how fast, and what was held, used and done.
 
-A policy changes it by ``give`` and ``take`` alone. Work is conserved: whatever a job has done stays done, and what is
+A policy changes it by ``give`` and ``take`` alone. Work is conserved: what a job has done stays done, and what is
 left is shared by the workers it then has.
 """
 

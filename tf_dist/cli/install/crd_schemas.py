@@ -37,7 +37,7 @@ _HOUSEKEEPING: Final = {
     "cleanPodPolicy": choice("Which pods go when the job is over.", "All", "Running", "None"),
     "ttlSecondsAfterFinished": seconds("When the job itself goes, after its end."),
     "activeDeadlineSeconds": seconds("The longest it may be active, from the admission of its gang.", most=None),
-    "backoffLimit": number("How many restarts, of whatever kind, it may spend."),
+    "backoffLimit": number("How many restarts, of any kind, it may spend."),
 }
 
 _SCHEDULING: Final = mapping(
@@ -280,7 +280,7 @@ _QUEUE: Final = root(
             "weight": number("Its share of what is free, against the queues beside it; 1 if not said.", least=1),
             "quotas": mapping_of("By resource: cpu, memory, nvidia.com/gpu, pods.", _QUOTA),
             "order": choice(
-                "StrictFIFO: nobody passes the head. BestEffortFIFO: who fits now goes, if it does not delay the head.",
+                "StrictFIFO: no job passes the head. BestEffortFIFO: who fits now goes, if it does not delay the head.",
                 "StrictFIFO",
                 "BestEffortFIFO",
             ),

@@ -85,7 +85,7 @@ def amount(about: str) -> Schema:
 
 
 def anything(about: str) -> Schema:
-    """Whatever is written there is kept."""
+    """A field of which everything is kept."""
     return {"description": about, "x-kubernetes-preserve-unknown-fields": True}
 
 

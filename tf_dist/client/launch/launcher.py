@@ -130,7 +130,7 @@ class StepRun:
             self._why = _DELETED
             return StepEnd.SIGNAL if monitor.signal else StepEnd.DELETED
         if outcome_kind(status) not in (None, OutcomeKind.SUSPENDED):
-            return StepEnd.FINISHED  # whatever else is asked: its outcome is reported
+            return StepEnd.FINISHED  # a limit or a signal changes nothing: its outcome is reported
         if monitor.signal:
             return StepEnd.SIGNAL
         found = wait_result.evaluate_wait(snapshot.job, self._dated(status), snapshot.pods, self._limits, now())

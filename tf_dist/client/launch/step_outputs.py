@@ -58,7 +58,7 @@ def _held(pod: Object) -> _GpuSpan | None:
 
 
 def _gpus(containers: Iterable[Mapping[str, Any]]) -> float:
-    """Whatever vendor: extended resources whose name ends in ``gpu``; an extended resource is requested as limited."""
+    """GPUs of any vendor: extended resources whose name ends in ``gpu``. Such resources are requested as limited."""
     total = 0.0
     for container in containers:
         resources = container.get("resources") or {}

@@ -208,7 +208,7 @@ _log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Binds every pod that has no node and no gates, whatever scheduler it asks for. ``start`` it, ``stop`` it."""
+    """Binds every pod that has no node and no gates, whichever scheduler it names. ``start`` it, ``stop`` it."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster

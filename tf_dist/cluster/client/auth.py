@@ -185,7 +185,7 @@ def _temporary_file(data: bytes) -> Iterator[str]:
 CredentialSource = Callable[[], Credential]
 
 _TOKEN_REFRESH: Final = 60.0  # seconds: token files are replaced long before what they held is over
-_MIN_LIFETIME: Final = 1.0  # seconds that a plugin's answer is used at least, whatever it says
+_MIN_LIFETIME: Final = 1.0  # seconds that a plugin's answer is used at least, though it says less
 
 
 def credential_source(chosen: ResolvedContext) -> CredentialSource:
@@ -271,7 +271,7 @@ def _exec_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Crede
         hint = str(plugin.get("installHint") or "install it, or mend the user's exec section in the kubeconfig").strip()
         raise Unauthorized(f"cannot run the login plugin {command}: {error.strerror or error}", hint=hint) from error
     except Exception as error:
-        # Whatever an answer that is none makes of the package; on a terminal the plugin has said why by itself.
+        # Any error that a malformed answer causes in the package; on a terminal the plugin has said why by itself.
         why = "" if isinstance(error, AttributeError) else f": {str(error).removeprefix('exec: ')}"
         hint = "log in again as your provider says, then repeat this"
         raise Unauthorized(f"the login plugin {command} failed{why}", hint=hint) from error

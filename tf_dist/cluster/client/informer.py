@@ -210,7 +210,7 @@ class Informer:
             self._thread.join()
 
     def _stir(self) -> None:
-        """Wake the thread, whatever it waits for."""
+        """Wake the thread from any wait."""
         with self._lock:
             self._stirred.set()
             if self._stream is not None:

@@ -73,7 +73,7 @@ def call_with_retries(
             seconds = pause(error, tries)
             if seconds is None or not sleep(seconds):
                 raise
-            # Whatever went wrong but a refusal to begin may have gone wrong after the server had acted.
+            # Any error but a refusal to begin may have happened after the server had acted.
             doubtful = doubtful or not isinstance(error, Throttled)
     raise AssertionError("unreachable")
 

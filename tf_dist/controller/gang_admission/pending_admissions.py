@@ -9,7 +9,7 @@ a request hang, between the two. Were a successor to decide meanwhile, both coul
 - A leader that opens it touches every job that is still named there. Either the verdict is in the job by then, and
   counts, or it can never get there any more, since a status is only written over the version that it was decided on.
 
-So two leaders never give away the same capacity, whatever sleeps and for how long, and no clock has a part in it.
+So two leaders never give away the same capacity, though a process sleeps at any point, and no clock has a part in it.
 """
 
 from __future__ import annotations

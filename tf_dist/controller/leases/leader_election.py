@@ -209,7 +209,7 @@ class LeaderElector:
         record = LeaseRecord.of(stored)
         if record.holder != self.identity:
             self._valid_interval = (
-                _NEVER  # whatever gave it to another (a person, a backup): nothing is done under it any more
+                _NEVER  # another has it (by a person, by a backup): nothing is done under it any more
             )
         self._maybe_contested = self._maybe_contested or record.broken
         if record.holder == self.identity:

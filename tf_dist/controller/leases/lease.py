@@ -1,6 +1,6 @@
 """Leases as values: what a stored Lease says, what is written into it, and for how long it has been unchanged.
 
-How two drivers never act at once, whatever clocks and networks do:
+How two drivers never act at once, with any clocks and networks:
 
 - A holder counts its leadership from before it sent the renewal that the server accepted, and ends it early by a
   margin.

@@ -28,7 +28,7 @@ class LogFormat(StrEnum):
 
 @contextmanager
 def job_log_context(job: str) -> Iterator[None]:
-    """Whatever is logged inside, by any code in this thread, is about ``job`` (``namespace/name``)."""
+    """All that is logged inside, by any code in this thread, is about ``job`` (``namespace/name``)."""
     token = current_job.set(job)
     try:
         yield

@@ -133,7 +133,7 @@ PENDING_REASONS: Final[Mapping[PendingReason, tuple[Level, Category, str]]] = {
     PendingReason.DEACTIVATED: (
         Level.WARNING,
         Category.ADMISSION,
-        "whoever switched it off can switch it on again; until then it waits outside its queue",
+        "who switched it off can switch it on again; until then it waits outside its queue",
     ),
     PendingReason.NODES_REFUSED: (
         Level.WARNING,

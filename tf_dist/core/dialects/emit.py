@@ -346,7 +346,7 @@ def emit_volcano(job: Job, source: Document) -> dict[str, Any]:
     """A ``batch.volcano.sh/v1alpha1`` Job with the tensorflow plugin."""
     policy, scheduling = job.run_policy, job.scheduling
     limit = _limit(job)
-    # The plugin calls every leader chief, whatever its task is named.
+    # The plugin calls every leader chief, not by its task's name.
     roles = {"chief" if one.role.leads else one.role.value: one.type for one in job.replica_specs if has_role(one)}
     spec = without_none(
         minAvailable=scheduling.min_available,

@@ -137,7 +137,7 @@ TOLERANT: Final = (Rule(events=_FAILED, action=Action.IGNORE), _REPLACE_LOST)
 
 
 def templates(document: Document) -> Iterator[RawTemplate]:
-    """The raw templates of a document, whatever else is wrong with it."""
+    """The raw templates of a document, which may be invalid elsewhere."""
     for key, replicas in mapping(value_at(document, "spec", "tfReplicaSpecs")).items():
         if isinstance(key, str) and value_at(replicas, "template") is not None:
             count = value_at(replicas, "replicas")
@@ -279,7 +279,7 @@ def _scheduling(policy: SchedulingPolicy, specs: tuple[ReplicaSpec, ...]) -> Sch
 
 
 def _tf_config(dynamic: bool, specs: tuple[ReplicaSpec, ...]) -> TFConfigStyle:
-    """None of a job that can never have more than one replica, whatever it says of dynamic workers."""
+    """None of a job that can never have more than one replica, though it asks for dynamic workers."""
     if sum(spec.most for spec in specs) == 1:
         return TFConfigStyle.NONE
     return TFConfigStyle.SPARSE if dynamic else TFConfigStyle.V1
@@ -292,7 +292,7 @@ _BY_FOLDED = {name.casefold(): name for name in TYPES}
 
 
 def normalized_type(key: str) -> str:
-    """The replica type as Kubeflow writes it, whatever its case: ``WORKER`` is Worker; others stay as they are."""
+    """The replica type as Kubeflow writes it, in any case of letters: ``WORKER`` is Worker; others stay as they are."""
     return _BY_FOLDED.get(key.casefold(), key) if key.isascii() else key
 
 

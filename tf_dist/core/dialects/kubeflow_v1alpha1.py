@@ -144,7 +144,7 @@ _SURVIVABLE: Final = ExitCodes(ranges=RETRYABLE.ranges, unknown=RETRYABLE.unknow
 
 
 def templates(document: Document) -> Iterator[RawTemplate]:
-    """The raw templates of a document, whatever else is wrong with it."""
+    """The raw templates of a document, which may be invalid elsewhere."""
     for index, replicas in enumerate(list_items(value_at(document, "spec", "replicaSpecs"))):
         if value_at(replicas, "template") is not None:
             count = value_at(replicas, "replicas")

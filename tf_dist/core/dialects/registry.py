@@ -182,7 +182,7 @@ def _unknown_word(key: str, found: object, known: list[str], out: FieldErrors) -
 
 
 def spec_dialect(document: Document, dialect: Dialect) -> Dialect:
-    """The dialect a TFJob's spec is written in, whatever its apiVersion says.
+    """The dialect a TFJob's spec is written in; its apiVersion may say another.
 
     A CRD that serves v1 and v1alpha1 without conversion only exchanges the apiVersion, so an object may come back under
     the other one.

@@ -86,7 +86,7 @@ def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[Field
     top, field = _SPECS[dialect]
     if dialect is not Dialect.TFJOB_V1:
         return tuple((top, field, index) for index in range(len(job.replica_specs)))
-    # Whatever its case: `worker` is Worker.
+    # In any case of letters: `worker` is Worker.
     keys = {str(key).casefold(): key for key in mapping(document[top][field])}
     return tuple((top, field, keys[spec.type]) for spec in job.replica_specs)
 

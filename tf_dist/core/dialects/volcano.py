@@ -51,7 +51,7 @@ _BY_NAME: Final = {role.value: role for role in Role if role is not Role.OTHER}
 
 
 def templates(document: Document) -> Iterator[RawTemplate]:
-    """The raw templates of a document, whatever else is wrong with it."""
+    """The raw templates of a document, which may be invalid elsewhere."""
     for index, task in enumerate(list_items(value_at(document, "spec", "tasks"))):
         if value_at(task, "template") is not None:
             count = value_at(task, "replicas")
@@ -200,7 +200,7 @@ def _replica_spec(
         min_available=task.least if least is None else min(task.least, smallest),
         template=task.template,
         container=container,
-        # The plugin writes its own port into every address, whatever ports the containers name.
+        # The plugin writes its own port into every address, not the ports that containers name.
         port=tensorflow.port if tensorflow else named_port(task.template, container, TF_PORT),
         pod_restart_policy=policy if isinstance(policy, str) else "Always",
         rules=volcano_schema.policy_rules(task.policies),

@@ -56,7 +56,7 @@ def lacks_keys(secret: Body) -> bool:
 
 
 def with_key_pair(secret: Body, pair: KeyPair) -> Body:
-    """The Secret with this pair; whoever has its private key is let in everywhere."""
+    """The Secret with this pair; its private key opens every pod of the job."""
     keys = {_PRIVATE: pair.private, _PUBLIC: pair.public, _AUTHORIZED: pair.public}
     return {**secret, "data": {**secret["data"], **{key: _encoded(text) for key, text in keys.items()}}}
 

@@ -64,7 +64,7 @@ _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-cri
 
 
 def set_default_labels(kind: Kind, metadata: Object) -> None:
-    """The label that every namespace has, whatever is written."""
+    """The label that every namespace has, though a client writes another."""
     labels = metadata.get("labels") or {}
     if kind.key == "namespaces" and isinstance(labels, dict) and metadata.get("name"):
         metadata["labels"] = {**labels, "kubernetes.io/metadata.name": metadata["name"]}

@@ -127,7 +127,7 @@ class RuntimeClient:
             log_limit=log_limit,
             orphan_limit=orphan_limit,
         )
-        # What it starts carries the mark, to be swept whatever happens; the shims of shared mode clean up themselves.
+        # What it starts carries the mark, to be swept in any case; the shims of shared mode clean up themselves.
         environ = {**os.environ, **(folder.marks if mode == NetworkMode.ISOLATED else {})}
         command = [sys.executable, "-I", "-S", "-E", str(_MAIN), json.dumps(asdict(config))]
         with theirs, open(folder.path / "supervisor.log", "ab") as log:

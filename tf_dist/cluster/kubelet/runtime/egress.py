@@ -67,7 +67,7 @@ class Egress:
         with open(_FILE, "w", encoding="utf-8") as file:
             file.write(resolv_conf(_machines_own(), self.subnet.dns))
         self.subnet = replace(self.subnet, open=True, resolv=os.path.abspath(_FILE))
-        with contextlib.suppress(OSError):  # the keeper was killed: its end is heard of
+        with contextlib.suppress(OSError):  # the keeper was killed: its end is noticed elsewhere
             self._keeper.send(b"\n")
 
     def settle(self) -> None:

@@ -1,7 +1,7 @@
 """The shim: the process above a pod's containers, which starts them, reaps orphans and reports exits.
 
 Isolated: one per pod, process 1 of the pod's own pid namespace, so nothing outlives it. Shared: one per container, a
-subreaper that kills whatever is below it. Either way it ends everything as soon as the supervisor is gone (end of
+subreaper that kills all that is below it. Either way it ends everything as soon as the supervisor is gone (end of
 file on the control socket).
 """
 
