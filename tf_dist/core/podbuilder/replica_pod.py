@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import list_items
 from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle, TFConfigStyle
-from tf_dist.core.podbuilder import pod_defaults, tf_config, volcano_metadata, volcano_plugins, work_split
+from tf_dist.core.podbuilder import pod_defaults, tf_config, volcano_plugins
 from tf_dist.core.podbuilder.tf_config import Addresses, build_tf_config
 
 Body = dict[str, Any]
@@ -116,8 +117,8 @@ def build_pod(
     metadata = object_metadata(job, names.pod_name(job, replica, attempt), {**(template.get("labels") or {}), **own})
     annotations = {**(template.get("annotations") or {}), **_annotations(job)}
     if job.dialect is Dialect.VOLCANO:
-        metadata["labels"] |= volcano_metadata.pod_labels(job)
-        annotations |= volcano_metadata.pod_annotations(job, spec, replica.index, attempt, retries)
+        metadata["labels"] |= volcano_plugins.pod_labels(job)
+        annotations |= volcano_plugins.pod_annotations(job, spec, replica.index, attempt, retries)
     if annotations:
         metadata["annotations"] = annotations
     body = _pod_spec(job, spec, replica, addresses or {})
@@ -146,7 +147,7 @@ def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, addresses: Addres
     _add_tf_config(job, spec, body, build_tf_config(job, replica, addresses))
     if job.dialect is Dialect.VOLCANO:
         volcano_plugins.apply_plugins(job, replica, body)
-    work_split.split_batches(spec, body)
+    _split_batches(spec, body)
     _keep_last_words(body)
     return body
 
@@ -176,3 +177,29 @@ def _add_tf_config(job: Job, spec: ReplicaSpec, body: Body, value: str | None) -
     for container in body.get("containers") or []:
         if everywhere or container["name"] == spec.container:
             container["env"] = [*(container.get("env") or []), {"name": "TF_CONFIG", "value": value}]
+
+
+def _split_batches(spec: ReplicaSpec, body: Mapping[str, Any]) -> None:
+    """Divide the batches of a job of the DRAGON fork (``total-number``) among its workers; at least one for each.
+
+    The original writes ``--num_batches=<total ÷ workers>`` over the eighth argument of the first replica type, and
+    over any other flag there. Here that flag of the training container is replaced where the template has it.
+    """
+    if not spec.batches:
+        return
+    share = str(max(1, spec.batches // max(1, spec.replicas)))
+    for container in list_items(body.get("containers")):
+        if container["name"] == spec.container and list_items(container.get("args")):
+            container["args"] = _with_share(container["args"], share)
+
+
+def _with_share(arguments: list[str], share: str) -> list[str]:
+    """The arguments with another value in ``--num_batches=N`` or ``--num_batches N``."""
+    result = list(arguments)
+    for at, argument in enumerate(arguments):
+        flag = names.BATCHES_FLAG.fullmatch(argument)
+        if flag is not None and "=" in argument:
+            result[at] = f"{flag[1]}={share}"
+        elif flag is not None and at + 1 < len(arguments):
+            result[at + 1] = share
+    return result
