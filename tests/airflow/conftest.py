@@ -63,7 +63,7 @@ def airflow_db() -> None:
 
 @pytest.fixture(scope="module")
 def cluster_site() -> Iterator[Site]:
-    """A cluster on this machine, as a kubeconfig names it: whoever submits there drives, too."""
+    """A cluster on this machine, as a kubeconfig names it: a client that submits there drives, too."""
     with tempfile.TemporaryDirectory(prefix="td-") as scratch:
         settings = EmbeddedSettings(state_dir=Path(scratch, "node"), network=NetworkMode.SHARED)
         with EmbeddedCluster(settings) as embedded:

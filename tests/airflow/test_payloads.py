@@ -1,4 +1,4 @@
-"""Whatever is filled into a parameter of a shipped DAG: one leaf of the job differs, or the task is refused."""
+"""Hostile values in the parameters of shipped DAGs: one leaf of the job differs, or the task is refused."""
 
 from __future__ import annotations
 

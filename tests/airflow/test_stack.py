@@ -126,7 +126,7 @@ def test_a_task_in_the_worker_that_is_cleared(stack: Stack, tasks: dict[str, Tas
 
 
 def test_a_task_that_is_marked_failed_after_it_was_cleared(stack: Stack) -> None:
-    """Nobody works for it then: what was its trigger is still there to take notice."""
+    """No process works for it then: what was its trigger is still there to take notice."""
     task = stack.run("deferred", "cleared-and-marked")
     task.until("deferred")
     task.until_running()

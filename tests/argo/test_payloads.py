@@ -1,4 +1,4 @@
-"""Whatever is filled into a parameter of a shipped workflow: one leaf of the job differs, or the step is refused."""
+"""Hostile values in the parameters of shipped workflows: one leaf of the job differs, or the step is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logs of a job's containers: read in threads, and closed together whatever each is at."""
+"""The logs of a job's containers: read in threads, and closed together at any moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever follows a cluster asks ever more seldom where no watch lasts: no list storm behind a broken proxy."""
+"""All that follow a cluster ask ever more seldom where no watch lasts: no list storm behind a broken proxy."""
 
 from __future__ import annotations
 

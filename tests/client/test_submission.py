@@ -1,4 +1,4 @@
-"""What stands beside a job: made, brought up to date by its own job, and nobody else's ever written into."""
+"""What stands beside a job: made, brought up to date by its own job; objects of others are never written."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_the_container_that_gets_the_port(change: Callable[[Doc], Doc], index: i
 
 @pytest.mark.parametrize("key", ["WORKER", "worker", "Worker", "wORKER"])
 def test_set_type_names(key: str) -> None:
-    """TestSetTypeNames: whatever their case, they are read as the original writes them."""
+    """TestSetTypeNames: in any case they are read as the original writes them."""
     content = job()
     content["spec"]["tfReplicaSpecs"] = {key: content["spec"]["tfReplicaSpecs"]["Worker"]}
     assert set(defaulted(content)["spec"]["tfReplicaSpecs"]) == {"Worker"}

@@ -27,7 +27,7 @@ START = 1_800_000_000.0
 
 
 class Clock:
-    """Time that stands still until somebody moves it."""
+    """Time that stands still until the test moves it."""
 
     def __init__(self) -> None:
         self.now = START
@@ -87,7 +87,7 @@ class World:
         lacks: Collection[Resource] = (),
         clock: Clock | None = None,
     ) -> None:
-        """``lacks``: kinds that are not served before somebody defines them."""
+        """``lacks``: kinds that are not served before they are defined."""
         self.clock = clock or Clock()
         self.memory = MemoryCluster(clock=self.clock, kinds=[one for one in BUILTIN_KINDS if one.resource not in lacks])
         self.cluster: Cluster = cluster or self.memory

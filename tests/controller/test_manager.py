@@ -338,7 +338,7 @@ def test_a_signal_ends_it_although_the_server_does_not_answer(
 def test_a_signal_lets_it_finish_what_it_is_in_the_middle_of(
     memory: MemoryCluster, proxied: tuple[Proxy, Process]
 ) -> None:
-    """A server that is only slow hears of all that was begun, and gets the Lease back."""
+    """A server that is only slow receives all that was begun, and gets the Lease back."""
     proxy, process = proxied
     slow = Fault(Kind.SLOW, verbs=frozenset({"update"}), resources=frozenset({"tfjobs"}), times=50, seconds=1.0)
     proxy.inject(slow)

@@ -132,7 +132,7 @@ def test_it_holds_a_few_entries_a_key_whatever_is_wished(steps: list[tuple[int, 
 
 
 class Wall:
-    """The wall clock of the machine, which somebody sets."""
+    """The wall clock of the machine, which is set meanwhile."""
 
     def __init__(self) -> None:
         self.offset = 0.0

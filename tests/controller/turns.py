@@ -46,7 +46,7 @@ class Sleepy:
 
 
 class Process:
-    """A controller that believes in its mandate whatever happens: no clock and no Lease keeps it back."""
+    """A controller that always believes in its mandate: no clock and no Lease keeps it back."""
 
     def __init__(self, world: World) -> None:
         self.wire = Sleepy(world.memory)

@@ -1,4 +1,4 @@
-"""What may stand anywhere in a document that somebody else has written, and how it comes there.
+"""What may stand anywhere in a document of another author, and how it comes there.
 
 Bombs are short inputs that would cost far more than they are long.
 """

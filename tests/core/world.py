@@ -1,4 +1,4 @@
-"""A tiny model of a cluster for tests of the core: a dict of objects, a kubelet that does what it is told, a clock.
+"""A tiny model of a cluster for tests of the core: a dict of objects, a kubelet that the test moves, a clock.
 
 ``World`` applies plans action by action, may die after any of them, and checks with every action what must always hold.
 """

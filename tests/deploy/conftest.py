@@ -1,4 +1,4 @@
-"""tf-dist installed on a real API server, and ways to speak to it as somebody else."""
+"""tf-dist installed on a real API server, and clients with other identities."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def install(kubeconfig: str) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture(scope="session")
 def admin(kubeconfig: str) -> Iterator[RestCluster]:
-    """The API server as somebody who may do everything."""
+    """The API server, with all rights."""
     with cluster_of_kubeconfig(kubeconfig) as cluster:
         yield cluster
 

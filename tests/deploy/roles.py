@@ -102,7 +102,7 @@ def _rules(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:
 
 
 class Life:
-    """Drives one job with a driver in the hands of an account, while somebody plays the kubelet."""
+    """Drives one job with a driver that has the rights of an account; the test acts as the kubelet."""
 
     def __init__(
         self, admin: RestCluster, driver: Driver, kubelet: Kubelet, resource: Resource, stored: Object

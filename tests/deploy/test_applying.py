@@ -38,7 +38,7 @@ def test_all_that_is_printed_is_accepted(installed: str) -> None:
 
 
 def changed(said: str) -> list[str]:
-    """What kubectl says it has changed. The selector of a disruption budget it sends every time, whatever it is."""
+    """What kubectl says it has changed. The selector of a disruption budget it sends every time, changed or not."""
     return [line for line in said.splitlines() if not line.endswith(" unchanged") and "poddisruptionbudget" not in line]
 
 
@@ -101,7 +101,7 @@ def test_a_service_monitor_only_needs_its_own_kind(kubectl: Kubectl, install: In
 
 @pytest.fixture
 def foreign(admin: RestCluster, kubectl: Kubectl, installed: str) -> Iterator[None]:
-    """The definition of TFJob as if somebody else had installed it: without our label, columns and scale."""
+    """The definition of TFJob as another operator installs it: without our label, columns and scale."""
     name = "tfjobs.kubeflow.org"
     versions = admin.get(CRDS, None, name)["spec"]["versions"]
     bare = [{k: v for k, v in one.items() if k != "additionalPrinterColumns"} for one in versions]

@@ -1,4 +1,4 @@
-"""The role of a workflow's steps suffices for a launcher, on a real API server; somebody plays Argo and the kubelet."""
+"""The role of a workflow's steps suffices for a launcher, on a real API server; the test acts as Argo and kubelet."""
 
 from __future__ import annotations
 

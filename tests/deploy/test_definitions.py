@@ -81,7 +81,7 @@ def test_a_job_reads_the_same_at_both_versions(admin: RestCluster, namespace: st
 def test_what_a_driver_writes_at_v1_is_kept_and_shown(
     admin: RestCluster, kubectl: Kubectl, namespace: str, name: str
 ) -> None:
-    """The driver lists and writes at v1 whatever version a job was written at."""
+    """The driver lists and writes at v1, at any version that a job was written at."""
     document = example(name)
     admin.create(TFJOBS if name == "tfjob.yaml" else TFJOBS_V1ALPHA1, namespace, document)
     stored = admin.get(TFJOBS, namespace, document["metadata"]["name"])

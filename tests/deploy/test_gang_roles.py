@@ -1,4 +1,4 @@
-"""What is installed for other gang schedulers: nothing, unless somebody asks for one."""
+"""What is installed for other gang schedulers: nothing, unless one is asked for."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """An answer that is given when somebody allows it."""
+    """An answer that is held back until it is released."""
 
     answer: Listing | Refusal | Events
     when: threading.Event

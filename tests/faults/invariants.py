@@ -1,4 +1,4 @@
-"""What must hold of every write, whatever breaks: each change of the store is judged at the moment when it happens."""
+"""Invariants of every write under every fault: each change of the store is judged at the moment when it happens."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class Invariants(Record):
         assert dead, f"{new.driver} took over from {old.driver}, whose lease was written {silent:.1f} s ago"
 
     def _is_dead(self, lease: Object | None, silent: float) -> bool:
-        """Whether a driver is dead that has this Lease, which nobody has written for so many seconds."""
+        """Whether a driver is dead that has this Lease, which was not written for so many seconds."""
         spec = (lease or {}).get("spec") or {}
         duration = float(spec.get("leaseDurationSeconds") or 15)
         if lease is not None and (lease["metadata"].get("labels") or {}).get(names.DRIVER) != "inline":

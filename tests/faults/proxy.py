@@ -1,4 +1,4 @@
-"""An HTTP proxy that stands between a client and an API server, and breaks what passes as it is told.
+"""An HTTP proxy that stands between a client and an API server, and injects the faults that it is given.
 
 Faults are laid out beforehand: each says which requests it is for and how often it strikes. What no fault is for
 passes. ``calm`` ends them all. Every thread and socket ends with the proxy.
@@ -93,7 +93,7 @@ class Passed:
 
 @dataclass(eq=False)
 class Proxy:
-    """Listens on loopback and passes on to ``upstream`` (host, port). ``told`` hears of each request in the end."""
+    """Listens on loopback and passes on to ``upstream`` (host, port). ``told`` gets each request in the end."""
 
     upstream: tuple[str, int]
     told: Callable[[Passed], None] = lambda _: None

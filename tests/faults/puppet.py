@@ -96,7 +96,7 @@ class Puppet:
 
     @property
     def dead(self) -> bool:
-        """Whether it drives no more, for whatever reason."""
+        """Whether it drives no more, for any reason."""
         return self.process.dead or self.left
 
     def _settings(self, workers: int, volcano: bool, intents: int) -> DriverSettings:

@@ -1,4 +1,4 @@
-"""What there is in a store, and what is true of it: kept from each write, of whoever it is.
+"""What there is in a store, and what is true of it: kept from the writes of all clients.
 
 ``Record`` is the store's journal, so that no write escapes it. What is true of pods (which failed by themselves, which
 were taken away, what succeeded) is derived from the writes of those who do not drive.

@@ -1,4 +1,4 @@
-"""What must hold at every moment, whatever breaks: judged by the store, by true time, and by what the hands know.
+"""Invariants of every moment, under every fault: judged by the store, by true time, and by what the hands know.
 
 ``told`` judges every write of a driver as the server carries it out; ``check`` looks at everything there is.
 """

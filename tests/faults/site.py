@@ -148,7 +148,7 @@ class Site:
         return False
 
     def restore_node(self, node: str) -> None:
-        """The node is there, ready and schedulable, whatever befell it before."""
+        """The node is there, ready and schedulable, after any faults."""
         with suppress(AlreadyExists):
             self.memory.create(NODES, None, {"metadata": {"name": node}})
         self.memory.patch(NODES, None, node, {"spec": {"unschedulable": None, "taints": None}})
@@ -299,7 +299,7 @@ class Site:
         self._remove(pod)
 
     def delete_pod(self, pod: Object) -> None:
-        """Somebody deletes it, with its grace period."""
+        """A user deletes it, with its grace period."""
         self._taken(pod)
         with suppress(ClusterError):
             self.memory.delete(PODS, TEAM, name(pod))

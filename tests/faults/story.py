@@ -244,7 +244,7 @@ def _lapse(story: Story, dice: Random) -> Story:
 
 
 def _blind(story: Story, dice: Random) -> Story:
-    """Whoever takes jobs over does not see the pods that have been made for them."""
+    """A driver that takes jobs over does not see the pods that have been made for them."""
     hold = Step("hold_pods", 0.0, {"seconds": dice.choice((40.0, 60.0))})
     die = Step("die_of", dice.choice((3.0, 10.0)))
     return replace(story, steps=(hold, die, Step("quiet", 0.0), *story.steps))
@@ -289,7 +289,7 @@ def _node_gone(story: Story, dice: Random) -> Story:
 
 
 def _politely(story: Story, dice: Random) -> Story:
-    """Pods are told to stop, and do so with 0 before any driver sees it."""
+    """Pods get the signal to stop, and do so with 0 before any driver sees it."""
     take = [Step("delete_pod", 0.0, {"which": dice.randrange(6)}) for _ in range(dice.choice((1, 2, 3)))]
     story = _at(story, dice, Step("delay_all", 1.0, {"seconds": 20.0}), *take, Step("quiet", 0.0))
     return replace(story, polite=1.0)

@@ -54,7 +54,7 @@ class Recorded(World):
         return all(_versions(self.memory.list(kind).items) == _versions(known) for kind, known in seen.items())
 
     def later(self, seconds: float = 60.0) -> None:
-        """Time goes by, with a pass for whatever was due."""
+        """Time goes by, with a pass for all that was due."""
         self.clock.now += seconds
         self.settle()
 

@@ -1,4 +1,4 @@
-"""The proxy does to requests what it is told, and no more: the fault tests stand on it."""
+"""The proxy does to requests what its faults say, and no more: the fault tests stand on it."""
 
 from __future__ import annotations
 

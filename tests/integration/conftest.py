@@ -69,7 +69,7 @@ class NodeProcess:
         return self.process.wait(timeout=120)
 
     def clean(self) -> None:
-        """Nothing of it may outlive the test, whatever the test did."""
+        """Nothing of it may outlive the test."""
         if not self.state.exists():
             return
         if self.process is not None and self.process.poll() is not None:

@@ -271,7 +271,7 @@ def _compiles(source: str) -> bool:
 
 
 def rank(*what: object) -> str:
-    """A number drawn for a thing: the same each time, whatever else there is."""
+    """A number drawn for a thing: the same each time, beside any others."""
     return hashlib.sha256(repr(what).encode()).hexdigest()
 
 

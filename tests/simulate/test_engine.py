@@ -1,4 +1,4 @@
-"""Whatever the policy and the trace: jobs end or are reported, nothing is lost, and a seed decides everything.
+"""With every policy and trace: jobs end or are reported, nothing is lost, and a seed decides everything.
 
 The books: room, work and time add up, and what is not there cannot be given.
 """

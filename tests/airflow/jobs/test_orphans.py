@@ -1,4 +1,4 @@
-"""Jobs whose task was ended while nobody worked for it: the next task finds them, and touches no other."""
+"""Jobs whose task was ended while no process worked for it: the next task finds them, and touches no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and labels that whoever comes later can derive again."""
+"""Names and labels that a later try can derive again."""
 
 from __future__ import annotations
 

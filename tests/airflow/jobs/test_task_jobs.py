@@ -109,7 +109,7 @@ def test_a_result_that_was_handed_on_is_marked() -> None:
 
 
 class Busy:
-    """A cluster where somebody else writes into a job between every look and every write, ``times`` often."""
+    """A cluster where another client writes into a job between every look and every write, ``times`` often."""
 
     def __init__(self, inner: MemoryCluster, times: int) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""The operator: what it does with a job, whatever becomes of it. Most of this without Airflow's own processes."""
+"""The operator: what it does with a job, for each of its ends. Most of this without Airflow's own processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensors: they wait for what somebody else started, and never touch it."""
+"""Sensors: they wait for jobs that others started, and never touch them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver of a hub takes the jobs that somebody waits for and that are free, and no others."""
+"""The driver of a hub takes the jobs that a task waits for and that are free, and no others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bench:
         )
 
     def wait_for(self, name: str, *, driven: bool = True, uid: str = "") -> None:
-        """Somebody begins to wait for a job."""
+        """A task begins to wait for a job."""
         ref = JobRef(TFJOBS, "default", name)
         stored = self.light.job(name)
         if uid:

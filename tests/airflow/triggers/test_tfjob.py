@@ -1,4 +1,4 @@
-"""The trigger: one event whatever happens, and nothing left behind however it ends."""
+"""The trigger: exactly one event, on failures, too, and nothing left behind however it ends."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_a_task_that_nobody_has_ended_keeps_its_job(light: LightSite, database: 
 def test_a_task_that_is_ended_after_it_was_cleared(
     light: LightSite, database: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between a clear and the next try nobody works for it, and only the trigger that was there can take notice."""
+    """Between a clear and the next try no process works for it, and only the trigger that was there can take notice."""
     monkeypatch.setenv("AIRFLOW__TRIGGERER__ON_KILL_TIMEOUT", "300")
     database.states = [None, "queued", "failed"]
     uid = light.submit("a", MINE)
@@ -228,7 +228,7 @@ def test_one_that_is_waited_for_by_its_name_may_still_come(light: LightSite) -> 
 
 @pytest.mark.parametrize("request_", range(8))
 def test_cancelled_at_any_of_its_requests_it_leaves_nothing(light: LightSite, request_: int) -> None:
-    """Whatever is under way at that moment comes to its end, and is undone: nobody else would."""
+    """Requests that are under way at that moment end, and are undone: no other process would."""
     uid = light.submit("a", MINE, **{names.DRIVER: AIRFLOW_DRIVER})
     count, cancelled = [0], threading.Event()
 

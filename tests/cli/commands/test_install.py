@@ -251,7 +251,7 @@ def test_disruption_budgets_need_a_server_that_has_them(tf_dist: Program, tmp_pa
 
 
 def test_a_cluster_that_does_not_answer_is_an_error(tf_dist: Program, config: str) -> None:
-    """Not "nothing is there": the output could then replace what is somebody else's."""
+    """Not "nothing is there": the output could then replace what belongs to others."""
     document = yaml.safe_load(Path(config).read_text())
     document["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
     (tf_dist.folder / "dead").write_text(yaml.safe_dump(document))

@@ -38,7 +38,7 @@ FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
 
 @dataclass
 class Elsewhere:
-    """A program whose user has no cluster of their own, and a kubeconfig of somebody's."""
+    """A program whose user has no cluster of their own, and a kubeconfig of another user."""
 
     program: Program
     kubeconfig: str
@@ -230,7 +230,7 @@ def test_ctrl_c_takes_the_job_away_unless_it_is_kept(elsewhere: Elsewhere, keep:
 
 
 def test_a_signal_ends_a_run_although_the_cluster_does_not_answer(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    """Sooner than a single request would have been given up: whoever sent it will not wait for long."""
+    """Sooner than a single request would have been given up: the sender of the signal will not wait for long."""
     job = elsewhere.job(FOREVER)
     document = yaml.safe_load(Path(elsewhere.kubeconfig).read_text())
     place = document["clusters"][0]["cluster"]

@@ -57,7 +57,7 @@ def test_the_first_try_makes_it(scene: Site) -> None:
 
 @pytest.mark.parametrize("memory", [None, PENDING, {"phase": "Completed"}, FAILED], ids=["new", "pending", "done", "x"])
 def test_the_next_try_goes_on_with_it(scene: Site, memory: Object | None) -> None:
-    """Also with what has failed, as long as nobody has been told of it."""
+    """Also with what has failed, as long as no step has reported it."""
     before = scene.made()
     if memory:
         status(scene, memory)
@@ -183,7 +183,7 @@ def test_pods_that_are_not_listed_yet_may_be_there(scene: Site) -> None:
 
 
 def test_another_that_came_in_the_place_of_the_one_to_be_cleared_away_is_not_deleted(scene: Site) -> None:
-    """Somebody else was faster: what is there now is joined, as it is this step's."""
+    """Another client was faster: what is there now is joined, as it is this step's."""
     scene.made(**{contract.REPORTED: "true"})
     status(scene, FAILED)
     new: list[str] = []

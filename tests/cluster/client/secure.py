@@ -67,7 +67,7 @@ class Authority:
 
 @dataclass
 class Door:
-    """A server that lets in whoever is in ``known`` (headers ``Authorization``, or names of certificates).
+    """A server that lets in the clients in ``known`` (headers ``Authorization``, or names of certificates).
 
     It answers every GET with an empty list and remembers what it was asked, and by whom.
     """

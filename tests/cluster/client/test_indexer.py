@@ -1,4 +1,4 @@
-"""What a cache keeps is the newest version of each object, in whatever order versions come."""
+"""What a cache keeps is the newest version of each object, in any order of versions."""
 
 from __future__ import annotations
 

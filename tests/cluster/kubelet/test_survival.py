@@ -1,4 +1,4 @@
-"""Whatever is killed, whenever: what shall go is gone, what shall stay is still there."""
+"""After any process was killed at any time: what shall go is gone, what shall stay is still there."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tf_dist.errors import Forbidden, Unavailable
 
 
 class Believer:
-    """One that believes that it decides for all, whatever happens: no clock and no Lease keeps it back."""
+    """One that believes that it decides for all, always: no clock and no Lease keeps it back."""
 
     def __init__(self, leadership: Hands) -> None:
         self._leadership = leadership
@@ -205,7 +205,7 @@ def test_who_decides_no_more_does_not_say_any_more_why_a_job_waits(world: World)
 
 
 def test_a_place_that_comes_too_early_by_a_clock_that_was_set_back_is_told_again_in_time(world: World) -> None:
-    """Its own driver knows nothing of it, so nobody else would."""
+    """Its own driver knows nothing of it, so no other would."""
     steady, breaks = Clock(), [False]
 
     def away(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
@@ -294,7 +294,7 @@ class Narrow:
 
 
 def held(world: World, holder: str) -> None:
-    """Somebody holds the arbiter's Lease, and renews it."""
+    """Another driver holds the arbiter's Lease, and renews it."""
     body = lease.new_lease(ADMISSION_LEADER_LEASE, holder, 15, 0, {})
     world.memory.create(LEASES, ADMISSION_LEADER_LEASE.namespace, body)
 
@@ -436,7 +436,7 @@ def test_jobs_of_other_namespaces_are_seen_and_never_driven(world: World) -> Non
 def test_what_did_not_reach_the_job_of_another_driver_is_told_again(
     world: World, arbiters: list[LeaseAdmissionLeader]
 ) -> None:
-    """It is not this driver's job, so that nobody else would try it again."""
+    """It is not this driver's job, so that no other would try it again."""
 
     class Losing:
         """A cluster that cannot be reached for one write into a job."""

@@ -66,7 +66,7 @@ class Cluster(World):
         return sorted(pod["spec"].get("nodeName", "") for name, pod in pods if name.startswith(prefix))
 
     def occupy(self, name: str, on: str, labels: dict[str, str] | None = None, **spec: Any) -> None:
-        """A pod of somebody else."""
+        """A pod of another owner."""
         body = {
             "metadata": {"name": name, "labels": labels or {}},
             "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": on, **spec},

@@ -1,4 +1,4 @@
-"""What a driver decides change by change is what it would decide had it just begun, whatever happened before."""
+"""What a driver decides change by change is what it would decide had it just begun."""
 
 from __future__ import annotations
 

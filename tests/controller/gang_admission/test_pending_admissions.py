@@ -38,7 +38,7 @@ def test_a_place_in_the_air_never_arrives_once_the_next_arbiter_has_decided() ->
     leave(world)
 
     def meanwhile() -> None:
-        """A job comes that is to be first, and c is told what it was told before: nobody else writes into it."""
+        """A job comes that is to be first, and c gets its verdict again: no other client writes into it."""
         world.submit(tfjob("b"))
         quick.step()
 
@@ -49,7 +49,7 @@ def test_a_place_in_the_air_never_arrives_once_the_next_arbiter_has_decided() ->
 
 
 def test_a_place_that_did_not_arrive_is_written_down_anew_before_it_is_given_again() -> None:
-    """Else nobody would notice that somebody else decides by now."""
+    """Else it would not be noticed that another driver decides by now."""
     world = World(cpu="4")
     process = Process(world)
     process.step()

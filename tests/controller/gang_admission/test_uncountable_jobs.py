@@ -179,7 +179,7 @@ def of_workers(name: str, workers: int, **policy: Any) -> Object:
 
 
 def test_a_waiter_past_its_patience_behind_a_job_that_may_run_for_31_709_years() -> None:
-    """When it starts is told in a text, and the year 33715 is none that Python has."""
+    """Its start is part of a text, and the year 33715 is none that Python has."""
     world = World(cpu="4")
     world.submit(of_workers("long", 3, activeDeadlineSeconds=999_999_999_999))
     world.settle()

@@ -119,7 +119,7 @@ def test_a_controller_says_which_kind_of_jobs_is_not_served(kind: Resource) -> N
 
 
 def holds(world: World) -> bool:
-    """Whether somebody decides for all."""
+    """Whether a driver decides for all."""
     leases = world.memory.list(
         LEASES, ADMISSION_LEADER_LEASE.namespace, fields=f"metadata.name={ADMISSION_LEADER_LEASE.name}"
     ).items

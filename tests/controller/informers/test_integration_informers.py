@@ -341,7 +341,7 @@ def test_a_driver_may_have_another_default_and_a_job_its_own_will() -> None:
 
 
 def test_every_driver_knows_which_jobs_are_for_tf_dist_to_place() -> None:
-    """One of them may decide about places for all; whoever drives a job says whom its gang waits for."""
+    """One of them may decide about places for all; the driver of a job says whom its gang waits for."""
     world = world_of(COSCHEDULING_GROUPS)
     settings = DriverSettings(gang_scheduler=GangScheduler.COSCHEDULING)
     world.driver = Driver(

@@ -119,7 +119,7 @@ class Sim:
         return machine
 
     def delete(self, ref: LeaseRef) -> None:
-        """Somebody deletes a Lease under its holder."""
+        """Another client deletes a Lease under its holder."""
         with suppress(NotFound):
             self.memory.delete(LEASES, *ref)
 

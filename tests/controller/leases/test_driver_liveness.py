@@ -1,4 +1,4 @@
-"""What people are told of a job that no living driver has."""
+"""Messages about jobs that have no living driver."""
 
 from __future__ import annotations
 

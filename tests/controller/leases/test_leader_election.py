@@ -31,7 +31,7 @@ def sim() -> Sim:
 
 
 def free_lease(sim: Sim) -> None:
-    """As `tf-dist install` leaves it: there, and nobody's."""
+    """As `tf-dist install` leaves it: there, without a holder."""
     sim.memory.create(LEASES, SHARED.namespace, {"metadata": {"name": SHARED.name}})
 
 

@@ -131,7 +131,7 @@ def test_a_lease_that_is_no_drivers_is_never_touched(sim: Sim) -> None:
 
 
 def test_one_that_ended_well_is_stale_after_a_while(sim: Sim) -> None:
-    """It deleted its Lease; but so might somebody else have."""
+    """It deleted its Lease; but so might another client have."""
     elector = sim.hold(ONE, "one", shared=False)
     book = sim.watch(ONE)
     sim.run(5)
@@ -258,7 +258,7 @@ def test_one_that_is_renewed_while_it_is_broken_lives() -> None:
 
 
 def test_one_that_was_broken_and_won_since_lives() -> None:
-    """Whatever its annotation still says."""
+    """With any annotation that is left."""
     slow = Slow(SHARED)
     slow.put(SHARED, "somebody")
     patch = {"metadata": {"annotations": {lease.BROKEN_BY: "another"}}}

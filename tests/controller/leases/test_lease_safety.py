@@ -1,4 +1,4 @@
-"""Whatever clocks, pauses and networks do: never two holders at once, and nobody alive is thought dead."""
+"""Under all faults of clocks, pauses and networks: never two holders at once, and no living holder is thought dead."""
 
 from __future__ import annotations
 

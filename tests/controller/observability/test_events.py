@@ -34,7 +34,7 @@ class Counting:
 
 
 class Desk:
-    """Somebody who writes events on one job."""
+    """A recorder of events on one job."""
 
     def __init__(self) -> None:
         self.clock = Clock()

@@ -1,4 +1,4 @@
-"""Probes are answered, whatever else hangs on the port."""
+"""Probes are answered, beside other clients that hang on the port."""
 
 from __future__ import annotations
 

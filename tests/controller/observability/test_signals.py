@@ -1,4 +1,4 @@
-"""Signals as messages: which are told of, and which ends the process."""
+"""Signals as messages: which are announced, and which end the process."""
 
 from __future__ import annotations
 

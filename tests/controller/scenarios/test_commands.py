@@ -1,4 +1,4 @@
-"""Commands of Volcano (``bus.volcano.sh``) through the API: they act once, whatever happens, and are deleted."""
+"""Commands of Volcano (``bus.volcano.sh``) through the API: they act exactly once, and are deleted."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ def test_a_pod_that_was_only_meant_to_be_disrupted_goes_on() -> None:
 
 
 def test_a_pod_that_is_deleted_at_once_after_its_condition_was_set_is_known_by_it() -> None:
-    """The garbage collector of pods does so when a node is gone: between two passes, nobody looked."""
+    """The garbage collector of pods does so when a node is gone: between two passes."""
     world = begun(TFJOBS, v1("Never"))
     world.driver.informers.start()
     try:
@@ -341,7 +341,7 @@ def test_an_eviction_in_the_embedded_cluster_leaves_the_condition_that_an_api_se
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_gang_of_v1alpha1_has_a_budget_where_the_controller_is_to_make_them(asked: bool) -> None:
-    """It is the job's, comes once its gang has its place, and goes when the job has ended."""
+    """It is the job's, comes once its gang is admitted, and goes when the job has ended."""
     world = World(cpu="2")
     settings = DriverSettings(disruption_budgets=asked)
     world.driver = Driver(world.memory, settings=settings, clock=world.clock, monotonic=world.clock)

@@ -83,7 +83,7 @@ def test_it_is_forgotten_as_soon_as_the_cluster_gives_way(world: World) -> None:
 
 
 def test_who_is_let_at_last_never_says_that_it_is_not(world: World) -> None:
-    """Whatever failed before, a pass that comes to its end writes nothing of it."""
+    """After any failure, a pass that comes to its end writes nothing of it."""
     world.memory.create(PODS, "default", FOREIGN)
     world.submit(tfjob())
     tried(world, 2)

@@ -100,7 +100,7 @@ EVICTIONS: dict[str, Callable[[World], None]] = {
 
 
 def with_policy(job: Job, events: frozenset[Event], action: Action) -> Job:
-    """The job with one policy for all its tasks, whatever its format usually has."""
+    """The job with one policy for all its tasks, in any format."""
     specs = tuple(replace(spec, rules=()) for spec in job.replica_specs)
     return replace(job, replica_specs=specs, rules=(Rule(events=events, action=action),))
 

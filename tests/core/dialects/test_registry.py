@@ -87,7 +87,7 @@ def test_an_object_of_a_cluster_is_read_by_its_layout():
 
 
 def test_an_object_of_a_cluster_is_judged_as_it_was_written():
-    """What is wrong with it is told, and not that the server exchanged its apiVersion."""
+    """Its problems are reported, and not that the server exchanged its apiVersion."""
     for good, other in ((v1(), "kubeflow.org/v1alpha1"), (v1alpha1(), "kubeflow.org/v1")):
         stored = changed(good, "apiVersion", other)
         assert as_written(stored) == good

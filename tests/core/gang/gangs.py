@@ -76,7 +76,7 @@ def placed(gang: Gang, placement: Mapping[str, Mapping[str, int]], *, at: float 
 
 
 def running(name: str, on: Mapping[str, int], *, at: float = 0, gpu: float = 1, **rest: Any) -> Gang:
-    """A gang of workers that has its place on these nodes."""
+    """A gang of workers that is assigned to these nodes."""
     least, most = rest.pop("least", None), rest.pop("most", None)
     wanted = rest.pop("wanted", sum(on.values()))
     waiting = gang(name, workers(wanted, least=least, most=most, gpu=gpu), at=at, **rest)
@@ -137,7 +137,7 @@ class Follower:
 
 
 class World:
-    """What is written down: gangs, nodes and queues, with an admitter that is told of every change."""
+    """What is written down: gangs, nodes and queues, with an admitter that gets every change."""
 
     def __init__(
         self, nodes: Iterable[Node] = (), queues: Iterable[Queue] = (), policy: AdmissionPolicy | None = None

@@ -1,4 +1,4 @@
-"""What must hold in every world, whatever happens in it."""
+"""Invariants of admission under all events."""
 
 from __future__ import annotations
 

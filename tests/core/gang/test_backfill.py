@@ -1,4 +1,4 @@
-"""Nobody waits for ever: who waits long gets a reservation, and others pass only where they do not delay it.
+"""No gang waits for ever: one that waits long gets a reservation, and others pass only where they do not delay it.
 
 Reservations beside their definition: one after the other, each as early as can be, holding back what it must and no
 more.
@@ -118,7 +118,7 @@ def test_quota_is_reserved_too() -> None:
 
 
 def test_the_longest_wait_is_bounded_though_small_ones_keep_coming() -> None:
-    """Without estimates nobody can pass a gang that has waited for its patience: it starts when those inside end."""
+    """Without estimates no gang can pass one that has waited for its patience: it starts when those inside end."""
     found = world(policy=POLICY)
     ends: dict[str, int] = {}
     found.put(gang("large", workers(4), at=30))

@@ -1,4 +1,4 @@
-"""Gangs grow when nobody waits and become smaller when somebody does, and start smaller rather than wait for ever."""
+"""Gangs grow when no other waits, become smaller when one does, and start smaller rather than wait for ever."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_of_its_own_nodes_it_grows_where_most_of_it_is() -> None:
 
 
 def test_who_has_been_told_to_become_smaller_does_not_grow_before_it_has() -> None:
-    """Though nobody needs it any more."""
+    """Though no gang needs it any more."""
     found = World([node("n0", gpu=8)], policy=POLICY)
     found.put(running("a", {"n0": 6}, wanted=2, most=8), gang("b", workers(4), at=0))
     assert isinstance(found.admitter.decide(30)["a"], Resize)

@@ -182,7 +182,7 @@ def with_fallbacks(dice: Random, name: str, now: float) -> Gang:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_capacity_holds_and_piece_by_piece_is_the_whole(seed: int) -> None:
-    """Never more than there is on a node or in a queue, each job once, and whatever was learnt changes nothing."""
+    """Never more than there is on a node or in a queue, each job once, and what was remembered changes nothing."""
     dice, now, fell_back = Random(seed), 1000.0, 0
     world = World([some_node(dice, f"n{i}") for i in range(3)], QUEUES, POLICY)
     for step in range(40):

@@ -1,4 +1,4 @@
-"""Queues that are open to the jobs of some namespaces only: who may start, and what the others are told."""
+"""Queues that are open to the jobs of some namespaces only: who may start, and the messages of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gives way to whom, and that nobody does so in vain."""
+"""Which gangs are preempted for which others, and that none is in vain."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_who_goes_gives_up_pods_that_are_there_and_pods_that_are_to_come() -> No
 
 
 def test_a_promise_outlives_the_admitter() -> None:
-    """The gang that others gave way to comes first, whoever has a better place in line by then."""
+    """The gang that others were preempted for comes first, before any with a better position by then."""
     found = world(running("low", {"n0": 4}), gang("high", workers(4), priority=5), nodes=1)
     found.decide(1)
     found.put(gang("higher", workers(4), priority=9))
@@ -265,7 +265,7 @@ def fits(found: World, high: Gang, gone: tuple[str, ...]) -> bool:
 
 
 def best(found: World, high: Gang) -> tuple[int, int] | None:
-    """The highest priority that must go, and how few gangs; None: nobody's going helps."""
+    """The highest priority that must go, and how few gangs; None: no preemption helps."""
     lower = [uid for uid, one in found.gangs.items() if one.place and one.priority < high.priority]
     choices = [
         (max(found.gangs[uid].priority for uid in gone), count)

@@ -43,7 +43,7 @@ SCHEDULERS = {
 
 
 def lives(name: str, *, spec: Any = None, status: Any = None, flavor: Any = None, place: bool) -> None:
-    """Passes of a job before and after (``place``) it has its place, with such an object beside it."""
+    """Passes of a job before and after (``place``) it is admitted, with such an object beside it."""
     gang, served = SCHEDULERS[name]
     scene = Scene(asking(gang), served)
     scene.settle()

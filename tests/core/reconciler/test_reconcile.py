@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, and wherever the driver dies: what must always hold, holds."""
+"""Invariants under all events in any order, wherever the driver dies."""
 
 from __future__ import annotations
 

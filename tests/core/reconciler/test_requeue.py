@@ -168,7 +168,7 @@ def test_being_preempted_again_and_again_spends_no_budget() -> None:
 
 
 def unscheduled(job: Job) -> World:
-    """A world in which a job has its place, and its last worker gets no node."""
+    """A world in which a job is admitted, and its last worker gets no node."""
     world = World(job)
     world.schedules = False
     world.settle()

@@ -1,4 +1,4 @@
-"""When whoever waits for a job may stop waiting."""
+"""When a client that waits for a job may stop waiting."""
 
 from __future__ import annotations
 

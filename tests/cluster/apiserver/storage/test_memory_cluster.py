@@ -123,7 +123,7 @@ def writing(cluster: MemoryCluster, writes: Iterator[Write]) -> Iterator[None]:
 
 
 def _config_maps(most: int) -> Iterator[Write]:
-    """No more than the history keeps: a reader that falls behind that is told so, which is another test's business."""
+    """No more than the history keeps: a reader that falls behind that gets an error, as another test shows."""
     for number in range(most):
         yield partial(
             lambda cluster, name: cluster.create(CONFIG_MAPS, "default", config_map(name)), name=f"c{number:06}"

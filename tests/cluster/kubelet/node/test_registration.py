@@ -159,7 +159,7 @@ def test_a_node_of_the_same_name_that_came_later_is_not_taken_away(world: World)
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_deleted_node_is_made_again(world: World, watched: bool) -> None:
-    """Also one that nobody watched when it was deleted."""
+    """Also one that was not watched when it was deleted."""
     node_informer = UidInformer(world.cluster, NODES, lambda uid: None, fields="metadata.name=n")
     registration = world.registered(node_informer=node_informer)
     uid = world.node()["metadata"]["uid"]

@@ -1,4 +1,4 @@
-"""Whatever a pod or a ConfigMap calls its files: nothing is written or mounted outside of where it belongs."""
+"""Hostile file names of pods and ConfigMaps: nothing is written or mounted outside of where it belongs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of ``place_gang`` whatever the nodes and the gang.
+"""Properties of ``place_gang`` for all nodes and gangs.
 
 ``place_gang`` beside a search that leaves out no possibility, on clusters that are small and nearly full.
 """

@@ -1,4 +1,4 @@
-"""Gangs and the ResourceQuotas of their namespaces: never beyond one, whatever lags, and nobody else is held back."""
+"""Gangs and the ResourceQuotas of their namespaces: never beyond one, with caches that lag; none is held back."""
 
 from __future__ import annotations
 
