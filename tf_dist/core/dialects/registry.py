@@ -65,7 +65,6 @@ def template_path(job: Job, position: int) -> str:
 
 
 _KNOWN: Final = ", ".join(f"{dialect} {dialect.kind}" for dialect in Dialect)
-_RETIRED_KINDS: Final = ("PyTorchJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
 
 
 def dialect_of(document: object) -> Dialect:
@@ -174,8 +173,6 @@ def _unknown_word(key: str, found: object, known: list[str], out: FieldErrors) -
         out.error((key,), MISSING, listed)
     elif not isinstance(found, str):
         out.error((key,), f"must be text, not {describe_value(found)}", quote_hint(found))
-    elif found in _RETIRED_KINDS:
-        out.error((key,), f"{found} is another framework's; tf-dist runs TensorFlow jobs", listed)
     else:
         what = "version" if key == "apiVersion" else key
         out.error((key,), f"unknown {what} {found!r}", suggestion(found, known, listed))

@@ -27,9 +27,25 @@ from tests.core.dialects.documents import only_error
         ("kueue.x-k8s.io/v1beta1", "ClusterQueue", "is Kueue's", "tf-dist.dev/gang-scheduler: kueue"),
         ("argoproj.io/v1alpha1", "Workflow", "is Argo's", "tf_dist.argo"),
         ("sparkoperator.k8s.io/v1beta2", "SparkApplication", "is Spark's", ""),
+        ("scheduling.x-k8s.io/v1alpha1", "PodGroup", "made for each job", "minAvailable"),
+        ("kueue.x-k8s.io/v1beta1", "LocalQueue", "is Kueue's", "tf-dist.dev/gang-scheduler: kueue"),
+        ("argoproj.io/v1alpha1", "CronWorkflow", "a CronWorkflow is Argo's", "tf_dist.argo"),
+        ("apps/v1", "StatefulSet", "never ends", "a TFJob or a Volcano Job"),
+        ("v1", "Pod", "for each replica", "with one Worker"),
+        ("batch/v1", "Job", "no tasks", "a task of a Job of batch.volcano.sh/v1alpha1"),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", "its own controller", "replicatedJobs"),
+        ("ray.io/v1", "RayJob", "is KubeRay's", "leave it to KubeRay"),
+        ("trainer.kubeflow.org/v1alpha1", "TrainJob", "Kubeflow's Trainer", "tfReplicaSpecs"),
+        ("kubeflow.org/v1", "PyTorchJob", "another framework's", "training operator"),
+        ("kubeflow.org/v2beta1", "MPIJob", "another framework's", "training operator"),
         ("apps/v1", "Deployment", "never ends", "a TFJob or a Volcano Job"),
     ],
 )
 def test_a_neighbouring_kind(version: str, kind: str, message: str, hint: str):
     found = only_error({"apiVersion": version, "kind": kind, "metadata": {"name": "one"}, "spec": {}})
     assert (found.path, message in found.message, hint in found.hint) == ("kind", True, True)
+
+
+def test_a_volcano_job_with_the_version_of_another_kind():
+    found = only_error({"apiVersion": "batch/v1", "kind": "Job", "spec": {"tasks": [{"name": "worker"}]}})
+    assert (found.path, found.hint) == ("apiVersion", "write apiVersion: batch.volcano.sh/v1alpha1")

@@ -13,6 +13,14 @@ _PIPELINE: Final = (
     "a Volcano Job but for its kind"
 )
 _TRAINING: Final = "tf-dist runs TensorFlow jobs"
+_SERVING: Final = f"{_TRAINING}: write a TFJob or a Volcano Job"
+_POD_GROUP: Final = (
+    "a PodGroup is made for each job by what drives it",
+    "write its minMember as minAvailable of the job, and its queue as spec.queue",
+)
+_OPERATOR: Final = "leave it to Kubeflow's training operator"
+# Kinds of Kubeflow's operators for other frameworks, at whatever version.
+_FRAMEWORKS: Final = ("JAXJob", "MPIJob", "MXJob", "PaddleJob", "PyTorchJob", "XGBoostJob")
 _VOLCANO: Final = "submit it with kubectl apply; Volcano reads it"
 
 # By group of the API ("" for the core) and kind: what is said of it, and the hint.
@@ -38,10 +46,8 @@ _KINDS: Final[dict[tuple[str, str], tuple[str, str]]] = {
         "a Command is an order to a job that is there",
         "tf-dist suspend JOB, tf-dist resume JOB, or kubectl create -f with it where the controller runs",
     ),
-    ("scheduling.volcano.sh", "PodGroup"): (
-        "a PodGroup is made for each job by what drives it",
-        "write its minMember as minAvailable of the job, and its queue as spec.queue",
-    ),
+    ("scheduling.volcano.sh", "PodGroup"): _POD_GROUP,
+    ("scheduling.x-k8s.io", "PodGroup"): _POD_GROUP,
     ("scheduling.volcano.sh", "Queue"): (
         "a Queue of Volcano's is not read here",
         "tf-dist convert FILE --to tf-dist.dev/v1alpha1 makes it a Queue that is",
@@ -52,12 +58,36 @@ _KINDS: Final[dict[tuple[str, str], tuple[str, str]]] = {
         "leave it to Kueue and annotate jobs with tf-dist.dev/gang-scheduler: kueue, or write a Queue of "
         "tf-dist.dev/v1alpha1",
     ),
-    ("argoproj.io", "Workflow"): (
-        "a Workflow is Argo's",
-        "submit it with argo or kubectl; a step of it runs a job with tf_dist.argo",
+    ("kueue.x-k8s.io", "LocalQueue"): (
+        "a LocalQueue is Kueue's",
+        "leave it to Kueue; a job names it as its queue, with the annotation tf-dist.dev/gang-scheduler: kueue",
     ),
+    **{
+        ("argoproj.io", kind): (
+            f"a {kind} is Argo's",
+            "submit it with argo or kubectl; a step of it runs a job with tf_dist.argo",
+        )
+        for kind in ("Workflow", "WorkflowTemplate", "CronWorkflow")
+    },
     ("sparkoperator.k8s.io", "SparkApplication"): (f"a SparkApplication is Spark's; {_TRAINING}", ""),
-    ("apps", "Deployment"): ("a Deployment never ends, and a job does", f"{_TRAINING}: write a TFJob or a Volcano Job"),
+    ("apps", "Deployment"): ("a Deployment never ends, and a job does", _SERVING),
+    ("apps", "StatefulSet"): ("a StatefulSet never ends, and a job does", _SERVING),
+    ("", "Pod"): ("a Pod is made for each replica of a job", "make its spec the template of a TFJob with one Worker"),
+    ("batch", "Job"): (
+        "a Job of Kubernetes has no tasks, and its pods are no gang",
+        "leave it to Kubernetes; or make its template a task of a Job of batch.volcano.sh/v1alpha1",
+    ),
+    ("jobset.x-k8s.io", "JobSet"): (
+        "a JobSet is run by its own controller",
+        "make its replicatedJobs tasks of a Job of batch.volcano.sh/v1alpha1",
+    ),
+    ("ray.io", "RayJob"): (f"a RayJob is KubeRay's; {_TRAINING}", "leave it to KubeRay"),
+    ("ray.io", "RayCluster"): (f"a RayCluster is KubeRay's; {_TRAINING}", "leave it to KubeRay"),
+    ("trainer.kubeflow.org", "TrainJob"): (
+        "a TrainJob takes its pods from a runtime of Kubeflow's Trainer",
+        "leave it to the Trainer, or write the pods as tfReplicaSpecs of a TFJob of kubeflow.org/v1",
+    ),
+    **{("kubeflow.org", kind): (f"{kind} is another framework's; {_TRAINING}", _OPERATOR) for kind in _FRAMEWORKS},
 }
 
 
@@ -67,4 +97,6 @@ def related_kind(document: Document) -> tuple[str, str] | None:
     if not isinstance(version, str) or not isinstance(kind, str):
         return None
     group = version.rpartition("/")[0]
+    if (group, kind) == ("batch", "Job") and mapping(mapping(document).get("spec")).get("tasks"):
+        return None  # only its apiVersion is wrong
     return _KINDS.get((group, kind))
