@@ -35,14 +35,14 @@ with DAG(
         task_id="finished", job_name="{{ ti.xcom_pull('submit')['name'] }}", deferrable=True, timeout=24 * 3600
     )
 
-    @task(trigger_rule="all_done")
+    @task
     def clean_up(submitted: dict) -> None:
-        """Take the job away, however it ended."""
+        """Take the job away, however it ended. As a teardown it runs always, and hides no failure of the others."""
         hook = TFJobHook()
         hook.delete_job(hook.get_job(submitted["name"], submitted["namespace"]))
         hook.close()
 
-    submit >> admitted >> finished >> clean_up(submit.output)
+    submit >> admitted >> finished >> clean_up(submit.output).as_teardown(setups=submit)
 
     TFJobOperator(
         task_id="interruptible",

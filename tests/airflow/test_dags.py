@@ -148,6 +148,30 @@ class TestRunning:
         assert (found.tasks["resume"], found.tasks["page"], found.tasks["publish"]) == ("skipped", "failed", "skipped")
         assert found.state == "failed"
 
+    def test_gang_fallback_runs_as_what_it_can_get(self, where: None, stand_in: Path) -> None:
+        dag = stand_in / "gang_fallback.py"
+        text = dag.read_text()
+        for said, here in (
+            ("GPUS, FEWER = 8, 4", "GPUS, FEWER = 500, 1"),  # no machine has as much
+            ('{"nvidia.com/gpu": 1}', "{}"),
+            ("ADMISSION_TIMEOUT = 600.0", "ADMISSION_TIMEOUT = 1.0"),
+        ):
+            assert said in text
+            text = text.replace(said, here)
+        dag.write_text(text)
+        found = run(read("gang_fallback", stand_in), run_conf={"steps": 100})
+        assert found.tasks == {"train": "success", "which": "success"}
+        assert found.xcom("which") == 1
+        outcome = found.xcom("train", "outcome")
+        assert (outcome["kind"], outcome["fallback"]) == ("succeeded", 1)
+
+    def test_gang_wait_fails_when_its_job_does(self, where: None, stand_in: Path) -> None:
+        job = stand_in.parent / "examples" / "digits" / "tfjob.yaml"
+        job.write_text(job.read_text().replace("[python, train.py]", '[python, -c, "raise SystemExit(3)"]'))
+        dag = read("gang_wait", stand_in)
+        found = run(dag.partial_subset(["submit", "admitted", "finished", "clean_up"]))
+        assert (found.tasks["finished"], found.tasks["clean_up"], found.state) == ("failed", "success", "failed")
+
     def test_gang_wait(self, where: None, stand_in: Path) -> None:
         found = run(read("gang_wait", stand_in), run_conf={"steps": 100})
         assert set(found.tasks.values()) == {"success"}

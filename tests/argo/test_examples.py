@@ -183,6 +183,23 @@ def test_after_an_eviction_the_next_step_goes_on_from_the_checkpoint(place: Plac
     assert run.node("resume").outputs["outcome"] == "succeeded"
 
 
+def test_a_gang_takes_what_it_can_get(place: Place) -> None:
+    text = json.dumps(spec_of(documents()["gang-fallback.yaml"], library()))
+    for written, here in (
+        ("Worker.replicas=8", "Worker.replicas=500"),  # no machine has as much
+        ('\\"workers\\": 4', '\\"workers\\": 1'),
+        ('{\\"nvidia.com/gpu\\": 1}', "{}"),
+        ("10m", "1s"),
+    ):
+        assert written in text
+        text = text.replace(written, here)
+    run = Runner(place, json.loads(text), {"steps": "200", "image": "tf-dist/digits:latest"})
+    assert run.run() == "Succeeded", place.say
+    outputs = run.node("train").outputs
+    assert (outputs["outcome"], outputs["fallback"]) == ("succeeded", "1")
+    assert said(place, "succeeded: fallback 1")
+
+
 def test_after_a_failure_people_are_told(place: Place) -> None:
     spec = json.loads(json.dumps(spec_of(documents()["evicted-or-failed.yaml"], library())))
     text = json.dumps(spec).replace("[python, train.py]", "[python, -c, 'raise SystemExit(3)']")

@@ -26,6 +26,7 @@ from tf_dist.client.launch.launcher_arguments import parse_arguments  # noqa: E4
 from tf_dist.client.launch.step_job import step_document  # noqa: E402
 from tf_dist.cluster.api import TFJOBS  # noqa: E402
 from tf_dist.core.api.status import TERMINAL, Phase  # noqa: E402
+from tf_dist.core.dialects import read  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
 
 Parameter = hera.Parameter
@@ -221,6 +222,42 @@ def test_no_text_that_is_parsed_has_anything_to_fill_in(reference: str, tmp_path
 def test_an_input_that_says_nothing_is_refused_where_it_is_written(wrong: Input, told: str) -> None:
     with pytest.raises(InvalidJob, match=re.escape(told)):
         TFJobStep(name="train", job=job("true"), overrides={LEAF: wrong})
+
+
+POLICIES: dict[str, Any] = {
+    "admission_timeout": "10m",
+    "fallback": [{"workers": 1}, {"queue_name": "spot", "node_selector": {"pool": "spot"}}],
+    "on_eviction": "fallback",
+    "on_preemption": "requeue",
+}
+
+
+@pytest.mark.parametrize("document", [v1(), v1alpha1(), volcano()], ids=["v1", "v1alpha1", "volcano"])
+def test_policies_become_annotations_of_the_job(document: dict[str, Any]) -> None:
+    options = command_line(TFJobStep(name="train", job=document, **POLICIES))
+    assert options.pending_timeout == 600
+    entry, _ = step_document(options, "vision")
+    resource = template(tf_job_resource(document, name="train", **POLICIES))["resource"]
+    for job_ in (entry.job, read(yaml.safe_load(resource["manifest"]))):
+        assert [one.scheduling.queue for one in job_.fallbacks][1] == "spot"
+        assert job_.scheduling.admission_timeout == 600
+        assert (job_.run_policy.on_eviction, job_.run_policy.on_preemption) == ("fallback", "requeue")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"fallback": [{"wrokers": 4}], "admission_timeout": "1m"}, r"fallback\[0\]\.wrokers: .*did you mean workers"),
+        ({"fallback": [{"workers": 4}]}, "fallback: nothing says when it is tried"),
+        ({"fallback": [{"ps": 2}], "admission_timeout": "1m"}, r"fallback.*\[0\].*with it, "),
+        ({"fallback": [{"queue_name": "{{x}}"}], "admission_timeout": "1m"}, "write the value itself"),
+        ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is no policy"),
+    ],
+)
+@pytest.mark.parametrize("make", [TFJobStep, lambda *, job, **more: tf_job_resource(job, **more)])
+def test_wrong_policies_are_refused_where_they_are_written(make: Any, arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidJob, match=told):
+        template(make(name="train", job=job("true"), **arguments))
 
 
 def test_outputs_have_defaults_and_no_artifact_unless_asked() -> None:

@@ -58,9 +58,12 @@ def test_a_fallback_keeps_its_age_and_an_eviction_begins_the_list_anew(
     until(lambda: memory("older").get("fallback") == 1, 60)
     assert memory("older")["message"].startswith("fallback 1 of 1 (1 worker instead of 3): ")
     assert "admission" not in memory("younger")
-    pods = [pod["metadata"]["name"] for pod in admin.list(PODS, namespace).items]
     until(lambda: memory("older") and len(admin.list(PODS, namespace).items) == 3, 60)
-    assert not [name for name in pods if name.startswith("younger")]
+    assert not [one for one in admin.list(PODS, namespace).items if one["metadata"]["name"].startswith("younger")]
+    container_ = {"name": "tensorflow", "image": "tf", "imageID": "", "ready": True, "restartCount": 0}
+    running = {"phase": "Running", "containerStatuses": [{**container_, "state": {"running": {}}}]}
+    admin.patch(PODS, namespace, "older-worker-0", {"status": running}, subresource="status")
+    until(lambda: memory("older").get("phase") == "Running", 60)
 
     # It was evicted: after the last of the list it waits for all three again, and the other one has the room.
     admin.delete(PODS, namespace, "older-worker-0", grace_period=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import yaml
@@ -12,7 +13,7 @@ from tf_dist.argo.job_source import JobSource, document_text, refuse_references
 from tf_dist.client.launch import contract
 from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.api.job import Dialect
-from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of
+from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of, parse, policy_annotations
 
 # Label selectors over the object's fields (Argo Workflows 4.1, workflow/executor/resource.go): the step has failed as
 # soon as one requirement of the failure holds, so each condition is one that lists every way to end.
@@ -32,6 +33,7 @@ _OUTCOME: Final = {
     "restarts": "{.status.tfDist.outcome.restarts}",
     "disruptions": "{.status.tfDist.outcome.disruptions}",
     "preemptions": "{.status.tfDist.outcome.preemptions}",
+    "fallback": "{.status.tfDist.outcome.fallback}",
 }
 _WAY: Final = 'TFJobStep(drive="controller", overrides={"spec.…args[1]": Input("steps", int, text="--steps={}")}) can'
 
@@ -45,6 +47,10 @@ def tf_job_resource(
     queue: str = "",
     priority_class: str = "",
     job_image: str = "",
+    admission_timeout: str | int | None = None,
+    fallback: Sequence[Mapping[str, Any]] | None = None,
+    on_eviction: str | None = None,
+    on_preemption: str | None = None,
     wait: bool = True,
     fail_with_job: bool = True,
     **resource: Any,
@@ -52,9 +58,11 @@ def tf_job_resource(
     """A step without an image of tf-dist: the job, created by Argo, driven by a controller (``tf-dist install``).
 
     ``wait``: until it has ended, else the step is over at once. Outputs: ``job``, its name; after the wait ``outcome``,
-    ``reason``, ``replica``, ``exit-code``, ``restarts``, ``disruptions``, ``preemptions``. Argo hands none over of a
-    resource step that has failed: ``fail_with_job=False`` has the step succeed however the job ended, so that the next
-    one branches on its ``outcome``. ``resource``: arguments of a Hera resource template.
+    ``reason``, ``replica``, ``exit-code``, ``restarts``, ``disruptions``, ``preemptions``, ``fallback``. Argo hands
+    none over of a resource step that has failed: ``fail_with_job=False`` has the step succeed however the job ended, so
+    that the next one branches on its ``outcome``. ``admission_timeout``, ``fallback``, ``on_eviction`` and
+    ``on_preemption``: as for ``TFJobStep``; no limit ends the wait for a place here. ``resource``: arguments of a Hera
+    resource template.
 
     What it cannot do, and ``TFJobStep`` can: show logs and progress, fail and hand over outputs, stop the job
     with the workflow (it goes when the workflow is deleted), go on with it at a retry (a retry makes another one).
@@ -77,8 +85,16 @@ def tf_job_resource(
     manifest = apply_step_overrides(document, tailoring)
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "generateName")}
     base = manifest["metadata"].get("generateName") or f"{manifest['metadata']['name']}-"
+    policies = policy_annotations(
+        fallback=fallback, on_eviction=on_eviction, on_preemption=on_preemption, admission_timeout=admission_timeout
+    )
+    for key, value in policies.items():
+        refuse_references(key, value, "write the value itself: it becomes a part of the job")
+    if policies:
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **policies}
     labels = {**(metadata.get("labels") or {}), contract.WORKFLOW_UID: "{{workflow.uid}}"}
     manifest["metadata"] = {"generateName": base, **metadata, "labels": labels}
+    parse(manifest, strict=False)
     paths = {"job": "{.metadata.name}", **(_OUTCOME if wait else {})}
     outputs = [Parameter(name=name, value_from=m.ValueFrom(json_path=path)) for name, path in paths.items()]
     reached, over, missed = _CONDITIONS[volcano]

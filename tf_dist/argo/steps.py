@@ -13,8 +13,10 @@ from hera.workflows import models as m
 from tf_dist import __version__
 from tf_dist.argo.job_source import Input, JobSource, document_text, is_document, is_reference, refuse_references
 from tf_dist.client.launch import contract
-from tf_dist.core.api.fieldpath import parse_field_path
+from tf_dist.core.api.fieldpath import format_field_path, parse_field_path
 from tf_dist.core.api.overrides import Override, parse_overrides
+from tf_dist.core.dialects import policy_annotations
+from tf_dist.core.dialects.common_annotations import annotation_path
 from tf_dist.core.steps.inputs import input_overrides
 from tf_dist.errors import InvalidJob, Problem
 
@@ -62,6 +64,11 @@ class TFJobStep(Container):
     step ends with 75 when the job has no place by then, with 1 when it is admitted and does not run by then (an image
     that cannot be pulled), or is not done by then.
 
+    ``admission_timeout`` is the new name of ``pending_timeout``. With ``fallback``, what the job may be instead
+    (``[{"workers": 4}, {"queue_name": "spot"}]``), those are tried as well from then on, for as long again; the gang
+    queues once, with all of them. ``on_eviction``, ``on_preemption``: ``restart`` (as the job says), ``requeue``,
+    ``fail`` or ``fallback``.
+
     The others are part of the step: ``overrides``: values for places of the job
     (``{"spec.runPolicy.backoffLimit": 3}``), and what the workflow fills in there
     (``{"spec.…args[1]": Input("steps", int, text="--steps={}")}``). ``changes``: ``PATH=VALUE``, as for
@@ -84,6 +91,10 @@ class TFJobStep(Container):
     model_dir: Value = None
     total_steps: Value = None
     pending_timeout: Value = None
+    admission_timeout: Value = None
+    fallback: Sequence[Mapping[str, Any]] | None = None
+    on_eviction: str | None = None
+    on_preemption: str | None = None
     startup_timeout: Value = contract.STARTUP_TIMEOUT
     run_timeout: Value = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -116,6 +127,8 @@ class TFJobStep(Container):
         """InvalidJob for what would be parsed once the workflow has filled it in, and for inputs that say nothing."""
         for change in self.changes:
             refuse_references("changes", change, _WAY)
+        for path, note in self._policies():
+            refuse_references(path, note, "write the value itself: it becomes a part of the job")
         for path, value in self.overrides.items():
             text = json.dumps(value.at(path).document() if isinstance(value, Input) else value)
             refuse_references(f"overrides[{path!r}]", f"{path}={text}", _WAY)
@@ -124,6 +137,16 @@ class TFJobStep(Container):
         problems = [problem for path, one in self._inputs() for problem in one.problems(path)]
         if problems:
             raise InvalidJob(problems)
+
+    def _policies(self) -> Iterator[tuple[str, str]]:
+        """The paths and values of the annotations that the policies are; InvalidJob."""
+        found = policy_annotations(
+            fallback=self.fallback,
+            on_eviction=self.on_eviction,
+            on_preemption=self.on_preemption,
+            admission_timeout=self.admission_timeout or self.pending_timeout,
+        )
+        return ((format_field_path(annotation_path(key)), value) for key, value in found.items())
 
     def _inputs(self) -> Iterator[tuple[str, Input]]:
         return ((path, value) for path, value in self.overrides.items() if isinstance(value, Input))
@@ -142,7 +165,8 @@ class TFJobStep(Container):
             for path, one in self._inputs()
             for override in input_overrides([one.at(path)], {one.name: one.usual})
         ]
-        return document_text(self.job, [*parse_overrides(self.changes), *fixed, *usual], way=_WAY)
+        policies = [Override(parse_field_path(path), value) for path, value in self._policies()]
+        return document_text(self.job, [*parse_overrides(self.changes), *fixed, *usual, *policies], way=_WAY)
 
     def _options(self, own: list[Parameter]) -> Iterator[str]:
         """The launcher's command line; the inputs that it needs are added to ``own``."""
@@ -155,13 +179,14 @@ class TFJobStep(Container):
             ("image", "job-image", self.job_image),
             ("model-dir", "model-dir", self.model_dir),
             ("total-steps", "total-steps", self.total_steps),
-            ("pending-timeout", "pending-timeout", self.pending_timeout),
+            ("pending-timeout", "pending-timeout", self.admission_timeout or self.pending_timeout),
             ("startup-timeout", "startup-timeout", self.startup_timeout),
             ("timeout", "run-timeout", self.run_timeout),
         )
         for option, name, value in arguments:
             yield f"--{option}={as_argument(name, value, own)}"
         yield from (f"--set={change}" for change in self.changes)
+        yield from (f"--set-string={path}={value}" for path, value in self._policies())
         for path, value in self.overrides.items():
             if isinstance(value, Input):
                 yield f"--input={json.dumps(value.at(path).document())}"

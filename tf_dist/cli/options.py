@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tf_dist.cli import output
+from tf_dist.core.api.job import DisruptionPolicy
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -68,6 +69,34 @@ def parse_entrypoints(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
             raise _refuse("--entrypoint", f"{text!r} is not IMAGE=COMMAND", "write my/image='python train.py'")
         found[image] = words
     return found
+
+
+def policy_changes(
+    fallback: Iterable[str], on_eviction: str | None, on_preemption: str | None, admission_timeout: str
+) -> list[str]:
+    """The policies of a pipeline as ``PATH=TEXT``, which set the annotations of the job that say them; InvalidJob."""
+    import json
+
+    from tf_dist.core.api.fieldpath import format_field_path
+    from tf_dist.core.dialects import policy_annotations
+    from tf_dist.core.dialects.common_annotations import annotation_path
+
+    try:
+        entries = [json.loads(text) for text in fallback]
+    except ValueError as error:
+        raise _refuse(
+            "--fallback", f"cannot be read as JSON: {error}", """write --fallback '{"workers": 4}'"""
+        ) from None
+    if admission_timeout and not entries:
+        raise _refuse("--admission-timeout", "says when a fallback is tried, and there is none", "add --fallback JSON")
+    parse_seconds(admission_timeout, "--admission-timeout")
+    found = policy_annotations(
+        fallback=entries or None,
+        on_eviction=on_eviction,
+        on_preemption=on_preemption,
+        admission_timeout=admission_timeout or None,
+    )
+    return [f"{format_field_path(annotation_path(key))}={value}" for key, value in found.items()]
 
 
 def parse_network_mode(text: str) -> NetworkMode:
@@ -175,6 +204,19 @@ SetJson = Annotated[
 SetString = Annotated[
     list[str] | None,
     typer.Option("--set-string", metavar="PATH=TEXT", help="The same, with any text as it is."),
+]
+Fallback = Annotated[
+    list[str] | None,
+    typer.Option("--fallback", metavar="JSON", help='What the job may be instead, in order: {"workers": 4}.'),
+]
+OnEviction = Annotated[
+    DisruptionPolicy | None, typer.Option("--on-eviction", help="What follows when pods are taken away.")
+]
+OnPreemption = Annotated[
+    DisruptionPolicy | None, typer.Option("--on-preemption", help="What follows when the gang is preempted.")
+]
+AdmissionTimeout = Annotated[
+    str, typer.Option("--admission-timeout", metavar="TIME", help="When a --fallback is tried: 90s, 10m, 2h.")
 ]
 Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="Give up after 90s, 10m, 2h.")]
 Network = Annotated[str, typer.Option("--network", help="How pods are separated: auto, isolated or shared.")]

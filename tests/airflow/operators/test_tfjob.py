@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
 from tests.airflow.running import run
 from tests.airflow.site import FOREVER, Site, document
 from tf_dist.cluster.api import CONFIG_MAPS
-from tf_dist.errors import AlreadyExists, TFDistError
+from tf_dist.errors import AlreadyExists, InvalidJob, TFDistError
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
 
@@ -24,7 +25,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from tf_dist.airflow import JobFailed, TFJobCallbacks
+from tf_dist.airflow import AdmissionTimeout, JobFailed, TFJobCallbacks
 
 MODEL = Asset("model")
 RESTARTS = "spec.tfReplicaSpecs.Worker.restartPolicy"
@@ -109,6 +110,7 @@ def test_how_it_ended_is_an_xcom_however_it_did(
     operator: MakeOperator, instance: Instance, script: str, arguments: dict[str, Any], kind: str, deferrable: bool
 ) -> None:
     task = operator(document(script), **arguments)
+    instance.max_tries = 0  # with a retry to come, one that waits for its place stays
     with suppress(TFDistError, AirflowSkipException, AirflowFailException):
         if deferrable and kind != "invalid":
             task.execute_complete(instance.context(), event_of(deferred(task, instance)))
@@ -153,6 +155,63 @@ def test_arguments_that_mean_nothing(
 ) -> None:
     with pytest.raises(AirflowFailException, match=told):
         operator(document(), **arguments).execute(instance.context())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"fallback": [{"wrokers": 4}], "admission_timeout": 60}, r"fallback\[0\]\.wrokers: .*did you mean workers"),
+        ({"fallback": [{"workers": 4}]}, "fallback: nothing says when it is tried"),
+        ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is no policy"),
+        ({"on_preemption": "fallback"}, "on_preemption: there is no fallback"),
+    ],
+)
+def test_wrong_policies_are_refused_when_the_dag_is_read(
+    operator: MakeOperator, arguments: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidJob, match=told):
+        operator(document(), **arguments)
+
+
+def test_a_fallback_that_the_job_cannot_be_is_refused_before_it_is_submitted(
+    operator: MakeOperator, instance: Instance, cluster_site: Site
+) -> None:
+    task = operator(document(), fallback=[{"ps": "{{ params.ps }}"}], admission_timeout=60)
+    task.fallback = [{"ps": "1"}]  # as it is filled in; the job has no parameter servers
+    with pytest.raises(AirflowFailException, match=r"tf-dist\.dev/fallback.*\[0\].*with it, "):
+        task.execute(instance.context())
+    assert cluster_site.names() == []
+
+
+def waited_for(task: Any, instance: Instance, *, deferrable: bool) -> None:
+    if deferrable:
+        task.execute_complete(instance.context(), event_of(deferred(task, instance)))
+    else:
+        task.execute(instance.context())
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
+def test_it_runs_as_the_fallback_that_fits(operator: MakeOperator, instance: Instance, deferrable: bool) -> None:
+    task = operator(document("true", workers=1000), admission_timeout=0.5, fallback=[{"workers": 900}, {"workers": 1}])
+    waited_for(task, instance, deferrable=deferrable)
+    assert (instance.xcoms["outcome"]["kind"], instance.xcoms["outcome"]["fallback"]) == ("succeeded", 2)
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
+def test_a_retry_after_an_admission_timeout_keeps_the_age_and_has_the_whole_time_again(
+    operator: MakeOperator, instance: Instance, cluster_site: Site, deferrable: bool
+) -> None:
+    task = operator(document("true"), overrides={CPU: {"cpu": 1000}}, admission_timeout=1.0)
+    seen = []
+    for one in (instance, instance.retry()):
+        began = time.monotonic()
+        with pytest.raises(AdmissionTimeout):
+            waited_for(task, one, deferrable=deferrable)
+        seen.append((one.xcoms["job_uid"], cluster_site.names() == []))
+        assert time.monotonic() - began >= 1.0
+    (first, gone), (second, over) = seen
+    assert first == second
+    assert (gone, over) == (False, True)
 
 
 def test_a_file_that_is_wrong_is_named_with_the_line(

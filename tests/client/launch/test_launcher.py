@@ -113,6 +113,18 @@ def test_a_job_that_takes_too_long_is_deleted(driven: Site, limit: str, code: in
     assert driven.stored() is None
 
 
+def test_one_that_waits_stays_for_the_next_try_with_its_age(driven: Site) -> None:
+    with Launcher(driven.options(tfjob(workers=50), pending_timeout=0.2, retry=0, retries=1)) as launcher:
+        assert launcher.end(driven.bury) == exit_codes.RETRYABLE
+    before = driven.uid()
+    assert before
+    with Launcher(driven.options(tfjob(workers=50), pending_timeout=0.5, retry=1, retries=1)) as launcher:
+        launcher.said("goes on with tfjob/")
+        assert driven.uid() == before
+        assert launcher.end(driven.bury) == exit_codes.RETRYABLE
+    assert driven.stored() is None
+
+
 @pytest.mark.parametrize(
     ("waiting", "outcome"), [("ImagePullBackOff", "image_pull_failed"), ("ContainerCreating", "start_timeout")]
 )

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.jobs.job_request import JobRequest, job_request
 from tf_dist.client.job_files import InvalidFiles, problem_text
+from tf_dist.core.dialects import policy_annotations
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -62,6 +63,17 @@ def request_of_operator(operator: TFJobOperator, render: Callable[[Any], Any]) -
         queue_name=operator.queue_name,
         name=operator.name,
         default_name=operator.task_id,
+    )
+
+
+def policies_of_operator(operator: TFJobOperator) -> dict[str, str]:
+    """The job's annotations for the operator's policies; InvalidJob. What is a template yet is not judged."""
+    return policy_annotations(
+        fallback=operator.fallback,
+        on_eviction=operator.on_eviction,
+        on_preemption=operator.on_preemption,
+        admission_timeout=operator.admission_timeout,
+        open_=lambda value: isinstance(value, str) and ("{{" in value or "{%" in value),
     )
 
 

@@ -25,7 +25,7 @@ from tf_dist.airflow.jobs.task_jobs import (
     resource_of_request,
 )
 from tf_dist.airflow.links import tfjob
-from tf_dist.airflow.operators.operator_arguments import request_of_operator, task_failure
+from tf_dist.airflow.operators.operator_arguments import policies_of_operator, request_of_operator, task_failure
 from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_in_thread
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.client.stored_jobs import StoredJob, find_job
@@ -34,7 +34,7 @@ from tf_dist.controller.driver_settings import JobRef
 from tf_dist.core.api.status import OutcomeKind, Status
 from tf_dist.core.diagnostics.outcome import Outcome
 from tf_dist.core.steps.adoption import AdoptionAction
-from tf_dist.core.steps.wait_result import WaitLimits
+from tf_dist.core.steps.wait_result import WaitLimits, admission_limit
 from tf_dist.errors import ClusterError, InvalidJob, JobTimeout, NotFound
 
 if TYPE_CHECKING:
@@ -137,10 +137,15 @@ class JobCleanup:
 
     def abandon(self, job: StoredJob) -> None:
         """The wait ended and the job did not: a retry adopts it; without one it is deleted."""
-        if self._operator.durable and self._ti.try_number <= self._ti.max_tries:
+        if self.adopted_by_retry:
             self._log.warning("%s goes on without anybody who waits for it: a retry takes it up", job.shown)
         else:
             self.give_up(job, "the task is not tried again")
+
+    @property
+    def adopted_by_retry(self) -> bool:
+        """Whether another try follows, and takes the job up."""
+        return bool(self._operator.durable and self._ti.try_number <= self._ti.max_tries)
 
     def give_up(self, job: StoredJob, why: str) -> None:
         """Delete it, if it is still this try's."""
@@ -287,6 +292,7 @@ class TaskRun:
             durable=operator.durable,
             labels=operator.labels or {},
             annotations={
+                **policies_of_operator(operator),
                 **(operator.annotations or {}),
                 **(task_jobs.orphan_annotation(key) if goes_with_task else {}),
             },
@@ -302,7 +308,10 @@ class TaskRun:
         limit = operator.execution_timeout
         deadline = started.timestamp() + limit.total_seconds() if limit and started else None
         return WaitLimits(
-            deadline=deadline, admission=operator.admission_timeout, startup=operator.startup_timeout_seconds
+            deadline=deadline,
+            admission=admission_limit(operator.admission_timeout, fallbacks=bool(operator.fallback)),
+            startup=operator.startup_timeout_seconds,
+            begun=time.time(),
         )
 
     def _defer(self, job: StoredJob) -> None:
@@ -347,7 +356,10 @@ class TaskRun:
 
     def _clean_up(self, job: StoredJob, event: Mapping[str, Any]) -> None:
         outcome = payload_outcome(event)
-        if outcome is not None and outcome.kind is OutcomeKind.UNKNOWN:
+        kind = outcome.kind if outcome is not None else None
+        # A retry goes on waiting with the job, and with its age.
+        waits_on = kind is OutcomeKind.ADMISSION_TIMEOUT and self._cleanup.adopted_by_retry
+        if kind is OutcomeKind.UNKNOWN or waits_on:
             self._cleanup.abandon(job)
         elif self._cleanup.clean_up(job, event):
             self._publisher.call("on_job_cleanup", name=job.name, namespace=job.namespace)

@@ -39,7 +39,14 @@ class TFJobOperator(BaseOperator):
     :param deferrable: wait in the triggerer. [``[operators] default_deferrable``]
     :param poll_interval: seconds between two attempts to find a job or cluster that is not there.
     :param get_logs: bring the log lines of all replicas into the task's log.
-    :param admission_timeout: seconds after which a gang without a place is given up (``AdmissionTimeout``).
+    :param admission_timeout: seconds after which a gang without a place is given up (``AdmissionTimeout``); with
+        ``fallback``, after which those are tried, too, for as long again. A retry takes the job up, with its age.
+    :param fallback: what the job may be instead, in order: ``[{"workers": 4}, {"queue_name": "spot"}]``; each may have
+        ``workers``, ``ps``, ``queue_name``, ``priority_class``, ``image``, ``node_selector``, ``tolerations``,
+        ``resources``. The gang queues once, with all of them. (templated)
+    :param on_eviction: what follows when pods are taken away: ``restart`` (as the job says), ``requeue`` (its place is
+        given back, and it waits again with its old age), ``fail``, ``fallback`` (the next one comes first).
+    :param on_preemption: the same, when the gang is preempted.
     :param startup_timeout_seconds: seconds from then until it runs (``ImagePullFailed``, ``JobTimeout``).
     :param on_finish_action: ``delete_job``, ``keep_job``, ``delete_succeeded_job``; ``delete_active_job`` deletes only
         one that did not end by itself.
@@ -56,6 +63,7 @@ class TFJobOperator(BaseOperator):
         "namespace",
         "queue_name",
         "overrides",
+        "fallback",
         "labels",
         "annotations",
         "kubernetes_conn_id",
@@ -67,6 +75,7 @@ class TFJobOperator(BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "job": "yaml",
         "overrides": "py",
+        "fallback": "py",
         "labels": "py",
         "annotations": "py",
     }
@@ -95,6 +104,9 @@ class TFJobOperator(BaseOperator):
         get_logs: bool = True,
         admission_timeout: float | None = None,
         startup_timeout_seconds: float | None = 600.0,
+        fallback: Sequence[Mapping[str, Any]] | None = None,
+        on_eviction: str | None = None,
+        on_preemption: str | None = None,
         on_finish_action: str = "delete_job",
         on_kill_action: str = "delete_job",
         skip_on_exit_code: int | Container[int] | None = None,
@@ -125,6 +137,13 @@ class TFJobOperator(BaseOperator):
         self.get_logs = get_logs
         self.admission_timeout = admission_timeout
         self.startup_timeout_seconds = startup_timeout_seconds
+        self.fallback = fallback
+        self.on_eviction = on_eviction
+        self.on_preemption = on_preemption
+        if any(given is not None for given in (fallback, on_eviction, on_preemption)):
+            from tf_dist.airflow.operators.operator_arguments import policies_of_operator
+
+            policies_of_operator(self)  # a DAG with wrong ones is refused when it is read
         self.on_finish_action = on_finish_action
         self.on_kill_action = on_kill_action
         self.skip_on_exit_code = skip_on_exit_code

@@ -84,7 +84,12 @@ class WaitRequest:
         """How long to wait."""
         from tf_dist.core.steps.wait_result import WaitLimits
 
-        return WaitLimits(deadline=self.deadline, admission=self.admission_timeout, startup=self.startup_timeout)
+        return WaitLimits(
+            deadline=self.deadline,
+            admission=self.admission_timeout,
+            startup=self.startup_timeout,
+            begun=self.asked_at,
+        )
 
 
 class TFJobTrigger(BaseTrigger):

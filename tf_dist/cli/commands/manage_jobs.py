@@ -24,6 +24,10 @@ def submit(
     changes: options.Set = None,
     set_json: options.SetJson = None,
     set_string: options.SetString = None,
+    fallback: options.Fallback = None,
+    on_eviction: options.OnEviction = None,
+    on_preemption: options.OnPreemption = None,
+    admission_timeout: options.AdmissionTimeout = "",
     wait: Annotated[bool, typer.Option("--wait", help="Wait until every job has finished.")] = False,
     timeout: options.Timeout = "",
     strict: options.Strict = False,
@@ -41,7 +45,8 @@ def submit(
     from tf_dist.client.wait import wait_for
     from tf_dist.core.api.overrides import parse_overrides
 
-    overrides = parse_overrides(changes or (), json=set_json or (), strings=set_string or ())
+    policies = options.policy_changes(fallback or (), on_eviction, on_preemption, admission_timeout)
+    overrides = parse_overrides(changes or (), json=set_json or (), strings=[*(set_string or ()), *policies])
     bundle, limit = require_valid_files(load_job_files(files, overrides, strict=strict)), parse_seconds(timeout)
     connection = connect(kubeconfig, context, local=local)
     cluster, spaces = connection.cluster, TargetNamespaces(namespace, connection.namespace)

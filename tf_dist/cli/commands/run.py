@@ -27,6 +27,10 @@ def run(
     changes: options.Set = None,
     set_json: options.SetJson = None,
     set_string: options.SetString = None,
+    fallback: options.Fallback = None,
+    on_eviction: options.OnEviction = None,
+    on_preemption: options.OnPreemption = None,
+    admission_timeout: options.AdmissionTimeout = "",
     timeout: options.Timeout = "",
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep logs and volumes (on a cluster: the job), and say where.")
@@ -73,7 +77,10 @@ def run(
     asked = _asked(gang_scheduler, here=local or not elsewhere)
     accelerators = read_accelerators(controller_config_file)
     settings = None if elsewhere else replace(machine.settings(file), accelerators=accelerators)
-    overrides = parse_overrides([*(changes or ()), *asked], json=set_json or (), strings=set_string or ())
+    policies = options.policy_changes(fallback or (), on_eviction, on_preemption, admission_timeout)
+    overrides = parse_overrides(
+        [*(changes or ()), *asked], json=set_json or (), strings=[*(set_string or ()), *policies]
+    )
     bundle = require_valid_files(load_job_files([file], overrides, strict=strict))
     entry = one_job(bundle)
     _refuse_suspended(entry)

@@ -29,6 +29,7 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "restarts": "0",
     "disruptions": "0",
     "preemptions": "0",
+    "fallback": "0",
     "checkpoint": "",
     "metrics": "{}",
     "gpu-seconds": "0",

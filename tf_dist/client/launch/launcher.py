@@ -35,7 +35,7 @@ from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_word
 from tf_dist.core.steps import wait_result
 from tf_dist.core.steps.shutdown import OnTerm
-from tf_dist.core.steps.wait_result import WaitLimits
+from tf_dist.core.steps.wait_result import WaitLimits, admission_limit
 from tf_dist.errors import ClusterError, InvalidJob, TFDistError
 
 _EVERY: Final = 1.0  # seconds between two writes of what training reports
@@ -105,6 +105,10 @@ class StepRun:
         match end:
             case StepEnd.SIGNAL:
                 return self._stop(monitor)
+            case StepEnd.PENDING if self._stopping.retried:
+                # The next try goes on with it: a job that waits keeps its age.
+                self._view.say(f"{self._why}: {self._job.shown} goes on waiting, and the next try takes it up")
+                self._tell(monitor, self._end_values(monitor, end))
             case StepEnd.PENDING | StepEnd.START | StepEnd.TIMEOUT | StepEnd.IMAGE | StepEnd.INVALID:
                 self._view.say(f"{self._why}: deletes {self._job.shown}")
                 self._tell(monitor, self._end_values(monitor, end))
@@ -259,7 +263,7 @@ class StepRun:
 
 
 def _counts(outcome: Outcome) -> dict[str, str]:
-    return {name: str(getattr(outcome, name)) for name in ("restarts", "disruptions", "preemptions")}
+    return {name: str(getattr(outcome, name)) for name in ("restarts", "disruptions", "preemptions", "fallback")}
 
 
 def _last_line(job: StoredJob, values: Mapping[str, str], progress: Progress) -> str:
@@ -374,7 +378,12 @@ class _StepSetup:
                 self._outputs,
                 ProgressFile(options.progress_file, options.total_steps),
                 StepShutdown(quick, job, options, self._connection.namespace, log_writer.say),
-                WaitLimits(deadline=deadline, admission=options.pending_timeout, startup=options.startup_timeout),
+                WaitLimits(
+                    deadline=deadline,
+                    admission=admission_limit(options.pending_timeout, fallbacks=bool(job.job.fallbacks)),
+                    startup=options.startup_timeout,
+                    begun=now(),
+                ),
                 options.settle,
             )
             return launch.run(monitor)

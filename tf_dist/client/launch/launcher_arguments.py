@@ -227,7 +227,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     run_options.add_argument("--grace", type=_seconds, metavar="TIME", help="from SIGTERM to SIGKILL (default: 30s)")
     run_options.add_argument(
-        "--pending-timeout", type=_seconds, metavar="TIME", help="give up when it has no place by then"
+        "--pending-timeout",
+        "--admission-timeout",
+        type=_seconds,
+        metavar="TIME",
+        help="give up when it has no place by then; with fallbacks: when those have none for as long again",
     )
     run_options.add_argument(
         "--startup-timeout",

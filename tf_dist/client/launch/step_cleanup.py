@@ -64,8 +64,13 @@ class StepShutdown:
             workflow,
             now=now(),
             deadline=deadline if deadline is not None and deadline > 0 else None,
-            retried=options.retry < options.retries,
+            retried=self.retried,
         )
+
+    @property
+    def retried(self) -> bool:
+        """Whether there is another try of the step after this one."""
+        return self.options.retry < self.options.retries
 
     def _workflow(self) -> Mapping[str, Any] | None:
         """The workflow, None if it is gone; asked once, for the time is short."""

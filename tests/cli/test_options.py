@@ -1,0 +1,35 @@
+"""Options that stand for annotations of the job."""
+
+from __future__ import annotations
+
+import pytest
+
+from tf_dist.cli.options import policy_changes
+from tf_dist.core.api.overrides import apply_overrides, parse_overrides
+from tf_dist.errors import InvalidJob
+
+
+def test_policies_of_a_pipeline_are_annotations_of_the_job() -> None:
+    changes = policy_changes(['{"workers": 4}', '{"queue_name": "spot"}'], "fallback", None, "10m")
+    document = apply_overrides({"metadata": {"name": "a"}}, parse_overrides(strings=changes))
+    assert document["metadata"]["annotations"] == {
+        "tf-dist.dev/fallback": '[{"workers": 4}, {"queue_name": "spot"}]',
+        "tf-dist.dev/on-eviction": "fallback",
+        "tf-dist.dev/admission-timeout": "10m",
+    }
+    assert policy_changes((), None, None, "") == []
+
+
+@pytest.mark.parametrize(
+    ("fallback", "timeout", "told"),
+    [
+        (["{"], "10m", "--fallback: cannot be read as JSON"),
+        (['{"wrokers": 4}'], "10m", r"fallback\[0\]\.wrokers: .*did you mean workers"),
+        (['{"workers": 4}'], "", "fallback: nothing says when it is tried"),
+        (['{"workers": 4}'], "soon", "--admission-timeout: 'soon' is not a time"),
+        ([], "10m", "--admission-timeout: says when a fallback is tried, and there is none"),
+    ],
+)
+def test_wrong_ones_are_refused(fallback: list[str], timeout: str, told: str) -> None:
+    with pytest.raises(InvalidJob, match=told):
+        policy_changes(fallback, None, None, timeout)
