@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.cluster.support import names
+from tests.deploy.rbac import Call, Subject, allowed
 from tests.waiting import until
 from tf_dist.cli.commands.install import manifest_text
 from tf_dist.cli.install.crds import queues, tfjobs, volcano_commands, volcano_jobs
@@ -79,7 +80,7 @@ def test_no_object_is_written_twice() -> None:
 
 
 def test_roles_are_bound_to_accounts_that_exist() -> None:
-    for settings in (EVERYTHING, InstallOptions(namespaces=("a", "b"), into="system")):
+    for settings in (EVERYTHING, SEEING, InstallOptions(namespaces=("a", "b"), into="system")):
         accounts = {
             (one["metadata"]["namespace"], one["metadata"]["name"]) for one in found(settings, "ServiceAccount")
         }
@@ -100,7 +101,8 @@ def test_roles_are_bound_to_accounts_that_exist() -> None:
 
 def test_no_role_grants_by_wildcard_or_lets_anyone_raise_their_rights() -> None:
     for kind in ("Role", "ClusterRole"):
-        for rule in (rule for role in found(EVERYTHING, kind) for rule in role["rules"]):
+        roles = [*found(EVERYTHING, kind), *found(SEEING, kind)]
+        for rule in (rule for role in roles for rule in role["rules"]):
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
             assert not {"bind", "escalate", "impersonate"} & set(rule["verbs"])
             assert "pods/exec" not in rule["resources"]
@@ -132,6 +134,44 @@ def test_a_driver_without_a_controller_reaches_beyond_its_namespace_only_to_see_
         {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": ["node.k8s.io"], "resources": ["runtimeclasses"], "verbs": ["get", "list", "watch"]},
     ]
+
+
+SEEING = InstallOptions(controller=False, see_nodes=True, drivers=("research", "vision"))
+
+
+@pytest.mark.parametrize(
+    ("call", "may"),
+    [
+        ("list nodes", True),
+        ("watch pods", True),
+        ("list tfjobs.kubeflow.org", True),
+        ("list queues.tf-dist.dev", True),
+        ("watch priorityclasses.scheduling.k8s.io", True),
+        ("update leases.coordination.k8s.io tf-dist-system/tf-dist-arbiter", True),
+        ("update leases.coordination.k8s.io tf-dist-system/tf-dist-admissions", True),
+        ("update leases.coordination.k8s.io tf-dist-system/tf-dist-controller", False),
+        ("update tfjobs/status.kubeflow.org vision/mnist", True),
+        ("patch tfjobs.kubeflow.org vision/mnist", True),
+        ("update tfjobs/status.kubeflow.org other/mnist", False),
+        ("delete tfjobs.kubeflow.org vision/mnist", False),
+        ("create pods vision/", False),
+        ("patch nodes a", False),
+        ("get secrets vision/a", False),
+    ],
+)
+def test_drivers_that_see_nodes_read_the_cluster_and_write_verdicts_where_other_drivers_are(
+    call: str, may: bool
+) -> None:
+    assert allowed(objects(SEEING), Subject("tf-dist-driver", "research"), Call.parse(call)) is may
+    if may and "vision/" in call:
+        alone = InstallOptions(controller=False, see_nodes=True, drivers=("research",))
+        assert not allowed(objects(alone), Subject("tf-dist-driver", "research"), Call.parse(call))
+
+
+def test_nodes_are_seen_only_if_asked_for() -> None:
+    assert "tf-dist-see-nodes" not in json.dumps(objects(InstallOptions(controller=False, drivers=("research",))))
+    alone = InstallOptions(controller=False, see_nodes=True)
+    assert [one["metadata"]["name"] for one in found(alone, "ClusterRole")][-1] == "tf-dist-see-nodes"
 
 
 @pytest.mark.parametrize("volcano", [False, True])

@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Program
+from tests.controller.harness import tfjob
 from tf_dist.cli.install.crds import tfjobs, volcano_commands, volcano_jobs
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, CRDS, POD_DISRUPTION_BUDGETS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -78,7 +80,7 @@ def kinds(text: str) -> list[str]:
 
 
 def test_offline_it_looks_at_nothing(tf_dist: Program) -> None:
-    found = tf_dist("install", "--offline", KUBECONFIG="/nowhere/at/all")
+    found = tf_dist("install", "--offline", "--image=mine:7", KUBECONFIG="/nowhere/at/all")
     assert (found.returncode, found.stderr) == (0, "")
     assert kinds(found.stdout).count("CustomResourceDefinition") == 2
     assert "Deployment" in kinds(found.stdout)
@@ -117,6 +119,7 @@ def test_options_reach_what_is_printed(tf_dist: Program) -> None:
         (("--drivers", ""), "--drivers: '' is no namespace"),
         (("--replicas", "0"), "--replicas"),
         (("--no-controller", "--namespace", "a"), "--namespace"),
+        (("--see-nodes",), "add --no-controller"),
         (("--crds-only", "--drivers", "a"), "--crds-only"),
         (("--no-controller", "--disruption-budgets"), "--disruption-budgets"),
         (("--offline", "--check"), "--check"),
@@ -147,9 +150,19 @@ def test_a_folder_that_cannot_be_written(tf_dist: Program) -> None:
 def test_a_cluster_without_anything(tf_dist: Program, config: str) -> None:
     found = tf_dist("install", "--check", "--kubeconfig", config)
     assert (found.returncode, found.stdout) == (0, "nothing stands in the way\n")
-    found = tf_dist("install", "--kubeconfig", config)
+    found = tf_dist("install", "--kubeconfig", config, "--image=mine:7")
     assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout == tf_dist("install", "--offline").stdout
+    assert found.stdout == tf_dist("install", "--offline", "--image=mine:7").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warned"), [((), True), (("--image=mine:7",), False), (("--no-controller",), False)]
+)
+def test_an_image_that_no_registry_has_is_warned_of(tf_dist: Program, arguments: tuple[str, ...], warned: bool) -> None:
+    found = tf_dist("install", "--offline", *arguments)
+    assert found.returncode == 0
+    assert ("is in no registry" in found.stderr and "docker build -f deploy/Dockerfile" in found.stderr) is warned
+    assert "registry" not in found.stdout
 
 
 @pytest.mark.parametrize(
@@ -271,7 +284,7 @@ def test_no_cluster_at_all(tf_dist: Program) -> None:
 
 
 def test_a_reader_that_leaves_is_no_error(tf_dist: Program) -> None:
-    process = tf_dist.start("install", "--offline")
+    process = tf_dist.start("install", "--offline", "--image=mine:7")
     assert process.stdout is not None
     process.stdout.close()
     assert process.wait(timeout=120) == 141
@@ -293,3 +306,39 @@ def test_the_controller_reads_accelerators_from_a_config_map(tf_dist: Program, n
 def test_a_configuration_needs_a_controller(tf_dist: Program) -> None:
     found = tf_dist("install", "--offline", "--no-controller", "--controller-config", "x")
     assert (found.returncode, "--controller-config" in found.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("phase", "annotations", "kept"),
+    [
+        ("Running", {"tf-dist.dev/gang-scheduler": "kueue"}, True),
+        ("Completed", {"tf-dist.dev/gang-scheduler": "kueue"}, False),
+        ("Running", {}, False),
+    ],
+)
+def test_installing_anew_takes_no_right_away_that_a_job_needs(
+    tf_dist: Program, config: str, memory: MemoryCluster, phase: str, annotations: dict[str, str], kept: bool
+) -> None:
+    document = tfjob("mnist")
+    document["metadata"]["annotations"] = annotations
+    created = memory.create(TFJOBS, "default", document)
+    memory.replace(
+        TFJOBS, "default", "mnist", {**created, "status": {"tfDist": {"phase": phase}}}, subresource="status"
+    )
+    found = tf_dist("install", "--kubeconfig", config, "--image=mine:7", "--drivers", "default")
+    assert found.returncode == 0, found.stderr
+    assert ("as with --gang-scheduler kueue (tfjob/mnist in default)" in found.stderr) is kept
+    roles = [one for one in yaml.safe_load_all(found.stdout) if one["kind"] in ("Role", "ClusterRole")]
+    granted = {one["metadata"]["name"] for one in roles for rule in one["rules"] if "workloads" in rule["resources"]}
+    assert granted == ({"tf-dist-controller", "tf-dist-driver"} if kept else set())
+
+
+def test_installing_anew_keeps_the_rights_on_volcanos_jobs_while_there_are_some(
+    tf_dist: Program, config: str, memory: MemoryCluster
+) -> None:
+    memory.create(CRDS, None, volcano_jobs())
+    task = {"name": "worker", "replicas": 1, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
+    memory.create(VOLCANO_JOBS, "default", {"metadata": {"name": "v"}, "spec": {"tasks": [task]}})
+    found = tf_dist("install", "--kubeconfig", config, "--image=mine:7")
+    assert "as with --volcano-jobs (vcjob/v in default)" in found.stderr
+    assert found.stdout == tf_dist("install", "--offline", "--image=mine:7", "--volcano-jobs").stdout

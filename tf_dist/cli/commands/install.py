@@ -36,6 +36,10 @@ def install(
         typer.Option("--drivers", metavar="NS", help="Let programs drive jobs in this namespace without a controller."),
     ] = None,
     no_controller: Annotated[bool, typer.Option("--no-controller", help="Install no controller.")] = False,
+    see_nodes: Annotated[
+        bool,
+        typer.Option("--see-nodes", help="Without a controller: drivers read nodes and pods, and decide by them."),
+    ] = False,
     service_monitor: Annotated[
         bool, typer.Option("--service-monitor", help="With a ServiceMonitor for the Prometheus operator.")
     ] = False,
@@ -89,6 +93,7 @@ def install(
         namespaces=tuple(dict.fromkeys(namespace or ())),
         drivers=tuple(dict.fromkeys(drivers or ())),
         controller=not no_controller,
+        see_nodes=see_nodes,
         only_definitions=crds_only,
         service_monitor=service_monitor,
         volcano_jobs=volcano_jobs,
@@ -107,6 +112,8 @@ def install(
     if check:
         _answer(found)
     _warn(found)
+    if settings.controller and not image and not crds_only:
+        _warn_of_image()
     if folder is None:
         _print(settings)
     else:
@@ -133,6 +140,9 @@ def _require_sense(settings: InstallOptions, *, check: bool, offline: bool) -> N
     wrong = [Problem(option, f"{name!r} is no namespace") for option, name in given if not is_label(name)]
     if settings.namespaces and not settings.controller:
         wrong.append(Problem("--namespace", "says what the controller drives, and --no-controller leaves it out"))
+    if settings.see_nodes and settings.controller:
+        hint = "leave one of them out, or add --no-controller"
+        wrong.append(Problem("--see-nodes", "is for drivers without a controller, which decides for all itself", hint))
     if settings.only_definitions and settings.drivers:
         wrong.append(Problem("--crds-only", "leaves out what --drivers asks for"))
     if settings.config_map and not settings.controller:
@@ -148,7 +158,7 @@ def _require_sense(settings: InstallOptions, *, check: bool, offline: bool) -> N
 def _looked(
     settings: InstallOptions, kubeconfig: str, context: str, *, required: bool
 ) -> tuple[InstallOptions, list[DefinitionDifference]]:
-    from tf_dist.cli.install.cluster_check import check_cluster
+    from tf_dist.cli.install.cluster_check import check_cluster, with_needed_rights
     from tf_dist.errors import Unavailable
 
     cluster = _cluster(kubeconfig, context, required=required)
@@ -157,7 +167,12 @@ def _looked(
     with cluster:
         try:
             release = cluster.version() if settings.kubernetes == (0, 0) else settings.kubernetes
-            return check_cluster(cluster, replace(settings, kubernetes=release))
+            settings, found = check_cluster(cluster, replace(settings, kubernetes=release))
+            if not settings.only_definitions:
+                settings, kept = with_needed_rights(cluster, settings)
+                for option in kept:
+                    output.note(f"as with {option}: without it the drivers would lose rights that running jobs need")
+            return settings, found
         except Unavailable as error:
             hint = "try again; or --offline, if the cluster has no definitions of others (kubectl get crds)"
             raise Unavailable(str(error), hint=hint) from error
@@ -189,6 +204,16 @@ def _answer(found: list[DefinitionDifference]) -> None:
 def _warn(found: list[DefinitionDifference]) -> None:
     for one in found:
         output.warning(one.what, one.so)
+
+
+def _warn_of_image() -> None:
+    from tf_dist.cli.install.install_options import IMAGE
+
+    build = f"docker build -f deploy/Dockerfile -t REGISTRY/{IMAGE} . && docker push REGISTRY/{IMAGE}"
+    output.warning(
+        f"the image {IMAGE} is in no registry: the controller starts only on nodes that have it",
+        f"build it from the checkout ({build}), then tf-dist install --image REGISTRY/{IMAGE}",
+    )
 
 
 def _print(settings: InstallOptions) -> None:

@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from tf_dist.cli.install.crds import TFJOBS, VOLCANO_COMMANDS, tfjobs
 from tf_dist.cli.install.install_options import DisruptionBudgetVersion, InstallOptions, Manifest
+from tf_dist.client import stored_jobs
 from tf_dist.client.connection import PART_OF, TF_DIST, VOLCANO_JOBS_DEFINITION, get_definition, is_tf_dist_definition
-from tf_dist.cluster.api import POD_DISRUPTION_BUDGETS, Cluster, Object
+from tf_dist.cluster.api import POD_DISRUPTION_BUDGETS, VOLCANO_JOBS, Cluster, Object
 from tf_dist.core.api.status_codec import MEMORY_CONDITION
-from tf_dist.errors import Forbidden, NotFound, Rejected
+from tf_dist.core.integrations.dispatch import integration_of
+from tf_dist.errors import Forbidden, InvalidJob, NotFound, Rejected
 
 _PRESERVED: Final = "x-kubernetes-preserve-unknown-fields"
 
@@ -121,6 +123,41 @@ def check_cluster(cluster: Cluster, settings: InstallOptions) -> tuple[InstallOp
     if settings.disruption_budgets and budgets is not DisruptionBudgetVersion.V1:
         raise Rejected("the cluster does not serve policy/v1, of which --disruption-budgets makes objects", hint=_OLD)
     return replace(settings, budgets=budgets), found
+
+
+def with_needed_rights(cluster: Cluster, settings: InstallOptions) -> tuple[InstallOptions, list[str]]:
+    """The settings with the options that jobs in the cluster need, and those that were added, in words.
+
+    Installing anew with fewer options would take rights from drivers in the midst of these jobs.
+    """
+    try:
+        going = [job for job in stored_jobs.list_jobs(cluster, None) if not job.status.finished]
+    except (Forbidden, NotFound):
+        return settings, []
+    words: list[str] = []
+    volcano = [job for job in going if job.resource is VOLCANO_JOBS]
+    ours = is_tf_dist_definition(get_definition(cluster, VOLCANO_JOBS_DEFINITION) or {"metadata": {}})
+    if volcano and ours and not settings.volcano_jobs:
+        settings = replace(settings, volcano_jobs=True)
+        words.append(f"--volcano-jobs ({_named(volcano)})")
+    for name in sorted({name for job in going if (name := _gang_scheduler(job))} - {*settings.others}):
+        settings = replace(settings, gang_schedulers=(*settings.gang_schedulers, name))
+        words.append(f"--gang-scheduler {name} ({_named([job for job in going if _gang_scheduler(job) == name])})")
+    return settings, words
+
+
+def _gang_scheduler(job: stored_jobs.StoredJob) -> str:
+    """The gang scheduler that a job has or asks for, "" for tf-dist itself; a job that cannot be read has none."""
+    try:
+        found = integration_of(job.job, job.status)
+    except InvalidJob:
+        return ""
+    return found.name.value if found is not None else ""
+
+
+def _named(jobs: list[stored_jobs.StoredJob]) -> str:
+    more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+    return f"{jobs[0].shown} in {jobs[0].namespace}{more}"
 
 
 def _budgets(cluster: Cluster, namespace: str) -> DisruptionBudgetVersion:

@@ -19,6 +19,8 @@ DRIVER: Final = "tf-dist-driver"
 NODE: Final = "tf-dist-node"
 QUEUES: Final = "tf-dist-queues"
 FLAVORS: Final = "tf-dist-flavors"
+SEE_NODES: Final = "tf-dist-see-nodes"
+VERDICTS: Final = "tf-dist-verdicts"
 
 LABELS: Final = {PART_OF: TF_DIST}
 SELECTOR: Final = {"app.kubernetes.io/name": CONTROLLER}
@@ -54,11 +56,11 @@ class InstallOptions:
 
     ``into``: the controller's namespace; ``system_namespace``: where all drivers of the cluster meet; ``namespaces``:
     the only ones whose jobs it drives (none: all of them, and it sees nodes); ``drivers``: namespaces in which programs
-    without a controller drive jobs; ``gang_schedulers``: other ones that jobs may ask for; ``gang_scheduler``: that of
-    jobs which name none; ``cluster_domain``, ``disruption_budgets``: see ``DriverSettings``; ``config_map`` and
-    ``config_key``: where the file of ``--controller-config-file`` is ("": there is none); ``left_out``: definitions
-    that another installation brought, by their names; ``kubernetes``: the release of its API server ((0, 0): not
-    known).
+    without a controller drive jobs; ``see_nodes``: these programs see nodes and decide about places, one at a time;
+    ``gang_schedulers``: other ones that jobs may ask for; ``gang_scheduler``: that of jobs which name none;
+    ``cluster_domain``, ``disruption_budgets``: see ``DriverSettings``; ``config_map`` and ``config_key``: where the
+    file of ``--controller-config-file`` is ("": there is none); ``left_out``: definitions that another installation
+    brought, by their names; ``kubernetes``: the release of its API server ((0, 0): not known).
     """
 
     into: str = SYSTEM_NAMESPACE
@@ -68,6 +70,7 @@ class InstallOptions:
     namespaces: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
     controller: bool = True
+    see_nodes: bool = False
     only_definitions: bool = False
     service_monitor: bool = False
     volcano_jobs: bool = False

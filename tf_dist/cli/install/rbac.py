@@ -16,6 +16,8 @@ from tf_dist.cli.install.install_options import (
     FLAVORS,
     NODE,
     QUEUES,
+    SEE_NODES,
+    VERDICTS,
     InstallOptions,
     Manifest,
     metadata,
@@ -77,6 +79,10 @@ def _rule(group: str, resources: str, *verbs: str) -> Manifest:
     return {"apiGroups": [group], "resources": resources.split(), "verbs": list(verbs)}
 
 
+def _event_rule() -> Manifest:
+    return _rule(_CORE, "events", "create", "patch")
+
+
 def _jobs(group: str, plural: str) -> list[Manifest]:
     """A driver's rights on a kind of job; what it remembers of one is in the status. ``patch``: the admission
     leader touches the jobs that the one before it named (see ``pending_admissions``).
@@ -97,7 +103,7 @@ def driver_rules(*, volcano: bool = False) -> list[Manifest]:
         *_jobs(_KUBEFLOW, "tfjobs"),
         _rule(_CORE, "pods", *_OWN_VERBS),
         _rule(_CORE, "services", *_OWN_VERBS),
-        _rule(_CORE, "events", "create", "patch"),
+        _event_rule(),
         _rule(_CORE, "resourcequotas", *_FEED_VERBS),
     ]
     if volcano:
@@ -138,18 +144,13 @@ def controller_rules(*, volcano: bool = False, budgets: bool = False) -> list[Ma
 
 
 def lease_monitor_rules() -> list[Manifest]:
-    """What it takes to see which drivers of a namespace are dead."""
+    """What it takes to see which drivers of a namespace are dead, and which one decides about places for all."""
     return [_rule(_LEASES, "leases", "get", "list")]
 
 
 def lease_holder_rules(leases: Iterable[str]) -> list[Manifest]:
     """What the candidates for Leases need that are there already: these, and no other of the namespace."""
     return [{**_rule(_LEASES, "leases", "get", "update"), "resourceNames": list(leases)}]
-
-
-def lease_reader_rules(lease: str) -> list[Manifest]:
-    """What any driver needs to leave decisions about places to the one that decides for all."""
-    return [{**_rule(_LEASES, "leases", "get"), "resourceNames": [lease]}]
 
 
 def admission_rules(*, volcano: bool = False) -> list[Manifest]:
@@ -165,6 +166,26 @@ def admission_rules(*, volcano: bool = False) -> list[Manifest]:
         _rule(_CORE, "namespaces", *_FEED_VERBS),
     ]
     return [*rules, _rule(_VOLCANO_QUEUES, "queues", *_FEED_VERBS)] if volcano else rules
+
+
+def see_nodes_rules(*, volcano: bool = False) -> list[Manifest]:
+    """What a driver of one namespace reads of the whole cluster to decide about places: all that takes part in it."""
+    rules = [
+        _rule(_CORE, "nodes pods namespaces resourcequotas", *_FEED_VERBS),
+        _rule(_KUBEFLOW, "tfjobs", *_FEED_VERBS),
+        *queue_reader_rules(volcano=volcano),
+    ]
+    return [*rules, _rule(_VOLCANO, "jobs", *_FEED_VERBS)] if volcano else rules
+
+
+def verdict_rules(*, volcano: bool = False) -> list[Manifest]:
+    """What the driver that decides about places needs where other drivers have jobs: to write verdicts into these."""
+    kinds = [(_KUBEFLOW, "tfjobs"), *([(_VOLCANO, "jobs")] if volcano else [])]
+    return [*(rule for group, plural in kinds for rule in _verdicts(group, plural)), _event_rule()]
+
+
+def _verdicts(group: str, plural: str) -> list[Manifest]:
+    return [_rule(group, plural, "get", "patch"), _rule(group, f"{plural}/status", "update")]
 
 
 def queue_reader_rules(*, volcano: bool = False) -> list[Manifest]:
@@ -300,17 +321,26 @@ def controller_roles(settings: InstallOptions) -> list[Manifest]:
         if settings.namespaces
         else [_binding(ADMISSION_LEADER, CONTROLLER, settings.into, settings.system_namespace)]
     )
-    return [account, *granted, *election, *admission]
+    readable = _lease_reader_roles(settings.into) if settings.into != settings.system_namespace else []
+    return [account, *granted, *election, *admission, *readable]
 
 
 def admission_leader_roles(settings: InstallOptions) -> list[Manifest]:
-    """The role of drivers that may decide about places for all, and what all others need to leave it to them."""
-    admission, seen, where = admission_leader_leases(settings), f"{ADMISSION_LEADER}-seen", settings.system_namespace
-    everybody = {"apiGroup": _API, "kind": "Group", "name": "system:authenticated"}
+    """The role of drivers that may decide about places for all; and the right of every user to read Leases there.
+
+    Drivers that see another one decide leave it to that one; users are told when nothing drives their job.
+    """
+    leases = (ref.name for ref in admission_leader_leases(settings))
+    role = _role(ADMISSION_LEADER, lease_holder_rules(leases), settings.system_namespace)
+    return [role, *_lease_reader_roles(settings.system_namespace)]
+
+
+def _lease_reader_roles(namespace: str) -> list[Manifest]:
+    """Every user may read the Leases of a namespace in which drivers meet, or controllers are."""
+    name, everybody = f"{ADMISSION_LEADER}-seen", {"apiGroup": _API, "kind": "Group", "name": "system:authenticated"}
     return [
-        _role(ADMISSION_LEADER, lease_holder_rules(ref.name for ref in admission), where),
-        _role(seen, lease_reader_rules(admission[0].name), where),
-        {**_binding(seen, "", "", where), "subjects": [everybody]},
+        _role(name, lease_monitor_rules(), namespace),
+        {**_binding(name, "", "", namespace), "subjects": [everybody]},
     ]
 
 
@@ -332,6 +362,24 @@ def driver_roles(namespace: str, *, volcano: bool = False, gang_schedulers: Sequ
     role = _role(DRIVER, rights, namespace)
     queues = _binding(f"{DRIVER}-{namespace}", DRIVER, namespace, role=QUEUES)
     return [account, role, _binding(DRIVER, DRIVER, namespace, namespace), queues]
+
+
+def see_nodes_roles(settings: InstallOptions) -> list[Manifest]:
+    """What drivers need to decide about places one at a time, by what they see of the nodes.
+
+    They read the whole cluster, and write verdicts into jobs of the namespaces that were named together, no others.
+    """
+    volcano, system, drivers = settings.volcano_jobs, settings.system_namespace, settings.drivers
+    found = [_role(SEE_NODES, see_nodes_rules(volcano=volcano))]
+    for one in drivers:
+        found.append(_binding(f"{SEE_NODES}-{one}", DRIVER, one, role=SEE_NODES))
+        found.append(_binding(f"{ADMISSION_LEADER}-{one}", DRIVER, one, system, role=ADMISSION_LEADER))
+        others = [other for other in drivers if other != one]
+        if others:
+            found.append(_role(VERDICTS, verdict_rules(volcano=volcano), one))
+            # One binding each: what another run of the installation has bound stays.
+            found += [_binding(f"{VERDICTS}-{other}", DRIVER, other, one, role=VERDICTS) for other in others]
+    return found
 
 
 def _granted(name: str, rights: Sequence[Manifest], home: str, namespace: str) -> list[Manifest]:

@@ -183,6 +183,8 @@ def manifest_files(settings: InstallOptions) -> Files:
     parts["system.yaml"] = [*namespace(settings.system_namespace), *admission_leader_roles(settings), *shared]
     for one in settings.drivers:
         parts[f"driver-{one}.yaml"] = _driver(one, settings)
+    if settings.see_nodes:
+        parts["see-nodes.yaml"] = rbac.see_nodes_roles(settings)
     if flavors := integration_cluster_roles(settings):
         parts["flavors.yaml"] = flavors
     if settings.controller:
