@@ -11,13 +11,33 @@ from importlib import import_module
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
+    "Client": "tf_dist.client.client",
     "InvalidJob": "tf_dist.errors",
+    "JobFailed": "tf_dist.errors",
+    "Outcome": "tf_dist.core.diagnostics.outcome",
+    "OutcomeKind": "tf_dist.core.api.status",
     "Problem": "tf_dist.errors",
+    "Result": "tf_dist.client.run_session",
+    "StoredJob": "tf_dist.client.stored_jobs",
     "TFDistError": "tf_dist.errors",
     "TFJob": "tf_dist.client.tfjob",
+    "run": "tf_dist.client.run_session",
 }
 
-__all__ = ["InvalidJob", "Problem", "TFDistError", "TFJob", "__version__"]
+__all__ = [
+    "Client",
+    "InvalidJob",
+    "JobFailed",
+    "Outcome",
+    "OutcomeKind",
+    "Problem",
+    "Result",
+    "StoredJob",
+    "TFDistError",
+    "TFJob",
+    "__version__",
+    "run",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -14,7 +12,7 @@ from tests.controller.harness import tfjob
 from tests.waiting import until
 from tf_dist.client.monitor import ObjectWatcher
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.client.wait import GoalNotReached, wait_for, watch_forever
+from tf_dist.client.wait import GoalNotReached, wait_for
 from tf_dist.client.wait import backoff_seconds as patience
 from tf_dist.cluster.api import TFJOBS, Cluster, Resource, WatchEvent
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -119,19 +117,3 @@ def test_waiting_for_a_job() -> None:
         with pytest.raises(GoalNotReached):
             wait_for(cast(Cluster, broken), [StoredJob(TFJOBS, broken.job)], "finished", seconds, print)
         assert len(broken.asked["list"]) <= COUNT + 2
-
-
-def test_the_changes_of_a_kind() -> None:
-    for gone in (True, False):
-        broken = Broken(gone=gone, news=False)
-        thread = threading.Thread(target=follow, args=(broken,), daemon=True)
-        thread.start()
-        until(lambda broken=broken: len(broken.asked["watch"]) >= COUNT, SECONDS)
-        broken.over = True
-        thread.join(SECONDS)
-        assert spread(broken.asked["watch"]) >= least(patience, COUNT)
-
-
-def follow(broken: Broken) -> None:
-    with suppress(NotFound):
-        next(watch_forever(cast(Cluster, broken), TFJOBS, "default"))

@@ -12,7 +12,7 @@ from tests.controller.harness import tfjob
 from tests.waiting import until
 from tf_dist.client.log_follower import LogLine, log_opener
 from tf_dist.client.monitor import JobSnapshot
-from tf_dist.client.run_session import RunEnd, RunOptions, RunResult, RunSession
+from tf_dist.client.run_session import Result, RunEnd, RunOptions, RunSession
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import ALL_LINES, PODS, TFJOBS, LogOptions, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -72,7 +72,7 @@ def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read(time
     with MemoryCluster() as memory:
         memory.log_source = FixedLogs([b"here\n"])
         stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
-        behind, view, results = Behind(memory), Notes(), list[RunResult]()
+        behind, view, results = Behind(memory), Notes(), list[Result]()
         job, run_options = (
             StoredJob(TFJOBS, stored),
             RunOptions(open_log=lambda _: log_opener(behind, LogOptions(follow=True))),
@@ -120,7 +120,7 @@ def test_a_restart_of_the_kubelet_costs_neither_lines_nor_results() -> None:
     with MemoryCluster() as memory:
         memory.log_source = source
         stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
-        job, view, results = StoredJob(TFJOBS, stored), Notes(), list[RunResult]()
+        job, view, results = StoredJob(TFJOBS, stored), Notes(), list[Result]()
         memory.create(PODS, "default", owned_by(stored, worker(job)))
         set_state(memory, "Running", {"running": {}})
         run_options = RunOptions(open_log=lambda _: log_opener(memory, LogOptions(follow=True)))

@@ -73,6 +73,7 @@ def test_what_it_says_is_in_the_document() -> None:
         container={"workingDir": "/w"},
         run_policy={"backoffLimit": 3, "schedulingPolicy": {"scheduleTimeoutSeconds": 60}},
         queue="spot",
+        success_policy="AllWorkers",
         priority_class="low",
         labels={"team": "vision"},
         annotations={"note": "n"},
@@ -90,6 +91,7 @@ def test_what_it_says_is_in_the_document() -> None:
         "backoffLimit": 3,
         "schedulingPolicy": {"scheduleTimeoutSeconds": 60, "queue": "spot", "priorityClass": "low"},
     }
+    assert document["spec"]["successPolicy"] == "AllWorkers"
     groups = document["spec"]["tfReplicaSpecs"]
     assert {name: group["replicas"] for name, group in groups.items()} == {
         "Chief": 1,
@@ -213,7 +215,7 @@ def test_a_document_that_is_no_job_is_refused(document: Any) -> None:
 
 
 def test_it_can_be_copied_and_sent_to_another_process() -> None:
-    job = TFJob("a", image="tf")
-    assert pickle.loads(pickle.dumps(job)) == copy.deepcopy(job) == job
+    for job in (TFJob.from_file(EXAMPLES / "digits/tfjob.yaml"), TFJob("a", image="tf")):
+        assert pickle.loads(pickle.dumps(job)) == copy.deepcopy(job) == job
     job.to_dict()["metadata"]["name"] = "changed"
     assert job.name == "a"

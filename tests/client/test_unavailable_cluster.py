@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tf_dist.client.log_follower import ContainerInstance, InstanceState, Resumi
 from tf_dist.client.monitor import ObjectChanged, ObjectsListed, ObjectWatcher
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_job
-from tf_dist.client.wait import Backoff, wait_for, watch_forever
+from tf_dist.client.wait import Backoff, wait_for
 from tf_dist.cluster.api import TFJOBS, LogOptions, Object
 from tf_dist.errors import AlreadyExists, Forbidden, NotFound, Throttled, Unavailable
 
@@ -244,20 +243,6 @@ def test_waiting_bears_with_a_cluster_that_is_away(capsys: pytest.CaptureFixture
     with saying(*answers) as (client, _):
         wait_for(client, [StoredJob(TFJOBS, JOB)], "running", None, print)
     assert capsys.readouterr().out == "tfjob/a Running\n"
-
-
-def test_a_list_of_changes_goes_on() -> None:
-    answers = (
-        CHUNKED + event("ADDED", JOB),
-        failure(429),
-        CHUNKED + chunk(json.dumps({"type": "ERROR", "object": {"code": 410}}).encode() + b"\n"),
-        CHUNKED + event("ADDED", JOB) + event("MODIFIED", with_phase("Running")) + b"0\r\n\r\n",
-    )
-    with saying(*answers) as (client, requests):
-        found = watch_forever(client, TFJOBS, "default")
-        assert [one.type for one in islice(found, 3)] == ["ADDED", "ADDED", "MODIFIED"]
-        found.close()  # type: ignore[attr-defined]
-    assert [b"resourceVersion=5" in request for request in requests] == [False, True, True, False]
 
 
 def test_a_watcher_goes_on_through_every_break() -> None:

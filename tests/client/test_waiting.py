@@ -54,7 +54,7 @@ def test_what_comes_of_it(phase: str, goal: str, told: str, error: Exception | N
             wait_for(memory, [job], goal, 0.0, lines.append)
         else:
             with pytest.raises(type(error)) as caught:
-                wait_for(memory, [job], goal, 0.0, lines.append)
+                wait_for(memory, [job], goal, 0.0, lines.append, check=goal == "finished")
             assert str(caught.value) == str(error)
     assert lines == [told] * bool(told)
 

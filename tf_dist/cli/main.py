@@ -60,6 +60,8 @@ def _explain(error: TFDistError) -> int:
             output.failure(f"{problem.path}: {problem.message}" if problem.path else problem.message, problem.hint)
     else:
         output.failure(str(error), error.hint)
+    for note in getattr(error, "__notes__", ()):
+        output.warning(note)
     return exit_codes.exit_code_of_error(error)
 
 

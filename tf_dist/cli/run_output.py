@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.cli import output
 from tf_dist.cli.job_output import LinePrefixes, show_findings
-from tf_dist.cli.output import STATE_STYLES, format_duration, format_number
+from tf_dist.cli.output import STATE_STYLES
 from tf_dist.client import exit_codes
+from tf_dist.client.job_display import LineView, format_duration, format_number, visible_text
 from tf_dist.client.log_follower import LogLine
 from tf_dist.client.monitor import NO_PROGRESS, JobSnapshot, JobView
-from tf_dist.client.progress_lines import state_changes, visible_text
-from tf_dist.client.run_session import RunEnd, RunResult
-from tf_dist.client.stored_jobs import now
+from tf_dist.client.run_session import Result, RunEnd
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.pods import disruption_counts
-from tf_dist.core.api.status import LIVE, OutcomeKind, outcome_kind
-from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
-from tf_dist.core.diagnostics.outcome import outcome_word
+from tf_dist.core.api.status import outcome_kind
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,34 +34,13 @@ def view_of(job: Job, *, data_wanted: bool) -> JobView:
     stream = sys.stderr if data_wanted else sys.stdout
     if output.rich_wanted(stream):
         return LiveView(job, error=data_wanted)
-    return PlainView(job, output.note if data_wanted else output.line)
+    write = output.note if data_wanted else _write
+    return LineView(write, LinePrefixes(job).line)
 
 
-class PlainView:
-    """Lines: those of the replicas, and one for each change of state."""
-
-    tick: float | None = None
-
-    def __init__(self, job: Job, write: Callable[[str], None]) -> None:
-        self._prefixes = LinePrefixes(job)
-        self._write = write
-        self._shown: dict[str, str] = {}
-
-    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
-        """Write what is new."""
-        if lines:
-            self._write(self._prefixes.lines((line.source, line.text) for line in lines))
-        for text in state_changes(snapshot, self._shown):
-            self.say(text)
-        output.flush()
-
-    def say(self, text: str, style: str = "") -> None:
-        """A line with our own name before it."""
-        self._write(self._prefixes.line(_TF_DIST, text))
-        output.flush()
-
-    def close(self) -> None:
-        """Nothing to take away."""
+def _write(text: str) -> None:
+    output.line(text)
+    output.flush()
 
 
 class LiveView:
@@ -152,7 +127,7 @@ def _caption(snapshot: JobSnapshot) -> str | None:
     return "\n".join([*waiting, *details]) or None
 
 
-def run_exit_code(result: RunResult) -> int:
+def run_exit_code(result: Result) -> int:
     """The exit code of a run. One that was given up while it waited for a place is worth another try."""
     status = result.snapshot.status
     match result.end:
@@ -165,41 +140,21 @@ def run_exit_code(result: RunResult) -> int:
     return exit_codes.exit_code_of_outcome(outcome_kind(status))
 
 
-def run_state(result: RunResult) -> str:
-    """How it came out, in a word or two."""
-    match result.end:
-        case RunEnd.SIGNAL:
-            return f"interrupted by {signal.Signals(result.signal).name}"
-        case RunEnd.TIMEOUT:
-            return "given up: the time is over"
-        case RunEnd.NEVER_FITS:
-            return "never started"
-    return outcome_word(result.snapshot.status)
-
-
-def run_findings(result: RunResult) -> tuple[Diagnosis, ...]:
-    """What is to be said about a run that did not succeed."""
-    snapshot = result.snapshot
-    if result.end is RunEnd.SIGNAL or outcome_kind(snapshot.status) is OutcomeKind.SUCCEEDED:
-        return ()
-    return diagnose(snapshot.job, snapshot.status, snapshot.pods, now())
-
-
-def show_summary(result: RunResult, kept: str) -> None:
+def show_summary(result: Result, kept: str) -> None:
     """The summary for people; ``kept``: where what was kept is, if anything was."""
     snapshot, code = result.snapshot, run_exit_code(result)
     style = "green bold" if code == exit_codes.SUCCEEDED else "red bold"
     output.line()
-    output.line(f"{output.styled(snapshot.job.key.name, 'bold')}: {output.styled(run_state(result), style)}")
+    output.line(f"{output.styled(snapshot.job.key.name, 'bold')}: {output.styled(result.state, style)}")
     progress = snapshot.result
     for name, value in sorted(progress.metrics.items(), key=lambda item: (item[0] != "accuracy", item[0])):
         _fact(name, format_number(value))
     _fact("checkpoint", progress.checkpoint)
     _fact("duration", format_duration(result.seconds))
-    _fact("restarts", _restarts(snapshot))
+    _fact("restarts", _restarts(result.restarts))
     _fact("disruptions", disruption_counts(snapshot.status.disruptions))
     _fact("kept in", kept)
-    show_findings(run_findings(result))
+    show_findings(result.findings)
 
 
 def _fact(name: str, value: str) -> None:
@@ -207,21 +162,12 @@ def _fact(name: str, value: str) -> None:
         output.line(f"  {name + ':':<12} {value}")
 
 
-def _restarts(snapshot: JobSnapshot) -> str:
-    causes = restarts_by_cause(snapshot)
+def _restarts(causes: Mapping[str, int]) -> str:
     total = sum(causes.values())
     return f"{total} ({', '.join(f'{count} × {cause}' for cause, count in causes.items())})" if total else "0"
 
 
-def restarts_by_cause(snapshot: JobSnapshot) -> dict[str, int]:
-    """Restarts of the whole run, those of containers inside their pods included."""
-    # The status of a job that has ended counts those of its last pods already.
-    living = sum(pod.restarts for pod in snapshot.pods) if snapshot.status.phase in LIVE else 0
-    inside = snapshot.status.container_restarts + living
-    return {**snapshot.status.restarts, **({"container restarted in its pod": inside} if inside else {})}
-
-
-def run_report(result: RunResult, kept: str) -> dict[str, Any]:
+def run_report(result: Result, kept: str) -> dict[str, Any]:
     """The summary for programs."""
     snapshot, progress = result.snapshot, result.snapshot.result
     replicas = [
@@ -233,7 +179,7 @@ def run_report(result: RunResult, kept: str) -> dict[str, Any]:
         "name": snapshot.job.key.name,
         "namespace": snapshot.job.key.namespace,
         "end": result.end.value,
-        "state": run_state(result),
+        "state": result.state,
         "outcome": result.outcome.document(),
         "reason": snapshot.status.reason,
         "message": snapshot.status.message,
@@ -241,9 +187,9 @@ def run_report(result: RunResult, kept: str) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "metrics": dict(progress.metrics),
         "checkpoint": progress.checkpoint,
-        "restarts": restarts_by_cause(snapshot),
+        "restarts": dict(result.restarts),
         "disruptions": dict(snapshot.status.disruptions),
         "replicas": replicas,
-        "findings": [asdict(one) for one in run_findings(result)],
+        "findings": [asdict(one) for one in result.findings],
         "kept": kept or None,
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tf_dist.cluster.api import Cluster, Object, Resource
-from tf_dist.errors import Forbidden, InvalidJob, NotFound, Problem, Rejected
+from tf_dist.errors import Forbidden, InvalidJob, NotFound, Problem, Rejected, Unavailable
 
 if TYPE_CHECKING:
     from tf_dist.cluster.client.client_config import KubeContext
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PART_OF: Final = "app.kubernetes.io/part-of"
 TF_DIST: Final = "tf-dist"
+_POD: Final = "the cluster of this pod"
 VOLCANO_JOBS_DEFINITION: Final = "jobs.batch.volcano.sh"
 _DEFINITIONS: Final = Resource(
     "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False
@@ -79,21 +80,28 @@ class Connection:
             self.cluster.close()
 
 
-def connect(kubeconfig: str = "", context: str = "", *, local: bool = False) -> Connection:
+def connect(kubeconfig: str = "", context: str = "", *, local: bool = False, in_cluster: bool = False) -> Connection:
     """The cluster that these name, else the lasting local one if it is up, else that of the pod or kubeconfig at hand.
 
-    Unavailable, with every way to one, when there is none; ClusterError when the named one cannot be had.
+    ``in_cluster``: that of the pod that this process runs in. Unavailable, with every way to one, when there is none;
+    ClusterError when the named one cannot be had.
     """
     from tf_dist.cluster.client import client_config
     from tf_dist.local import daemon_control as lasting
 
-    if local and (kubeconfig or context):
-        other = "--kubeconfig" if kubeconfig else "--context"
-        raise InvalidJob([Problem("--local", f"it names one cluster, and {other} another", "leave one of them out")])
+    named = {"--local": local, "--kubeconfig": kubeconfig, "--context": context, "in_cluster": in_cluster}
+    first, *others = [option for option, said in named.items() if said] or [""]
+    if others and (local or in_cluster):
+        raise InvalidJob([Problem(first, f"it names one cluster, and {others[0]} another", "leave one of them out")])
     if local:
         return Connection(lasting.connect(), "default", "the local cluster")
+    if in_cluster:
+        pod = client_config.in_cluster_config()
+        if pod is None:
+            raise Unavailable("this process is in no pod of a cluster", hint="leave in_cluster out")
+        return Connection(pod.cluster(), pod.namespace, _POD, pod)
     if not kubeconfig and not context and (endpoint := lasting.daemon_status()) is not None:
         return Connection(lasting.daemon_client(endpoint), "default", "the local cluster")
     place = client_config.load_config(kubeconfig or None, context or None)
-    name = "the cluster of this pod" if place.name == client_config.IN_CLUSTER else f"context {place.name}"
+    name = _POD if place.name == client_config.IN_CLUSTER else f"context {place.name}"
     return Connection(place.cluster(), place.namespace, name, place)

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol, Self
 
+from tf_dist.client.job_display import snapshot_html
 from tf_dist.client.log_follower import (
     ContainerInstance,
     InstanceState,
@@ -43,7 +44,7 @@ _TAIL: Final = 20  # lines of each log that are kept for the outcome
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
     """One moment. ``last_line_at``: when each replica wrote its last line (monotonic seconds); ``tails``: its last
-    lines.
+    lines, ``kept_lines`` at most.
     """
 
     job: Job
@@ -53,6 +54,7 @@ class JobSnapshot:
     progress: Mapping[ReplicaId, Progress] = field(default_factory=dict)
     last_line_at: Mapping[ReplicaId, float] = field(default_factory=dict)
     tails: Mapping[ReplicaId, tuple[str, ...]] = field(default_factory=dict)
+    kept_lines: int = _TAIL
 
     @property
     def state(self) -> str:
@@ -65,6 +67,9 @@ class JobSnapshot:
         return combine_progress(
             self.progress.get(replica, NO_PROGRESS) for replica in leaders_first(largest_job(self.job))
         )
+
+    def _repr_html_(self) -> str:
+        return snapshot_html(self)
 
     def with_objects(self, status: Status, pods: list[Object]) -> JobSnapshot:
         """The snapshot with a changed job and changed pods."""
@@ -79,16 +84,16 @@ class JobSnapshot:
         new: dict[ReplicaId, deque[str]] = {}
         for line in lines:
             last_line_at[line.replica] = now
-            new.setdefault(line.replica, deque(maxlen=_TAIL)).append(line.text)
+            new.setdefault(line.replica, deque(maxlen=self.kept_lines)).append(line.text)
             if line.trains:
                 progress[line.replica] = progress.get(line.replica, NO_PROGRESS).after(line.text)
-        tails = {replica: (*self.tails.get(replica, ()), *texts)[-_TAIL:] for replica, texts in new.items()}
+        tails = {replica: (*self.tails.get(replica, ()), *texts)[-self.kept_lines :] for replica, texts in new.items()}
         return replace(self, progress=progress, last_line_at=last_line_at, tails={**self.tails, **tails})
 
     def observed(self, outcome: Outcome) -> Outcome:
         """The outcome with what the replicas' logs have said: metrics, the checkpoint, the end of the culprit's log."""
         culprit = next((lines for replica, lines in self.tails.items() if str(replica) == outcome.replica), ())
-        return with_observations(outcome, self.result, "\n".join(culprit))
+        return with_observations(outcome, self.result, "\n".join(culprit[-_TAIL:]))
 
 
 _MAX_LINES: Final = 10_000
@@ -130,7 +135,7 @@ class ObjectWatcher:
         self,
         cluster: Cluster,
         resource: Resource,
-        namespace: str,
+        namespace: str | None,
         put: Callable[[Any], None],
         *,
         labels: str = "",
@@ -309,9 +314,15 @@ class JobMonitor:
     """
 
     def __init__(
-        self, cluster: Cluster, job: StoredJob, view: JobView, watch: JobInformer, following: LogFollower
+        self,
+        cluster: Cluster,
+        job: StoredJob,
+        view: JobView,
+        watch: JobInformer,
+        following: LogFollower,
+        kept_lines: int = _TAIL,
     ) -> None:
-        self.snapshot = JobSnapshot(job.job)
+        self.snapshot = JobSnapshot(job.job, kept_lines=kept_lines)
         self.watch = watch
         self.signal = 0
         self.signals = 0
@@ -399,12 +410,13 @@ def monitoring(
     view: JobView,
     signals: Signals,
     open_log: Callable[[WatchingJobInformer], LogOpener],
+    kept_lines: int = _TAIL,
 ) -> Iterator[JobMonitor]:
     """Look on as long as this lasts; signals come into the mailbox, too."""
     with WatchingJobInformer(cluster, job) as watch:
         signals.listen(lambda number: watch.put(SignalReceived(number)))
         following = LogFollower(job.job, open_log(watch), watch.put)
         try:
-            yield JobMonitor(cluster, job, view, watch, following)
+            yield JobMonitor(cluster, job, view, watch, following, kept_lines)
         finally:
             following.close()

@@ -1,45 +1,80 @@
-"""One run of a job: monitored to its end, and ended when it must not go on."""
+"""One run of a job, on this machine or on a cluster: monitored to its end, ended when it must not go on; its result."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
 
-from tf_dist.client.job_files import LoadedJob
-from tf_dist.client.log_follower import LogOpener
+from tf_dist.client.connection import Connection
+from tf_dist.client.job_display import format_duration, format_number, show_warnings, table_html, view_of
+from tf_dist.client.job_files import InvalidFiles, LoadedJob, one_job, require_valid
+from tf_dist.client.log_follower import ContainerInstance, LogOpener, log_opener
 from tf_dist.client.monitor import JobMonitor, JobSnapshot, JobView, WatchingJobInformer, monitoring
 from tf_dist.client.stored_jobs import StoredJob, now
-from tf_dist.client.submission import TargetNamespaces, companion_owner, create_companion
-from tf_dist.client.yaml_files import YamlDocument
-from tf_dist.cluster.api import Cluster
+from tf_dist.client.submission import (
+    TargetNamespaces,
+    companion_owner,
+    create_companion,
+    create_job,
+    file_folder,
+)
+from tf_dist.client.tfjob import TFJob
+from tf_dist.client.yaml_files import FileProblem, YamlDocument
+from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api.assignment import pending_reason
-from tf_dist.core.api.status import OutcomeKind, outcome_kind
-from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
-from tf_dist.errors import NotFound
+from tf_dist.core.api.job import JobKey
+from tf_dist.core.api.status import LIVE, OutcomeKind, outcome_kind
+from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
+from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_error, outcome_word
+from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob, NotFound, Problem
+
+if TYPE_CHECKING:
+    from tf_dist.client.client import Client
+    from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
+    from tf_dist.local.embedded import EmbeddedSettings
+
+_FOLLOW: Final = LogOptions(follow=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """A job, what stands beside it, and how it is run.
 
-    ``timeout``: seconds after which it is given up (None: never). ``data_wanted``: standard output is for data.
+    ``timeout``: seconds after which it is given up (None: never).
     """
 
     entry: LoadedJob
     companions: tuple[YamlDocument, ...]
     spaces: TargetNamespaces
     timeout: float | None
-    data_wanted: bool
 
     @property
     def namespace(self) -> str:
         """Where the job goes."""
         return self.spaces.of(self.entry.written)
+
+    def refuse(self, problems: Iterable[Problem]) -> None:
+        """InvalidFiles if there are any problems of the job."""
+        written = self.entry.written
+        found = [FileProblem(written.file, written.number, written.line(one.path), one) for one in problems]
+        if found:
+            raise InvalidFiles(found)
+
+    def refuse_suspended(self) -> None:
+        """InvalidFiles for a job that would never start."""
+        if self.entry.job.run_policy.suspend:
+            hint = "take the suspension out, or submit it: tf-dist local up, tf-dist submit, tf-dist resume"
+            self.refuse([Problem("", "the job is suspended, so it would never start", hint)])
 
     def create_companions(self, cluster: Cluster) -> None:
         """Create what stands beside the job, or bring it up to date."""
@@ -47,6 +82,7 @@ class RunRequest:
             create_companion(cluster, written, self.spaces.of(written), owner=companion_owner(written, [self.entry]))
 
 
+_KEPT_LINES: Final = 1_000
 _CLEAN_UP: Final = 10.0  # seconds for what still runs when the job has finished to end in its own time
 
 
@@ -74,24 +110,100 @@ _REASON_OF_END: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run came out. ``snapshot`` is that of the moment when its end was decided."""
+class Result:
+    """How a run came out: what became of the job, and what its replicas have printed.
+
+    ``end``: why the run ended; ``snapshot``: the job and its replicas at the moment when that was decided; ``seconds``:
+    how long it took; ``signal``: the one that stopped it (0: none). A notebook shows a table.
+    """
 
     end: RunEnd
     snapshot: JobSnapshot
     seconds: float
     signal: int = 0
+    _at: float = field(default_factory=now, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.snapshot.job.key.name
 
     @property
     def outcome(self) -> Outcome:
-        """How the job ended, or why the run did."""
+        """How the job ended, or why the run did: kind, reason, replica, exit code, restarts, metrics, checkpoint, …"""
         status = self.snapshot.status
         found = job_outcome(status) if self.end is RunEnd.FINISHED else None
         if found is None:
             late = OutcomeKind.ADMISSION_TIMEOUT if not status.has_place else OutcomeKind.DEADLINE_EXCEEDED
             kind = late if self.end is RunEnd.TIMEOUT else _KIND_OF_END[self.end]
-            found = Outcome.of(status, kind, reason=_REASON_OF_END[self.end], now=now())
+            found = Outcome.of(status, kind, reason=_REASON_OF_END[self.end], now=self._at)
         return self.snapshot.observed(found)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the job ended, and succeeded."""
+        return self.outcome.kind is OutcomeKind.SUCCEEDED
+
+    @property
+    def state(self) -> str:
+        """How it came out, in a word or two."""
+        match self.end:
+            case RunEnd.SIGNAL:
+                return f"interrupted by {signal.Signals(self.signal).name}"
+            case RunEnd.TIMEOUT:
+                return "given up: the time is over"
+            case RunEnd.NEVER_FITS:
+                return "never started"
+        return outcome_word(self.snapshot.status)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The last value of each metric that the replicas have printed; those of the chief, or of worker 0, count."""
+        return self.snapshot.result.metrics
+
+    @property
+    def checkpoint(self) -> str:
+        """The last checkpoint that they have printed; "" for none."""
+        return self.snapshot.result.checkpoint
+
+    @property
+    def logs(self) -> Mapping[str, tuple[str, ...]]:
+        """The last lines of each replica (at most a thousand), by its name: ``result.logs["worker-0"]``."""
+        return {str(replica): lines for replica, lines in self.snapshot.tails.items()}
+
+    @property
+    def restarts(self) -> Mapping[str, int]:
+        """Restarts by cause, those of containers inside their pods included."""
+        snapshot = self.snapshot
+        # The status of a job that has ended counts those of its last pods already.
+        living = sum(pod.restarts for pod in snapshot.pods) if snapshot.status.phase in LIVE else 0
+        inside = snapshot.status.container_restarts + living
+        return {**snapshot.status.restarts, **({"container restarted in its pod": inside} if inside else {})}
+
+    @property
+    def findings(self) -> tuple[Diagnosis, ...]:
+        """What is to be said about a run that did not succeed, and what to do about it."""
+        snapshot = self.snapshot
+        if self.end is RunEnd.SIGNAL or outcome_kind(snapshot.status) is OutcomeKind.SUCCEEDED:
+            return ()
+        return diagnose(snapshot.job, snapshot.status, snapshot.pods, self._at)
+
+    def raise_for_outcome(self) -> Self:
+        """Itself if the job succeeded; else JobFailed (JobEvicted, ImagePullFailed) or JobTimeout, with ``outcome``."""
+        if self.succeeded:
+            return self
+        said = next((f": {one.summary}" for one in self.findings), "")
+        hint = next((one.resolution for one in self.findings), "")
+        raise outcome_error(
+            self.outcome, f"{self.name} {self.state}{said}", hint=hint, decided=self.end is RunEnd.FINISHED
+        )
+
+    def _repr_html_(self) -> str:
+        facts = [*((name, format_number(value)) for name, value in sorted(self.metrics.items()))]
+        facts += [("checkpoint", self.checkpoint)] if self.checkpoint else []
+        facts += [("duration", format_duration(self.seconds)), ("restarts", str(sum(self.restarts.values())))]
+        facts += [(one.level.value, f"{one.summary} {one.detail} {one.resolution}") for one in self.findings]
+        return table_html(f"{self.name}: {self.state}", ("", ""), facts) + self.snapshot._repr_html_()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +211,14 @@ class RunOptions:
     """How a session deals with the place where its job runs.
 
     ``open_log``: how logs are read there. ``gives_up``: the place will never grow, so that a job too large for it is
-    given up. ``keep``: the job stays there when the session ends. ``second``: what a second signal does.
+    given up. ``keep``: the job stays there when the session ends. ``kept_lines``: of each replica, for the result.
+    ``second``: what a second signal does.
     """
 
     open_log: Callable[[WatchingJobInformer], LogOpener]
     gives_up: bool = True
     keep: bool = False
+    kept_lines: int = _KEPT_LINES
     second: str = "once more to kill them at once"
 
 
@@ -129,14 +243,17 @@ class RunSession:
         self._started = time.monotonic()
         self._deadline = None if timeout is None else self._started + timeout
 
-    def run(self) -> RunResult:
+    def run(self) -> Result:
         """Show the job until it has ended or was brought to an end."""
-        with monitoring(self._cluster, self._job, self._view, self._signals, self._run_options.open_log) as monitor:
+        options = self._run_options
+        with monitoring(
+            self._cluster, self._job, self._view, self._signals, options.open_log, options.kept_lines
+        ) as monitor:
             end = self._until_end(monitor)
             seconds, monitor.decided = time.monotonic() - self._started, True
             self._announce(end)
             self._stop(monitor, _CLEAN_UP if end is RunEnd.FINISHED else None)
-            return RunResult(end, monitor.snapshot, seconds, monitor.signal)
+            return Result(end, monitor.snapshot, seconds, monitor.signal)
 
     def _until_end(self, monitor: JobMonitor) -> RunEnd:
         while True:
@@ -185,3 +302,176 @@ class RunSession:
                 break
             monitor.step(self._view.tick if until is None else max(0.0, until - time.monotonic()))
         monitor.drain(before)
+
+
+def follow_job(
+    connection: Connection, job: StoredJob, view: Callable[[], JobView], signals: Signals, *, timeout: float | None
+) -> Result:
+    """Look on, without any part in it, until a job of a cluster has ended."""
+    run_options = RunOptions(
+        open_log=lambda _: log_opener(connection.cluster, _FOLLOW),
+        gives_up=False,
+        keep=True,
+        second="once more to leave at once",
+    )
+    with closing(view()) as shown:
+        return RunSession(connection.cluster, job, shown, signals, run_options, timeout=timeout).run()
+
+
+def run_on(
+    request: RunRequest,
+    connection: Connection,
+    view: Callable[[], JobView],
+    signals: Signals,
+    *,
+    keep: bool = False,
+    accelerators: Accelerators | None = None,
+) -> Result:
+    """Run a job on a cluster, driven from here, and take it away again unless ``keep``.
+
+    ClusterError when the cluster does not let us; it has a note where the job may still be.
+    """
+    from tf_dist.client.inline_driver import inline_driver
+
+    cluster, entry, namespace = connection.cluster, request.entry, request.namespace
+    run_options = RunOptions(
+        open_log=lambda _: log_opener(cluster, _FOLLOW),
+        gives_up=False,
+        keep=keep,
+        second="once more to leave without waiting for them",
+    )
+    request.create_companions(cluster)
+    key = JobKey(namespace, entry.job.key.name)
+    with (
+        closing(view()) as shown,
+        show_warnings(shown),
+        inline_driver(connection, entry.job.dialect, key, accelerators=accelerators) as annotations,
+    ):
+        signals.listen(lambda _: connection.hurry())
+        workdir = None if connection.here else ""
+        job = create_job(cluster, entry, namespace, workdir=workdir, annotations=annotations)
+        try:
+            return RunSession(cluster, job, shown, signals, run_options, timeout=request.timeout).run()
+        except ClusterError as error:
+            error.add_note(f"{job.shown} may still be in {connection.name}: tf-dist delete {job.shown} -n {namespace}")
+            raise
+
+
+def run_here(request: RunRequest, settings: EmbeddedSettings, view: Callable[[], JobView], signals: Signals) -> Result:
+    """Run a job on an embedded cluster of its own; InvalidFiles when this machine cannot."""
+    from tf_dist.local.embedded import EmbeddedCluster
+    from tf_dist.local.preflight import machine_problems
+
+    entry = request.entry
+    with EmbeddedCluster(settings) as embedded:
+        companions = [written.content for written in request.companions]
+        request.refuse(machine_problems(entry.job, companions, settings, embedded.network))
+        cluster = embedded.cluster
+        for written in (entry.written, *request.companions):
+            with suppress(AlreadyExists):
+                cluster.create(NAMESPACES, None, {"metadata": {"name": request.spaces.of(written)}})
+        request.create_companions(cluster)
+        logs = embedded.node.state_dir / (settings.keep_logs_dir or "")
+        run_options = RunOptions(open_log=lambda watch: _from_files(logs, watch))
+        with closing(view()) as shown, show_warnings(shown):
+            job = create_job(cluster, entry, request.namespace, workdir="")
+            return RunSession(cluster, job, shown, signals, run_options, timeout=request.timeout).run()
+
+
+def _from_files(logs: Path, watch: WatchingJobInformer) -> LogOpener:
+    """Logs from their files: a pod may be gone before one has asked for its log, the file stays."""
+    from tf_dist.cluster.kubelet.pod.container_logs import ContainerLogStream
+
+    def open_log(pod: Object, instance: ContainerInstance) -> Stream[bytes]:
+        metadata = pod["metadata"]
+        folder = logs / metadata["namespace"] / metadata["name"] / instance.pod_uid / instance.container
+        file = folder / f"{instance.number}.log"
+        return ContainerLogStream(file, _FOLLOW, lambda: not watch.ended(instance))
+
+    return open_log
+
+
+def run(
+    job: TFJob | str | os.PathLike[str],
+    *,
+    client: Client | None = None,
+    timeout: float | None = None,
+    show: bool = True,
+    workdir: str | os.PathLike[str] = "",
+    network: str = "auto",
+    node: Mapping[str, str] | None = None,
+    entrypoints: Mapping[str, Sequence[str]] | None = None,
+    keep: str | os.PathLike[str] = "",
+) -> Result:
+    """Run a job (or the one of a file) to its end on this machine, with nothing left behind; how it came out.
+
+    Its replicas are processes of an embedded cluster that lives as long as this call. A job that fails is no error:
+    ``result.outcome`` says how it ended, ``result.raise_for_outcome()`` makes an error of it. InvalidJob, before
+    anything is started, when it can never run here. Ctrl-C stops it with its pods' grace period, then raises
+    KeyboardInterrupt. May be called in any thread.
+
+    :param client: run it on this client's cluster instead, driven from here; it is deleted at the end.
+    :param timeout: seconds after which it is given up.
+    :param show: state changes and log lines on standard output; in a notebook a table that is kept up to date.
+    :param workdir: where containers run that name no folder; else the file's folder, or the present one.
+    :param network: how pods are separated: ``auto``, ``isolated`` or ``shared``.
+    :param node: what this machine offers, if not what it has: ``{"cpu": "8", "nvidia.com/gpu": "2"}``.
+    :param entrypoints: what an image runs, for containers without a command: ``{"my/image": ["python", "train.py"]}``.
+    :param keep: a folder for logs (in ``logs``) and volumes that is to stay.
+    """
+    job = job if isinstance(job, TFJob) else TFJob.from_file(job)
+    files = require_valid(job.files())
+    request = RunRequest(
+        entry=one_job(files),
+        companions=files.companions,
+        spaces=TargetNamespaces("", client.namespace if client else "default"),
+        timeout=timeout,
+    )
+    request.refuse_suspended()
+    view = partial(view_of, request.entry.job, show=show)
+    if client is not None:
+        return with_signals(partial(run_on, request, client.connection, view))
+    settings = _settings(request.entry, workdir, network, node or {}, entrypoints or {}, keep)
+    return with_signals(partial(run_here, request, settings, view))
+
+
+def _settings(
+    entry: LoadedJob,
+    workdir: str | os.PathLike[str],
+    network: str,
+    node: Mapping[str, str],
+    entrypoints: Mapping[str, Sequence[str]],
+    keep: str | os.PathLike[str],
+) -> EmbeddedSettings:
+    from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
+    from tf_dist.local.embedded import EmbeddedSettings
+
+    if network not in list(NetworkMode):
+        hint = f"known: {', '.join(NetworkMode)}"
+        raise InvalidJob([Problem("network", f"there is no network {network!r}", hint)])
+    folder = Path(workdir or file_folder(entry.written.file)).absolute()
+    if not folder.is_dir():
+        raise InvalidJob([Problem("workdir", f"{folder} is no folder", "name one that exists")])
+    kept = Path(keep).absolute() if keep else None
+    return EmbeddedSettings(
+        workdir=folder,
+        network=NetworkMode(network),
+        capacity={name: str(quantity) for name, quantity in node.items()},
+        entrypoints={image: tuple(command) for image, command in entrypoints.items()},
+        keep_logs_dir=kept / "logs" if kept else Path("logs"),
+        data_dir=kept,
+        serve=False,
+    )
+
+
+def with_signals(work: Callable[[Signals], Result]) -> Result:
+    """What some work comes to; a signal that stopped it then does what it would have done without."""
+    signals = Signals(exit_after=0)
+    if threading.current_thread() is threading.main_thread():
+        with signals:
+            result = work(signals)
+    else:  # Python has signals in the main thread only
+        result = work(signals)
+    if result.end is RunEnd.SIGNAL:
+        signal.raise_signal(result.signal)
+    return result

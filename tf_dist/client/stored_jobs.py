@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
+from tf_dist.client.job_display import jobs_html
 from tf_dist.cluster.api import EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import NotServed
 from tf_dist.controller.leases.driver_liveness import no_living_driver
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import suggestion
-from tf_dist.core.api.job import Job
+from tf_dist.core.api.job import Job, Role
 from tf_dist.core.api.pods import PodView, pod_view
 from tf_dist.core.api.status import STOPPED, Status, display_phase
 from tf_dist.core.api.status_codec import displayed_status, stored_status
@@ -25,6 +26,7 @@ from tf_dist.core.diagnostics.diagnose import (
     diagnose_newer_format,
     diagnose_unreadable,
 )
+from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.invalid_spec import with_accepted_spec
 from tf_dist.core.reconciler.ownership import driver_of
@@ -45,7 +47,7 @@ _SHORT_NAMES: Final = {
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A job as it is in a cluster at one moment."""
+    """A job as it is in a cluster at one moment; ``Client.get`` has it as it is now."""
 
     resource: Resource
     stored: Object
@@ -75,6 +77,25 @@ class StoredJob:
         """What it remembers."""
         return displayed_status(self.stored)
 
+    @property
+    def state(self) -> str:
+        """Its state in one word."""
+        return display_phase(self.status)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended, or was stopped; None while it goes on."""
+        return job_outcome(self.status)
+
+    @property
+    def worker_bounds(self) -> tuple[int, int] | None:
+        """How many workers it asks for, and how many it may have: more, if it is elastic. None if it has none."""
+        found = (spec for spec in self.job.replica_specs if spec.role is Role.WORKER)
+        return next(((spec.replicas, spec.most) for spec in found), None)
+
+    def _repr_html_(self) -> str:
+        return jobs_html([self])
+
     @cached_property
     def job(self) -> Job:
         """The job in force: that of its spec, or of the last that was accepted; InvalidJob if there is none."""
@@ -95,6 +116,13 @@ class StoredJob:
     def selector(self) -> str:
         """What selects its pods."""
         return f"{names.JOB_UID}={self.uid}"
+
+
+class JobList(list[StoredJob]):
+    """Jobs, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        return jobs_html(self)
 
 
 def pod_views(job: Job, pods: list[Object]) -> tuple[PodView, ...]:
@@ -146,6 +174,31 @@ def pods_of(cluster: Cluster, job: StoredJob) -> list[Object]:
     return cluster.list(PODS, job.namespace, labels=job.selector).items
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """An event of a job or of an object of it. ``about``: ``pod/mnist-worker-0``; ``last_seen``: RFC 3339, or ""."""
+
+    type: str
+    reason: str
+    about: str
+    message: str
+    last_seen: str
+    count: int
+
+    @classmethod
+    def of(cls, event: Object) -> Self:
+        """A stored event."""
+        about = event.get("involvedObject") or {}
+        return cls(
+            type=str(event.get("type", "")),
+            reason=str(event.get("reason", "")),
+            about=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
+            message=" ".join(str(event.get("message", "")).split()),
+            last_seen=event_time(event) or "",
+            count=int(event.get("count") or 1),
+        )
+
+
 def events_of(cluster: Cluster, job: StoredJob, pods: list[Object]) -> list[Object]:
     """The events of a job and its pods, oldest first; none where they may not be read."""
     uids = {job.uid, *(pod["metadata"]["uid"] for pod in pods)}
@@ -169,14 +222,14 @@ def event_time(event: Object) -> str | None:
     return str(found) if found else None
 
 
-def list_jobs(cluster: Cluster, namespace: str | None, labels: str = "") -> list[StoredJob]:
+def list_jobs(cluster: Cluster, namespace: str | None, labels: str = "") -> JobList:
     """Every job of a namespace (None: of all) with these labels.
 
     NotServed when no kind of job is installed, Forbidden when none may be listed.
     """
     found = _of_kinds(JOB_KINDS, lambda resource: cluster.list(resource, namespace, labels=labels).items)
     jobs = [StoredJob(resource, stored) for resource, listed in found for stored in listed]
-    return sorted(jobs, key=lambda job: (job.namespace, job.name))
+    return JobList(sorted(jobs, key=lambda job: (job.namespace, job.name)))
 
 
 def _of_kinds(kinds: Sequence[Resource], ask: Callable[[Resource], T]) -> list[tuple[Resource, T]]:

@@ -202,13 +202,14 @@ def create_job(
 
 def _document(entry: LoadedJob, namespace: str, workdir: str | None, more: Mapping[str, str]) -> dict[str, Any]:
     document = entry.document
-    folder = _folder(entry.written.file) if workdir is None else workdir
+    folder = file_folder(entry.written.file) if workdir is None else workdir
     own = document["metadata"].get("annotations") or {}
     annotations = {**({WORKDIR: folder} if folder else {}), **own, **more}
     metadata = {**document["metadata"], "namespace": namespace, **({"annotations": annotations} if annotations else {})}
     return {**document, "metadata": metadata}
 
 
-def _folder(file: str) -> str:
+def file_folder(file: str) -> str:
+    """The folder of a file; the present one for what is none."""
     path = Path(file)
     return str(path.absolute().parent if path.is_file() else Path.cwd())

@@ -47,6 +47,7 @@ class TFJob:
     :param max_workers: how many it may have while there is room.
     :param enable_dynamic_worker: the program copes with workers that come and go; else all start again.
     :param restart_policy: of all but parameter servers, which are always needed again.
+    :param success_policy: ``AllWorkers``: succeeded when all workers are done; else when the chief or worker 0 is.
     :param namespace: where it goes; "": where the one who submits it says.
     :param pod: further fields of every pod's spec; ``container``: of every container; ``run_policy``: of the job.
     """
@@ -75,6 +76,7 @@ class TFJob:
         max_workers: int | None = None,
         enable_dynamic_worker: bool = False,
         restart_policy: str = "ExitCode",
+        success_policy: str = "",
         namespace: str = "",
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
@@ -83,9 +85,10 @@ class TFJob:
         run_policy: Mapping[str, Any] | None = None,
     ) -> None:
         texts = {"name": name, "image": image, "queue": queue, "priority_class": priority_class}
+        texts |= {"namespace": namespace, "restart_policy": restart_policy, "success_policy": success_policy}
         counts = {"workers": workers, "ps": ps, "min_workers": min_workers, "max_workers": max_workers}
         problems = [
-            *_text_problems({**texts, "namespace": namespace, "restart_policy": restart_policy}),
+            *_text_problems(texts),
             *(_count_problem(argument, count) for argument, count in counts.items() if not _is_count(count)),
             *_word_problems("command", command),
             *_word_problems("args", args),
@@ -126,6 +129,7 @@ class TFJob:
                 annotations={**(annotations or {}), **written},
             ),
             "spec": _given(
+                successPolicy=success_policy,
                 enableDynamicWorker=enable_dynamic_worker,
                 runPolicy={**policy, **_given(schedulingPolicy=scheduling)},
                 tfReplicaSpecs={
@@ -238,6 +242,13 @@ class TFJob:
 
         documents = [dict(one.content) for one in (*self._companions, self._written)]
         return to_yaml(documents if self._companions else documents[0])
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """Without the lines of its file, which no other process can be sent."""
+        from dataclasses import replace
+
+        plain = [replace(one, node=None) for one in (self._written, *self._companions)]
+        return None, {"_written": plain[0], "_companions": tuple(plain[1:])}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TFJob) and _contents(self) == _contents(other)

@@ -5,15 +5,14 @@ backoff.
 from __future__ import annotations
 
 import math
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.cluster.api import Cluster, Resource, WatchEvent
+from tf_dist.cluster.api import Cluster
 from tf_dist.cluster.client import informer
+from tf_dist.core.api.fieldpath import suggestion
 from tf_dist.core.api.status import STOPPED, OutcomeKind, Status, display_phase
 from tf_dist.core.diagnostics.outcome import (
     WAIT_CONDITIONS,
@@ -24,10 +23,11 @@ from tf_dist.core.diagnostics.outcome import (
 )
 from tf_dist.errors import (
     ClusterError,
-    Forbidden,
     Gone,
+    InvalidJob,
     JobFailed,
     NotFound,
+    Problem,
     Throttled,
     Unavailable,
 )
@@ -80,59 +80,17 @@ class Backoff:
         self._since, self._failures = None, 0
 
 
-ObjectChange = tuple[Resource, WatchEvent]
-
-
-def watch_forever(
-    cluster: Cluster, resource: Resource, namespace: str | None, labels: str = ""
-) -> Iterator[WatchEvent]:
-    """Every change of a kind, for ever: begins with what is there, and again when the server lost the thread."""
-    since, backoff = "", Backoff()
-    while True:
-        try:
-            with cluster.watch(resource, namespace, labels=labels, since=since) as stream:
-                backoff.answered()
-                empty = True
-                for event in stream:
-                    empty = False
-                    backoff.succeeded()
-                    since = str(event.object["metadata"].get("resourceVersion") or since)
-                    if event.type != "BOOKMARK":
-                        yield event
-            if empty:
-                backoff.unfruitful()
-        except Gone:
-            since = ""
-            backoff.unfruitful()
-        except TRANSIENT_ERRORS as error:
-            backoff.failed(error)
-
-
-def merged_watch(cluster: Cluster, kinds: Iterable[Resource], namespace: str | None) -> Iterator[ObjectChange]:
-    """The changes of several kinds as they come; a kind that is not there, or not ours to see, has none."""
-    changes: queue.SimpleQueue[ObjectChange | ClusterError] = queue.SimpleQueue()
-
-    def read(resource: Resource) -> None:
-        try:
-            for event in watch_forever(cluster, resource, namespace):
-                changes.put((resource, event))
-        except (NotFound, Forbidden):
-            return
-        except ClusterError as error:
-            changes.put(error)
-
-    for resource in kinds:
-        threading.Thread(target=read, args=(resource,), daemon=True).start()
-    while True:
-        change = changes.get()
-        if isinstance(change, ClusterError):
-            raise change
-        yield change
-
-
 _MAX_WATCH: Final = 290.0
 _SHORT_WATCH: Final = 1.0  # a watch that ends sooner, without a word, is not asked for again at once
 _UNAVAILABLE_LIMIT: Final = 120.0  # seconds without an answer
+
+
+_GOAL_ALIASES: Final = {
+    "delete": "deleted",
+    "created": "admitted",
+    "complete": "succeeded",
+    "completed": "succeeded",
+}
 
 
 class GoalNotReached(Unavailable):
@@ -146,20 +104,25 @@ def wait_for(
     timeout: float | None,
     report: Callable[[str], object],
     *,
+    check: bool = False,
     sleep: Callable[[float], object] = time.sleep,
-) -> None:
-    """Return when every job is at ``goal``; JobFailed (JobEvicted) when one can never be, NotYet after ``timeout``.
+) -> list[StoredJob | None]:
+    """The jobs as they were at ``goal`` (None: deleted); JobFailed when one can never be, GoalNotReached if too late.
 
+    ``check``: JobFailed (JobEvicted), too, for the first that has ended at its goal and did not succeed.
     ``report`` gets a line for each job that has reached the goal, that is stopped meanwhile (it can be resumed), or of
     which the spec is rejected (it can be corrected).
     ``sleep``: pauses between requests.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
+    found = []
     for job in jobs:
         reached = _wait(cluster, job, goal, deadline, report, sleep)
-        report(f"{job.shown} {'deleted' if reached is None else display_phase(reached.status)}")
-        if goal == "finished" and reached is not None:
-            _check(reached)
+        report(f"{job.shown} {'deleted' if reached is None else reached.state}")
+        if check and reached is not None and (failure := _failure(reached)) is not None:
+            raise failure
+        found.append(reached)
+    return found
 
 
 def _wait(
@@ -179,23 +142,18 @@ def _wait(
             backoff.failed(error)
             continue
         backoff.succeeded()
-        status = current.status if current else None
-        if WAIT_CONDITIONS[goal](status):
+        if goal_reached(current, job, goal):
             return current
-        if status and status.refusal not in ("", refusal):
-            refusal = status.refusal
+        if current and current.status.refusal not in ("", refusal):
+            refusal = current.status.refusal
             report(f"{job.shown}: {refusal}")
+        status = current.status if current else None
         if status and status.phase in STOPPED and not stopped:
             report(f"{job.shown} is {display_phase(status)} ({status.message}): it goes on once it is resumed")
         stopped = status is not None and status.phase in STOPPED
-        if goal_unreachable(goal, status):
-            raise _goal_unreachable(current, job, goal)
         left = _MAX_WATCH if deadline is None else deadline - time.monotonic()
         if left <= 0:
-            state = display_phase(status) if status else "gone"
-            raise GoalNotReached(
-                f"{job.shown} is not {goal} yet, it is {state}", hint=f"tf-dist explain {job.shown} says why"
-            )
+            raise not_reached(current, job, goal)
         try:
             if _until_change(cluster, job, version, min(left, _MAX_WATCH)):
                 watches.succeeded()
@@ -203,6 +161,32 @@ def _wait(
                 watches.unfruitful()
         except TRANSIENT_ERRORS as error:
             watches.failed(error)  # the request that follows shows whether the server answers
+
+
+def goal_reached(current: StoredJob | None, job: StoredJob, goal: str) -> bool:
+    """Whether a job, which was ``job``, is at the goal now; JobFailed (JobEvicted) or NotFound if it can never be."""
+    status = current.status if current else None
+    if WAIT_CONDITIONS[goal](status):
+        return True
+    if goal_unreachable(goal, status):
+        raise _goal_unreachable(current, job, goal)
+    return False
+
+
+def not_reached(current: StoredJob | None, job: StoredJob, goal: str) -> GoalNotReached:
+    """The error for a job that has not come there in time."""
+    state = current.state if current else "gone"
+    return GoalNotReached(f"{job.shown} is not {goal} yet, it is {state}", hint=f"tf-dist explain {job.shown} says why")
+
+
+def wait_goal(text: str, argument: str = "until") -> str:
+    """The goal that a word means, kubectl's words included; InvalidJob for one that means none."""
+    word = text.removeprefix("condition=").removesuffix("=true").removesuffix("=True").lower()
+    word = _GOAL_ALIASES.get(word, word)
+    if word not in WAIT_CONDITIONS:
+        hint = suggestion(word, WAIT_CONDITIONS)
+        raise InvalidJob([Problem(argument, f"there is no state {text!r} to wait for", hint)])
+    return word
 
 
 def _get_job(cluster: Cluster, job: StoredJob) -> tuple[StoredJob | None, str]:
@@ -232,11 +216,6 @@ def _goal_unreachable(current: StoredJob | None, job: StoredJob, goal: str) -> E
         return NotFound(f"{job.shown} has been deleted, so it will never be {goal}")
     message = f"{job.shown} is {display_phase(current.status)} and will never be {goal}"
     return _failure(current) or JobFailed(message, outcome=job_outcome(current.status))
-
-
-def _check(job: StoredJob) -> None:
-    if (failure := _failure(job)) is not None:
-        raise failure
 
 
 def _failure(job: StoredJob) -> Exception | None:

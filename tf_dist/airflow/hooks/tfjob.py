@@ -15,6 +15,7 @@ from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
 
 if TYPE_CHECKING:
     from tf_dist.airflow.shared.job_informer import SharedJobInformer
+    from tf_dist.client.client import Client
     from tf_dist.client.connection import Connection
     from tf_dist.client.stored_jobs import StoredJob
     from tf_dist.cluster.api import Cluster, Object
@@ -90,21 +91,23 @@ class TFJobHook(BaseHook):
         """Where jobs are that say nothing else; never empty."""
         return self.connection.namespace
 
+    def client(self, namespace: str | None = None) -> Client:
+        """What tf-dist does with jobs there, as in Python: submit, wait, scale, suspend, resume, …"""
+        from tf_dist.client.client import Client
+
+        return Client(connection=self.connection, namespace=namespace or "")
+
     def get_job(self, name: str, namespace: str | None = None) -> StoredJob:
         """A job by NAME, ``tfjob/NAME`` or ``vcjob/NAME``; NotFound."""
-        from tf_dist.client.stored_jobs import find_job
-
-        return find_job(self.cluster, name, namespace or self.get_namespace())
+        return self.client(namespace).get(name)
 
     def get_pods(self, job: StoredJob) -> list[Object]:
         """The pods of a job."""
-        from tf_dist.client.stored_jobs import pods_of
-
-        return pods_of(self.cluster, job)
+        return self.client().pods(job)
 
     def delete_job(self, job: StoredJob) -> None:
         """Delete this very job and what belongs to it; NotFound."""
-        self.cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
+        self.client().delete(job)
 
     @contextmanager
     def informer(self, namespace: str) -> Iterator[SharedJobInformer]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +11,8 @@ from tf_dist.cli import options, output
 from tf_dist.cli.output import STATE_STYLES
 
 if TYPE_CHECKING:
-    from tf_dist.client.stored_jobs import StoredJob
-    from tf_dist.cluster.api import Cluster, Object
+    from tf_dist.client.client import Client
+    from tf_dist.client.stored_jobs import ClusterEvent, StoredJob
     from tf_dist.core.api.pods import PodView
 
 
@@ -31,22 +30,19 @@ def get(
     plain: options.Plain = False,
 ) -> None:
     """List submitted jobs, or show one."""
-    from tf_dist.client.connection import connect
-    from tf_dist.client.stored_jobs import find_job, list_jobs, without_driver
+    from tf_dist.client.client import Client
 
-    connection = connect(kubeconfig, context, local=local)
-    cluster, namespace = connection.cluster, namespace or connection.namespace
-    where = None if everywhere else namespace
-    jobs = [find_job(cluster, name, namespace)] if name else list_jobs(cluster, where)
+    client = Client(kubeconfig, context, local=local, namespace=namespace)
+    jobs = [client.get(name)] if name else client.list(all_namespaces=everywhere)
     _show_list(jobs, form, everywhere=everywhere, one=bool(name))
     if not jobs and form is options.ListFormat.TABLE and not watch:
-        output.note("no jobs here" if everywhere else f"no jobs in namespace {namespace}")
-    if form in (options.ListFormat.TABLE, options.ListFormat.WIDE) and (idle := without_driver(cluster, jobs)):
+        output.note("no jobs here" if everywhere else f"no jobs in namespace {client.namespace}")
+    if form in (options.ListFormat.TABLE, options.ListFormat.WIDE) and (idle := client.undriven(jobs)):
         output.flush()
         output.warning(*idle)
     if watch:
         output.flush()
-        _watch(cluster, where, jobs if name else None, form)
+        _watch(client, jobs[0] if name else None, form, everywhere=everywhere)
 
 
 def _show_list(jobs: list[StoredJob], form: options.ListFormat, *, everywhere: bool, one: bool) -> None:
@@ -67,58 +63,28 @@ def _show_list(jobs: list[StoredJob], form: options.ListFormat, *, everywhere: b
 
 
 def _titles(*, wide: bool, everywhere: bool) -> list[str]:
-    space = ["NAMESPACE"] if everywhere else []
-    return [
-        *space,
-        "NAME",
-        "STATE",
-        "READY",
-        "RESTARTS",
-        "AGE",
-        *(["DISRUPTIONS", "FORMAT", "MESSAGE"] if wide else ["REASON"]),
-    ]
+    from tf_dist.client.job_display import JOB_TITLES
+
+    titles = [*JOB_TITLES[:-1], "DISRUPTIONS", "FORMAT", "MESSAGE"] if wide else [*JOB_TITLES]
+    return ["NAMESPACE", *titles] if everywhere else titles
 
 
 def _rows(jobs: list[StoredJob], wide: bool, everywhere: bool) -> list[list[str]]:
-    return [[*([job.namespace] if everywhere else []), *row(job, wide)] for job in jobs]
+    from tf_dist.client.job_display import job_cells
+
+    return [[*([job.namespace] if everywhere else []), *job_cells(job, wide=wide)] for job in jobs]
 
 
-def row(job: StoredJob, wide: bool) -> list[str]:
-    """The cells of a job in a list."""
-    from tf_dist.cli.output import format_age
-    from tf_dist.client.stored_jobs import now
-    from tf_dist.core.api.status import display_phase
-    from tf_dist.core.api.status_codec import FIELD, stored_status
-    from tf_dist.core.api.timestamps import parse_time
-
-    status = job.status
-    ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"
-    since = parse_time(job.stored["metadata"].get("creationTimestamp"))
-    cells = [job.shown, display_phase(status), ready, str(status.total_restarts), format_age(since, now())]
-    disruptions = str(status.total_disruptions)
-    return (
-        [*cells, disruptions, job.stored["apiVersion"], status.display_message]
-        if wide
-        else [*cells, status.display_reason]
-    )
-
-
-def _watch(cluster: Cluster, namespace: str | None, only: list[StoredJob] | None, form: options.ListFormat) -> None:
+def _watch(client: Client, only: StoredJob | None, form: options.ListFormat, *, everywhere: bool) -> None:
     """One line for each change, for as long as one looks."""
-    from tf_dist.client.stored_jobs import StoredJob, summary
-    from tf_dist.client.wait import merged_watch
-    from tf_dist.cluster.api import JOB_KINDS
+    from tf_dist.client.job_display import job_cells
+    from tf_dist.client.stored_jobs import summary
 
-    kinds = tuple({job.resource for job in only}) if only else JOB_KINDS
-    uids = {job.uid for job in only} if only else None
     shown: dict[str, list[str]] = {}
-    for resource, event in merged_watch(cluster, kinds, namespace):
-        job = StoredJob(resource, event.object)
-        if uids is not None and job.uid not in uids:
-            continue
-        cells = row(job, form is options.ListFormat.WIDE)
+    for change, job in client.watch(only or "", all_namespaces=everywhere):
+        cells = job_cells(job, wide=form is options.ListFormat.WIDE)
         unchanged = [*cells[:4], *cells[5:]]
-        if event.type == "DELETED":
+        if change == "DELETED":
             output.line(f"{job.shown} deleted")
         elif form in (options.ListFormat.JSON, options.ListFormat.YAML):
             output.data(form.value, summary(job))
@@ -126,8 +92,6 @@ def _watch(cluster: Cluster, namespace: str | None, only: list[StoredJob] | None
             shown[job.uid] = unchanged
             output.line("  ".join(cells).rstrip())
         output.flush()
-        if event.type == "DELETED" and only:
-            return
 
 
 _MOST_EVENTS = 20
@@ -143,17 +107,20 @@ def describe(
     plain: options.Plain = False,
 ) -> None:
     """Show a job: what it asks for, how it stands, its replicas, its events, and what is to be said about them."""
-    from tf_dist.client.connection import connect
-    from tf_dist.client.stored_jobs import events_of, find_job, pod_views, pods_of
+    from dataclasses import asdict
+
+    from tf_dist.cli.job_output import show_findings
+    from tf_dist.client.client import Client
+    from tf_dist.client.stored_jobs import ClusterEvent, events_of, find_problems, pod_views, summary
     from tf_dist.errors import InvalidJob
 
-    connection = connect(kubeconfig, context, local=local)
-    cluster, namespace = connection.cluster, namespace or connection.namespace
-    job = find_job(cluster, name, namespace)
-    raw = pods_of(cluster, job)
-    events = events_of(cluster, job, raw)
+    client = Client(kubeconfig, context, local=local, namespace=namespace)
+    job = client.get(name)
+    raw = client.pods(job)
+    events, found = events_of(client.cluster, job, raw), find_problems(job, raw)
     if form is options.TextFormat.JSON:
-        output.data("json", _job_report(job, raw, events))
+        findings = [asdict(one) for one in found]
+        output.data("json", {"job": summary(job), "pods": raw, "events": events, "diagnosis": findings})
         return
     try:
         pods: tuple[PodView, ...] | None = pod_views(job.job, raw)
@@ -165,8 +132,9 @@ def describe(
     _conditions(job)
     if pods is not None:
         _replicas(job, pods)
-    _events(events)
-    _diagnosis(job, raw)
+    _events([ClusterEvent.of(event) for event in events[-_MOST_EVENTS:]])
+    _title("Diagnosis")
+    show_findings(found)
 
 
 def _title(text: str) -> None:
@@ -205,7 +173,7 @@ def _spec(job: StoredJob) -> None:
 
 
 def _status(job: StoredJob) -> None:
-    from tf_dist.cli.output import format_duration
+    from tf_dist.client.job_display import format_duration
     from tf_dist.core.api.pods import disruption_counts
     from tf_dist.core.api.status import display_phase
     from tf_dist.core.api.timestamps import format_time
@@ -261,40 +229,21 @@ def _replicas(job: StoredJob, pods: tuple[PodView, ...]) -> None:
     output.table(("REPLICA", "STATE", "NODE", "RESTARTS", "POD", "DETAIL"), rows, STATE_STYLES)
 
 
-def _events(events: list[Object]) -> None:
-    from tf_dist.client.stored_jobs import event_time
-
+def _events(events: list[ClusterEvent]) -> None:
     if not events:
         return
     _title("Events")
     rows = [
         (
-            (event_time(event) or "-").partition(".")[0].rstrip("Z") + "Z",
-            str(event.get("type", "")),
-            str(event.get("reason", "")),
-            f"{str(event['involvedObject'].get('kind', '')).lower()}/{event['involvedObject'].get('name', '')}",
-            " ".join(str(event.get("message", "")).split()),
+            (event.last_seen or "-").partition(".")[0].rstrip("Z") + "Z",
+            event.type,
+            event.reason,
+            event.about,
+            event.message,
         )
-        for event in events[-_MOST_EVENTS:]
+        for event in events
     ]
     output.table(("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"), rows, {"Warning": "yellow"})
-
-
-def _diagnosis(job: StoredJob, raw: list[Object]) -> None:
-    from tf_dist.cli.job_output import show_findings
-    from tf_dist.client.stored_jobs import find_problems
-
-    _title("Diagnosis")
-    show_findings(find_problems(job, raw))
-
-
-def _job_report(job: StoredJob, raw: list[Object], events: list[Object]) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from tf_dist.client.stored_jobs import find_problems, summary
-
-    found = [asdict(one) for one in find_problems(job, raw)]
-    return {"job": summary(job), "pods": raw, "events": events, "diagnosis": found}
 
 
 def explain(
@@ -307,19 +256,16 @@ def explain(
     plain: options.Plain = False,
 ) -> None:
     """Say in sentences why a job waits, or why it failed, and what to do about it."""
-    from tf_dist.cli.job_output import show_findings
-    from tf_dist.client.connection import connect
-    from tf_dist.client.stored_jobs import driver_problems, find_job, find_problems, pods_of
-    from tf_dist.core.api.status import display_phase
+    from dataclasses import asdict
 
-    connection = connect(kubeconfig, context, local=local)
-    cluster, namespace = connection.cluster, namespace or connection.namespace
-    job = find_job(cluster, name, namespace)
-    found = (*driver_problems(cluster, job), *find_problems(job, pods_of(cluster, job)))
+    from tf_dist.cli.job_output import show_findings
+    from tf_dist.client.client import Client
+
+    client = Client(kubeconfig, context, local=local, namespace=namespace)
+    job = client.get(name)
+    found = client.explain(job)
     if form is options.TextFormat.JSON:
-        output.data(
-            "json", {"name": job.name, "state": display_phase(job.status), "findings": [asdict(x) for x in found]}
-        )
+        output.data("json", {"name": job.name, "state": job.state, "findings": [asdict(one) for one in found]})
         return
-    output.line(f"{output.styled(job.shown, 'bold')} is {display_phase(job.status)}.")
+    output.line(f"{output.styled(job.shown, 'bold')} is {job.state}.")
     show_findings(found)

@@ -130,7 +130,7 @@ _MORE = ("WEIGHT", "ORDER", "PREEMPTION", "NAMESPACES", "BORROWED")
 
 
 def _row(depth: int, queue: Object, wide: bool) -> list[str]:
-    from tf_dist.cli.output import format_age
+    from tf_dist.client.job_display import format_age
     from tf_dist.client.stored_jobs import now
     from tf_dist.core.api.timestamps import parse_time
 

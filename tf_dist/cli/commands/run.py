@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from tf_dist.core.api.gang_scheduler import GangScheduler
 
 if TYPE_CHECKING:
     from tf_dist.client.job_files import LoadedJob
-    from tf_dist.client.run_session import RunResult
+    from tf_dist.client.run_session import Result
     from tf_dist.local.embedded import EmbeddedSettings
 
 
@@ -61,12 +62,15 @@ def run(
     Exits with 0 when the job succeeded, 1 when it failed or took longer than --timeout, 2 when it can never run here,
     75 when it was evicted or got no place in time.
     """
+    from tf_dist.cli import output
     from tf_dist.cli.controller_config import read_accelerators
     from tf_dist.cli.job_output import require_valid_files
+    from tf_dist.cli.run_output import view_of
     from tf_dist.client.connection import connect
     from tf_dist.client.job_files import load_job_files, one_job
-    from tf_dist.client.run_session import RunRequest
+    from tf_dist.client.run_session import RunRequest, run_here, run_on
     from tf_dist.client.submission import TargetNamespaces
+    from tf_dist.controller.observability.signals import Signals
     from tf_dist.core.api.overrides import parse_overrides
 
     limit = options.parse_seconds(timeout)
@@ -83,29 +87,25 @@ def run(
     )
     bundle = require_valid_files(load_job_files([file], overrides, strict=strict))
     entry = one_job(bundle)
-    _refuse_suspended(entry)
     connection = None if settings else connect(kubeconfig, context, local=local)
     request = RunRequest(
         entry=entry,
         companions=bundle.companions,
         spaces=TargetNamespaces(namespace, connection.namespace if connection else "default"),
         timeout=limit,
-        data_wanted=form is options.TextFormat.JSON,
     )
-    kept = ""
-    if connection is not None:
-        from tf_dist.cli import run_remote
-
-        result = run_remote.run_remotely(request, connection, keep=keep, accelerators=accelerators)
-        if keep:
-            kept = f"{connection.name}, namespace {request.namespace}"
-    elif settings is not None:
-        from tf_dist.cli import run_local as here
-
-        if keep:
-            kept = _folder(entry)
-            settings = replace(settings, data_dir=Path(kept), keep_logs_dir=Path(kept) / "logs")
-        result = here.run_locally(request, settings)
+    request.refuse_suspended()
+    kept, view = "", partial(view_of, entry.job, data_wanted=form is options.TextFormat.JSON)
+    if settings is not None and keep:
+        kept = _folder(entry)
+        settings = replace(settings, data_dir=Path(kept), keep_logs_dir=Path(kept) / "logs")
+    with Signals() as signals:
+        if settings is not None:
+            result = run_here(request, settings, view, signals)
+        elif connection is not None:
+            output.announce_target(connection, request.namespace)
+            result = run_on(request, connection, view, signals, keep=keep, accelerators=accelerators)
+            kept = f"{connection.name}, namespace {request.namespace}" if keep else ""
     raise typer.Exit(_summarise(result, form, kept))
 
 
@@ -176,7 +176,7 @@ class LocalMachineOptions:
         )
 
 
-def _summarise(result: RunResult, form: options.TextFormat, kept: str) -> int:
+def _summarise(result: Result, form: options.TextFormat, kept: str) -> int:
     from tf_dist.cli import output
     from tf_dist.cli.run_output import run_exit_code, run_report, show_summary
 
@@ -196,18 +196,6 @@ def _workdir(asked: str, file: str) -> Path:
     if not folder.is_dir():
         raise InvalidJob([Problem("--workdir", f"{asked} is no folder", "name one that exists")])
     return folder
-
-
-def _refuse_suspended(entry: LoadedJob) -> None:
-    from tf_dist.client.job_files import InvalidFiles
-    from tf_dist.client.yaml_files import FileProblem
-    from tf_dist.errors import Problem
-
-    if entry.job.run_policy.suspend:
-        hint = "take the suspension out, or submit it: tf-dist local up, tf-dist submit, tf-dist resume"
-        problem = Problem("", "the job is suspended, so it would never start", hint)
-        written = entry.written
-        raise InvalidFiles([FileProblem(written.file, written.number, written.line(""), problem)])
 
 
 def _folder(entry: LoadedJob) -> str:

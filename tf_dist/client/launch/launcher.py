@@ -12,6 +12,7 @@ from typing import Final
 from tf_dist.client import exit_codes
 from tf_dist.client.connection import Connection, connect
 from tf_dist.client.inline_driver import inline_driver
+from tf_dist.client.job_display import prefix_width, show_warnings
 from tf_dist.client.job_files import JobFiles, LoadedJob, problem_text
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.launcher_arguments import LauncherOptions
@@ -21,7 +22,6 @@ from tf_dist.client.launch.step_job import Interrupted, StepJobCreator, step_doc
 from tf_dist.client.launch.step_outputs import GpuUsage, ProgressFile, StepOutputs, progress_outputs
 from tf_dist.client.log_follower import log_opener
 from tf_dist.client.monitor import JobMonitor, JobView, monitoring
-from tf_dist.client.progress_lines import prefix_width, show_warnings
 from tf_dist.client.stored_jobs import StoredJob, now
 from tf_dist.client.submission import TargetNamespaces, create_companion
 from tf_dist.client.wait import TRANSIENT_ERRORS

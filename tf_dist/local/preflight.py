@@ -1,56 +1,46 @@
-"""``tf-dist run`` on this machine: preflight checks, and an embedded cluster for one job."""
+"""Preflight check of a job on this machine: whether its containers and volumes can be had here."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tf_dist.cli.run_output import view_of
-from tf_dist.client.job_files import InvalidFiles, LoadedJob
-from tf_dist.client.log_follower import ContainerInstance, LogOpener
-from tf_dist.client.monitor import WatchingJobInformer
-from tf_dist.client.progress_lines import show_warnings
-from tf_dist.client.run_session import RunOptions, RunRequest, RunResult, RunSession
-from tf_dist.client.submission import create_job
-from tf_dist.client.yaml_files import FileProblem, YamlDocument
-from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
+from tf_dist.cluster.api import Object
 from tf_dist.cluster.kubelet.node.machine import base_env, find_user, node_features
 from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode
-from tf_dist.cluster.kubelet.pod.container_logs import ContainerLogStream
 from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
 from tf_dist.cluster.kubelet.pod.pod_volumes import HostPathVolume, Volume, plan_volume, refuse_mounts
 from tf_dist.cluster.kubelet.pod.podspec import ContainerPlan, PlanContext, plan_container
-from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api.job import Job, ReplicaId
 from tf_dist.core.api.status import Attempts
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import with_accelerators
 from tf_dist.core.dialects.registry import template_path
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin
-from tf_dist.errors import AlreadyExists, Problem
-from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
+from tf_dist.errors import Problem
+from tf_dist.local.embedded import EmbeddedSettings
 
 
-def check_machine(
-    entry: LoadedJob, companions: tuple[YamlDocument, ...], settings: EmbeddedSettings, network: NetworkDescription
-) -> None:
-    """InvalidFiles when a container or volume of the job cannot be had here."""
-    written, job = entry.written, with_accelerators(entry.job, settings.accelerators)
-    found = [
-        FileProblem(written.file, written.number, written.line(problem.path), problem)
-        for problem in _problems(job, _surroundings(job, companions, settings, network), network)
-    ]
-    if found:
-        raise InvalidFiles(found)
+def machine_problems(
+    job: Job, companions: Iterable[Object], settings: EmbeddedSettings, network: NetworkDescription
+) -> Iterator[Problem]:
+    """Every container and volume of the job, by its path in the document, that cannot be had here."""
+    job = with_accelerators(job, settings.accelerators)
+    around = _surroundings(job, companions, settings, network)
+    for position, spec in enumerate(job.replica_specs):
+        if not spec.replicas:
+            continue
+        replica = ReplicaId(spec.type, 0)
+        pod = replica_pod.build_pod(job, replica, Attempts().label(replica))
+        for problem in _of_pod(pod, around, network):
+            yield Problem(f"{template_path(job, position)}.spec{_place(pod, problem)}", str(problem), problem.hint)
 
 
 def _surroundings(
-    job: Job, companions: tuple[YamlDocument, ...], settings: EmbeddedSettings, network: NetworkDescription
+    job: Job, companions: Iterable[Object], settings: EmbeddedSettings, network: NetworkDescription
 ) -> PlanContext:
-    objects = [*(written.content for written in companions), *services.build_objects(job)]
+    objects = [*companions, *services.build_objects(job)]
     if job.plugins.ssh is not None:
         secret = ssh_plugin.key_secret(job, replica_pod.object_metadata)
         objects.append(ssh_plugin.with_key_pair(secret, ssh_plugin.KeyPair("", "")))
@@ -64,16 +54,6 @@ def _surroundings(
         node_features=node_features(isolated=network.mode is NetworkMode.ISOLATED),
         find_user=find_user,
     )
-
-
-def _problems(job: Job, around: PlanContext, network: NetworkDescription) -> Iterator[Problem]:
-    for position, spec in enumerate(job.replica_specs):
-        if not spec.replicas:
-            continue
-        replica = ReplicaId(spec.type, 0)
-        pod = replica_pod.build_pod(job, replica, Attempts().label(replica))
-        for problem in _of_pod(pod, around, network):
-            yield Problem(f"{template_path(job, position)}.spec{_place(pod, problem)}", str(problem), problem.hint)
 
 
 def _of_pod(pod: dict[str, Any], around: PlanContext, network: NetworkDescription) -> Iterator[PodStartError]:
@@ -134,37 +114,3 @@ def _place(pod: dict[str, Any], problem: PodStartError) -> str:
             if container["name"] == problem.container:
                 return f".{group}[{index}]"
     return ".volumes" if "volume" in str(problem).lower() else ""
-
-
-def run_locally(request: RunRequest, settings: EmbeddedSettings) -> RunResult:
-    """Run it to its end; InvalidFiles when this machine cannot."""
-    with Signals() as signals, EmbeddedCluster(settings) as embedded:
-        check_machine(request.entry, request.companions, settings, embedded.network)
-        cluster = embedded.cluster
-        for written in (request.entry.written, *request.companions):
-            _make_namespace(cluster, request.spaces.of(written))
-        request.create_companions(cluster)
-        logs = embedded.node.state_dir / (settings.keep_logs_dir or "")
-        run_options = RunOptions(open_log=lambda watch: _from_files(logs, watch))
-        with closing(view_of(request.entry.job, data_wanted=request.data_wanted)) as view, show_warnings(view):
-            job = create_job(cluster, request.entry, request.namespace, workdir="")
-            return RunSession(cluster, job, view, signals, run_options, timeout=request.timeout).run()
-
-
-def _make_namespace(cluster: Cluster, name: str) -> None:
-    try:
-        cluster.create(NAMESPACES, None, {"metadata": {"name": name}})
-    except AlreadyExists:
-        return
-
-
-def _from_files(logs: Path, watch: WatchingJobInformer) -> LogOpener:
-    """Logs from their files: a pod may be gone before one has asked for its log, the file stays."""
-
-    def open_log(pod: Object, instance: ContainerInstance) -> Stream[bytes]:
-        metadata = pod["metadata"]
-        folder = logs / metadata["namespace"] / metadata["name"] / instance.pod_uid / instance.container
-        file = folder / f"{instance.number}.log"
-        return ContainerLogStream(file, LogOptions(follow=True), lambda: not watch.ended(instance))
-
-    return open_log

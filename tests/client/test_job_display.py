@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.builders import START, pod, running, v1_job, views
+from tf_dist.client.job_display import state_changes
 from tf_dist.client.monitor import JobSnapshot
-from tf_dist.client.progress_lines import state_changes
 from tf_dist.core.api.status import Admission, Phase, Status
 from tf_dist.core.diagnostics.replicas import replica_states
 

@@ -1,0 +1,182 @@
+"""``run`` in Python: a job on this machine from its start to its result, with nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.core.builders import START, pod, running, v1_job, views
+from tests.waiting import until
+from tf_dist import Client, InvalidJob, JobFailed, OutcomeKind, Result, TFJob, run
+from tf_dist.client.connection import Connection
+from tf_dist.client.job_display import NotebookView
+from tf_dist.client.job_files import InvalidFiles
+from tf_dist.client.monitor import JobSnapshot
+from tf_dist.client.run_session import RunEnd
+from tf_dist.core.api.status import Admission, Phase, Status
+from tf_dist.core.diagnostics.replicas import replica_states
+from tf_dist.errors import AdmissionTimeout, JobTimeout
+from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
+
+SECONDS = 120
+FOREVER = "touch runs; trap 'exit 0' TERM; while :; do sleep 0.05; done"
+
+
+POLICIES = {"restart_policy": "Never", "success_policy": "AllWorkers"}
+
+
+def job(script: str, **fields: Any) -> TFJob:
+    return TFJob("job", image="none", command=["sh", "-c", script], **(POLICIES | fields))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_result_has_outcome_metrics_checkpoint_and_logs(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    script = 'echo "step=3 loss=0.5"; echo checkpoint=m/3; pwd'
+    result = run(job(script, workers=2), timeout=SECONDS).raise_for_outcome()
+    assert (result.succeeded, result.state, result.name) == (True, "Succeeded", "job")
+    assert (result.outcome.kind, result.outcome.checkpoint) == (OutcomeKind.SUCCEEDED, "m/3")
+    assert result.metrics == {"step": 3.0, "loss": 0.5}
+    assert result.checkpoint == "m/3"
+    lines = ("step=3 loss=0.5", "checkpoint=m/3", str(folder))
+    assert result.logs == {"worker-0": lines, "worker-1": lines}
+    assert (result.findings, sum(result.restarts.values())) == ((), 0)
+    assert "worker-1 | step=3 loss=0.5\n" in capsys.readouterr().out
+    assert "<td>worker-1</td>" in result._repr_html_()
+
+
+def test_a_failure_is_a_result_until_one_asks_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(job("echo '<b>why</b>'; exit 3"), show=False, timeout=SECONDS)
+    assert (result.outcome.kind, result.outcome.exit_code) == (OutcomeKind.FAILED, 3)
+    assert result.outcome.log == "<b>why</b>"
+    with pytest.raises(JobFailed, match="worker-0 exited with code 3") as caught:
+        result.raise_for_outcome()
+    assert caught.value.outcome == result.outcome
+    assert "<b>why" not in result._repr_html_()
+    assert capsys.readouterr().out == ""
+
+
+def test_all_but_the_last_thousand_lines_of_a_replica_are_let_go() -> None:
+    result = run(job("seq 1 5000"), show=False, timeout=SECONDS)
+    assert result.logs["worker-0"] == tuple(str(number) for number in range(4001, 5001))
+
+
+def test_what_takes_too_long_or_never_fits_has_an_outcome() -> None:
+    late = run(job(FOREVER), show=False, timeout=1.0)
+    assert (late.end, late.outcome.kind) == (RunEnd.TIMEOUT, OutcomeKind.DEADLINE_EXCEEDED)
+    with pytest.raises(JobTimeout):
+        late.raise_for_outcome()
+    large = run(job("true", resources={"cpu": 64}), node={"cpu": "2"}, show=False, timeout=SECONDS)
+    assert (large.end, large.outcome.kind) == (RunEnd.NEVER_FITS, OutcomeKind.INVALID)
+    assert any("cpu" in f"{one.summary} {one.detail}" for one in large.findings)
+
+
+def test_it_runs_in_any_thread() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda text: run(job(f"echo {text}"), show=False, timeout=SECONDS), "ab"))
+    assert [result.logs["worker-0"] for result in results] == [("a",), ("b",)]
+
+
+def test_ctrl_c_ends_the_job_and_is_raised_then(folder: Path) -> None:
+    def interrupt() -> None:
+        until((folder / "runs").exists, SECONDS)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before, thread = signal.getsignal(signal.SIGINT), threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(job(f"{FOREVER}"), show=False, timeout=SECONDS)
+    finally:
+        thread.join()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_file_runs_in_its_folder_and_what_is_kept_stays(folder: Path) -> None:
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "job.yaml").write_text(job("pwd").to_yaml())
+    result = run(elsewhere / "job.yaml", show=False, keep=folder / "kept", timeout=SECONDS)
+    assert result.logs["worker-0"] == (str(elsewhere),)
+    (log,) = (folder / "kept/logs").rglob("*.log")
+    assert log.read_text().rstrip().endswith(str(elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("fields", "arguments", "path"),
+    [
+        ({}, {"network": "fast"}, "network"),
+        ({}, {"workdir": "not-there"}, "workdir"),
+        ({"run_policy": {"suspend": True}}, {}, ""),
+        ({"container": {"command": ["no-such-program"]}}, {}, "spec.tfReplicaSpecs.Worker.template.spec.containers[0]"),
+    ],
+)
+def test_what_can_never_run_here_is_refused_first(
+    fields: dict[str, Any], arguments: dict[str, Any], path: str, folder: Path
+) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        run(job("touch started", **fields), show=False, **arguments)
+    assert [problem.path for problem in caught.value.problems] == [path]
+    assert all(problem.hint for problem in caught.value.problems)
+    assert not (folder / "started").exists()
+
+
+def test_on_a_cluster_it_is_deleted_at_the_end_and_followed_it_stays() -> None:
+    with EmbeddedCluster(EmbeddedSettings(serve=False)) as embedded:
+        client = Client(connection=Connection(embedded.cluster, "default", "the test's cluster"))
+        assert run(job("echo here"), client=client, show=False, timeout=SECONDS).logs == {"worker-0": ("here",)}
+        assert client.list() == []
+        stored = client.submit(job("echo step=7"))
+        followed = client.follow(stored, show=False, timeout=SECONDS)
+        assert (followed.outcome.kind, followed.metrics) == (OutcomeKind.SUCCEEDED, {"step": 7.0})
+        assert [one.name for one in client.list()] == ["job"]
+
+
+def test_a_place_that_did_not_come_in_time_is_another_outcome() -> None:
+    waiting = Result(RunEnd.TIMEOUT, JobSnapshot(v1_job()), 1.0)
+    with pytest.raises(AdmissionTimeout):
+        waiting.raise_for_outcome()
+
+
+class Displayed:
+    """What IPython's display gives back, and all that it was given."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def display(self, snapshot: JobSnapshot, *, display_id: bool) -> Displayed:
+        assert display_id
+        self.update(snapshot)
+        return self
+
+    def update(self, snapshot: JobSnapshot) -> None:
+        self.shown.append(snapshot._repr_html_())
+
+
+def test_a_notebook_has_one_table_that_ends_with_the_last_state() -> None:
+    job, cell = v1_job(), Displayed()
+    view = NotebookView(cell.display)
+    for phase in (Phase.PENDING, Phase.RUNNING, Phase.COMPLETED):
+        status = Status(phase=phase, admission=Admission(START))
+        pods = views(pod(job, "worker-0", running()))
+        view.show(JobSnapshot(job, status, pods, replica_states(job, status, pods)), [])
+    view.close()
+    assert len(cell.shown) == 2
+    assert "is Pending" in cell.shown[0]
+    assert "is Succeeded" in cell.shown[-1]
+    assert "<td>worker-0</td>" in cell.shown[-1]
+
+
+def test_a_file_that_is_no_job_is_refused(folder: Path) -> None:
+    with pytest.raises(InvalidFiles, match=r"no\.yaml"):
+        run(folder / "no.yaml")

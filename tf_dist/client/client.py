@@ -1,0 +1,420 @@
+"""Client: jobs of a cluster from submission to deletion, in Python; the commands of tf-dist stand on it."""
+
+from __future__ import annotations
+
+import queue
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from tf_dist.client.connection import Connection, connect
+from tf_dist.client.job_display import view_of
+from tf_dist.client.log_follower import LogEnded, LogFollower, LogLine, log_opener, replica_of
+from tf_dist.client.monitor import (
+    JobEvent,
+    JobInformer,
+    JobSnapshot,
+    ObjectChanged,
+    ObjectsListed,
+    ObjectWatcher,
+    WatchingJobInformer,
+)
+from tf_dist.client.monitor import changed_pods as pods_in
+from tf_dist.client.stored_jobs import (
+    ClusterEvent,
+    JobList,
+    StoredJob,
+    driver_problems,
+    events_of,
+    find_job,
+    find_problems,
+    list_jobs,
+    pods_of,
+    refuse_finished,
+    without_driver,
+)
+from tf_dist.client.wait import goal_reached, not_reached, wait_for, wait_goal
+from tf_dist.cluster.api import JOB_KINDS, PODS, LogOptions, Object
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import largest_job
+from tf_dist.core.api.fieldpath import suggestion
+from tf_dist.core.api.status import STOPPED, SUSPENDED
+from tf_dist.core.dialects import scale_patch, suspend_patch
+from tf_dist.errors import ClusterError, Conflict, Forbidden, InvalidJob, NotFound, Problem, Unavailable
+
+if TYPE_CHECKING:
+    from tf_dist.client.job_files import JobFiles
+    from tf_dist.client.run_session import Result
+    from tf_dist.client.tfjob import TFJob
+    from tf_dist.core.diagnostics.diagnose import Diagnosis
+
+# Others write the job, too: its driver the status. So many times it is read anew.
+_ATTEMPTS: Final = 5
+
+JobReference = str | StoredJob
+"""A job: NAME, tfjob/NAME or vcjob/NAME in the client's namespace, or what a method of the client has returned."""
+_Jobs = list[StoredJob]  # in the class, list is a method
+_Pods = list[Object]
+
+
+def _silent(_: str) -> None:
+    """Nothing is said."""
+
+
+class Client:
+    """The jobs of a cluster. Without an argument: the local cluster if it is up, else that of the pod or kubeconfig.
+
+    All errors are ``TFDistError``; ClusterError and its kinds (NotFound, Forbidden, Unavailable, …) come from the
+    cluster, InvalidJob says what is wrong with what was asked, JobFailed and its kinds how a job ended. Methods may be
+    called from several threads.
+
+    :param kubeconfig: the file of a cluster; else ``KUBECONFIG`` or ``~/.kube/config``.
+    :param context: of that file; else the current one.
+    :param local: the cluster that ``tf-dist local up`` keeps on this machine.
+    :param in_cluster: the cluster that this process is a pod of.
+    :param namespace: of all jobs that do not say another; else that of the context, or ``default``.
+    :param connection: a connection that is there, instead of all that.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: str = "",
+        context: str = "",
+        *,
+        local: bool = False,
+        in_cluster: bool = False,
+        namespace: str = "",
+        connection: Connection | None = None,
+    ) -> None:
+        self.connection = connection or connect(kubeconfig, context, local=local, in_cluster=in_cluster)
+        self.cluster = self.connection.cluster
+        self.namespace = namespace or self.connection.namespace
+
+    def close(self) -> None:
+        """Close its connections; ``with Client() as client`` does."""
+        self.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.connection.name}, namespace {self.namespace}>"
+
+    def submit(self, job: TFJob, *, namespace: str = "") -> StoredJob:
+        """Submit a job, with what stands beside it in its file; it runs where a controller drives it.
+
+        ``namespace``: where to, if the job does not say it; InvalidJob if it says another. AlreadyExists, Forbidden and
+        NotFound (no such namespace, no such kind) say how to go on. A UserWarning says that nothing drives jobs there.
+        """
+        (stored,) = self.submit_files(job.files(), namespace=namespace)
+        if not self.connection.here and (idle := self.undriven([stored])) is not None:
+            warnings.warn(f"{idle[0]} ({idle[1]})", stacklevel=2)
+        return stored
+
+    def submit_files(self, files: JobFiles, *, namespace: str = "", report: Callable[[str], object] = _silent) -> _Jobs:
+        """Submit everything that some files hold; ``report`` gets a line for each object."""
+        from tf_dist.client.job_files import require_valid
+        from tf_dist.client.submission import TargetNamespaces, companion_owner, create_companion, create_job
+
+        require_valid(files)
+        spaces = TargetNamespaces(namespace, self.namespace)
+        jobs = [(entry, spaces.of(entry.written)) for entry in files.jobs]
+        companions = [(written, spaces.of(written)) for written in files.companions]
+        for written, where in companions:
+            owner = companion_owner(written, files.jobs)
+            done = create_companion(self.cluster, written, where, owner=owner)
+            report(f"{written.content['kind'].lower()}/{written.content['metadata']['name']} {done}")
+        # The folder of a file means something to a node on this machine only.
+        workdir = None if self.connection.here else ""
+        created = [create_job(self.cluster, entry, where, workdir=workdir) for entry, where in jobs]
+        for job in created:
+            report(f"{job.shown} submitted")
+        return created
+
+    def undriven(self, jobs: Sequence[StoredJob]) -> tuple[str, str] | None:
+        """What to say, and what helps, where nothing drives some of the jobs; None where all are driven."""
+        return without_driver(self.cluster, jobs)
+
+    def get(self, job: JobReference) -> StoredJob:
+        """The job as it is now; NotFound names what is near, or says that another one has its name by now."""
+        if isinstance(job, str):
+            return find_job(self.cluster, job, self.namespace)
+        found = StoredJob(job.resource, self.cluster.get(job.resource, job.namespace, job.name))
+        if found.uid != job.uid:
+            raise NotFound(f"{job.shown} has been deleted, and made anew", hint="get it by its name")
+        return found
+
+    def list(self, *, all_namespaces: bool = False, labels: str = "") -> JobList:
+        """The jobs of the namespace, or of all, with these labels (``team=vision``); a notebook shows a table."""
+        return list_jobs(self.cluster, None if all_namespaces else self.namespace, labels)
+
+    def watch(self, job: JobReference = "", *, all_namespaces: bool = False) -> Iterator[tuple[str, StoredJob]]:
+        """ADDED, MODIFIED or DELETED, and the job, for what is there and then for each change of the namespace's jobs.
+
+        For ever, also while the cluster is away for a moment; with ``job`` of that one, until it is deleted. Forbidden
+        or NotFound where no kind of job can be seen.
+        """
+        only = self._found(job) if job else None
+        kinds = (only.resource,) if only else JOB_KINDS
+        where = only.namespace if only else None if all_namespaces else self.namespace
+        fields = f"metadata.name={only.name}" if only else ""
+        changes: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+        watchers = [ObjectWatcher(self.cluster, kind, where, changes.put, fields=fields) for kind in kinds]
+        unseen = 0
+        try:
+            while True:
+                match changes.get():
+                    case NotFound() | Forbidden() as error:  # a kind that is not there, or not ours to see
+                        unseen += 1
+                        if unseen == len(kinds):
+                            raise error
+                    case ClusterError() as error:
+                        raise error
+                    case ObjectChanged() as change if only is None or change.object["metadata"]["uid"] == only.uid:
+                        yield change.type, StoredJob(change.resource, change.object)
+                        if only and change.type == "DELETED":
+                            return
+        finally:
+            for watcher in watchers:
+                watcher.close()
+
+    def wait(self, job: JobReference, until: str = "finished", *, timeout: float | None = None) -> StoredJob:
+        """The job once it is ``until``; ``.outcome`` says how it ended.
+
+        ``until``: finished (however it ended), succeeded, failed, running, admitted (the gang has its place), scheduled
+        (every pod has a node), suspended or deleted (then: as it was last). JobFailed (JobEvicted, ImagePullFailed)
+        with ``.outcome`` when it has ended and can never be that, NotFound when it was deleted, GoalNotReached after
+        ``timeout`` seconds. A cluster that is away for up to two minutes is waited for.
+        """
+        found, goal = self._found(job), wait_goal(until)
+        (reached,) = wait_for(self.cluster, [found], goal, timeout, _silent)
+        return reached or found
+
+    def follow(self, job: JobReference, *, timeout: float | None = None, show: bool = True) -> Result:
+        """Look on until a job has ended, or for ``timeout`` seconds: its ``Result``, as ``run`` returns it.
+
+        ``show``: see ``run``. The job goes on as it is when one stops to look.
+        """
+        from tf_dist.client.run_session import follow_job, with_signals
+
+        found = self._found(job)
+        view = partial(view_of, found.job, show=show)
+        return with_signals(partial(follow_job, self.connection, found, view, timeout=timeout))
+
+    async def wait_async(
+        self, job: JobReference, until: str = "finished", *, timeout: float | None = None
+    ) -> StoredJob:
+        """``wait`` for coroutines: neither blocks the event loop nor leaves anything behind when it is cancelled."""
+        import asyncio
+
+        goal, loop = wait_goal(until), asyncio.get_running_loop()
+        found = await asyncio.to_thread(self._found, job)
+        changes: asyncio.Queue[Any] = asyncio.Queue()
+
+        def put(change: object) -> None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(changes.put_nowait, change)
+
+        fields = f"metadata.name={found.name}"
+        state = JobInformer(found)
+        watcher = ObjectWatcher(self.cluster, found.resource, found.namespace, put, fields=fields)
+        try:
+            async with asyncio.timeout(timeout):
+                while not goal_reached(state.job, found, goal):
+                    state.learn(await changes.get())
+        except TimeoutError:
+            raise not_reached(state.job, found, goal) from None
+        finally:
+            watcher.close()
+        return state.job or found
+
+    def logs(
+        self,
+        job: JobReference,
+        *,
+        replicas: Sequence[str] = (),
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
+        timestamps: bool = False,
+        previous: bool = False,
+        note: Callable[[str], object] = _silent,
+    ) -> Iterator[LogLine]:
+        """The lines of all replicas, in the order in which they were written, each with its replica and its text.
+
+        ``replicas``: only these (``worker-1``, or ``ps`` for all of a type). ``follow``: lines as they come, also of
+        restarted replicas, until the job has finished. ``tail``: so many last lines of each; ``since``: of so many
+        seconds; ``previous``: of the containers before the last restart. ``note`` gets what else is to be said: a log
+        that could not be read, a pod that has not started. Unavailable if there is no log at all yet.
+        """
+        found = self._found(job)
+        chosen = _chosen(found, replicas)
+        stamped = timestamps or not follow
+        options = LogOptions(follow=follow, tail=tail, since_seconds=since, timestamps=stamped, previous=previous)
+        if follow:
+            yield from self._follow(found, options, chosen, note)
+        else:
+            for line in self._lines(found, options, chosen, note):
+                yield line if timestamps else line._replace(text=line.text.partition(" ")[2])
+
+    def _lines(
+        self, job: StoredJob, options: LogOptions, chosen: frozenset[str], note: Callable[[str], object]
+    ) -> _Lines:
+        lines: queue.SimpleQueue[LogLine | LogEnded] = queue.SimpleQueue()
+        following = LogFollower(job.job, log_opener(self.cluster, options), lines.put)
+        silent = [
+            pod["metadata"]["name"]
+            for pod in pods_of(self.cluster, job)
+            if str(replica_of(pod)) in chosen and not following.notice(pod)
+        ]
+        found: _Lines = []
+        for _ in range(following.count):
+            while isinstance(item := lines.get(), LogLine):
+                found.append(item)
+            if item.problem:
+                note(item.problem)
+        for name in silent:
+            note(f"{name} has not started yet")
+        if not following.count:
+            raise Unavailable(f"no container of {job.shown} has a log", hint=f"tf-dist explain {job.shown} says why")
+        return sorted(found, key=lambda line: line.text.partition(" ")[0])
+
+    def _follow(
+        self, job: StoredJob, options: LogOptions, chosen: frozenset[str], note: Callable[[str], object]
+    ) -> Iterator[LogLine]:
+        with WatchingJobInformer(self.cluster, job) as watch:
+            following = LogFollower(job.job, log_opener(self.cluster, options), watch.put)
+            try:
+                while True:
+                    over = watch.over and not following.pending(watch.ended)
+                    batch = watch.take(0 if over else None)
+                    for item in batch:
+                        if isinstance(item, LogLine):
+                            yield item
+                        elif isinstance(item, LogEnded) and item.problem:
+                            note(item.problem)
+                    pods = list(pods_in(batch))
+                    if over and not batch:
+                        # Job and pods are watched apart: the job's end may be known before that of its pods.
+                        pods = pods_of(self.cluster, job)
+                        watch.learn(ObjectsListed(PODS, pods))
+                    news = [following.notice(pod) for pod in pods if str(replica_of(pod)) in chosen]
+                    if over and not batch and not any(news) and not following.pending(watch.ended):
+                        return
+            finally:
+                following.close()
+
+    def pods(self, job: JobReference) -> _Pods:
+        """The pods of a job, as the cluster has them."""
+        return pods_of(self.cluster, self._found(job))
+
+    def events(self, job: JobReference) -> tuple[ClusterEvent, ...]:
+        """The events of a job and its pods, oldest first; none where they may not be read."""
+        found = self._found(job)
+        return tuple(map(ClusterEvent.of, events_of(self.cluster, found, pods_of(self.cluster, found))))
+
+    def explain(self, job: JobReference) -> tuple[Diagnosis, ...]:
+        """Why a job waits or failed, and what to do about it, most important first; empty if there is nothing to say.
+
+        Each has ``level``, ``category`` (a word that stays the same), ``summary``, ``detail`` and ``resolution``.
+        """
+        found = self.get(job)
+        return (*driver_problems(self.cluster, found), *find_problems(found, pods_of(self.cluster, found)))
+
+    def snapshot(self, job: JobReference) -> JobSnapshot:
+        """A job and the state of each replica, as of now; a notebook shows a table. InvalidJob if its spec is none."""
+        found = self.get(job)
+        return JobSnapshot(found.job).with_objects(found.status, pods_of(self.cluster, found))
+
+    def scale(self, job: JobReference, workers: int) -> StoredJob:
+        """Give a job another number of workers; the same object if it has it already.
+
+        Those who leave are the last ones; new ones start when there is room. InvalidJob if it is over, has no workers,
+        or would not be a valid job with so many.
+        """
+        found = self._found(job)
+        refuse_finished(found)
+        if found.worker_bounds == (workers, workers):
+            return found
+        return self._changed(found, lambda stored: scale_patch(stored.stored, workers))
+
+    def suspend(self, job: JobReference) -> StoredJob:
+        """Stop its pods and give its place back; costs none of its restarts. InvalidJob if it is over."""
+        return self._changed(self._found(job), lambda stored: suspend_patch(stored.stored, True))
+
+    def resume(self, job: JobReference) -> StoredJob:
+        """Let a suspended job, or one that a policy aborted, start again. InvalidJob if it is over."""
+        return self._changed(self._found(job), _resume_patch)
+
+    def delete(
+        self,
+        job: JobReference,
+        *,
+        foreground: bool = False,
+        wait: bool = False,
+        timeout: float | None = None,
+        missing_ok: bool = False,
+    ) -> None:
+        """Delete a job with its pods and services; pods get their grace period to end in.
+
+        ``foreground``: the job itself goes last. ``wait``: return then; GoalNotReached after ``timeout`` seconds.
+        ``missing_ok``: a job that is not there is no error (NotFound).
+        """
+        how = "Foreground" if foreground or wait else "Background"
+        try:
+            found = self._found(job)
+            self.cluster.delete(found.resource, found.namespace, found.name, uid=found.uid, propagation=how)
+        except NotFound:
+            if missing_ok:
+                return
+            raise
+        if wait:
+            wait_for(self.cluster, [found], "deleted", timeout, _silent)
+
+    def _found(self, job: JobReference) -> StoredJob:
+        return job if isinstance(job, StoredJob) else self.get(job)
+
+    def _changed(self, job: StoredJob, patch: Callable[[StoredJob], Mapping[str, Any]]) -> StoredJob:
+        """The job as it is with a patch; Conflict if others write it all the time."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            refuse_finished(job)
+            try:
+                return StoredJob(
+                    job.resource, self.cluster.patch(job.resource, job.namespace, job.name, dict(patch(job)))
+                )
+            except Conflict:
+                if attempt == _ATTEMPTS:
+                    raise
+                job = self.get(job)
+        raise AssertionError("the last attempt returns or raises")
+
+
+_Lines = list[LogLine]
+
+
+def _resume_patch(job: StoredJob) -> Mapping[str, Any]:
+    patch = suspend_patch(job.stored, False)
+    if job.status.phase not in STOPPED or job.status.reason == SUSPENDED:
+        return patch
+    # A job that a policy aborted is not suspended; which of its attempts is meant to end says this annotation.
+    metadata = patch.get("metadata") or {}
+    annotations = {**(metadata.get("annotations") or {}), names.RESUME_ATTEMPT: str(job.status.attempts.job)}
+    return {**patch, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _chosen(job: StoredJob, wanted: Sequence[str]) -> frozenset[str]:
+    """The names of the replicas to show; InvalidJob for one that the job does not have."""
+    # Of a job that is followed, those are wanted, too, that come when it grows.
+    replicas = [str(replica) for replica in largest_job(job.job).replicas]
+    types = [spec.type for spec in job.job.replica_specs]
+    for word in wanted:
+        if word not in replicas and word not in types:
+            hint = suggestion(word, [*replicas, *types], f"there are {', '.join(replicas[:10])}")
+            raise InvalidJob([Problem("replicas", f"{job.shown} has no replica {word!r}", hint)])
+    found = (one for one in replicas if not wanted or one in wanted or one.rpartition("-")[0] in wanted)
+    return frozenset(found)
