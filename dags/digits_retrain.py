@@ -41,8 +41,8 @@ with DAG(
     train = TFJobOperator(
         task_id="train",
         job="../examples/digits/tfjob.yaml",
+        args=[f"--model-dir={FOLDER}/$(JOB_UID)", "--steps={{ params.steps }}"],
         overrides={
-            f"{WORKER}.containers[0].args[1]": "--steps={{ params.steps }}",
             **{f"{WORKER}.{key}": value for key, value in VOLUME.items()},
             **{f"{WORKER}.containers[0].{key}": value for key, value in MOUNT.items()},
         },
@@ -82,7 +82,7 @@ with DAG(
     @task(inlets=[MODEL], outlets=[MODEL])
     def promote(trained: dict, evaluated: dict, *, inlet_events=None, outlet_events=None) -> dict:
         """Tell of the model, if it is better than the last one that was told of."""
-        accuracy = evaluated["metrics"]["accuracy"]
+        accuracy = evaluated["accuracy"]
         before = [event.extra.get("accuracy", 0.0) for event in inlet_events[MODEL]]
         if before and accuracy <= before[-1]:
             raise AirflowSkipException(f"accuracy {accuracy:.4f}, and the last model has {before[-1]:.4f}")

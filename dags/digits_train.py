@@ -20,9 +20,7 @@ with DAG(
     TFJobOperator(
         task_id="train",
         job="../examples/digits/tfjob.yaml",  # from this file's folder
-        overrides={
-            "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args[1]": "--steps={{ params.steps }}",
-        },
+        args=["--model-dir=/tmp/tf-dist/digits/$(JOB_UID)", "--steps={{ params.steps }}"],
         deferrable=True,
         retries=2,  # one that follows the loss of a worker or triggerer takes up the job that runs
         execution_timeout=timedelta(hours=1),

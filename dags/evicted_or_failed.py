@@ -12,14 +12,13 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tf_dist.airflow import TFJobOperator
 
-ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
 JOB = {
     "job": "../examples/digits/tfjob.yaml",
-    "overrides": {
+    "args": [
         # The same folder for both tasks, so that the second finds the checkpoints of the first.
-        f"{ARGS}[0]": "--model-dir=/tmp/tf-dist/digits/{{ run_id | replace(':', '-') }}",
-        f"{ARGS}[1]": "--steps={{ params.steps }}",
-    },
+        "--model-dir=/tmp/tf-dist/digits/{{ run_id | replace(':', '-') }}",
+        "--steps={{ params.steps }}",
+    ],
     "deferrable": True,
     "execution_timeout": timedelta(hours=1),
 }

@@ -10,8 +10,7 @@ from airflow.sdk import DAG, ExceptionRetryPolicy, Param, RetryAction, RetryRule
 
 from tf_dist.airflow import GangAdmittedSensor, JobEvicted, JobFailed, TFJobHook, TFJobOperator, TFJobSensor
 
-ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
-STEPS = {f"{ARGS}[1]": "--steps={{ params.steps }}"}
+ARGS = ["--model-dir=/tmp/tf-dist/digits/$(JOB_UID)", "--steps={{ params.steps }}"]
 
 with DAG(
     "gang_wait",
@@ -24,7 +23,7 @@ with DAG(
     submit = TFJobOperator(
         task_id="submit",
         job="../examples/digits/tfjob.yaml",
-        overrides=STEPS,
+        args=ARGS,
         driver="controller",  # tf-dist controller, or a local cluster, which has one
         wait_for_completion=False,
     )
@@ -42,12 +41,13 @@ with DAG(
         hook.delete_job(hook.get_job(submitted["name"], submitted["namespace"]))
         hook.close()
 
+    # A teardown runs however the others end, and decides nothing: a failure of theirs stays the run's.
     submit >> admitted >> finished >> clean_up(submit.output).as_teardown(setups=submit)
 
     TFJobOperator(
         task_id="interruptible",
         job="../examples/digits/tfjob.yaml",
-        overrides=STEPS,
+        args=ARGS,
         deferrable=True,
         admission_timeout=6 * 3600,
         retries=5,

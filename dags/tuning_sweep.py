@@ -8,7 +8,7 @@ from airflow.sdk import DAG, Param, task
 
 from tf_dist.airflow import TFJobOperator
 
-ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
+MODEL_DIR = "--model-dir=/tmp/tf-dist/digits/$(JOB_UID)"
 
 with DAG(
     "tuning_sweep",
@@ -28,7 +28,7 @@ with DAG(
         """What each job is to be given."""
         steps = f"--steps={params['steps']}"
         return [
-            {f"{ARGS}[1]": steps, f"{ARGS}[2]": f"--learning-rate={rate}", "metadata.labels": {"rate": str(rate)}}
+            {"args": [MODEL_DIR, steps, f"--learning-rate={rate}"], "labels": {"rate": str(rate)}}
             for rate in params["rates"]
         ]
 
@@ -37,10 +37,10 @@ with DAG(
         job="../examples/digits/tfjob.yaml",
         name="sweep",
         queue_name="{{ params.queue }}",
-        map_index_template="{{ task.overrides['metadata.labels']['rate'] }}",
+        map_index_template="{{ task.labels['rate'] }}",
         deferrable=True,
         retries=1,
-    ).expand(overrides=choices())
+    ).expand_kwargs(choices())
 
     @task
     def best(results: list[dict], params: dict | None = None) -> dict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ else:
 class Instance:
     """One try of a task; ``retry`` is the next one. ``state``: what the database says of it.
 
-    ``others`` are in the database, too.
+    ``others`` are in the database, too; ``store`` is what the task state store keeps, over all tries.
     """
 
     def __init__(
@@ -43,13 +44,18 @@ class Instance:
         self.state: str | None = "running"
         self.events: dict[Any, Any] = defaultdict(lambda: SimpleNamespace(extra={}))
         self._others = others
+        self.store: dict[str, Any] = {}
 
     def retry(self) -> Instance:
-        return Instance(self.run_id, try_number=self.try_number + 1, max_tries=self.max_tries, xcoms=self.xcoms)
+        other = Instance(self.run_id, try_number=self.try_number + 1, max_tries=self.max_tries, xcoms=self.xcoms)
+        other.store = self.store
+        return other
 
     def cleared(self, retries: int) -> Instance:
         """The next try after a user's clear, which raises ``max_tries`` (``clear_task_instances``)."""
-        return Instance(self.run_id, try_number=self.try_number + 1, max_tries=self.try_number + retries, xcoms={})
+        other = Instance(self.run_id, try_number=self.try_number + 1, max_tries=self.try_number + retries, xcoms={})
+        other.store = self.store
+        return other
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[key] = value
@@ -61,7 +67,14 @@ class Instance:
         return {one.run_id: {one.task_id: one.state} for one in (self, *self._others) if one.run_id in run_ids}
 
     def context(self) -> Any:
-        return {"ti": self, "run_id": self.run_id, "outlet_events": self.events}
+        return {"ti": self, "run_id": self.run_id, "outlet_events": self.events, "task_state_store": self}
+
+    def get(self, key: str) -> Any:
+        """As the task state store does."""
+        return self.store.get(key)
+
+    def set(self, key: str, value: Any) -> None:
+        self.store[key] = json.loads(json.dumps(value))
 
 
 def deferred(task: TFJobOperator, instance: Instance) -> TFJobTrigger:

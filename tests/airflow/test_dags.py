@@ -111,7 +111,7 @@ class TestRunning:
         first = run(read("digits_retrain"), run_conf={"steps": 1500})
         assert set(first.tasks.values()) == {"success"}
         promoted = first.xcom("promote")
-        assert promoted["accuracy"] == first.xcom("evaluate")["metrics"]["accuracy"] > 0.5
+        assert promoted["accuracy"] == first.xcom("evaluate")["accuracy"] > 0.5
         assert Path(os.path.dirname(promoted["checkpoint"])).is_dir()
         second = run(read("digits_retrain"), run_conf={"steps": 2})
         assert second.tasks == {"train": "success", "evaluate": "success", "promote": "skipped", "report": "success"}
@@ -175,3 +175,10 @@ class TestRunning:
     def test_gang_wait(self, where: None, stand_in: Path) -> None:
         found = run(read("gang_wait", stand_in), run_conf={"steps": 100})
         assert set(found.tasks.values()) == {"success"}
+
+    def test_the_clean_up_of_gang_wait_hides_no_failure(self, where: None, stand_in: Path) -> None:
+        job = stand_in.parent / "examples" / "digits" / "tfjob.yaml"
+        job.write_text(job.read_text().replace("[python, train.py]", '[python, -c, "raise SystemExit(3)"]'))
+        dag = read("gang_wait", stand_in).partial_subset(["clean_up", "finished"], include_upstream=True)
+        found = run(dag)
+        assert (found.tasks["finished"], found.tasks["clean_up"], found.state) == ("failed", "success", "failed")

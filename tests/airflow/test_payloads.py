@@ -41,8 +41,8 @@ def jobs(name: str, params: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
     for one in dag.tasks:
         operator, given = one, {}
         if one.is_mapped:
-            (overrides,) = dag.get_task("choices").python_callable(params=params)
-            operator, given = one.unmap({"overrides": {}}), {"overrides": overrides}
+            (given,) = dag.get_task("choices").python_callable(params=params)
+            operator = one.unmap({})
         if isinstance(operator, TFJobOperator) and not hasattr(operator, "python_callable"):
             yield operator.task_id, rendered(operator, params, **given)
 

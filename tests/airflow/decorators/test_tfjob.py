@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,15 +34,61 @@ def test_every_replica_runs_the_function_with_its_arguments(site: Site) -> None:
 
             me = json.loads(os.environ["TF_CONFIG"])["task"]
             print(f"{text} of {me['type']} {me['index']}")
-            return {"total": sum(values) + more["x"], "checkpoint": "/tmp/m"}
+            return {"total": sum(values) + more["x"], "checkpoint": "/tmp/m", "leads": me["index"] == 0, "parts": [1]}
 
-        add(numbers(), more={"x": 1.0}, text="'\"$(HOME) {{ dag.dag_id }}")
+        @task
+        def double(total: float) -> float:
+            return 2 * total
+
+        double(add(numbers(), more={"x": 1.0}, text="'\"$(HOME) {{ dag.dag_id }}")["total"])
 
     found = run(dag)
-    assert found.tasks["add"] == "success"
-    result = found.xcom("add")
+    assert set(found.tasks.values()) == {"success"}
+    assert found.xcom("add") == {"total": 5.0, "checkpoint": "/tmp/m", "leads": True, "parts": [1]}
+    assert found.xcom("double") == 10.0
+    result = found.xcom("add", "result")
     assert (result["metrics"], result["checkpoint"]) == ({"total": 5.0}, "/tmp/m")
     assert result["name"].startswith("add-")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return {1, 2}", "set is not JSON serializable"),
+        ("import os; os._exit(0)", "the value of its function is not in its leader's log"),
+    ],
+)
+def test_a_value_that_cannot_be_had_fails_the_task(
+    site: Site, tmp_path: Path, body: str, told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.py").write_text(f"def bad():\n    {body}\n")
+    spec = importlib.util.spec_from_file_location("bad", tmp_path / "bad.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with DAG("bad") as dag:
+        task.tfjob(module.bad, python=sys.executable, config_file=site.kubeconfig)()
+    assert run(dag).tasks == {"bad": "failed"}
+    assert told in capfd.readouterr().out
+
+
+def test_parameter_servers_run_the_standard_server() -> None:
+    with DAG("servers") as dag:
+
+        @task.tfjob(workers=2, ps=1)
+        def train() -> float:
+            return 0.5
+
+        train()
+    operator: Any = dag.get_task("train").prepare_for_execution()
+    operator.render_template_fields({"ti": None})
+    replicas = operator.job["spec"]["tfReplicaSpecs"]
+    scripts = {name: group["template"]["spec"]["containers"][0]["command"][-1] for name, group in replicas.items()}
+    assert "def train" in scripts["Worker"]
+    assert "def train" not in scripts["PS"]
+    compile(scripts["PS"], "ps", "exec")
+    assert "tf.distribute.Server(" in scripts["PS"]
 
 
 def test_arguments_that_are_no_json_and_functions_that_are_too_large(site: Site) -> None:
@@ -89,4 +136,4 @@ def test_a_function_and_its_arguments_arrive_as_they_are(site: Site, tmp_path: P
     found = run(dag)
     assert found.tasks["check"] == "success"
     expected = module.check(WORDS, rendered="{{ x }} {% raw %}")
-    assert found.xcom("check")["metrics"] == {name: float(value) for name, value in expected.items()}
+    assert found.xcom("check") == expected

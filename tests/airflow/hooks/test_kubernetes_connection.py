@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from tests.airflow.site import Site
+from tests.cluster.client.secure import Authority, door, kubeconfig
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
+from tf_dist.cluster.api import PODS
 from tf_dist.errors import ClusterError
 
 NOTHING = ClusterArguments(kubernetes_conn_id=None)
@@ -53,3 +55,20 @@ def test_one_that_names_none_says_why_and_no_secret(extras: dict[str, Any]) -> N
         open_connection(NOTHING, extras)
     assert "SECRET" not in str(caught.value)
     assert tempfile.gettempdir() not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["kube_config_path", "kube_config"])
+def test_a_connection_may_leave_the_certificate_unverified_and_that_is_warned_of(
+    form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority.create(tmp_path)
+    with door(authority) as server:
+        url = f"https://127.0.0.1:{server.port}"
+        path = kubeconfig(tmp_path / "config", url)  # names no authority: the system's know nothing of ours
+        named = {form: path if form == "kube_config_path" else Path(path).read_text()}
+        connection = open_connection(NOTHING, {**named, "disable_verify_ssl": "true"})
+        try:
+            assert connection.cluster.list(PODS).items == []
+        finally:
+            connection.close()
+        assert f"the certificate of {url} is not verified" in caplog.text

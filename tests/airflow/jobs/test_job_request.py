@@ -19,7 +19,7 @@ COMMAND = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].command"
 
 def order(job: Any, folder: Path = Path(), render: Any = lambda value: value, **given: Any) -> JobRequest:
     wanted: dict[str, Any] = {"overrides": {}, "queue_name": None, "name": None, "default_name": "train"}
-    return job_request(job, folder, render, **(wanted | given))
+    return job_request(job, [folder], render, **(wanted | given))
 
 
 def content(found: JobRequest) -> Any:

@@ -25,7 +25,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from tf_dist.airflow import AdmissionTimeout, JobFailed, TFJobCallbacks
+from tf_dist.airflow import AdmissionTimeout, JobFailed, TFJobCallbacks, TFJobOperator
 
 MODEL = Asset("model")
 RESTARTS = "spec.tfReplicaSpecs.Worker.restartPolicy"
@@ -141,11 +141,8 @@ def test_a_job_that_can_never_run_is_not_tried_again(
         ({"on_finish_action": "keep"}, "on_finish_action: 'keep' is none of delete_job"),
         ({"driver": "me"}, "driver: 'me' is none of"),
         ({"wait_for_completion": False}, "no driver would be left"),
-        ({"overrides": ["a=b"]}, "overrides: a list is given"),
         ({"skip_on_exit_code": "3"}, "skip_on_exit_code: '3' is neither"),
         ({"callbacks": TFJobCallbacks()}, "callbacks: .* is no class of TFJobCallbacks"),
-        ({"labels": ["a"]}, "labels: a list is given"),
-        ({"annotations": {"a": 1}}, r"annotations\['a'\]: 1 is no text"),
         ({"poll_interval": -1}, "poll_interval: -1 is no number"),
         ({"admission_timeout": "5"}, "admission_timeout: '5' is no number"),
     ],
@@ -214,6 +211,69 @@ def test_a_retry_after_an_admission_timeout_keeps_the_age_and_has_the_whole_time
     assert (gone, over) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"job": None}, "job: nothing says what is to run"),
+        ({"overrides": ["a=b"]}, "overrides: a list is given"),
+        ({"labels": ["a"]}, "labels: a list is given"),
+        ({"annotations": {"a": 1}}, r"annotations\['a'\]: 1 is no text"),
+        ({"args": "--steps=5"}, "args: '--steps=5' is no list of texts"),
+        ({"command": [5]}, r"command: \[5\] is no list of texts"),
+        ({"workers": "many"}, "workers: 'many' is no number of replicas"),
+        ({"ps": -1}, "ps: -1 is no number of replicas"),
+        ({"resources": ["cpu"]}, "resources: a list is given"),
+        ({"env_vars": {"A": 1}}, r"env_vars\['A'\]: 1 is no text"),
+        ({"image": 7}, "image: 7 is no text"),
+    ],
+)
+def test_arguments_of_the_job_that_mean_nothing_are_refused_when_the_dag_is_read(
+    arguments: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidJob, match=told):
+        TFJobOperator(**{"task_id": "train", "job": document(), **arguments})
+
+
+def shown(task: Any, **params: Any) -> Any:
+    """The job as it is submitted."""
+    task.render_template_fields({"params": params, "ti": None})
+    return task.job
+
+
+def test_arguments_make_a_job(instance: Instance) -> None:
+    arguments = {
+        "image": "train:{{ params.tag }}",
+        "command": ["python", "train.py"],
+        "args": ["--config", "a.yaml", "--steps={{ params.steps }}"],
+        "workers": "{{ params.workers }}",
+        "ps": 1,
+        "env_vars": {"RATE": "{{ params.rate }}"},
+        "resources": {"cpu": "4", "nvidia.com/gpu": 1},
+        "priority_class": "high",
+    }
+    job = shown(TFJobOperator(task_id="train", **arguments), tag=7, steps=5, workers=3, rate=0.1)
+    replicas = job["spec"]["tfReplicaSpecs"]
+    assert {name: group["replicas"] for name, group in replicas.items()} == {"PS": 1, "Worker": 3}
+    (container,) = replicas["Worker"]["template"]["spec"]["containers"]
+    assert container["image"] == "train:7"
+    assert container["command"] + container["args"] == ["python", "train.py", "--config", "a.yaml", "--steps=5"]
+    assert container["env"] == [{"name": "RATE", "value": "0.1"}]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
+    assert job["spec"]["runPolicy"]["schedulingPolicy"] == {"priorityClass": "high"}
+    assert job["metadata"]["name"] == "train"
+
+
+def test_arguments_stand_above_the_job_and_overrides_above_them() -> None:
+    job = document("true", workers=2)
+    task = TFJobOperator(task_id="train", job=job, workers="{{ 2 + 2 }}", args=["a"], overrides={RESTARTS: "Always"})
+    worker = shown(task)["spec"]["tfReplicaSpecs"]["Worker"]
+    assert (worker["replicas"], worker["restartPolicy"]) == (4, "Always")
+    assert worker["template"]["spec"]["containers"][0]["args"] == ["a"]
+    replicas = {"spec.tfReplicaSpecs.Worker.replicas": 5}
+    task = TFJobOperator(task_id="train", job=job, workers=4, overrides=replicas)
+    assert shown(task)["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 5
+
+
 def test_a_file_that_is_wrong_is_named_with_the_line(
     operator: MakeOperator, instance: Instance, tmp_path: Path
 ) -> None:
@@ -267,12 +327,27 @@ def test_a_run_again_of_a_job_that_succeeded_makes_another_one(operator: MakeOpe
     assert first["uid"] != second["uid"]
 
 
-def test_a_try_of_a_state_that_airflow_has_lost_takes_the_result_of_a_kept_job(
-    operator: MakeOperator, instance: Instance
+@pytest.mark.parametrize("stores", [True, False], ids=["3.3", "before"])
+@pytest.mark.parametrize("action", ["keep_job", "delete_job"])
+def test_a_try_of_a_state_that_airflow_has_lost_takes_the_result(
+    operator: MakeOperator, instance: Instance, action: str, stores: bool
 ) -> None:
-    task = operator(document("echo accuracy=0.5"), on_finish_action="keep_job")
-    first, second = (task.execute(one.context()) for one in (instance, instance.retry()))
-    assert (first["uid"], second["metrics"]) == (second["uid"], {"accuracy": 0.5})
+    task = operator(document("echo accuracy=0.5"), on_finish_action=action, outlets=[MODEL])
+    again = instance.retry()
+    contexts = [one.context() if stores else one.context() | {"task_state_store": None} for one in (instance, again)]
+    first, second = (task.execute(context) for context in contexts)
+    assert (first["uid"] == second["uid"]) is (stores or action == "keep_job")
+    assert second["metrics"] == {"accuracy": 0.5}
+    assert again.events[MODEL].extra == second
+    assert again.xcoms["outcome"]["kind"] == "succeeded"
+
+
+def test_a_try_that_ended_while_it_reported_leaves_no_job(
+    operator: MakeOperator, instance: Instance, cluster_site: Site
+) -> None:
+    operator(document("echo accuracy=0.5"), on_finish_action="keep_job").execute(instance.context())
+    operator(document("echo accuracy=0.5")).execute(instance.retry().context())
+    assert cluster_site.names() == []
 
 
 class Notes(TFJobCallbacks):
@@ -310,6 +385,36 @@ def test_its_fields_are_filled_in(operator: MakeOperator) -> None:
     task.render_template_fields({"run_id": "r"})
     assert {name: getattr(task, name) for name in given} == {name: f"{name}-r" for name in given}
     assert "echo r" in str(task.job)
+
+
+def test_airflow_shows_the_whole_job_as_it_is_submitted(operator: MakeOperator, tmp_path: Path) -> None:
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "beside"}}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([settings, document("echo {{ run_id }}")]))
+    with DAG("rendered", template_searchpath=[str(tmp_path)]):
+        task = operator("job.yaml", overrides={RESTARTS: "Always"}, queue_name="research")
+    for run_id in ("first", "second"):  # in dag.test() both tries fill in the same object
+        task.render_template_fields({"run_id": run_id})
+        shown: Any = task.job
+        worker = shown["spec"]["tfReplicaSpecs"]["Worker"]
+        assert worker["template"]["spec"]["containers"][0]["command"] == ["sh", "-c", f"echo {run_id}"]
+        assert worker["restartPolicy"] == "Always"
+        assert shown["spec"]["runPolicy"]["schedulingPolicy"]["queue"] == "research"
+        assert task.request is not None
+        assert task.request.entry.written.content == shown
+        assert [one.content["kind"] for one in task.request.companions] == ["ConfigMap"]
+    broken = operator("missing.yaml")
+    broken.render_template_fields({"run_id": "r"})
+    assert broken.job == "missing.yaml"
+
+
+def test_the_links_are_there_from_the_beginning(operator: MakeOperator, instance: Instance) -> None:
+    task = operator(document("echo checkpoint=gs://models/7"), tensorboard_url="http://tb/{namespace}/{name}")
+    deferred(task, instance)
+    assert instance.xcoms["tensorboard_url"] == f"http://tb/default/{instance.xcoms['job_name']}"
+    assert {link.xcom_key for link in task.operator_extra_links} <= instance.xcoms.keys()
+    task.deferrable = False
+    task.execute(instance.retry().context())
+    assert instance.xcoms["checkpoint_url"].endswith("/browser/models/7")
 
 
 def test_a_dry_run_prints_the_document(operator: MakeOperator, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,20 @@ def test_its_place_in_the_line_is_told_when_it_changes() -> None:
     ]
 
 
+def test_many_lines_of_a_replica_are_a_group_with_its_attempt() -> None:
+    said: list[str] = []
+    view = TaskLogView(waiting("").job, said.append, lines=True)
+    names = ["worker-0", "worker-1"] * 20 + ["chief-0"]
+    lines = [LogLine(ReplicaId(name[:-2], int(name[-1])), name, f"step={step}") for step, name in enumerate(names)]
+    view.show(waiting(""), lines)
+    assert said[0] == "chief-0  | step=40"
+    assert said[1:3] == ["::group::worker-0, attempt 1: 20 lines", "worker-0 | step=0"]
+    assert said[22:25] == ["::endgroup::", "::group::worker-1, attempt 1: 20 lines", "worker-1 | step=1"]
+    said.clear()
+    view.show(waiting(""), lines[:6])
+    assert [line[:8] for line in said] == names[:6], "a few lines stay in the order in which they came"
+
+
 def test_when_it_is_closed_nothing_is_followed_any_more() -> None:
     with MemoryCluster() as cluster:
         before = {*threading.enumerate()}

@@ -54,6 +54,30 @@ def test_a_pod_that_says_nothing_is_pending(status: Any) -> None:
     assert (view.phase, view.exit, view.restarts, view.ready, view.node) == (PodPhase.PENDING, None, 0, False, "")
 
 
+@pytest.mark.parametrize(
+    ("waiting", "ready", "inits", "pulling"),
+    [
+        ("ContainerCreating", "True", [], True),
+        ("ContainerCreating", "False", [], False),  # volumes, network
+        ("ContainerCreating", None, [], False),  # a kubelet that does not say
+        ("ErrImagePull", "True", [], False),
+        ("PodInitializing", "True", [{"terminated": {"exitCode": 0}}], True),
+        ("PodInitializing", "True", [{"running": {}}], False),
+    ],
+)
+def test_a_pod_that_lacks_its_image_only_is_pulling(waiting: str, ready: str | None, inits: Any, pulling: bool) -> None:
+    conditions = [{"type": "PodReadyToStartContainers", "status": ready}] if ready else []
+    status = {
+        "phase": "Pending",
+        "conditions": conditions,
+        "containerStatuses": [{"name": "tensorflow", "state": {"waiting": {"reason": waiting}}}],
+        "initContainerStatuses": [{"name": "prepare", "state": state} for state in inits],
+    }
+    view = pod_view(raw(status), "tensorflow")
+    assert view is not None
+    assert view.pulling is pulling
+
+
 def test_a_huge_index_is_a_replica_the_job_does_not_have() -> None:
     view = pod_view(raw(labels={**LABELS, "tf-dist.dev/replica-index": "9" * 60}))
     assert view is not None

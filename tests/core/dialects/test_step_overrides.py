@@ -88,7 +88,16 @@ def test_a_job_without_workers():
 
 
 FORMS = pytest.mark.parametrize("make", [v1, v1alpha1, volcano], ids=lambda make: make.__name__)
-ALL = StepOverrides(workers=5, ps=2, image="mine:2", env={"A": "1", "B": "2"}, labels={"team": "vision"}, tidy=True)
+ALL = StepOverrides(
+    workers=5,
+    ps=2,
+    image="mine:2",
+    command=("python", "other.py"),
+    args=("--steps=5",),
+    env={"A": "1", "B": "2"},
+    labels={"team": "vision"},
+    tidy=True,
+)
 
 
 @FORMS
@@ -115,6 +124,7 @@ def test_all_that_is_said_is_in_the_job(make: Any) -> None:
             assert [one["name"] for one in container["env"]][:2] == ["A", "B"]
             if container["name"] == spec.container:
                 assert container["image"] == "mine:2"
+                assert (container["command"], container["args"]) == (["python", "other.py"], ["--steps=5"])
 
 
 @pytest.mark.parametrize("make", [v1, volcano], ids=lambda make: make.__name__)

@@ -147,6 +147,14 @@ def test_an_image_that_does_not_come_is_told_as_such() -> None:
     assert end(PLACED, limits, pod("ImagePullBackOff"), now=NOW + 5) is OutcomeKind.IMAGE_PULL_FAILED
 
 
+def test_an_image_that_is_being_pulled_has_its_time() -> None:
+    pulling = replace(pod("ContainerCreating"), pulling=True)
+    limits = WaitLimits(startup=5, deadline=NOW + 100)
+    assert end(PLACED, limits, pulling, pod("ContainerCreating"), now=NOW + 99) is None
+    assert end(PLACED, limits, pod("ContainerCreating"), now=NOW + 5) is OutcomeKind.START_TIMEOUT
+    assert end(PLACED, limits, pulling, now=NOW + 100) is OutcomeKind.DEADLINE_EXCEEDED
+
+
 @pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"])
 def test_an_image_that_can_never_come_is_not_waited_for(reason: str) -> None:
     assert end(PLACED, NO_LIMITS, pod(reason)) is OutcomeKind.IMAGE_PULL_FAILED

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.definitions._internal.decorators import remove_task_decorator
-from airflow.sdk.exceptions import AirflowFailException
 
 from tf_dist.airflow.operators.tfjob import TFJobOperator
+from tf_dist.airflow.versions import AirflowException, AirflowFailException
 from tf_dist.client.tfjob import TFJob
+from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,6 +25,8 @@ _LARGEST: Final = 100_000  # bytes: Linux takes no longer argument of a program 
 _OWN: Final = {"name", "command", "args", "labels", "annotations", "namespace", "queue"}
 _JOB_FIELDS: Final = inspect.signature(TFJob).parameters.keys() - _OWN
 
+# Every replica prints a dict as metrics; the leader's value is the task's. What fits is in the termination message,
+# which is kept with the pod, too; Kubernetes takes 4096 bytes of it.
 _SCRIPT: Final = """\
 import json
 
@@ -31,17 +34,48 @@ import json
 
 _arguments = json.loads({arguments!r})
 _result = {function}(*_arguments["args"], **_arguments["kwargs"])
-if isinstance(_result, dict):
-    print(*(f"{{key}}={{value}}" for key, value in _result.items()), flush=True)
+
+
+def _tell(result):
+    import os
+
+    config = json.loads(os.environ.get("TF_CONFIG") or "{{}}")
+    leader = ["chief", 0] if "chief" in config.get("cluster", {{}}) else ["worker", 0]
+    task = config.get("task") or {{"type": leader[0], "index": 0}}
+    if isinstance(result, dict):
+        print(*(f"{{key}}={{value}}" for key, value in result.items()), flush=True)
+    if [task["type"], task["index"]] == leader:
+        text = {mark!r} + json.dumps(result)
+        print(text, flush=True)
+        if len(text.encode()) <= 4096 and os.path.exists("/dev/termination-log"):
+            with open("/dev/termination-log", "w") as file:
+                file.write(text)
+
+
+_tell(_result)
 """
+
+_SERVER: Final = """\
+import json
+import os
+
+import tensorflow as tf
+
+config = json.loads(os.environ["TF_CONFIG"])
+task = config["task"]
+tf.distribute.Server(config["cluster"], job_name=task["type"], task_index=task["index"], protocol="grpc").join()
+"""
+"""What a parameter server runs."""
 
 
 class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
-    """Every replica runs the function; ``TF_CONFIG`` says which one it is.
+    """Every replica but parameter servers runs the function; ``TF_CONFIG`` says which one it is.
 
-    The function is sent as its source: it imports what it needs inside, and its arguments are plain JSON. If it returns
-    a dict, the replica prints it as ``name=value``, and so it becomes the result's metrics. ``workers``, ``ps``,
-    ``image``, ``resources``, ``env``: those of ``TFJob``; everything else is ``TFJobOperator``'s.
+    The function is sent as its source: it imports what it needs inside, and its arguments are plain JSON. So is the
+    value that it returns; the leader's (worker 0's, if there is no chief) becomes the task's XCom, with
+    ``multiple_outputs`` as TaskFlow has it. What the job came to is the XCom ``result``. A dict is printed as
+    ``name=value`` by each replica, too, and so becomes metrics. Parameter servers run TensorFlow's standard server.
+    ``workers``, ``ps``, ``image``, ``resources``, ``env``: those of ``TFJob``; everything else is ``TFJobOperator``'s.
     """
 
     custom_operator_name = "@task.tfjob"
@@ -57,9 +91,21 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
         super().__init__(python_callable=python_callable, **kwargs)
 
     def execute(self, context: Context) -> Any:
-        """Put the function into the job, and run that."""
-        self.job = _with_script(self.job, self._script())
+        """Run the job."""
         return TFJobOperator.execute(self, context)
+
+    def returned(self, result: Mapping[str, Any]) -> Any:
+        """The value of the function."""
+        if "value" not in result:
+            raise AirflowException(
+                "the job succeeded, but the value of its function is not in its leader's log or termination message: "
+                "did the function end the process itself, or was its node gone too soon?"
+            )
+        return result["value"]
+
+    def document(self) -> dict[str, Any]:
+        """The job with the function in it."""
+        return _with_script(self.job, self._script())
 
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
@@ -88,7 +134,9 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
         except (TypeError, ValueError) as error:
             raise AirflowFailException(f"the arguments of a @task.tfjob function are sent as JSON: {error}") from None
         function = self.python_callable.__name__
-        script = _SCRIPT.format(source=self.get_python_source(), arguments=arguments, function=function)
+        script = _SCRIPT.format(
+            source=self.get_python_source(), arguments=arguments, function=function, mark=RESULT_MARK
+        )
         if len(script.encode()) > _LARGEST:
             raise AirflowFailException(
                 f"the function and its arguments make {len(script.encode())} bytes, and at most {_LARGEST} can be "
@@ -98,8 +146,11 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
 
 
 def _with_script(job: Any, script: str) -> dict[str, Any]:
-    """The document with the script as what every container runs; the rest is shared."""
-    groups = {name: _running(group, script) for name, group in job["spec"]["tfReplicaSpecs"].items()}
+    """The document with the script as what every container runs, but those of parameter servers."""
+    groups = {
+        name: _running(group, _SERVER if name == "PS" else script)
+        for name, group in job["spec"]["tfReplicaSpecs"].items()
+    }
     return {**job, "spec": {**job["spec"], "tfReplicaSpecs": groups}}
 
 

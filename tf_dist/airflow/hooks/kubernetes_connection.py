@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
 from tf_dist.client.connection import Connection, connect
@@ -15,6 +16,8 @@ from tf_dist.errors import ClusterError, Unavailable
 
 DEFAULT_CONNECTION: Final = "kubernetes_default"
 _OLD_PREFIX: Final = "extra__kubernetes__"
+_INSECURE: Final = "insecure-skip-tls-verify"
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +58,25 @@ def open_connection(access: ClusterArguments, extras: Mapping[str, Any]) -> Conn
         found = client_config.in_cluster_config()
         if found is None:
             raise Unavailable("in_cluster is set, and this is no pod with a service account", hint="leave it out")
-        return _named(_of_place(found), extras)
-    if content and not access.config_file:
-        return _named(_of_place(_from_content(content, context)), extras)
+        connection = _of_place(found)
+    elif content and not access.config_file:
+        connection = _of_place(_from_content(content, context))
+    else:
+        connection = connect(file, context)
     if _flag(extras, "disable_verify_ssl"):
-        raise ClusterError(
-            "disable_verify_ssl is not supported", hint="set insecure-skip-tls-verify in the kubeconfig's cluster"
-        )
-    return _named(connect(file, context), extras)
-
-
-def _named(connection: Connection, extras: Mapping[str, Any]) -> Connection:
-    """With the connection's namespace, if it says one."""
+        connection = _unverified(connection)
     namespace = _text(extras, "namespace") or connection.namespace
-    return Connection(connection.cluster, namespace, connection.name, connection.place)
+    return replace(connection, namespace=namespace)
+
+
+def _unverified(connection: Connection) -> Connection:
+    """The same, whatever certificate its server shows; said in the log each time."""
+    place = connection.place
+    if place is None or not place.server.startswith("https:"):
+        return connection
+    _LOG.warning("the certificate of %s is not verified: the connection sets disable_verify_ssl", place.server)
+    connection.close()
+    return replace(_of_place(replace(place, trust={**place.trust, _INSECURE: True})), name=connection.name)
 
 
 def _of_place(place: client_config.KubeContext) -> Connection:

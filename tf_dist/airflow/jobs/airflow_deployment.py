@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from airflow.sdk import conf
-
+from tf_dist.airflow.versions import conf
 from tf_dist.errors import InvalidJob, Problem
 
 DEPLOYMENT_FILE: Final = "tf-dist-deployment"

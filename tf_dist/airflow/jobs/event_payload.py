@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.api.assignment import largest_job
 from tf_dist.core.api.status import OutcomeKind, display_phase
+from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, read_outcome
 from tf_dist.core.diagnostics.replicas import leaders_first
 from tf_dist.core.steps.wait_result import WaitResult, wait_outcome
@@ -36,6 +37,7 @@ _FORMER_ENDS: Final[Mapping[str, tuple[OutcomeKind, bool]]] = {
     "error": (OutcomeKind.UNKNOWN, False),
 }
 _REACHED: Final = "reached"
+_NOTHING: Final = object()
 _FORMER_WORDS: Final = {
     **{meant: word for word, meant in reversed(tuple(_FORMER_ENDS.items()))},
     (OutcomeKind.PREEMPTED, True): "evicted",
@@ -76,29 +78,35 @@ def event_payload(subscription: Subscription, snapshot: JobSnapshot, conclusion:
 
 
 def _reported_metrics(snapshot: JobSnapshot) -> dict[str, Any]:
-    """What the replicas reported: in log lines, and in the leader's termination message, where that is a JSON
-    object."""
-    output = _output(snapshot)
+    """What the replicas reported: in log lines, and in the leader's termination message, where that is JSON.
+
+    ``output``: an object there; ``value``: what the function of a ``@task.tfjob`` returned.
+    """
+    message = _leaders_message(snapshot)
+    value = _read_json(message.removeprefix(RESULT_MARK) if message.startswith(RESULT_MARK) else snapshot.result.result)
+    found = _read_json(message)
+    output = found if isinstance(found, dict) else {}
     numbers = {key: float(value) for key, value in output.items() if type(value) in (int, float)}
     metrics = {**snapshot.result.metrics, **numbers}
     values = {
         "metrics": {key: _plain(value) for key, value in metrics.items()},
         "checkpoint": snapshot.result.checkpoint,
     }
-    return {**values, "output": output} if output else values
+    return values | ({"output": output} if output else {}) | ({} if value is _NOTHING else {"value": value})
 
 
-def _output(snapshot: JobSnapshot) -> dict[str, Any]:
+def _leaders_message(snapshot: JobSnapshot) -> str:
+    """The first termination message that is any, the leader's first."""
     exits = {pod.replica: pod.exit for pod in snapshot.pods if pod.exit is not None}
-    for replica in leaders_first(largest_job(snapshot.job)):
-        message = exits[replica].message.strip() if replica in exits else ""
-        if message.startswith("{"):
-            try:
-                found = json.loads(message)
-            except ValueError:
-                continue
-            return found if isinstance(found, dict) else {}
-    return {}
+    messages = (exits[one].message.strip() for one in leaders_first(largest_job(snapshot.job)) if one in exits)
+    return next((one for one in messages if one.startswith(("{", RESULT_MARK))), "")
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return _NOTHING
 
 
 def _plain(value: float) -> float | str:

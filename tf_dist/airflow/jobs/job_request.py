@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +14,13 @@ from tf_dist.client.job_files import LoadedJob, load_job_files, one_job
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.core.api.fieldpath import parse_field_path
 from tf_dist.core.api.overrides import Override, apply_overrides, refuse_unknown_keys
-from tf_dist.core.dialects import current, dialect_of, parse
+from tf_dist.core.dialects import StepOverrides, apply_step_overrides, current, dialect_of, parse
 from tf_dist.core.dialects.common_annotations import queue_overrides
 from tf_dist.errors import InvalidJob, Problem
 
 Render = Callable[[Any], Any]
 
+NO_CHANGES: Final = StepOverrides()
 _INTEGER: Final = re.compile(r"-?[0-9]{1,9}")
 _IN_PYTHON: Final = "the task's job"
 
@@ -48,36 +49,39 @@ class JobRequest:
 
 def job_request(
     job: object,
-    folder: Path,
+    folders: Sequence[Path],
     render: Render,
     *,
     overrides: Mapping[str, Any],
+    changes: StepOverrides = NO_CHANGES,
     queue_name: str | None,
     name: str | None,
     default_name: str,
 ) -> JobRequest:
-    """The order of a file (relative ones are looked for in ``folder``), or of a document.
+    """The order of a file (relative ones are looked for in each of ``folders``), or of a document.
 
     What a file says is filled in by ``render`` after it was read: a value can never become another field. InvalidJob
-    holds everything that is wrong. ``queue_name`` and ``name`` stand above the document's (None: that one);
-    ``default_name`` is for one that has none; it may be any text.
+    holds everything that is wrong. ``changes`` come first, then ``overrides``. ``queue_name`` and ``name`` stand above
+    the document's (None: that one); ``default_name`` is for one that has none; it may be any text.
     """
 
     def changed(content: Any) -> Any:
+        if changes != NO_CHANGES:
+            content = apply_step_overrides(_with_numbers(_named(content, name, default_name)), changes)
         content = apply_overrides(content, _overrides(overrides))
         if queue_name:
             content = apply_overrides(content, queue_overrides(content, dialect_of(content), queue_name))
         return _with_numbers(_named(content, name, default_name))
 
     if isinstance(job, str):
-        path = _path(job, folder)
+        path = _path(job, folders)
         bundle = load_job_files([str(path)], change=lambda content: changed(render(content)))
         companions = tuple(replace(one, content=render(one.content)) for one in bundle.companions)
         found = JobRequest(one_job(bundle), companions, str(path.absolute().parent))
     elif isinstance(job, Mapping):
         content = current(changed(dict(job)))
         written = YamlDocument(_IN_PYTHON, None, content, None)
-        found = JobRequest(LoadedJob(written, parse(content, strict=False)), (), str(folder))
+        found = JobRequest(LoadedJob(written, parse(content, strict=False)), (), str(folders[0]))
     else:
         what = f"a {type(job).__name__} is no job"
         raise InvalidJob([Problem("job", what, "give the path of a file, a dict, or a TFJob")])
@@ -109,10 +113,10 @@ def request_of_try(
     return replace(request, entry=LoadedJob(replace(written, content=content), parse(content, strict=False)))
 
 
-def _path(job: str, folder: Path) -> Path:
+def _path(job: str, folders: Sequence[Path]) -> Path:
     path = Path(job).expanduser()
-    beside = folder / path
-    return beside if beside.exists() or path.is_absolute() or not path.exists() else path
+    places = [folder / path for folder in folders]
+    return next((place for place in (*places, path) if place.exists()), places[0])
 
 
 def _overrides(values: Mapping[str, Any]) -> tuple[Override, ...]:

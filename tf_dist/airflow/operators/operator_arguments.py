@@ -6,12 +6,13 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from tf_dist.airflow.callbacks import TFJobCallbacks
-from tf_dist.airflow.jobs.job_request import JobRequest, job_request
+from tf_dist.airflow.jobs.job_request import NO_CHANGES, JobRequest, job_request
+from tf_dist.airflow.operators.job_arguments import argument_problems, count_of
+from tf_dist.airflow.versions import AirflowFailException
 from tf_dist.client.job_files import InvalidFiles, problem_text
-from tf_dist.core.dialects import policy_annotations
+from tf_dist.client.tfjob import TFJob
+from tf_dist.core.dialects import StepOverrides, policy_annotations
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -23,11 +24,6 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "driver": ("inline", "controller"),
 }
 
-_MAPPINGS: Final = {
-    "overrides": '{"spec.tfReplicaSpecs.Worker.replicas": 4}',
-    "labels": '{"team": "research"}',
-    "annotations": '{"note": "weekly"}',
-}
 _SECONDS: Final = ("poll_interval", "admission_timeout", "startup_timeout_seconds")
 
 
@@ -54,11 +50,11 @@ def task_failure(error: InvalidJob) -> AirflowFailException:
 def request_of_operator(operator: TFJobOperator, render: Callable[[Any], Any]) -> JobRequest:
     """What the operator is to run; InvalidJob with everything that is wrong with it."""
     _check(operator)
-    folder = Path(operator.dag.folder) if operator.has_dag() else Path.cwd()
     return job_request(
-        operator.job,
-        folder,
+        operator.document(),
+        _folders(operator),
         render,
+        changes=NO_CHANGES if operator.job is None else _changes(operator),
         overrides=operator.overrides or {},
         queue_name=operator.queue_name,
         name=operator.name,
@@ -77,9 +73,46 @@ def policies_of_operator(operator: TFJobOperator) -> dict[str, str]:
     )
 
 
+def built_job(operator: TFJobOperator) -> dict[str, Any]:
+    """The job that the arguments make where there is no other."""
+    job = TFJob(
+        image=operator.image or "",
+        command=operator.command or (),
+        args=operator.args or (),
+        workers=count_of(operator.workers, 1),
+        ps=count_of(operator.ps, 0),
+        env=operator.env_vars or {},
+        resources=operator.job_resources or {},
+        priority_class=operator.priority_class or "",
+    )
+    return job.to_dict()
+
+
+def _changes(operator: TFJobOperator) -> StepOverrides:
+    """What the arguments change of the job."""
+    return StepOverrides(
+        workers=count_of(operator.workers, None),
+        ps=count_of(operator.ps, None),
+        priority_class=operator.priority_class or "",
+        image=operator.image or "",
+        command=operator.command or (),
+        args=operator.args or (),
+        resources=operator.job_resources or {},
+        env=operator.env_vars or {},
+    )
+
+
+def _folders(operator: TFJobOperator) -> list[Path]:
+    """Where a file of the job is looked for: beside the DAG's, then on its ``template_searchpath``."""
+    if not operator.has_dag():
+        return [Path.cwd()]
+    searched: Any = operator.dag.template_searchpath or ()
+    return [Path(one) for one in (operator.dag.folder, *([searched] if isinstance(searched, str) else searched))]
+
+
 def _check(operator: TFJobOperator) -> None:
     """InvalidJob with everything that is wrong with the arguments."""
-    found = (_of_choices, _of_mappings, _of_seconds, _of_the_rest)
+    found = (_of_choices, argument_problems, _of_seconds, _of_the_rest)
     problems = [problem for look in found for problem in look(operator)]
     if problems:
         raise InvalidJob(problems)
@@ -92,17 +125,6 @@ def _of_choices(operator: TFJobOperator) -> Iterator[Problem]:
     if not operator.wait_for_completion and operator.driver == "inline":
         hint = "set driver='controller' where there is one (tf-dist controller), or wait"
         yield Problem("wait_for_completion", "no driver would be left once the task is done", hint)
-
-
-def _of_mappings(operator: TFJobOperator) -> Iterator[Problem]:
-    for name, hint in _MAPPINGS.items():
-        given = getattr(operator, name)
-        if given is not None and not isinstance(given, Mapping):
-            yield Problem(name, f"a {type(given).__name__} is given", f"write {hint}")
-        elif name != "overrides":
-            for key, value in (given or {}).items():
-                if not isinstance(key, str) or not isinstance(value, str):
-                    yield Problem(f"{name}[{key!r}]", f"{value!r} is no text", f'write "{value}"')
 
 
 def _of_seconds(operator: TFJobOperator) -> Iterator[Problem]:

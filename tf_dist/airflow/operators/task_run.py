@@ -8,8 +8,6 @@ from collections.abc import Callable, Container, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
-
 from tf_dist.airflow.hooks.tfjob import TFJobHook
 from tf_dist.airflow.jobs import task_jobs
 from tf_dist.airflow.jobs.airflow_deployment import deployment
@@ -28,6 +26,7 @@ from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.operators.operator_arguments import policies_of_operator, request_of_operator, task_failure
 from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_in_thread
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
+from tf_dist.airflow.versions import AirflowException, AirflowSkipException, AirflowTaskTimeout
 from tf_dist.client.stored_jobs import StoredJob, find_job
 from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.controller.driver_settings import JobRef
@@ -47,6 +46,13 @@ if TYPE_CHECKING:
 OUTCOME_KEY: Final = "outcome"
 """The XCom that says how the job ended, also when the task failed."""
 
+JOB_FACTS: Final = ("name", "namespace", "uid", "kind")
+"""What is published of a job first, each as the XCom ``job_…``."""
+_REPORTED: Final = "tf_dist_reported"
+
+RESULT_KEY: Final = "result"
+"""The XCom that says what the job came to, also when the task failed, or returns something else."""
+
 _PUBLISHED = {
     AdoptionAction.CREATE: "created",
     AdoptionAction.ADOPT: "taken up again: an earlier try made it",
@@ -64,16 +70,20 @@ class XComPublisher:
 
     def began(self, start: StartResult) -> None:
         """Say which job it is, at once, so that links and XComs are there if a later step fails."""
-        job, operator = start.job, self._operator
-        operator.log.info("%s in namespace %s is %s", job.shown, job.namespace, _PUBLISHED[start.answer])
-        facts = {"name": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.resource.kind}
+        job = start.job
+        self._operator.log.info("%s in namespace %s is %s", job.shown, job.namespace, _PUBLISHED[start.answer])
+        self.identified({"name": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.resource.kind})
+        self.call("on_job_creation", job=job)
+
+    def identified(self, facts: Mapping[str, str]) -> None:
+        """Publish the job's name, namespace, uid and kind, and the links to it."""
+        operator = self._operator
         for what, value in facts.items():
             self._ti.xcom_push(key=f"job_{what}", value=value)
         # Those without a URL, too: Airflow asks for every link, and logs an error for a value that is not there.
         urls = {tfjob.JOB_URL: operator.job_url, tfjob.TENSORBOARD_URL: operator.tensorboard_url}
         for key, url in {**urls, tfjob.CHECKPOINT_URL: None}.items():
-            self._ti.xcom_push(key=key, value=_filled(url or "", job))
-        self.call("on_job_creation", job=job)
+            self._ti.xcom_push(key=key, value=_filled(url or "", facts))
 
     def outcome(self, outcome: Outcome | None) -> None:
         """Publish how the job ended, however it did: a task downstream may branch on it."""
@@ -83,10 +93,12 @@ class XComPublisher:
     def ended(self, result: Mapping[str, Any], *, succeeded: bool) -> None:
         """Publish the result, also to consumers of the task's assets."""
         self.call("on_job_completion", result=result, succeeded=succeeded)
+        self._operator.result = dict(result)
+        self._ti.xcom_push(key=RESULT_KEY, value=dict(result))
         checkpoint = str(result.get("checkpoint") or "")
         if checkpoint:
             self._ti.xcom_push(key="checkpoint", value=checkpoint)
-            self._ti.xcom_push(key=tfjob.CHECKPOINT_URL, value=checkpoint if "://" in checkpoint else "")
+            self._ti.xcom_push(key=tfjob.CHECKPOINT_URL, value=tfjob.checkpoint_page(checkpoint))
         if succeeded:
             events: Any = self._context["outlet_events"]
             for outlet in self._operator.outlets:
@@ -104,8 +116,8 @@ class XComPublisher:
             getattr(callbacks, method)(operator=self._operator, **facts)
 
 
-def _filled(url: str, job: StoredJob) -> str:
-    return url.replace("{name}", job.name).replace("{namespace}", job.namespace)
+def _filled(url: str, job: Mapping[str, str]) -> str:
+    return url.replace("{name}", job["name"]).replace("{namespace}", job["namespace"])
 
 
 # By on_finish_action: whether a job that has ended is deleted, given whether it came to what was waited for.
@@ -154,6 +166,36 @@ class JobCleanup:
                 self._log.info("%s is deleted: %s", job.shown, why)
         except ClusterError as error:
             self._log.warning("%s could not be deleted: %s", job.shown, error)
+
+
+class ReportedEnd:
+    """The success that a try of a task reports, kept in Airflow's task state store (from 3.3).
+
+    Airflow may lose the state of a task that has succeeded, and try it again by itself, with the same ``max_tries``
+    (a user's clear raises it). The job is gone by then; the result is here.
+    """
+
+    def __init__(self, operator: TFJobOperator, context: Context) -> None:
+        known: Any = context
+        self._store, self._max_tries = known.get("task_state_store"), known["ti"].max_tries
+        self._operator = operator
+
+    def read(self) -> Mapping[str, Any] | None:
+        """The job (``JOB_FACTS``) and the event of an earlier try, None if none has reported a success."""
+        if self._store is None or not self._operator.durable:
+            return None
+        found: Any = self._store.get(_REPORTED)
+        return found if found and found["max_tries"] == self._max_tries else None
+
+    def write(self, job: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        """Keep a success, before the job goes."""
+        if self._store is None or not self._operator.durable:
+            return
+        try:
+            self._store.set(_REPORTED, {"max_tries": self._max_tries, "job": dict(job), "event": dict(event)})
+        except Exception as error:
+            # How the job came out is known, and that is what the task is about.
+            self._operator.log.warning("the result is not kept for a try that may follow: %s", error)
 
 
 class TaskKilled(AirflowException):
@@ -224,6 +266,7 @@ class TaskRun:
         self._hook = TFJobHook.of(operator.access())
         self._publisher = XComPublisher(operator, context)
         self._cleanup = JobCleanup(operator, self._ti, self._hook, self._owner)
+        self._reported = ReportedEnd(operator, context)
 
     def __enter__(self) -> Self:
         return self
@@ -234,9 +277,14 @@ class TaskRun:
     def execute(self) -> Any:
         """From the document to the result, or to the deferral; AirflowFailException for a job that can never run."""
         operator = self._operator
+        if (reported := self._reported.read()) is not None:
+            self._publisher.identified(reported["job"])
+            operator.log.info("%s is over: an earlier try has reported it, and this one does so again", reported["job"])
+            return self.finish(self._adopted(self.job()), reported["event"])
         try:
             start = self._begin(
-                request_of_operator(operator, lambda value: operator.render_template(value, self._context))
+                operator.request
+                or request_of_operator(operator, lambda value: operator.render_template(value, self._context))
             )
         except InvalidJob as error:
             self._publisher.outcome(Outcome(kind=OutcomeKind.INVALID, reason="InvalidJob", message=str(error)))
@@ -260,6 +308,13 @@ class TaskRun:
         return self.finish(job, event)
 
     # Beginning
+
+    def _adopted(self, job: StoredJob | None) -> StoredJob | None:
+        """A job that an earlier try did not come to delete, as this one's."""
+        try:
+            return job and task_jobs.adopt_job(self._hook.cluster, job, self._owner)
+        except ClusterError:
+            return None  # it goes, or is away: its result is known
 
     def _begin(self, request: JobRequest) -> StartResult:
         for problem in request.entry.parsed.warnings:
@@ -345,11 +400,13 @@ class TaskRun:
         """The result, or the error that the event means; what becomes of the job."""
         failure, result = payload_error(event), dict(event.get("result") or {})
         self._publisher.outcome(payload_outcome(event))
+        if failure is None:
+            self._reported.write({what: self._publisher.published(what) for what in JOB_FACTS}, event)
         if job is not None:
             self._clean_up(job, event)
         self._publisher.ended(result, succeeded=failure is None)
         if failure is None:
-            return result
+            return self._operator.returned(result)
         if _is_among(event.get("exit_code"), self._operator.skip_on_exit_code):
             raise AirflowSkipException(str(failure))
         raise failure
@@ -385,7 +442,7 @@ class TaskRun:
 
     def job(self) -> StoredJob | None:
         """The job of this try, None if nothing is left of it or the cluster is away."""
-        name, namespace, uid, kind = (self._publisher.published(what) for what in ("name", "namespace", "uid", "kind"))
+        name, namespace, uid, kind = (self._publisher.published(what) for what in JOB_FACTS)
         try:
             prefix = "vcjob" if kind == VOLCANO_JOBS.kind else "tfjob"
             job = find_job(self._hook.cluster, f"{prefix}/{name}", namespace)

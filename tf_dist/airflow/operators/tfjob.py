@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, conf
-from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+from airflow.sdk import BaseOperator
 
 from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.links import tfjob
+from tf_dist.airflow.operators.job_arguments import argument_problems
+from tf_dist.airflow.versions import AirflowFailException, TaskDeferralError, TaskDeferralTimeout, conf
 from tf_dist.client.tfjob import TFJob
+from tf_dist.errors import InvalidJob
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from jinja2 import Environment
 
+    from tf_dist.airflow.jobs.job_request import JobRequest
+
 
 class TFJobOperator(BaseOperator):
     """Runs a distributed TensorFlow job (TFJob v1 or v1alpha1, Volcano Job) and waits for it.
 
-    :param job: the path of a YAML or JSON file (relative ones: from the DAG's folder), a dict, or a ``TFJob``.
+    :param job: the path of a YAML or JSON file (relative ones: from the DAG's folder), a dict, or a ``TFJob``; none:
+        the arguments from ``image`` to ``priority_class`` make one, which otherwise stand above what it says.
         (templated; what a file says is templated, too, after it was read)
+    :param image: of the containers that train. (templated)
+    :param command: what they run, word by word. (templated)
+    :param args: the arguments of that. (templated)
+    :param workers: how many. (templated)
+    :param ps: how many parameter servers. (templated)
+    :param env_vars: variables of every container, which keeps those of its own. (templated)
+    :param resources: of each replica, where the arguments make the job; else of its workers. (templated)
+    :param priority_class: of the gang. (templated)
     :param name: the job's name, instead of the document's; a few characters are added to it. (templated)
     :param namespace: where it goes; else the document's, the connection's, the context's. (templated)
     :param queue_name: the gang's queue, instead of the document's. (templated)
@@ -59,6 +73,14 @@ class TFJobOperator(BaseOperator):
 
     template_fields: Sequence[str] = (
         "job",
+        "image",
+        "command",
+        "args",
+        "workers",
+        "ps",
+        "env_vars",
+        "job_resources",
+        "priority_class",
         "name",
         "namespace",
         "queue_name",
@@ -74,6 +96,8 @@ class TFJobOperator(BaseOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "job": "yaml",
+        "env_vars": "py",
+        "job_resources": "py",
         "overrides": "py",
         "fallback": "py",
         "labels": "py",
@@ -85,7 +109,15 @@ class TFJobOperator(BaseOperator):
     def __init__(
         self,
         *,
-        job: str | Mapping[str, Any] | TFJob,
+        job: str | Mapping[str, Any] | TFJob | None = None,
+        image: str | None = None,
+        command: Sequence[str] | None = None,
+        args: Sequence[str] | None = None,
+        workers: int | str | None = None,
+        ps: int | str | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        resources: Mapping[str, Any] | None = None,
+        priority_class: str | None = None,
         name: str | None = None,
         namespace: str | None = None,
         queue_name: str | None = None,
@@ -119,6 +151,14 @@ class TFJobOperator(BaseOperator):
         super().__init__(**{"render_template_as_native_obj": False, **kwargs})
         # Airflow fills in plain data only.
         self.job = job.to_dict() if isinstance(job, TFJob) else job
+        self.image = image
+        self.command = command
+        self.args = args
+        self.workers = workers
+        self.ps = ps
+        self.env_vars = env_vars
+        self.job_resources = resources  # Airflow has another use for the name
+        self.priority_class = priority_class
         self.name = name
         self.namespace = namespace
         self.queue_name = queue_name
@@ -150,7 +190,12 @@ class TFJobOperator(BaseOperator):
         self.callbacks = callbacks
         self.job_url = job_url
         self.tensorboard_url = tensorboard_url
+        if problems := [*argument_problems(self)]:
+            raise InvalidJob(problems)
         self.killed = False
+        self.request: JobRequest | None = None  # what is submitted, once it is known
+        self.result: Mapping[str, Any] = {}  # what the job came to
+        self._given: tuple[Any, ...] = ()  # ``job``, as the DAG has it
 
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
@@ -160,6 +205,34 @@ class TFJobOperator(BaseOperator):
         if isinstance(content, str) and not _is_template(content, jinja_env):
             return content
         return super().render_template(content, context, jinja_env, seen_oids)
+
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: Environment, seen_oids: set[int]
+    ) -> None:
+        """Fill in the fields; ``job`` is the whole document then, which is what Airflow shows as rendered.
+
+        A document that is wrong stays as it was given: ``execute`` says what is wrong with it.
+        """
+        # Several tries of one process may fill in the same object.
+        self._given = self._given or (self.job,)
+        (self.job,) = self._given
+        self.request = None
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+        from tf_dist.airflow.operators.operator_arguments import request_of_operator
+
+        with suppress(InvalidJob, AirflowFailException):
+            self.request = request_of_operator(self, lambda value: self.render_template(value, context))
+            self.job = dict(self.request.entry.written.content)
+
+    def document(self) -> Any:
+        """The job to run: ``job``, else what the arguments make; a kind of operator may put something into it."""
+        from tf_dist.airflow.operators.operator_arguments import built_job
+
+        return built_job(self) if self.job is None else self.job
+
+    def returned(self, result: Mapping[str, Any]) -> Any:
+        """The task's return value: what the job came to."""
+        return dict(result)
 
     # What Airflow calls. What it takes to run a job is imported then, and not where DAGs are only read.
 
@@ -191,6 +264,12 @@ class TFJobOperator(BaseOperator):
     def on_kill(self) -> None:
         """Called in a signal handler, when a user ends the task and when the worker is asked to go: only take note."""
         self.killed = True
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
+        """What OpenLineage's provider asks for after the task, also after one that failed."""
+        from tf_dist.airflow.jobs.lineage import job_lineage
+
+        return job_lineage(self.result)
 
     def dry_run(self) -> None:
         """Print what would be submitted, without a cluster; AirflowFailException says what is wrong with it."""

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook
 from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
+from tf_dist.airflow.versions import AirflowException, AirflowSkipException, conf
 from tf_dist.client.stored_jobs import StoredJob, now
 from tf_dist.core.api.status import display_phase
 from tf_dist.core.diagnostics.diagnose import diagnose

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -40,6 +41,7 @@ _CLEAN_UP: Final = 10.0  # seconds for what a driver does after the end
 _CHECK: Final = 0.5  # seconds after which a thread looks whether it is to stop
 _TAIL: Final = 200  # lines of each log for the result, where logs are not wanted
 _OWN_PREFIX: Final = "tf-dist"
+_GROUP: Final = 20  # lines of one replica that come at once: so many are folded
 _THREADS_AT_ONCE: Final = 2  # steps of all waits in one round of an event loop: a thousand jobs may end at once
 _thread_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
@@ -75,10 +77,22 @@ class TaskLogView:
     def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
         """Write what is new."""
         if self._lines:
-            for line in lines:
-                self._write(f"{line.source:<{self._width}} | {visible_text(line.text)}")
+            self._write_lines(snapshot, lines)
         for text in state_changes(snapshot, self._shown):
             self.say(text)
+
+    def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
+        """The lines; many of one replica at a time are a group, which Airflow's log view folds."""
+        attempts = {row.replica: row.restarts + 1 for row in snapshot.replicas}
+        if len(lines) >= _GROUP:
+            lines = sorted(lines, key=lambda line: line.source)  # of each replica they stay in their order
+        for (replica, source), found in groupby(lines, lambda line: (line.replica, line.source)):
+            texts = [f"{source:<{self._width}} | {visible_text(line.text)}" for line in found]
+            if len(texts) >= _GROUP:
+                name = f"{source}, attempt {attempts.get(replica, 1)}: {len(texts)} lines"
+                texts = [f"::group::{name}", *texts, "::endgroup::"]
+            for text in texts:
+                self._write(text)
 
     def say(self, text: str, style: str = "") -> None:
         """A word of tf-dist itself."""

@@ -17,14 +17,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow.providers.common.compat.connection import get_async_connection
-from airflow.sdk import conf
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments, open_connection
 from tf_dist.airflow.jobs.task_identity import ACTIVE_STATES, ENDED_STATES, task_state
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS, waker_of_running_loop
+from tf_dist.airflow.versions import TRIGGERS_LEARN_OF_KILLS, AirflowNotFoundException, conf
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.errors import NotFound, TFDistError
@@ -139,6 +138,12 @@ class TFJobTrigger(BaseTrigger):
         extras = await self._extras()
         if await asyncio.to_thread(_delete, request, extras):
             self.log.info("the task is %s: its job %s is deleted", state, request.name)
+
+    async def cleanup(self) -> None:
+        """Called at every end of the trigger; where Airflow has no ``on_kill``, that may be a user's."""
+        await super().cleanup()
+        if not TRIGGERS_LEARN_OF_KILLS:
+            await self.on_kill()
 
     # The wait
 

@@ -163,7 +163,8 @@ class PodView:
 
     ``scheduler_name``: of a pod that no scheduler has looked at so far; else "". ``evicted``: it has failed and calls
     that an eviction. ``disruption``: what took it away, or is about to, if that was no failure of its own.
-    ``stops_at``: when the grace period of one that is being deleted is over.
+    ``stops_at``: when the grace period of one that is being deleted is over. ``pulling``: all that its container still
+    lacks is its image, and no attempt to pull it has failed.
     """
 
     name: str
@@ -187,6 +188,7 @@ class PodView:
     waiting: tuple[str, str] | None = None
     node_silent: bool = False
     scheduler_name: str = ""
+    pulling: bool = False
 
     @property
     def finished(self) -> bool:
@@ -276,6 +278,7 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
         scheduler_name=""
         if node or "PodScheduled" in conditions
         else text(mapping(pod.get("spec")).get("schedulerName")),
+        pulling=phase is PodPhase.PENDING and _pulling(state, status, conditions),
     )
 
 
@@ -378,6 +381,17 @@ def _is(conditions: Mapping[Any, Mapping[str, Any]], type_: str, status: str) ->
 def _unschedulable(conditions: Mapping[Any, Mapping[str, Any]]) -> str:
     scheduled = conditions.get("PodScheduled", {})
     return scheduled.get("message") or "" if scheduled.get("status") == "False" else ""
+
+
+def _pulling(state: Mapping[str, Any], status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
+    """Whether an image is what is left: volumes and network are there, init containers are over.
+
+    The kubelet sets the condition since Kubernetes 1.29. A pull without progress becomes ErrImagePull by the runtime
+    (containerd: ``image_pull_progress_timeout``, 5 minutes).
+    """
+    waits = (_waiting(state.get("waiting")) or ("", ""))[0] in ("ContainerCreating", "PodInitializing")
+    begun = all(one["state"].get("terminated") for one in status.get("initContainerStatuses") or ())
+    return waits and begun and _is(conditions, "PodReadyToStartContainers", "True")
 
 
 def _failed_beside(status: Mapping[str, Any]) -> tuple[str, Exit] | None:

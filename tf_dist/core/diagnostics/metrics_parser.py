@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 _NUMBER: Final = r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|NaN|inf)"
 _METRIC: Final = re.compile(rf"(?<![\w|.-])([A-Za-z_][\w|-]*)[ \t]*=[ \t]*({_NUMBER})(?![\w:]|\.\w)")
 _CHECKPOINT: Final = re.compile(r"(?<![\w|.-])checkpoint[ \t]*=[ \t]*(?:\"([^\"]+)\"|'([^']+)'|([^\s,;'\"]+))")
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+RESULT_MARK: Final = "tf-dist-result: "
+"""A line that begins so has the value of a ``@task.tfjob`` function, as JSON."""
 _LONGEST: Final = 4096  # a metrics line is short; a longer one is data
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The latest value of every metric of a replica, and the last checkpoint it named."""
+    """The latest value of every metric of a replica, the last checkpoint it named, and its result (JSON)."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     checkpoint: str = ""
+    result: str = ""
 
     def after(self, line: str) -> Self:
         """The progress after ``line``; the same object if the line has no metrics."""
+        if line.startswith(RESULT_MARK):
+            return replace(self, result=line.removeprefix(RESULT_MARK).strip())
         if "=" not in line:
             return self
         plain = _ESCAPE.sub("", line[:_LONGEST])
@@ -36,14 +41,15 @@ class Progress:
         checkpoints = [path for path in found if path != "None"]
         if not metrics and not checkpoints:
             return self
-        return type(self)({**self.metrics, **metrics}, checkpoints[-1] if checkpoints else self.checkpoint)
+        checkpoint = checkpoints[-1] if checkpoints else self.checkpoint
+        return replace(self, metrics={**self.metrics, **metrics}, checkpoint=checkpoint)
 
 
 def combine_progress(parts: Iterable[Progress]) -> Progress:
     """Merge progress: every metric from the first part that has it, so put the leader first."""
     metrics: dict[str, float] = {}
-    checkpoint = ""
+    checkpoint = result = ""
     for part in parts:
         metrics = {**part.metrics, **metrics}
-        checkpoint = checkpoint or part.checkpoint
-    return Progress(metrics, checkpoint)
+        checkpoint, result = checkpoint or part.checkpoint, result or part.result
+    return Progress(metrics, checkpoint, result)

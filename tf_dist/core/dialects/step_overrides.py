@@ -102,7 +102,8 @@ def _scaled_error(error: InvalidJob, place: str, workers: int) -> Iterator[Probl
 class StepOverrides:
     """The changes of a step; "", None and empty: as in the document.
 
-    ``workers``, ``ps``: numbers of replicas. ``image``: of the containers that train. ``env``: variables for every
+    ``workers``, ``ps``: numbers of replicas. ``image``, ``command``, ``args``: of the containers that train, those of
+    parameter servers included. ``env``: variables for every
     container, before its own, which stay as they are where they have the same name. ``labels``: on every pod.
     ``tidy``: where the document does not say which pods go at the end, those go that still run then.
     ``node_selector``: of every pod, on top of its own (None takes a label away); ``tolerations``: besides its own.
@@ -114,6 +115,8 @@ class StepOverrides:
     queue: str = ""
     priority_class: str = ""
     image: str = ""
+    command: Sequence[str] = ()
+    args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     tidy: bool = False
@@ -160,7 +163,7 @@ def _counts(
         if count is None:
             continue
         found = [place for spec, place in _each(document, dialect, job) if spec.role is role]
-        if not found:
+        if not found and count:
             have = ", ".join(spec.name for spec in job.replica_specs)
             problems.append(Problem("spec", f"{count} {role} replicas are asked for, and the job has none: {have}"))
         yield from (Override((*place, "replicas"), count) for place in found[:1])
@@ -196,8 +199,9 @@ def _templates(document: Document, dialect: Dialect, job: Job, tailoring: StepOv
         for index, container in enumerate(list_items(value_at(spec.template, "spec", "containers"))):
             here = (*template, "spec", "containers", index)
             trains = spec.container in ("", container.get("name"))
-            if tailoring.image and trains:
-                yield Override((*here, "image"), tailoring.image)
+            if trains:
+                words = {"image": tailoring.image, "command": [*tailoring.command], "args": [*tailoring.args]}
+                yield from (Override((*here, key), value) for key, value in words.items() if value)
             if tailoring.resources and trains and (spec.role is Role.WORKER or not workers):
                 yield Override((*here, "resources"), _resources(container, tailoring.resources))
             if tailoring.env:

@@ -33,8 +33,9 @@ from tf_dist.core.diagnostics.outcome import (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitLimits:
     """Limits of a wait: ``deadline`` in all (epoch seconds); ``admission``: seconds for the gang's place;
-    ``startup``: seconds from then until it runs. None: for ever. ``begun``: since when this client waits (epoch
-    seconds): a retry that takes a waiting job up has the whole time again, while the job keeps its age.
+    ``startup``: seconds from then until it runs, or as long as images are being pulled. None: for ever. ``begun``: since
+    when this client waits (epoch seconds): a retry that takes a waiting job up has the whole time again, while the job
+    keeps its age.
     """
 
     deadline: float | None = None
@@ -121,8 +122,9 @@ def wait_outcome(status: Status, result: WaitResult, now: float) -> Outcome | No
 def _overdue(
     job: Job, status: Status, pods: tuple[PodView, ...], limits: WaitLimits, now: float
 ) -> Iterator[WaitResult]:
+    pulling = any(pod.pulling for pod in pods)  # a large image takes its time; one that cannot be had says so
     for kind, due in _dues(status, limits):
-        if due <= now:
+        if due <= now and not (pulling and kind is OutcomeKind.START_TIMEOUT):
             yield _late(kind, job, status, pods, now)
     yield from _without_image(job, status, pods, now)
 

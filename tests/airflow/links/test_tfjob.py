@@ -1,0 +1,27 @@
+"""Links of a task: where a checkpoint is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+
+from tf_dist.airflow.links.tfjob import checkpoint_page
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "page"),
+    [
+        ("gs://models/digits/7", "https://console.cloud.google.com/storage/browser/models/digits/7"),
+        ("gs://models", "https://console.cloud.google.com/storage/browser/models"),
+        ("s3://models/a b/7/", "https://s3.console.aws.amazon.com/s3/buckets/models?prefix=a%20b/7/"),
+        ("s3a://models", "https://s3.console.aws.amazon.com/s3/buckets/models?prefix="),
+        ("https://models.example/7", "https://models.example/7"),
+        ("/mnt/models/7", ""),
+        ("hdfs://models/7", ""),
+        ("javascript://alert(1)", ""),
+        ("", ""),
+    ],
+)
+def test_the_page_of_a_checkpoint(checkpoint: str, page: str) -> None:
+    assert checkpoint_page(checkpoint) == page
