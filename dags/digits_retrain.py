@@ -7,11 +7,17 @@ A promoted model is an event of the asset `digits_model`: the DAGs that are sche
 import os
 from datetime import timedelta
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.providers.standard.triggers.file import FileDeleteTrigger
-from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable, Param, task
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk import DAG, Asset, AssetWatcher, Param, task
 
 from tf_dist.airflow import TFJobOperator
+
+try:
+    from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable
+except ImportError:  # before Airflow 3.2
+    from airflow.timetables.assets import AssetOrTimeSchedule
+    from airflow.timetables.trigger import CronTriggerTimetable
 
 INBOX = os.environ.get("DIGITS_INBOX", "/tmp/tf-dist/inbox/digits.new")
 DATA = Asset(

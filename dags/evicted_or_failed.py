@@ -7,8 +7,8 @@ and with it the run.
 
 from datetime import timedelta
 
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, Param, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from tf_dist.airflow import TFJobOperator
 

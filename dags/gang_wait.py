@@ -6,9 +6,23 @@ worker. `interruptible` shows a policy: an evicted job is tried again after a wh
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, ExceptionRetryPolicy, Param, RetryAction, RetryRule, task
+from airflow.sdk import DAG, Param, task
 
 from tf_dist.airflow import GangAdmittedSensor, JobEvicted, JobFailed, TFJobHook, TFJobOperator, TFJobSensor
+
+try:
+    from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+
+    AFTER_EVICTIONS = {
+        "retry_policy": ExceptionRetryPolicy(
+            rules=[
+                RetryRule(exception=JobEvicted, action=RetryAction.RETRY, retry_delay=timedelta(minutes=5)),
+                RetryRule(exception=JobFailed, action=RetryAction.FAIL),
+            ]
+        )
+    }
+except ImportError:  # before Airflow 3.3: whatever the job failed of, it is tried again
+    AFTER_EVICTIONS = {"retry_delay": timedelta(minutes=5)}
 
 ARGS = ["--model-dir=/tmp/tf-dist/digits/$(JOB_UID)", "--steps={{ params.steps }}"]
 
@@ -51,10 +65,5 @@ with DAG(
         deferrable=True,
         admission_timeout=6 * 3600,
         retries=5,
-        retry_policy=ExceptionRetryPolicy(
-            rules=[
-                RetryRule(exception=JobEvicted, action=RetryAction.RETRY, retry_delay=timedelta(minutes=5)),
-                RetryRule(exception=JobFailed, action=RetryAction.FAIL),
-            ]
-        ),
+        **AFTER_EVICTIONS,
     )

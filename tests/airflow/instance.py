@@ -79,9 +79,8 @@ class Instance:
 
 def deferred(task: TFJobOperator, instance: Instance) -> TFJobTrigger:
     """The trigger that it goes on with."""
-    from airflow.sdk.exceptions import TaskDeferred
-
     from tf_dist.airflow import TFJobTrigger
+    from tf_dist.airflow.versions import TaskDeferred
 
     task.deferrable = True
     with pytest.raises(TaskDeferred) as caught:

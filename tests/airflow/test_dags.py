@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.airflow.running import run
+from tests.airflow.running import read_dags, run
 from tests.airflow.site import SECONDS
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS
@@ -65,9 +65,7 @@ def stand_in(tmp_path: Path) -> Path:
 
 def read(name: str, folder: Path = DAGS) -> Any:
     """The DAG of a file, as Airflow reads it."""
-    from airflow.dag_processing.dagbag import DagBag
-
-    bag = DagBag(str(folder / f"{name}.py"))
+    bag = read_dags(folder / f"{name}.py")
     assert bag.import_errors == {}
     (dag,) = bag.dags.values()
     return dag

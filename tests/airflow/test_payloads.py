@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.airflow.running import read_dags
 from tests.airflow.site import document
 from tests.payloads import PAYLOADS, changed_leaves
 
@@ -26,9 +27,7 @@ OTHER = {"steps": 4711, "rates": [0.5], "queue": "other"}
 
 
 def dag_of(name: str) -> Any:
-    from airflow.dag_processing.dagbag import DagBag
-
-    return DagBag(str(DAGS / f"{name}.py")).dags[name]
+    return read_dags(DAGS / f"{name}.py").dags[name]
 
 
 DAG_OF = {path.stem: dag_of(path.stem) for path in sorted(DAGS.glob("*.py"))}

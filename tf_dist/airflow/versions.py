@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Final
 
 from airflow.providers.common.compat.sdk import (
@@ -10,8 +11,11 @@ from airflow.providers.common.compat.sdk import (
     AirflowNotFoundException,
     AirflowSkipException,
     AirflowTaskTimeout,
+    BaseHook,
+    TaskDeferred,
     conf,
 )
+from airflow.sdk import BaseOperator
 from airflow.triggers.base import BaseTrigger
 
 try:
@@ -19,17 +23,28 @@ try:
 except ImportError:  # before 3.2
     from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 
+try:
+    from airflow.sdk.definitions._internal.decorators import remove_task_decorator
+except ImportError:  # before 3.1
+    from airflow.utils.decorators import remove_task_decorator  # type: ignore[no-redef]
+
+TASKS_CHOOSE_NATIVE: Final = "render_template_as_native_obj" in inspect.signature(BaseOperator.__init__).parameters
+"""Whether a task may say of itself that its templates make texts: else its DAG says it."""
 TRIGGERS_LEARN_OF_KILLS: Final = hasattr(BaseTrigger, "on_kill")
 """Whether a trigger's ``on_kill`` is called (from 3.3): before, the end of a trigger is all there is."""
 
 __all__ = [
+    "TASKS_CHOOSE_NATIVE",
     "TRIGGERS_LEARN_OF_KILLS",
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
     "AirflowSkipException",
     "AirflowTaskTimeout",
+    "BaseHook",
     "TaskDeferralError",
     "TaskDeferralTimeout",
+    "TaskDeferred",
     "conf",
+    "remove_task_decorator",
 ]

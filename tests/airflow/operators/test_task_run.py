@@ -15,9 +15,8 @@ from tests.waiting import until
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
 
-from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
-
 from tf_dist.airflow import ImagePullFailed, JobTimeout, TFJobOperator
+from tf_dist.airflow.versions import TaskDeferralError, TaskDeferralTimeout
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

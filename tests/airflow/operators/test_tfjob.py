@@ -20,12 +20,12 @@ from tf_dist.errors import AlreadyExists, InvalidJob, TFDistError
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
 
 from airflow.sdk import DAG, Asset
-from airflow.sdk.exceptions import (
+
+from tf_dist.airflow import AdmissionTimeout, JobFailed, TFJobCallbacks, TFJobOperator
+from tf_dist.airflow.versions import (
     AirflowFailException,
     AirflowSkipException,
 )
-
-from tf_dist.airflow import AdmissionTimeout, JobFailed, TFJobCallbacks, TFJobOperator
 
 MODEL = Asset("model")
 RESTARTS = "spec.tfReplicaSpecs.Worker.restartPolicy"

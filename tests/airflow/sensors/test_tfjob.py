@@ -15,9 +15,8 @@ from tests.waiting import until
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
 
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException, TaskDeferred
-
 from tf_dist.airflow import GangAdmittedSensor, JobFailed, TFJobSensor
+from tf_dist.airflow.versions import AirflowException, AirflowSkipException, TaskDeferred
 
 BOTH = pytest.mark.parametrize("sensor", [TFJobSensor, GangAdmittedSensor])
 

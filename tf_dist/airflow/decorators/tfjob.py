@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
-from airflow.sdk.definitions._internal.decorators import remove_task_decorator
 
 from tf_dist.airflow.operators.tfjob import TFJobOperator
-from tf_dist.airflow.versions import AirflowException, AirflowFailException
+from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowException, AirflowFailException, remove_task_decorator
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 
@@ -111,7 +110,7 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
     ) -> Any:
         """Fill in as ``TFJobOperator`` does; the function's arguments as the DAG says (they may be native)."""
-        if content is not self.op_args and content is not self.op_kwargs:
+        if not TASKS_CHOOSE_NATIVE or (content is not self.op_args and content is not self.op_kwargs):
             return super().render_template(content, context, jinja_env, seen_oids)
         usual, self.render_template_as_native_obj = self.render_template_as_native_obj, self._native_arguments
         try:

@@ -7,11 +7,9 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
-
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments, open_connection
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
-from tf_dist.airflow.versions import AirflowNotFoundException, conf
+from tf_dist.airflow.versions import AirflowNotFoundException, BaseHook, conf
 
 if TYPE_CHECKING:
     from tf_dist.airflow.shared.job_informer import SharedJobInformer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.jobs.job_request import NO_CHANGES, JobRequest, job_request
 from tf_dist.airflow.operators.job_arguments import argument_problems, count_of
-from tf_dist.airflow.versions import AirflowFailException
+from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowFailException
 from tf_dist.client.job_files import InvalidFiles, problem_text
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.dialects import StepOverrides, policy_annotations
@@ -135,6 +135,9 @@ def _of_seconds(operator: TFJobOperator) -> Iterator[Problem]:
 
 
 def _of_the_rest(operator: TFJobOperator) -> Iterator[Problem]:
+    if not TASKS_CHOOSE_NATIVE and operator.has_dag() and operator.dag.render_template_as_native_obj:
+        what = "is set, and this Airflow can fill in no single task's fields as text"
+        yield Problem("render_template_as_native_obj", what, "leave it out of the DAG")
     codes: object = operator.skip_on_exit_code
     if isinstance(codes, str | bytes) or not isinstance(codes, int | Container | None):
         yield Problem("skip_on_exit_code", f"{codes!r} is neither a number nor several", "write [3, 4]")

@@ -12,7 +12,13 @@ from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.operators.job_arguments import argument_problems
-from tf_dist.airflow.versions import AirflowFailException, TaskDeferralError, TaskDeferralTimeout, conf
+from tf_dist.airflow.versions import (
+    TASKS_CHOOSE_NATIVE,
+    AirflowFailException,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+    conf,
+)
 from tf_dist.client.tfjob import TFJob
 from tf_dist.errors import InvalidJob
 
@@ -148,7 +154,8 @@ class TFJobOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         # A text stays one, also in a DAG with native templates: a value of a user's must not become a mapping.
-        super().__init__(**{"render_template_as_native_obj": False, **kwargs})
+        texts = {"render_template_as_native_obj": False} if TASKS_CHOOSE_NATIVE else {}
+        super().__init__(**{**texts, **kwargs})
         # Airflow fills in plain data only.
         self.job = job.to_dict() if isinstance(job, TFJob) else job
         self.image = image

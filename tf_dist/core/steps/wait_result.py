@@ -33,9 +33,9 @@ from tf_dist.core.diagnostics.outcome import (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitLimits:
     """Limits of a wait: ``deadline`` in all (epoch seconds); ``admission``: seconds for the gang's place;
-    ``startup``: seconds from then until it runs, or as long as images are being pulled. None: for ever. ``begun``: since
-    when this client waits (epoch seconds): a retry that takes a waiting job up has the whole time again, while the job
-    keeps its age.
+    ``startup``: seconds from then until it runs, or as long as images are being pulled. None: for ever.
+    ``begun``: since when this client waits (epoch seconds): a retry that takes a waiting job up has the whole time
+    again, while the job keeps its age.
     """
 
     deadline: float | None = None
