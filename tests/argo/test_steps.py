@@ -25,6 +25,7 @@ from tf_dist.client.launch import contract  # noqa: E402
 from tf_dist.client.launch.launcher_arguments import parse_arguments  # noqa: E402
 from tf_dist.client.launch.step_job import step_document  # noqa: E402
 from tf_dist.cluster.api import TFJOBS  # noqa: E402
+from tf_dist.core.api import names  # noqa: E402
 from tf_dist.core.api.status import TERMINAL, Phase  # noqa: E402
 from tf_dist.core.dialects import read  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
@@ -78,7 +79,7 @@ def test_every_argument_reaches_the_launcher() -> None:
     assert command_line(TFJobStep(name="train", job=job("true"))).startup_timeout == 600.0
     assert command_line(TFJobStep(name="train", job=job("true"), startup_timeout=None)).startup_timeout is None
     assert found.changes == ("spec.runPolicy.backoffLimit=3",)
-    assert (found.on_term, found.drive, found.namespace) == ("suspend", False, "research")
+    assert (found.on_term, found.drive, found.namespace) == ("suspend", "controller", "research")
     assert (found.workflow, found.workflow_uid, found.node, found.retries) == ("wf", "u", "wf.train", 3)
     assert str(found.out) == contract.OUT
     pod = template(step)
@@ -353,6 +354,30 @@ def test_a_resource_is_a_job_of_the_workflow() -> None:
     assert labels == {contract.WORKFLOW_LABEL: "{{workflow.name}}"}
     assert found["setOwnerReference"] is True
     assert "successCondition" not in found
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "limit"),
+    [
+        ({}, None, "10m"),
+        ({"startup_timeout": "30s"}, None, "30s"),
+        ({}, "2h", "2h"),
+        ({"startup_timeout": None}, None, None),
+    ],
+)
+def test_a_resource_gives_a_job_up_that_does_not_run(given: dict[str, Any], own: str | None, limit: str | None) -> None:
+    document = job("true")
+    if own is not None:
+        document["metadata"]["annotations"] = {names.STARTUP_TIMEOUT: own}
+    found = template(tf_job_resource(document, name="train", **given))["resource"]
+    annotations = yaml.safe_load(found["manifest"])["metadata"].get("annotations") or {}
+    assert annotations.get(names.STARTUP_TIMEOUT) == limit
+
+
+def test_a_limit_that_is_no_duration_is_refused_where_the_step_is_written() -> None:
+    for wrong in ("soon", "{{inputs.parameters.limit}}", ""):
+        with pytest.raises(InvalidJob, match=r"startup_timeout: .* is no duration"):
+            tf_job_resource(job("true"), name="train", startup_timeout=wrong)
 
 
 # The small steps, run

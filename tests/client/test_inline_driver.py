@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from tests.controller.foreign_api import Pruning
 from tests.controller.harness import tfjob
+from tf_dist.client.connection import Connection
 from tf_dist.client.exit_codes import RETRYABLE, exit_code_of_error
-from tf_dist.client.inline_driver import claim_job, leased_driver
-from tf_dist.cluster.api import TFJOBS, Cluster
+from tf_dist.client.inline_driver import claim_job, is_driven_inline, leased_driver
+from tf_dist.client.stored_jobs import now
+from tf_dist.cluster.api import LEASES, TFJOBS, Cluster
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.auth import Credential
 from tf_dist.cluster.client.client_config import KubeContext
+from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
 from tf_dist.core.api import names
+from tf_dist.core.api.job import Dialect
 from tf_dist.core.api.status_codec import stored_status, with_embedded_memory
 from tf_dist.core.reconciler.ownership import driver_of, may_claim
+from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.errors import Conflict, NotFound, Unavailable
+
+
+@pytest.mark.parametrize(
+    ("choice", "dialect", "controller", "here"),
+    [
+        (DriverChoice.AUTO, Dialect.TFJOB_V1, True, False),
+        (DriverChoice.AUTO, Dialect.TFJOB_V1, False, True),
+        (DriverChoice.AUTO, Dialect.VOLCANO, True, True),
+        (DriverChoice.INLINE, Dialect.TFJOB_V1, True, True),
+        (DriverChoice.CONTROLLER, Dialect.TFJOB_V1, False, False),
+        (DriverChoice.CONTROLLER, Dialect.VOLCANO, False, False),
+    ],
+)
+def test_who_drives_a_job_that_is_created_now(
+    choice: DriverChoice, dialect: Dialect, controller: bool, here: bool
+) -> None:
+    with MemoryCluster() as cluster:
+        if controller:
+            ref = LeaseRef(names.SYSTEM_NAMESPACE, CONTROLLER_NAME)
+            body = new_lease(ref, "pod-1", 15.0, now(), {names.DRIVER: DRIVER_CONTROLLER})
+            cluster.create(LEASES, ref.namespace, body)
+        place: Any = "a context"
+        found = Connection(cluster, "default", "a cluster", place)
+        assert is_driven_inline(found, choice, dialect, "default") is here
 
 
 def job(**annotations: str) -> dict[str, object]:

@@ -13,7 +13,10 @@ from tf_dist.argo.job_source import JobSource, document_text, refuse_references
 from tf_dist.client.launch import contract
 from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.api.job import Dialect
+from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of, parse, policy_annotations
+from tf_dist.core.dialects.common_annotations import with_startup_timeout
+from tf_dist.errors import InvalidJob, Problem
 
 # Label selectors over the object's fields (Argo Workflows 4.1, workflow/executor/resource.go): the step has failed as
 # soon as one requirement of the failure holds, so each condition is one that lists every way to end.
@@ -51,6 +54,7 @@ def tf_job_resource(
     fallback: Sequence[Mapping[str, Any]] | None = None,
     on_eviction: str | None = None,
     on_preemption: str | None = None,
+    startup_timeout: str | None = contract.STARTUP_TIMEOUT,
     wait: bool = True,
     fail_with_job: bool = True,
     **resource: Any,
@@ -61,8 +65,9 @@ def tf_job_resource(
     ``reason``, ``replica``, ``exit-code``, ``restarts``, ``disruptions``, ``preemptions``, ``fallback``. Argo hands
     none over of a resource step that has failed: ``fail_with_job=False`` has the step succeed however the job ended, so
     that the next one branches on its ``outcome``. ``admission_timeout``, ``fallback``, ``on_eviction`` and
-    ``on_preemption``: as for ``TFJobStep``; no limit ends the wait for a place here. ``resource``: arguments of a Hera
-    resource template.
+    ``on_preemption``: as for ``TFJobStep``; no limit ends the wait for a place here. ``startup_timeout``: a job that
+    has its place and does not run by then fails (an image that cannot be pulled), unless its document says another
+    (``tf-dist.dev/startup-timeout``); None: never. ``resource``: arguments of a Hera resource template.
 
     What it cannot do, and ``TFJobStep`` can: show logs and progress, fail and hand over outputs, stop the job
     with the workflow (it goes when the workflow is deleted), go on with it at a retry (a retry makes another one).
@@ -71,7 +76,9 @@ def tf_job_resource(
     """
     for what, text in (("queue", queue), ("priority_class", priority_class), ("job_image", job_image)):
         refuse_references(what, text, _WAY)
-    document = yaml.safe_load(document_text(job, way=_WAY))
+    if startup_timeout is not None and parse_duration(startup_timeout) is None:
+        raise InvalidJob([Problem("startup_timeout", f"{startup_timeout!r} is no duration", "write 90s, 10m or 1h30m")])
+    document = with_startup_timeout(yaml.safe_load(document_text(job, way=_WAY)), startup_timeout or "")
     tailoring = StepOverrides(
         workers=workers,
         ps=ps,

@@ -75,7 +75,8 @@ class TFJobStep(Container):
     ``tf-dist run --set``. ``metric_outputs``:
     metrics that are output parameters of their own; ``metrics_artifact``: all of them as an artifact, too (needs an
     artifact repository). ``on_term``: what becomes of the job when the launcher is asked to stop. ``grace_seconds``:
-    how long it has for that. ``drive``: ``inline``, or ``controller`` to leave the job to one. ``job_namespace``: for
+    how long it has for that. ``drive``: ``auto``: a controller in the cluster where one lives, else the step itself;
+    or ``controller`` or ``inline`` in any case. ``job_namespace``: for
     a job elsewhere, which then has no owner. Where the workflow has the ``job``, there are two inputs more: ``inputs``,
     declarations as ``tf-dist argo-launch --help`` shows them, and ``input-values``, ``{{workflow.parameters.json}}``.
 
@@ -103,7 +104,7 @@ class TFJobStep(Container):
     metrics_artifact: bool = False
     on_term: OnTerm = "auto"
     grace_seconds: int = 60
-    drive: Literal["inline", "controller"] = "inline"
+    drive: Literal["auto", "inline", "controller"] = "auto"
     job_namespace: str = ""
     retry_strategy: RetryStrategy | None = field(default_factory=default_retries)
     resources: Resources | None = field(default_factory=_small)

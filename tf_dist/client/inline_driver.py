@@ -8,12 +8,13 @@ from functools import partial
 from typing import Final
 
 from tf_dist.client.connection import Connection, refuse_beside_volcano
-from tf_dist.client.stored_jobs import namespace_missing_error
+from tf_dist.client.stored_jobs import namespace_missing_error, now
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings, JobRef, cluster_domain
 from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
+from tf_dist.controller.leases.driver_liveness import controller_lives
 from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.leadership import LeaseLeadership
 from tf_dist.controller.leases.lease import LEASE_REQUEST_TIMEOUT, system_namespace, unique_lease_ref
@@ -22,6 +23,7 @@ from tf_dist.core.api import names
 from tf_dist.core.api.job import Dialect, JobKey
 from tf_dist.core.api.status_codec import FIELD, has_embedded_memory, stored_status, with_embedded_memory
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
+from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.errors import Forbidden, NotFound, Rejected, Unavailable
 
 
@@ -47,12 +49,23 @@ _FIRST_RENEWAL: Final = 30.0  # seconds
 _QUICK: Final = 2.0  # and for a request about it, once the driver is to end
 
 
+def is_driven_inline(connection: Connection, choice: DriverChoice, dialect: Dialect, namespace: str) -> bool:
+    """Whether the program that waits for a job drives it, too.
+
+    ``auto`` leaves a TFJob to a controller that lives; whether that one has Volcano's Jobs as well cannot be seen.
+    """
+    if choice is not DriverChoice.AUTO or connection.place is None or dialect is Dialect.VOLCANO:
+        return choice is not DriverChoice.CONTROLLER
+    return not controller_lives(connection.cluster, namespace, now())
+
+
 @contextmanager
 def inline_driver(
     connection: Connection,
     dialect: Dialect,
     key: JobKey,
     *,
+    choice: DriverChoice = DriverChoice.INLINE,
     takes_over: bool = False,
     accelerators: Accelerators | None = None,
 ) -> Iterator[Mapping[str, str]]:
@@ -60,9 +73,9 @@ def inline_driver(
 
     ``takes_over``: also drive it if it is there already and its driver is dead. The Lease is there before the job, so
     that no driver takes a new job for abandoned, and it is deleted last. Nothing is driven where the cluster sees
-    to its jobs itself. ClusterError when there can be no Lease.
+    to its jobs itself, or by ``choice`` a controller does. ClusterError when there can be no Lease.
     """
-    if connection.place is None:
+    if connection.place is None or not is_driven_inline(connection, choice, dialect, key.namespace):
         yield {}
         return
     if dialect is Dialect.VOLCANO:

@@ -36,6 +36,7 @@ from tf_dist.core.api.job import JobKey
 from tf_dist.core.api.status import LIVE, OutcomeKind, outcome_kind
 from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_error, outcome_word
+from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob, NotFound, Problem
 
 if TYPE_CHECKING:
@@ -325,11 +326,13 @@ def run_on(
     signals: Signals,
     *,
     keep: bool = False,
+    choice: DriverChoice = DriverChoice.AUTO,
     accelerators: Accelerators | None = None,
 ) -> Result:
-    """Run a job on a cluster, driven from here, and take it away again unless ``keep``.
+    """Run a job on a cluster, driven as ``choice`` says, and take it away again unless ``keep``.
 
-    ClusterError when the cluster does not let us; it has a note where the job may still be.
+    ``accelerators`` are known here alone: a job that has them is driven from here. ClusterError when the cluster does
+    not let us; it has a note where the job may still be.
     """
     from tf_dist.client.inline_driver import inline_driver
 
@@ -342,10 +345,11 @@ def run_on(
     )
     request.create_companions(cluster)
     key = JobKey(namespace, entry.job.key.name)
+    choice = DriverChoice.INLINE if accelerators else choice
     with (
         closing(view()) as shown,
         show_warnings(shown),
-        inline_driver(connection, entry.job.dialect, key, accelerators=accelerators) as annotations,
+        inline_driver(connection, entry.job.dialect, key, choice=choice, accelerators=accelerators) as annotations,
     ):
         signals.listen(lambda _: connection.hurry())
         workdir = None if connection.here else ""

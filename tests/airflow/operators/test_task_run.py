@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,10 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[
 
 from tf_dist.airflow import ImagePullFailed, JobTimeout, TFJobOperator
 from tf_dist.airflow.versions import TaskDeferralError, TaskDeferralTimeout
+from tf_dist.client.stored_jobs import now
+from tf_dist.cluster.api import LEASES
+from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
+from tf_dist.core.api import names
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -28,6 +33,32 @@ def test_a_retry_takes_up_the_job_that_lives(operator: MakeOperator, instance: I
     assert first.request.uid == second.request.uid
     assert first.request.owner != second.request.owner
     assert len(cluster_site.names()) == 1
+
+
+@pytest.fixture
+def controller(cluster_site: Site) -> Iterator[None]:
+    """A controller that lives, as far as one can see."""
+    ref = LeaseRef(names.SYSTEM_NAMESPACE, CONTROLLER_NAME)
+    body = new_lease(ref, "pod-1", 3600.0, now(), {names.DRIVER: DRIVER_CONTROLLER})
+    cluster_site.cluster.create(LEASES, ref.namespace, body)
+    yield
+    cluster_site.cluster.delete(LEASES, *ref)
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_job_is_left_to_a_controller_that_lives(
+    operator: MakeOperator, instance: Instance, cluster_site: Site
+) -> None:
+    trigger = deferred(operator(document(FOREVER)), instance)
+    assert not trigger.request.drive
+    (job,) = cluster_site.jobs()
+    assert names.DRIVER not in job["metadata"]["annotations"]
+    assert deferred(operator(document(FOREVER), driver="inline"), instance.retry()).request.drive
+    other = Instance("run-of-another")
+    assert deferred(operator(document(FOREVER), driver="inline"), other).request.drive
+    retried = deferred(operator(document(FOREVER)), other.retry())
+    assert retried.request.drive, "as it was created"
+    assert operator(document(), wait_for_completion=False).execute(Instance("run-of-a-third").context())["name"]
 
 
 def test_a_retry_takes_the_result_that_nobody_had(operator: MakeOperator, instance: Instance) -> None:

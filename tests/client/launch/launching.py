@@ -27,6 +27,7 @@ from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.observability.signals import Signals
+from tf_dist.core.steps.adoption import DriverChoice
 
 SECONDS = 60.0
 _NEVER = 0
@@ -88,7 +89,7 @@ class Site(World):
             "workflow": metadata["name"],
             "workflow_uid": metadata["uid"],
             "node": "wf.train",
-            "drive": False,
+            "drive": DriverChoice.CONTROLLER,
             "out": self.folder / "out",
             "kubeconfig": self.kubeconfig,
         }

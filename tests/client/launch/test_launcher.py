@@ -18,6 +18,7 @@ from tf_dist.client.launch import contract
 from tf_dist.client.launch.contract import WORKFLOWS
 from tf_dist.client.launch.step_job import step_document
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS, Object
+from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.core.steps.shutdown import OnTerm
 from tf_dist.errors import AlreadyExists, Forbidden, Unavailable
 
@@ -177,7 +178,7 @@ def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(driven: Sit
 
 def test_a_launcher_that_drives_stays_until_the_pods_are_asked_to_go(scene: Site) -> None:
     """Afterwards there is no driver to do it. Once they are, a signal ends its wait for their end."""
-    with Launcher(scene.options(drive=True)) as launcher:
+    with Launcher(scene.options(drive=DriverChoice.INLINE)) as launcher:
         scene.runs()
         scene.end_pod(f"{scene.name}-worker-0", 0)
         until(lambda: scene.outputs().get("outcome") == "succeeded", SECONDS)

@@ -13,6 +13,7 @@ from tests.controller.harness import tfjob
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.launcher_arguments import LauncherOptions, parse_arguments
 from tf_dist.client.launch.step_job import step_document
+from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.core.steps.shutdown import OnTerm
 
 SAID: list[tuple[str, str, Any]] = [
@@ -37,8 +38,8 @@ SAID: list[tuple[str, str, Any]] = [
     ("--retries=3", "retries", 3),
     ("--kubeconfig=/k", "kubeconfig", "/k"),
     ("--context=test", "context", "test"),
-    ("--drive=controller", "drive", False),
-    ("--drive=inline", "drive", True),
+    ("--drive=controller", "drive", DriverChoice.CONTROLLER),
+    ("--drive=inline", "drive", DriverChoice.INLINE),
     ("--on-term=leave", "on_term", OnTerm.LEAVE),
     ("--on-term=auto", "on_term", None),
     ("--grace=20s", "grace", 20.0),
@@ -66,7 +67,7 @@ def test_every_option_is_tried() -> None:
 def test_what_holds_if_nothing_is_said() -> None:
     found = parse_arguments(["--job-file=job.yaml"], {})
     assert found == LauncherOptions(job_file="job.yaml")
-    assert (found.out, found.grace, found.drive) == (Path(contract.OUT), 30.0, True)
+    assert (found.out, found.grace, found.drive) == (Path(contract.OUT), 30.0, DriverChoice.AUTO)
 
 
 @pytest.mark.parametrize("wrong", ["--drive=me", "--on-term=never", "--workers=-1", "--timeout=soon", "--queue=a b"])

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.controller.harness import tfjob
+from tests.controller.harness import disturbed, tfjob
 from tf_dist.cluster.api import LEASES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.leases.driver_liveness import no_living_driver
+from tf_dist.controller.leases.driver_liveness import controller_lives, no_living_driver
 from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, DRIVER_INLINE, LeaseRef, new_lease
 from tf_dist.core.api import names
 from tf_dist.core.api.timestamps import parse_time
+from tf_dist.errors import Forbidden
 
 CONTROLLER = LeaseRef(names.SYSTEM_NAMESPACE, CONTROLLER_NAME)
 INLINE = LeaseRef("default", "tf-dist-1")
@@ -74,3 +75,31 @@ def test_a_job_of_another_controller_is_none_of_ours() -> None:
     stored = job(cluster, managedBy="kueue.x-k8s.io/multikueue")
     now = parse_time(stored["metadata"]["creationTimestamp"]) or 0.0
     assert no_living_driver(cluster, stored, now + 3600) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "age", "holder", "lives"),
+    [
+        (CONTROLLER_NAME, 10.0, "pod-1", True),
+        (CONTROLLER_NAME, 60.0, "pod-1", False),
+        (CONTROLLER_NAME, 10.0, "", False),
+        (f"{CONTROLLER_NAME}-default", 10.0, "pod-1", True),
+        (f"{CONTROLLER_NAME}-other", 10.0, "pod-1", False),
+    ],
+)
+def test_a_job_is_left_to_a_controller_that_lives_and_has_its_namespace(
+    name: str, age: float, holder: str, lives: bool
+) -> None:
+    cluster = MemoryCluster()
+    assert not controller_lives(cluster, "default", 1000.0)
+    lease(cluster, LeaseRef(names.SYSTEM_NAMESPACE, name), 1000.0 - age, holder)
+    assert controller_lives(cluster, "default", 1000.0) is lives
+
+
+def test_where_leases_may_not_be_read_no_job_is_left_to_a_controller() -> None:
+    def refuse(verb: str, *_: object, **__: object) -> None:
+        raise Forbidden(f"may not {verb} leases")
+
+    memory = MemoryCluster()
+    lease(memory, CONTROLLER, 1000.0)
+    assert not controller_lives(disturbed(memory, refuse), "default", 1000.0)

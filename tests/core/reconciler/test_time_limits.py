@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +11,11 @@ from hypothesis import strategies as st
 from tests.core.builders import (
     ON_FAILURE,
     replicas,
+    template,
     v1_job,
     volcano_job,
 )
-from tests.core.reconciler.stories import end, ended, started
+from tests.core.reconciler.stories import end, ended, lose, started
 from tests.core.world import WAIT, World
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.context import DeleteJob, WriteStatus
@@ -24,7 +27,9 @@ from tf_dist.core.api.job import (
     Rule,
     RunPolicy,
 )
-from tf_dist.core.api.status import Phase
+from tf_dist.core.api.status import OutcomeKind, Phase, outcome_kind
+from tf_dist.core.diagnostics.outcome import job_outcome
+from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT
 
 
 def test_a_deadline_fires_on_time_and_counts_from_admission() -> None:
@@ -42,6 +47,123 @@ def test_a_deadline_fires_on_time_and_counts_from_admission() -> None:
     world.settle()
     assert ended(world) == (Phase.FAILED, "DeadlineExceeded")
     assert not world.pods, "what the limit was set for has to stop, whatever the clean-up policy"
+
+
+def deadlines(world: World) -> dict[str, int | None]:
+    return {name: pod["spec"].get("activeDeadlineSeconds") for name, pod in world.pods.items()}
+
+
+@pytest.mark.parametrize(
+    ("placement", "own", "seconds"),
+    [
+        ({"worker": {"n1": 1}}, None, 160),
+        # A gang that was admitted without nodes: what it may wait for them is added.
+        ({}, None, 160 + DEFAULT_SCHEDULE_TIMEOUT),
+        ({"worker": {"n1": 1}}, 30, 30),
+        ({"worker": {"n1": 1}}, 9000, 160),
+    ],
+)
+def test_the_kubelet_ends_pods_of_a_job_that_has_no_driver_at_its_deadline(
+    placement: dict[str, dict[str, int]], own: int | None, seconds: int
+) -> None:
+    spec = {} if own is None else {"activeDeadlineSeconds": own}
+    workers = replicas("Worker", 1, template=template(**spec))
+    world = World(v1_job(workers, policy=RunPolicy(active_deadline=100)))
+    world.verdict = Admit(placement=placement)
+    world.settle()
+    assert deadlines(world) == {"mnist-worker-0": seconds}
+
+
+def test_a_pod_that_comes_later_has_what_is_left_of_the_deadline() -> None:
+    world = started(v1_job(replicas("Worker", 2, rules=ON_FAILURE), policy=RunPolicy(active_deadline=100)))
+    world.now += 40
+    lose(world, "worker-1")
+    assert deadlines(world)["mnist-worker-1"] == 120
+    assert deadlines(started(v1_job())) == dict.fromkeys(started(v1_job()).pods)
+
+
+def test_a_pod_that_outlives_the_deadline_that_it_was_created_with_is_no_failure() -> None:
+    """The job's was raised since: a pod's own can only be lowered."""
+    world = started(v1_job(replicas("Worker", 2), policy=RunPolicy(active_deadline=100)))
+    world.job = replace(world.job, run_policy=RunPolicy(active_deadline=1000))
+    world.now += 460
+    for pod in world.pods.values():
+        pod["status"] |= {"phase": "Failed", "reason": "DeadlineExceeded"}
+    world.settle()
+    assert world.memory.phase not in (Phase.FAILED, Phase.COMPLETED)
+    assert world.memory.disruptions == {"DeadlineExceeded": 2}
+    assert world.memory.charged_restarts == 0
+    assert deadlines(world) == dict.fromkeys(world.pods, 600)
+    world.now += 540
+    world.settle()
+    assert ended(world) == (Phase.FAILED, "DeadlineExceeded")
+
+
+def waits(world: World, replica: str, reason: str) -> None:
+    pod = world.pod(replica)
+    assert pod is not None
+    waiting = {"reason": reason, "message": "manifest unknown"}
+    pod["status"]["containerStatuses"] = [{"name": "tensorflow", "state": {"waiting": waiting}, "restartCount": 0}]
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("ImagePullBackOff", OutcomeKind.IMAGE_PULL_FAILED),
+        ("CreateContainerConfigError", OutcomeKind.START_TIMEOUT),
+        ("ContainerCreating", OutcomeKind.START_TIMEOUT),
+    ],
+)
+def test_a_job_that_has_its_place_and_does_not_run_in_time_gives_it_up(reason: str, kind: OutcomeKind) -> None:
+    world = World(v1_job(policy=RunPolicy(startup_timeout=600)))
+    world.verdict = WAIT
+    world.settle()
+    world.now += 5000
+    world.verdict = Admit()
+    world.settle()
+    waits(world, "worker-0", reason)
+    world.settle()
+    due = world.look().wake_at
+    assert due == pytest.approx(world.now + 600)
+    world.now = due or 0.0
+    world.settle()
+    assert ended(world) == (Phase.FAILED, "StartTimeout")
+    assert outcome_kind(world.memory) is kind
+    assert not world.pods
+    assert "did not run within 600 s" in world.memory.message
+
+
+def test_a_driver_that_comes_late_finds_a_job_that_runs() -> None:
+    world = World(v1_job(policy=RunPolicy(startup_timeout=600)))
+    world.settle()
+    for pod in world.pods.values():
+        world.run(pod)
+    world.now += 5000
+    world.settle()
+    assert world.memory.phase is Phase.RUNNING
+
+
+def test_what_a_gang_without_nodes_waited_for_them_counts_as_waiting() -> None:
+    world = World(v1_job(replicas("Worker", 2), policy=RunPolicy(active_deadline=100)))
+    world.schedules = False
+    world.settle()
+    asked = world.now
+    world.bind(world.pods["mnist-worker-0"])
+    world.hold_back(world.pods["mnist-worker-1"])
+    world.settle()
+    assert world.memory.reason == "Unschedulable"
+    world.now += 90
+    world.bind(world.pods["mnist-worker-1"])
+    world.settle()
+    assert world.memory.start_time == pytest.approx(asked + 90)
+    for pod in world.pods.values():
+        world.run(pod)
+    world.settle()
+    world.now += 10
+    end(world, "worker-0")
+    outcome = job_outcome(world.memory)
+    assert outcome is not None
+    assert (outcome.waited_seconds, outcome.ran_seconds) == (pytest.approx(90), pytest.approx(10))
 
 
 @given(st.floats(1e9, 4e9), st.floats(0, 1e6))

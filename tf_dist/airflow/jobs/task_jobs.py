@@ -68,6 +68,11 @@ def candidate(job: StoredJob, max_tries: int | None = None) -> AdoptionCandidate
     )
 
 
+def is_driven_by_airflow(job: StoredJob) -> bool:
+    """Whether it was created to be driven by the process that waits for it, and not left to a controller."""
+    return names.DRIVER in annotations_of(job.stored)
+
+
 def adopt_job(cluster: Cluster, job: StoredJob, owner: str) -> StoredJob:
     """Make it ``owner``'s; NotFound if it is gone, OwnershipLost if it was given up."""
 

@@ -13,6 +13,7 @@ from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowFailException
 from tf_dist.client.job_files import InvalidFiles, problem_text
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.dialects import StepOverrides, policy_annotations
+from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "on_finish_action": ("delete_job", "keep_job", "delete_succeeded_job", "delete_active_job"),
     "on_kill_action": ("delete_job", "keep_job"),
-    "driver": ("inline", "controller"),
+    "driver": tuple(DriverChoice),
 }
 
 _SECONDS: Final = ("poll_interval", "admission_timeout", "startup_timeout_seconds")
@@ -122,9 +123,14 @@ def _of_choices(operator: TFJobOperator) -> Iterator[Problem]:
     for name, known in _CHOICES.items():
         if getattr(operator, name) not in known:
             yield Problem(name, f"{getattr(operator, name)!r} is none of {', '.join(known)}")
-    if not operator.wait_for_completion and operator.driver == "inline":
-        hint = "set driver='controller' where there is one (tf-dist controller), or wait"
-        yield Problem("wait_for_completion", "no driver would be left once the task is done", hint)
+    if not operator.wait_for_completion and operator.driver == DriverChoice.INLINE:
+        yield unwaited_problem()
+
+
+def unwaited_problem() -> Problem:
+    """A job that the task does not wait for, and that no controller drives."""
+    hint = "install a controller (tf-dist install), or wait"
+    return Problem("wait_for_completion", "no driver would be left once the task is done", hint)
 
 
 def _of_seconds(operator: TFJobOperator) -> Iterator[Problem]:

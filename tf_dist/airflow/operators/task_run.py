@@ -20,19 +20,26 @@ from tf_dist.airflow.jobs.task_jobs import (
     adopt_or_create,
     delete_if_owned,
     finish_job,
+    is_driven_by_airflow,
     resource_of_request,
 )
 from tf_dist.airflow.links import tfjob
-from tf_dist.airflow.operators.operator_arguments import policies_of_operator, request_of_operator, task_failure
+from tf_dist.airflow.operators.operator_arguments import (
+    policies_of_operator,
+    request_of_operator,
+    task_failure,
+    unwaited_problem,
+)
 from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_in_thread
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.versions import AirflowException, AirflowSkipException, AirflowTaskTimeout
+from tf_dist.client.inline_driver import is_driven_inline
 from tf_dist.client.stored_jobs import StoredJob, find_job
 from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.core.api.status import OutcomeKind, Status
 from tf_dist.core.diagnostics.outcome import Outcome
-from tf_dist.core.steps.adoption import AdoptionAction
+from tf_dist.core.steps.adoption import AdoptionAction, DriverChoice
 from tf_dist.core.steps.wait_result import WaitLimits, admission_limit
 from tf_dist.errors import ClusterError, InvalidJob, JobTimeout, NotFound
 
@@ -202,6 +209,11 @@ class TaskKilled(AirflowException):
     """A user has ended the task while it ran."""
 
 
+def _drives(operator: TFJobOperator, job: StoredJob) -> bool:
+    """Whether the process that waits for a job drives it: as the task says, or as was decided when it was created."""
+    return operator.driver == DriverChoice.INLINE or is_driven_by_airflow(job)
+
+
 class ForegroundWait:
     """Waits for a job of the task ``ti`` of ``operator`` in this thread."""
 
@@ -231,7 +243,7 @@ class ForegroundWait:
     def _wait_for_job(self, informer: SharedJobInformer, job: StoredJob) -> Mapping[str, Any]:
         operator, changed, ref = self._operator, threading.Event(), JobRef.of(job.resource, job.stored)
         options = WaitOptions(limits=self._limits, get_logs=operator.get_logs)
-        drive = operator.driver == "inline" and not job.status.finished
+        drive = _drives(operator, job) and not job.status.finished
         subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
         try:
             wait_steps = JobWaiter(informer, subscription, options, operator.log.info).wait_steps()
@@ -323,7 +335,8 @@ class TaskRun:
         key = self._key()
         cluster, ask = self._hook.cluster, self._ti.get_task_states
         task_jobs.delete_orphans(cluster, resource_of_request(request), namespace, key.deployment, ask)
-        return adopt_or_create(self._hook.connection, request, namespace, self._try(key), self._change)
+        this = self._try(key, drive=self._drives(request, namespace))
+        return adopt_or_create(self._hook.connection, request, namespace, this, self._change)
 
     def _key(self) -> TaskInstanceKey:
         ti = self._ti
@@ -335,7 +348,15 @@ class TaskRun:
             map_index=-1 if ti.map_index is None else int(ti.map_index),
         )
 
-    def _try(self, key: TaskInstanceKey) -> TaskTry:
+    def _drives(self, request: JobRequest, namespace: str) -> bool:
+        """Whether this Airflow drives a job that is created now; InvalidJob where no one would."""
+        operator, dialect = self._operator, request.entry.job.dialect
+        drive = is_driven_inline(self._hook.connection, DriverChoice(operator.driver), dialect, namespace)
+        if drive and not operator.wait_for_completion and self._hook.connection.place is not None:
+            raise InvalidJob([unwaited_problem()])
+        return drive
+
+    def _try(self, key: TaskInstanceKey, *, drive: bool) -> TaskTry:
         operator = self._operator
         goes_with_task = operator.wait_for_completion and operator.on_kill_action == "delete_job"
         return TaskTry(
@@ -343,7 +364,7 @@ class TaskRun:
             number=self._ti.try_number,
             max_tries=self._ti.max_tries,
             owner=self._owner,
-            drive=operator.driver == "inline",
+            drive=drive,
             durable=operator.durable,
             labels=operator.labels or {},
             annotations={
@@ -377,7 +398,7 @@ class TaskRun:
             kind=job.resource.kind,
             uid=job.uid,
             access=operator.access().fields(),
-            drive=operator.driver == "inline",
+            drive=_drives(operator, job),
             owner=self._owner,
             on_kill_action=operator.on_kill_action,
             get_logs=operator.get_logs,

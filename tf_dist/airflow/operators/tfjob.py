@@ -53,7 +53,8 @@ class TFJobOperator(BaseOperator):
     :param in_cluster: use the cluster that this process is a pod of.
     :param config_file: a kubeconfig. (templated)
     :param cluster_context: a context of it. (templated)
-    :param driver: ``inline``: the worker or triggerer that waits drives the job; ``controller``: one in the cluster.
+    :param driver: ``auto``: a controller in the cluster where one lives, else ``inline``: the worker or triggerer that
+        waits drives the job; ``controller``: one in the cluster in any case.
     :param durable: a retry takes up the job of an earlier try, or its result; without, it begins anew.
     :param wait_for_completion: without it the task is done once the job is submitted (only with a controller).
     :param deferrable: wait in the triggerer. [``[operators] default_deferrable``]
@@ -134,7 +135,7 @@ class TFJobOperator(BaseOperator):
         in_cluster: bool | None = None,
         config_file: str | None = None,
         cluster_context: str | None = None,
-        driver: str = "inline",
+        driver: str = "auto",
         durable: bool = True,
         wait_for_completion: bool = True,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),

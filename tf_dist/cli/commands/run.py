@@ -11,6 +11,7 @@ import typer
 
 from tf_dist.cli import options
 from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.steps.adoption import DriverChoice
 
 if TYPE_CHECKING:
     from tf_dist.client.job_files import LoadedJob
@@ -33,6 +34,14 @@ def run(
     on_preemption: options.OnPreemption = None,
     admission_timeout: options.AdmissionTimeout = "",
     timeout: options.Timeout = "",
+    startup_timeout: Annotated[
+        str,
+        typer.Option(
+            "--startup-timeout",
+            metavar="TIME",
+            help="On a cluster: give up when it has its place and does not run by then; 0: never.",
+        ),
+    ] = "10m",
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep logs and volumes (on a cluster: the job), and say where.")
     ] = False,
@@ -46,6 +55,10 @@ def run(
         GangScheduler | None,
         typer.Option("--gang-scheduler", help="On a cluster: the gang scheduler, in place of the one that FILE names."),
     ] = None,
+    driver: Annotated[
+        DriverChoice,
+        typer.Option("--driver", help="On a cluster: who drives it (auto: a controller where one lives)."),
+    ] = DriverChoice.AUTO,
     controller_config_file: options.ControllerConfigFile = "",
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text or json.")] = (
         options.TextFormat.TEXT
@@ -55,8 +68,8 @@ def run(
 ) -> None:
     """Run a job and show it: state, progress and logs of every replica, and a summary at the end.
 
-    On this machine, unless a cluster is named (or this is a pod of one): then the job is created there, driven from
-    here, and deleted at the end.
+    On this machine, unless a cluster is named (or this is a pod of one): then the job is created there, driven by a
+    controller that lives there, else from here, and deleted at the end.
 
     Ctrl-C stops it: pods get their grace period, a second one kills them at once. Nothing is left behind.
     Exits with 0 when the job succeeded, 1 when it failed or took longer than --timeout, 2 when it can never run here,
@@ -72,8 +85,10 @@ def run(
     from tf_dist.client.submission import TargetNamespaces
     from tf_dist.controller.observability.signals import Signals
     from tf_dist.core.api.overrides import parse_overrides
+    from tf_dist.core.dialects.common_annotations import with_startup_timeout
 
     limit = options.parse_seconds(timeout)
+    startup = options.parse_seconds(startup_timeout, "--startup-timeout")
     machine = LocalMachineOptions(network, node, tuple(entrypoint or ()), workdir)
     elsewhere = _elsewhere(kubeconfig, context, local=local, embedded=embedded)
     if elsewhere:
@@ -85,7 +100,10 @@ def run(
     overrides = parse_overrides(
         [*(changes or ()), *asked], json=set_json or (), strings=[*(set_string or ()), *policies]
     )
-    bundle = require_valid_files(load_job_files([file], overrides, strict=strict))
+    # On this machine no image is pulled.
+    to_start = f"{startup:.0f}" if elsewhere and startup else ""
+    change = partial(with_startup_timeout, timeout=to_start)
+    bundle = require_valid_files(load_job_files([file], overrides, strict=strict, change=change))
     entry = one_job(bundle)
     connection = None if settings else connect(kubeconfig, context, local=local)
     request = RunRequest(
@@ -104,7 +122,7 @@ def run(
             result = run_here(request, settings, view, signals)
         elif connection is not None:
             output.announce_target(connection, request.namespace)
-            result = run_on(request, connection, view, signals, keep=keep, accelerators=accelerators)
+            result = run_on(request, connection, view, signals, keep=keep, choice=driver, accelerators=accelerators)
             kept = f"{connection.name}, namespace {request.namespace}" if keep else ""
     raise typer.Exit(_summarise(result, form, kept))
 

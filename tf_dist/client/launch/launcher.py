@@ -354,11 +354,10 @@ class _StepSetup:
 
     @contextmanager
     def _driven(self) -> Iterator[Mapping[str, str]]:
-        if not self._options.drive:
-            yield {}
-            return
-        key = JobKey(self._namespace, self._entry.job.key.name)
-        with inline_driver(self._connection, self._entry.job.dialect, key, takes_over=True) as annotations:
+        key, choice = JobKey(self._namespace, self._entry.job.key.name), self._options.drive
+        with inline_driver(
+            self._connection, self._entry.job.dialect, key, choice=choice, takes_over=True
+        ) as annotations:
             yield annotations
 
     def _see_to_its_end(self, job: StoredJob) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tf_dist.client.launch import contract
+from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.core.steps.shutdown import OnTerm
 
 AUTO: Final = "auto"
@@ -30,9 +31,9 @@ class LauncherOptions:
     ``inputs``: declarations of values that a workflow fills in, as JSON; ``input_values``: ``NAME=VALUE``, and
     ``input_list``: all parameters of the workflow as Argo lists them, of which the declared ones count.
     ``workflow``, ``workflow_uid``, ``node``: whose step it is; the same for every try of a step. ``retry`` of
-    ``retries``: which try it is. ``drive``: drive the job from here, or leave it to a controller. ``grace``: seconds
-    from SIGTERM to SIGKILL. ``deadline``: when Argo stops the pod. ``settle``: seconds for the driver to see to the
-    pods of a job that has ended.
+    ``retries``: which try it is. ``drive``: from here, or by a controller. ``grace``: seconds from SIGTERM to SIGKILL.
+    ``deadline``: when Argo stops the pod. ``settle``: seconds for the driver to see to the pods of a job that has
+    ended.
     """
 
     job: str = ""
@@ -55,7 +56,7 @@ class LauncherOptions:
     node: str = ""
     retry: int = 0
     retries: int = 0
-    drive: bool = True
+    drive: DriverChoice = DriverChoice.AUTO
     on_term: OnTerm | None = None
     grace: float = 30.0
     settle: float = 30.0
@@ -100,7 +101,7 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         node=given.node,
         retry=given.retry or 0,
         retries=given.retries or 0,
-        drive=given.drive == "inline",
+        drive=DriverChoice(given.drive),
         on_term=None if given.on_term == AUTO else OnTerm(given.on_term),
         grace=given.grace or (float(grace_period) if grace_period.isdecimal() else 30.0),
         pending_timeout=given.pending_timeout,
@@ -217,7 +218,10 @@ def _parser() -> argparse.ArgumentParser:
     place.add_argument("--context", default="", metavar="NAME", help="of that kubeconfig")
     run_options = parser.add_argument_group("how it goes")
     run_options.add_argument(
-        "--drive", choices=("inline", "controller"), default="inline", help="who drives it: this step, or a controller"
+        "--drive",
+        choices=tuple(DriverChoice),
+        default=DriverChoice.AUTO,
+        help="who drives it: this step, or a controller (auto: a controller where one lives)",
     )
     run_options.add_argument(
         "--on-term",

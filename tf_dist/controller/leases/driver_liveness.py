@@ -1,6 +1,6 @@
 """Whether a job has a driver that lives, for people who look at it: in words, and wrong in neither direction for long.
 
-Nothing is decided on it. A driver decides on Leases by its own clock alone (``tf_dist.controller.leases.lease``); a
+No driver decides on it. A driver decides on Leases by its own clock alone (``tf_dist.controller.leases.lease``); a
 person who has just come has seen no Lease for any time, so here the time of its last renewal is compared with the clock
 of this machine, with more tolerance than clocks differ.
 """
@@ -10,7 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 from tf_dist.cluster.api import LEASES, Cluster, Object
-from tf_dist.controller.leases.lease import LeaseRecord, LeaseRef, is_inline_lease, system_namespace
+from tf_dist.controller.leases.lease import (
+    DRIVER_CONTROLLER,
+    LeaseRecord,
+    LeaseRef,
+    controller_lease_name,
+    is_inline_lease,
+    system_namespace,
+)
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.timestamps import format_time, parse_time
@@ -19,8 +26,20 @@ from tf_dist.errors import ClusterError, NotFound
 
 # Seconds for which a Lease that is not renewed may be the fault of two clocks.
 _TOLERANCE: Final = 120.0
+# Likewise where a job is to be left to it: that a program drives the job itself instead does no harm.
+_SHORT_TOLERANCE: Final = 15.0
 # Seconds that a driver has to take a new job. One of a local cluster has no Lease, and shows in no other way.
 _CLAIMED_WITHIN: Final = 30.0
+
+
+def controller_lives(cluster: Cluster, namespace: str, now: float) -> bool:
+    """Whether a controller of all namespaces, or of this one alone, is alive; False where that cannot be known."""
+    leases = {controller_lease_name(()), controller_lease_name((namespace,))}
+    try:
+        found = cluster.list(LEASES, system_namespace(), labels=f"{names.DRIVER}={DRIVER_CONTROLLER}").items
+    except ClusterError:
+        return False
+    return any(one["metadata"]["name"] in leases and _alive(one, now, _SHORT_TOLERANCE) for one in found)
 
 
 def no_living_driver(cluster: Cluster, job: Object, now: float) -> str:
@@ -62,10 +81,10 @@ def _no_controller(cluster: Cluster, job: Object, now: float) -> str:
     return f"no controller is alive in {namespace}: the job waits until one is"
 
 
-def _alive(lease: Object, now: float) -> bool:
+def _alive(lease: Object, now: float, tolerance: float = _TOLERANCE) -> bool:
     record = LeaseRecord.of(lease)
     renewed = parse_time(mapping(lease.get("spec")).get("renewTime"))
-    return bool(record.holder) and renewed is not None and now < renewed + record.duration + _TOLERANCE
+    return bool(record.holder) and renewed is not None and now < renewed + record.duration + tolerance
 
 
 def _renewed(lease: Object) -> str:

@@ -396,8 +396,20 @@ def room_text(job: Job, status: Status) -> str:
     return f"; {waiting} more {'waits' if waiting == 1 else 'wait'} for room" if waiting else ""
 
 
+BY_QUOTA_ALONE: Final = ", by quota alone; the scheduler may still hold pods back"
+
+
 def admitted_text(job: Job, status: Status) -> str:
-    """With how many replicas of those it asks for a job has just been admitted."""
+    """With how many replicas of those it asks for a job has just been admitted; by what, where nodes are not seen."""
+    return _places_text(job, status) + (BY_QUOTA_ALONE if _admitted_unseen(status.admission) else "")
+
+
+def _admitted_unseen(place: Admission | None) -> bool:
+    """Whether a driver that sees no nodes has admitted the gang, and the scheduler has not found them all since."""
+    return place is not None and not place.placement and not place.by and place.complete is None
+
+
+def _places_text(job: Job, status: Status) -> str:
     sized = granted_job(job, status)
     smaller = replica_difference_text(job, sized)
     waiting = waiting_for_room(sized, status)

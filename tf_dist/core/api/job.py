@@ -324,9 +324,10 @@ class RunPolicy:
     ``max_restarts`` bounds restarts after failures (None: no bound), those by the kubelet inside a pod included when
     ``container_restarts_count`` says so. ``failures_count_together``: what fails at the same moment costs one restart,
     however many replicas or tasks that restarts (Volcano). ``max_disruptions``: see ``core.disruptions`` (None: the
-    default). ``active_deadline`` and ``ttl`` are seconds. ``resume_keeps_succeeded``: replicas that have succeeded stay
-    so when a suspended job is resumed; else all run again, because those that go on need their peers.
-    ``on_eviction``, ``on_preemption``: what follows when pods are taken away, or the gang is preempted.
+    default). ``active_deadline``, ``startup_timeout`` (from its place until it runs) and ``ttl`` are seconds.
+    ``resume_keeps_succeeded``: replicas that have succeeded stay so when a suspended job is resumed; else all run
+    again, because those that go on need their peers. ``on_eviction``, ``on_preemption``: what follows when pods are
+    taken away, or the gang is preempted.
     """
 
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
@@ -335,6 +336,7 @@ class RunPolicy:
     container_restarts_count: bool = True
     failures_count_together: bool = False
     active_deadline: float | None = None
+    startup_timeout: float | None = None
     ttl: float | None = None
     suspend: bool = False
     resume_keeps_succeeded: bool = False

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role, minimum_met
-from tf_dist.core.api.pods import POD_DELETED, Disruption, Exit, PodPhase, PodView
+from tf_dist.core.api.pods import DEADLINE_EXCEEDED, POD_DELETED, Disruption, Exit, PodPhase, PodView
 from tf_dist.core.api.status import NO_PODS, Attempts, Counts, Status
 
 
@@ -189,12 +190,14 @@ def _present_events(job: Job, status: Status, facts: PodClassification) -> Itera
         for index in range(spec.replicas):
             replica = ReplicaId(spec.type, index)
             if replica not in facts.succeeded:
-                yield from _of_replica(spec, replica, facts, seen=replica in status.observed_replicas)
+                yield from _of_replica(job, spec, replica, facts, seen=replica in status.observed_replicas)
         yield from _of_task(spec, facts)
     yield from _of_gang(job, facts)
 
 
-def _of_replica(spec: ReplicaSpec, replica: ReplicaId, facts: PodClassification, *, seen: bool) -> Iterator[PodEvent]:
+def _of_replica(
+    job: Job, spec: ReplicaSpec, replica: ReplicaId, facts: PodClassification, *, seen: bool
+) -> Iterator[PodEvent]:
     pod = facts.current.get(replica)
     if pod is None:
         if seen:
@@ -203,9 +206,10 @@ def _of_replica(spec: ReplicaSpec, replica: ReplicaId, facts: PodClassification,
             taken = taken or Disruption(POD_DELETED, node=last.node if last is not None else "")
             yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=taken)
     elif pod.phase is PodPhase.FAILED and not (pod.deleting and pod.disruption is not None):
-        event = Event.POD_EVICTED if pod.evicted else Event.POD_FAILED
+        outlived = pod.past_deadline and _has_deadline_of_job(job, spec)
+        event = Event.POD_EVICTED if pod.evicted or outlived else Event.POD_FAILED
         since = pod.exit.finished_at if pod.exit else None
-        taken = pod.disruption if pod.evicted else None
+        taken = Disruption(DEADLINE_EXCEEDED, node=pod.node) if outlived else pod.disruption if pod.evicted else None
         yield PodEvent(event=event, spec=spec, replica=replica, exit=pod.exit, since=since, disruption=taken)
     elif pod.node_lost:
         yield PodEvent(event=Event.NODE_LOST, spec=spec, replica=replica, disruption=pod.disruption)
@@ -220,6 +224,12 @@ def _of_replica(spec: ReplicaSpec, replica: ReplicaId, facts: PodClassification,
         # Where the kubelet does not restart it, the others of its pod may run for ever.
         restarted = pod.last_exit is not None or spec.pod_restart_policy != "Never"
         yield PodEvent(event=Event.POD_FAILED, spec=spec, replica=replica, exit=judged, handled=restarted)
+
+
+def _has_deadline_of_job(job: Job, spec: ReplicaSpec) -> bool:
+    """Whether its pods end at the job's deadline as it was when they were created: it may have been raised since."""
+    own = mapping(spec.template.get("spec")).get("activeDeadlineSeconds")
+    return job.run_policy.active_deadline is not None and own is None
 
 
 def _of_task(spec: ReplicaSpec, facts: PodClassification) -> Iterator[PodEvent]:

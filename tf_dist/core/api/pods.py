@@ -21,6 +21,7 @@ from tf_dist.core.api.timestamps import parse_time
 DISRUPTIONS_EXCEEDED: Final = "MaxDisruptionsExceeded"
 POD_DELETED: Final = "Deleted"
 NODE_LOST: Final = "NodeLost"
+DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
 # A controller sets the condition with a reason of its own.
 OTHER_DISRUPTION: Final = "DisruptionTarget"
 
@@ -39,6 +40,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     **CONDITION_REASONS,
     POD_DELETED: "was deleted{node}, not by tf-dist",
     NODE_LOST: "is lost{node}",
+    DEADLINE_EXCEEDED: "was ended{node}: its job had less time when it was created",
     OTHER_DISRUPTION: "was disrupted{node}",
 }
 
@@ -162,9 +164,9 @@ class PodView:
     """One pod of a job, reduced to what decisions need. ``attempt`` is its label: which attempt made it.
 
     ``scheduler_name``: of a pod that no scheduler has looked at so far; else "". ``evicted``: it has failed and calls
-    that an eviction. ``disruption``: what took it away, or is about to, if that was no failure of its own.
-    ``stops_at``: when the grace period of one that is being deleted is over. ``pulling``: all that its container still
-    lacks is its image, and no attempt to pull it has failed.
+    that an eviction; ``past_deadline``: at its ``activeDeadlineSeconds``. ``disruption``: what took it away, or is
+    about to, if that was no failure of its own. ``stops_at``: when the grace period of one that is being deleted is
+    over. ``pulling``: all that its container still lacks is its image, and no attempt to pull it has failed.
     """
 
     name: str
@@ -176,6 +178,7 @@ class PodView:
     stops_at: float | None = None
     ready: bool = False
     evicted: bool = False
+    past_deadline: bool = False
     node_lost: bool = False
     disruption: Disruption | None = None
     exit: Exit | None = None
@@ -264,6 +267,7 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
         stops_at=parse_time(metadata.get("deletionTimestamp")),
         ready=_is(conditions, "Ready", "True"),
         evicted=not own and (_ended_by_node(status) or _is(conditions, OTHER_DISRUPTION, "True")),
+        past_deadline=phase is PodPhase.FAILED and status.get("reason") == DEADLINE_EXCEEDED,
         node_lost=_node_lost(status),
         disruption=None if own else disruption,
         exit=exit_,

@@ -58,6 +58,8 @@ INVALID_SPEC: Final = "InvalidSpec"
 STALLED: Final = "ReconcileFailed"
 # The reason of an admitted job while the scheduler refuses nodes to so many pods that the gang lacks its minimum.
 UNSCHEDULABLE: Final = "Unschedulable"
+# The reason of a job that had its place and did not run within its ``tf-dist.dev/startup-timeout``.
+START_TIMEOUT: Final = "StartTimeout"
 # The reason of what a Command of Volcano has done, and the cause of its restarts.
 COMMAND_ISSUED: Final = "CommandIssued"
 # Its message says how many replicas run, and changes with that number.
@@ -334,6 +336,13 @@ class Status:
         return self.admission is not None and self.reason != UNSCHEDULABLE
 
     @property
+    def placed_at(self) -> float | None:
+        """Since when it is pending with its place: since its gang has its nodes, or since its last restart."""
+        if self.phase is not Phase.PENDING or not self.has_place or self.admission is None:
+            return None
+        return max(self.admission.complete or self.admission.at, self.since or 0.0)
+
+    @property
     def finished(self) -> bool:
         """Whether the job is over and stays so."""
         return self.phase in TERMINAL
@@ -396,6 +405,7 @@ DISRUPTED: Final = frozenset({OutcomeKind.EVICTED, OutcomeKind.PREEMPTED})
 SCHEDULER_PREEMPTION: Final = "PreemptionByScheduler"
 # The kubelet's reasons for an image that no second try can pull.
 UNRECOVERABLE_IMAGE_REASONS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"})
+_IMAGE_REASONS: Final = UNRECOVERABLE_IMAGE_REASONS | {"ErrImagePull", "ImagePullBackOff", "ImageInspectError"}
 
 # By the reason of a job that has ended or was stopped by a policy. What is not listed has failed.
 _KIND_OF_REASON: Final[Mapping[str, OutcomeKind]] = {
@@ -408,6 +418,7 @@ _KIND_OF_REASON: Final[Mapping[str, OutcomeKind]] = {
     "BackoffLimitExceeded": OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
     "TaskFailed": OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
     "PodPending": OutcomeKind.START_TIMEOUT,
+    START_TIMEOUT: OutcomeKind.START_TIMEOUT,
     "InvalidTFJobSpec": OutcomeKind.INVALID,
 }
 _SIGTERM: Final = 143
@@ -425,6 +436,8 @@ def outcome_kind(status: Status) -> OutcomeKind | None:
     if kind is OutcomeKind.EVICTED and failure.reason == SCHEDULER_PREEMPTION:
         return OutcomeKind.PREEMPTED
     if kind is OutcomeKind.FAILED and failure.reason in UNRECOVERABLE_IMAGE_REASONS:
+        return OutcomeKind.IMAGE_PULL_FAILED
+    if status.reason == START_TIMEOUT and failure.reason in _IMAGE_REASONS:
         return OutcomeKind.IMAGE_PULL_FAILED
     # A program ends so when it is asked to stop, and tf-dist did not ask: its pod was about to go.
     if kind is OutcomeKind.FAILED and failure.code == _SIGTERM:

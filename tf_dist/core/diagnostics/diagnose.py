@@ -18,10 +18,10 @@ from tf_dist.core.api.assignment import (
     room_text,
 )
 from tf_dist.core.api.job import Document, Job
-from tf_dist.core.api.names import MAX_DISRUPTIONS
+from tf_dist.core.api.names import MAX_DISRUPTIONS, STARTUP_TIMEOUT
 from tf_dist.core.api.pod_events import PodClassification, classify_pods, exit_text, signal_name
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts, stable_reason
-from tf_dist.core.api.status import LIVE, PREEMPTED, STOPPED, SUSPENDED, Phase, Status
+from tf_dist.core.api.status import LIVE, PREEMPTED, START_TIMEOUT, STOPPED, SUSPENDED, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, check_version
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.reconciler.node_loss import OUT_OF_SERVICE, overdue_pods
@@ -289,6 +289,10 @@ def _of_end(status: Status) -> Iterator[Diagnosis]:
 
 
 _ENDS: Final[Mapping[str, tuple[Category, str]]] = {
+    START_TIMEOUT: (
+        Category.DEADLINE,
+        f"see what the message names (an image, a volume, a Secret); {STARTUP_TIMEOUT} says how long it may take",
+    ),
     "DeadlineExceeded": (Category.DEADLINE, "raise activeDeadlineSeconds, or find out what takes so long"),
     DISRUPTIONS_EXCEEDED: (
         Category.EVICTION,

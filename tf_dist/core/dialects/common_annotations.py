@@ -27,6 +27,7 @@ from tf_dist.core.api.names import (
     ON_PREEMPTION,
     QUEUE,
     RECOVERY_TIMEOUT,
+    STARTUP_TIMEOUT,
 )
 from tf_dist.core.api.overrides import Override
 from tf_dist.core.api.timestamps import parse_duration
@@ -92,6 +93,7 @@ def check_limits(document: Document, out: FieldErrors) -> None:
         (MAX_DISRUPTIONS, _count, "number of disruptions", 'write one from 0 up: "20"'),
         (RECOVERY_TIMEOUT, parse_duration, "duration", "such as 90s, 10m or 1h30m"),
         (ADMISSION_TIMEOUT, parse_duration, "duration", "such as 90s, 10m or 1h30m"),
+        (STARTUP_TIMEOUT, parse_duration, "duration", "such as 90s, 10m or 1h30m"),
     ):
         place: FieldPath = ("metadata", "annotations", key)
         said = value_at(document, *map(str, place))
@@ -104,6 +106,9 @@ def with_limits(job: Job) -> Job:
     most = _count(job.annotations.get(MAX_DISRUPTIONS, ""))
     if most is not None:
         job = replace(job, run_policy=replace(job.run_policy, max_disruptions=most))
+    startup = parse_duration(job.annotations.get(STARTUP_TIMEOUT, ""))
+    if startup is not None:
+        job = replace(job, run_policy=replace(job.run_policy, startup_timeout=startup))
     recovery = parse_duration(job.annotations.get(RECOVERY_TIMEOUT, ""))
     if recovery is not None:
         job = replace(job, scheduling=replace(job.scheduling, recovery_timeout=recovery))
@@ -143,6 +148,20 @@ def with_disruption_policies(job: Job) -> Job:
         before, on_eviction=eviction or before.on_eviction, on_preemption=preemption or before.on_preemption
     )
     return replace(job, run_policy=policy)
+
+
+def with_startup_timeout(document: Any, timeout: str) -> Any:
+    """The document with this limit for the time from its place until it runs, where it says none itself.
+
+    What is no document of a job is left as it is: its dialect says what is wrong with it.
+    """
+    if not timeout or not isinstance(document, Mapping) or not isinstance(document.get("metadata"), Mapping):
+        return document
+    metadata: Mapping[str, Any] = document["metadata"]
+    annotations = metadata.get("annotations") or {}
+    if not isinstance(annotations, Mapping) or STARTUP_TIMEOUT in annotations:
+        return document
+    return {**document, "metadata": {**metadata, "annotations": {**annotations, STARTUP_TIMEOUT: timeout}}}
 
 
 def _count(text: str) -> int | None:

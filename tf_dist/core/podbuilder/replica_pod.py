@@ -67,6 +67,7 @@ _NOT_FOR_PODS: Final = frozenset(
         names.EXPECTED_DURATION,
         names.MAX_DISRUPTIONS,
         names.RECOVERY_TIMEOUT,
+        names.STARTUP_TIMEOUT,
         names.GANG_SCHEDULER,
         "tf-dist.dev/services",
     }
@@ -103,11 +104,13 @@ def build_pod(
     node: str = "",
     *,
     retries: int = 0,
+    deadline: int | None = None,
 ) -> Body:
     """The pod of a replica for an attempt (``Attempts.label``); KeyError for a type the job does not have.
 
     ``node``: the one that admission has found for it ("": any). The cluster's scheduler still does the binding.
-    ``retries``: those of the job so far (``Status.retries``).
+    ``retries``: those of the job so far (``Status.retries``). ``deadline``: seconds after which the kubelet ends it,
+    unless its template says fewer (None: never).
     """
     spec = job.spec(replica.type)
     if spec is None:
@@ -124,6 +127,8 @@ def build_pod(
     body = _pod_spec(job, spec, replica, addresses or {})
     if node:
         require_node(body, node)
+    if deadline is not None:
+        body["activeDeadlineSeconds"] = min(deadline, body.get("activeDeadlineSeconds") or deadline)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 

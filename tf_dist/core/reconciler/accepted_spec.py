@@ -37,6 +37,7 @@ _KEYS: Final = frozenset(
         names.ON_EVICTION,
         names.ON_PREEMPTION,
         names.RECOVERY_TIMEOUT,
+        names.STARTUP_TIMEOUT,
         names.EXPECTED_DURATION,
         names.GANG_SCHEDULER,
         names.QUEUE,

@@ -25,7 +25,8 @@ from tf_dist.core.api.pod_events import (
     join_names,
 )
 from tf_dist.core.api.pods import HOLDING_REASONS, PodPhase, PodView
-from tf_dist.core.api.status import RUNNING, UNSCHEDULABLE, Phase, Status
+from tf_dist.core.api.status import RUNNING, START_TIMEOUT, UNSCHEDULABLE, Failure, Phase, Status
+from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.reconciler import restarts
 from tf_dist.core.reconciler.requeue import refused_pods
 
@@ -42,6 +43,9 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
     refused = refused_pods(s)
     if refused:
         return s.status.with_phase(Phase.PENDING, s.now, UNSCHEDULABLE, _refused_text(refused))
+    if s.status.reason == UNSCHEDULABLE and not s.status.admission.placement:
+        # It was admitted by quota alone, and has its place only now: what it waited for it counts as waiting.
+        s = replace(s, status=replace(s.status, start_time=s.now))
     if _runs(s):
         if phase is not Phase.RUNNING:
             return s.status.with_phase(Phase.RUNNING, s.now, RUNNING, _running_text(s))
@@ -110,6 +114,30 @@ def _too_few(s: ReconcileContext) -> bool:
     if s.job.running_types:
         return False
     return s.facts.total().pending > len(s.job.replicas) - s.job.scheduling.min_available
+
+
+def exceed_start_limit(s: ReconcileContext) -> Status | None:
+    """The job has its place, and has not run within its ``tf-dist.dev/startup-timeout``: it holds nodes for nothing."""
+    due = start_limit_at(s)
+    if due is None or s.now < due:
+        return None
+    held = held_pods(s.facts)
+    first, said = (held[0], f": {held_text(held)}") if held else (None, "")
+    message = f"had its place, and did not run within {s.job.run_policy.startup_timeout:g} s{said}"
+    failure = Failure(
+        event=START_TIMEOUT,
+        replica=str(first.replica) if first else "",
+        reason=first.held_by if first else "",
+        message=first.waiting[1] if first and first.waiting else "",
+        at=s.now,
+    )
+    return replace(s.status, failure=failure).with_phase(Phase.FAILED, s.now, START_TIMEOUT, message)
+
+
+def start_limit_at(s: ReconcileContext) -> float | None:
+    """When a job that has its place has to run; None without such a limit."""
+    limit, placed = s.job.run_policy.startup_timeout, s.status.placed_at
+    return None if limit is None or placed is None else round_time(placed + limit)
 
 
 def start_policy_timeouts(s: ReconcileContext) -> Status | None:

@@ -57,6 +57,7 @@ from tf_dist.core.reconciler.commands import command_actions
 from tf_dist.core.reconciler.invalid_spec import spec_events, with_accepted_spec
 from tf_dist.core.reconciler.requeue import (
     NODE_EXCLUDED_FOR,
+    pod_deadline,
     requeue_backoff,
 )
 from tf_dist.core.reconciler.restarts import container_events
@@ -173,7 +174,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         actions.append(WriteStatus(build_status(granted, after, observed.stored_status, observed.now)))
     if _fills_in_spec(job, after, observed):
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
-    actions += sync_job(granted, after, facts, observed)
+    actions += sync_job(granted, after, facts, observed, pod_deadline(granted, after, observed.now))
     if _deserves_event(job, before, after):
         grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason not in (RESIZED, SUSPENDED))
         actions.append(EmitEvent("Warning" if grave else "Normal", after.reason, after.message))

@@ -14,6 +14,7 @@ that have succeeded stay so.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -346,6 +347,26 @@ def schedule_timeout(job: Job) -> float:
     timeout = job.scheduling.timeout or DEFAULT_SCHEDULE_TIMEOUT
     limit = job.scheduling.admission_timeout if job.fallbacks else None
     return timeout if limit is None else min(timeout, limit)
+
+
+# Seconds by which a pod's deadline is later than its job's: a driver that lives decides first, and says why.
+_AFTER_JOB_DEADLINE: Final = 60.0
+_LONGEST_DEADLINE: Final = 2**31 - 1
+
+
+def pod_deadline(job: Job, status: Status, now: float) -> int | None:
+    """What is left of the job's deadline for a pod that is created now, so that a job without a driver frees its nodes.
+
+    A pod's time counts from its start on a node. The job's begins anew once a gang that was admitted without nodes has
+    them (``follow_pod_phases``): as much is added. None without a deadline.
+    """
+    limit, start = job.run_policy.active_deadline, status.start_time
+    if limit is None or start is None:
+        return None
+    place = status.admission
+    may_begin_anew = place is not None and not place.placement and place.complete is None
+    left = start + limit - now + _AFTER_JOB_DEADLINE + (schedule_timeout(job) if may_begin_anew else 0.0)
+    return min(_LONGEST_DEADLINE, max(1, math.ceil(left)))
 
 
 def unplaced_due_at(s: ReconcileContext) -> float | None:

@@ -18,13 +18,19 @@ from tf_dist.core.api.job import CleanPodPolicy, Dialect, Job, ReplicaId, Replic
 from tf_dist.core.api.names import replica_name
 from tf_dist.core.api.pod_events import PodClassification
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, PodView
-from tf_dist.core.api.status import LIVE, STOPPED, Status
+from tf_dist.core.api.status import LIVE, START_TIMEOUT, STOPPED, Status
 from tf_dist.core.integrations.dispatch import IntegrationPass
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, volcano_plugins
 
 # Reasons for which running pods stop at the end though the policy would keep them: the limit was set for that.
 _CUT_SHORT: Final = frozenset(
-    {"DeadlineExceeded", "BackoffLimitExceeded", DISRUPTIONS_EXCEEDED, PendingReason.PODS_REJECTED.value}
+    {
+        "DeadlineExceeded",
+        "BackoffLimitExceeded",
+        DISRUPTIONS_EXCEEDED,
+        PendingReason.PODS_REJECTED.value,
+        START_TIMEOUT,
+    }
 )
 
 
@@ -98,8 +104,10 @@ def _is_lost(job: Job, type_: str, facts: PodClassification) -> bool:
     return other.replicas - facts.count(type_).failed < _needed(other) or dependencies_unreachable(job, other, facts)
 
 
-def sync_job(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Iterator[Action]:
-    """The actions, in order: pods to delete, objects, pods to create."""
+def sync_job(
+    job: Job, status: Status, facts: PodClassification, observed: Observed, deadline: int | None = None
+) -> Iterator[Action]:
+    """The actions, in order: pods to delete, objects, pods to create; ``deadline``: seconds that these may run."""
     for pod in pods_to_delete(job, status, facts):
         if not pod.deleting:
             yield Delete("Pod", pod.name, pod.uid)
@@ -114,8 +122,15 @@ def sync_job(job: Job, status: Status, facts: PodClassification, observed: Obser
         nodes = assign_nodes(job, status.admission.placement, facts, due) if status.admission is not None else {}
         for replica in due:
             label = status.attempts.label(replica)
-            place = nodes.get(replica, "")
-            body = replica_pod.build_pod(job, replica, label, observed.addresses, place, retries=status.retries)
+            body = replica_pod.build_pod(
+                job,
+                replica,
+                label,
+                observed.addresses,
+                nodes.get(replica, ""),
+                retries=status.retries,
+                deadline=deadline,
+            )
             consultation.decorate(replica, body)
             yield Create(body)
     # Last, so that a cluster that refuses a budget does not keep the pods from being made.

@@ -63,7 +63,12 @@ from tf_dist.core.reconciler.node_loss import (
     track_completeness,
     wait_for_lost_nodes,
 )
-from tf_dist.core.reconciler.pod_phases import follow_pod_phases, start_policy_timeouts
+from tf_dist.core.reconciler.pod_phases import (
+    exceed_start_limit,
+    follow_pod_phases,
+    start_limit_at,
+    start_policy_timeouts,
+)
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_pods,
     is_complete,
@@ -366,6 +371,8 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(wait_for_lost_nodes, LIVE, _phases(), next_overdue_at, _SKIP),
     TransitionRule(take_admission, LIVE, _phases(), admission_due_at, _APPLY),
     TransitionRule(follow_pod_phases, LIVE, _phases(Phase.PENDING, Phase.RUNNING), verdict_only=_SKIP),
+    # Last: pods that run by now were not seen before by a driver that comes late.
+    TransitionRule(exceed_start_limit, _phases(Phase.PENDING), _phases(Phase.FAILED), start_limit_at, _SKIP),
 )
 
 # A job that takes more steps than this in one pass goes round in a cycle; so many of them are shown.

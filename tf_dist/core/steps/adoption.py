@@ -1,4 +1,4 @@
-"""Adoption: what a pipeline step that is retried does with the jobs of its earlier attempts."""
+"""Adoption: what a pipeline step that is retried does with the jobs of its earlier attempts; who drives its job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tf_dist.core.api.status import DISRUPTED, OutcomeKind, Status, outcome_kind
+
+
+class DriverChoice(StrEnum):
+    """Who drives the job of a step, task or run: a controller where one lives, else the program that waits for it."""
+
+    AUTO = "auto"
+    INLINE = "inline"
+    CONTROLLER = "controller"
 
 
 class AdoptionAction(StrEnum):

@@ -169,12 +169,10 @@ def _dues(status: Status, limits: WaitLimits) -> Iterator[tuple[OutcomeKind, flo
         yield OutcomeKind.DEADLINE_EXCEEDED, limits.deadline
     if status.phase is not Phase.PENDING or is_suspended(status):
         return
-    asked, admission = status.since or status.created, status.admission
+    asked, placed = status.since or status.created, status.placed_at
     if limits.admission is not None and not status.has_place and asked is not None:
         yield OutcomeKind.ADMISSION_TIMEOUT, max(asked, limits.begun or 0.0) + limits.admission
-    if limits.startup is not None and status.has_place and admission is not None:
-        # After a restart it is pending once more, with the place that it has.
-        placed = max(admission.complete or admission.at, status.since or 0.0)
+    if limits.startup is not None and placed is not None:
         yield OutcomeKind.START_TIMEOUT, placed + limits.startup
 
 

@@ -49,6 +49,7 @@ def gang_quota_usage(job: Job, overheads: Overheads, default_class: str = "") ->
         replace(
             pod,
             amounts=tuple(sorted({**dict(pod.amounts), **each}.items())),
+            terminating=pod.terminating or job.run_policy.active_deadline is not None,
             priority_class=pod.priority_class or default_class,
         )
         for pod in pods
