@@ -9,7 +9,11 @@ import pytest
 from tests.conformance.tfjob_v1_jobs import NAME, conditions, document, end, events, run_all, true_conditions, world
 from tests.core.world import World
 from tf_dist.core.api.context import EmitEvent
+from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.api.pods import Exit, PodPhase, PodView
+from tf_dist.core.api.status import Phase, Status
 from tf_dist.core.dialects import parse
+from tf_dist.core.reconciler.tfjob_messages import operator_events
 
 AllWorkers = "AllWorkers"
 
@@ -246,6 +250,15 @@ def test_the_exit_code_of_each_pod_is_an_event(policy: str, counts: Any, codes: 
     made.now += 3600
     run_all(made)
     assert not [reason for _, reason, _ in events(made) if reason == "ExitedWithCode"]
+
+
+def test_a_pod_that_ends_while_its_job_is_stopped_is_no_event_in_every_pass() -> None:
+    job, worker = parse(document(worker=2)).job, ReplicaId("worker", 1)
+    for phase, told in ((Phase.RUNNING, 1), (Phase.ABORTING, 0), (Phase.ABORTED, 0)):
+        status = Status(phase=phase)
+        label = status.attempts.label(worker)
+        pod = PodView(name="w", uid="u", replica=worker, attempt=label, phase=PodPhase.SUCCEEDED, exit=Exit(0))
+        assert len(list(operator_events(job, status, status, [pod]))) == told, phase
 
 
 def test_a_second_failure_is_an_event_too() -> None:

@@ -101,7 +101,12 @@ def operator_events(job: Job, before: Status, after: Status, pods: Iterable[PodV
 
 
 def _exit_events(job: Job, before: Status, pods: Iterable[PodView]) -> Iterator[EmitEvent]:
-    """Of the pods that have ended since ``before``: the operator repeats them in every pass."""
+    """Of the pods that have ended since ``before``: the operator repeats them in every pass.
+
+    What ends in a stopped job was stopped; no status says that it was seen, so it would be an event in every pass.
+    """
+    if before.phase not in LIVE:
+        return
     ended = [
         (pod, pod.exit.code)
         for pod in pods
