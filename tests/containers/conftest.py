@@ -8,36 +8,56 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.airflow.conftest import airflow_db  # also tells Airflow where it is, before that is imported
 from tests.waiting import until
+
+__all__ = ["airflow_db"]
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = "TF_DIST_TEST_CONTAINERS"
 IMAGE = os.environ.get("TF_DIST_TEST_IMAGE", "tf-dist:test")
+TRAINER = os.environ.get("TF_DIST_TEST_TRAINER", "tf-dist/digits:latest")
+NODE_TOOL = "TF_DIST_TEST_NODE"
 SYSTEM = "tf-dist-system"
-TRAINER = "tf-dist/digits:latest"
-_TF_DIST = (sys.executable, "-m", "tf_dist")
-_INSTALL = re.compile(r"^\$ (tf-dist install) --image \S+ \| (kubectl apply -f -)$", re.MULTILINE)
+TFJOBS = "tfjobs.kubeflow.org"
+# Steps of the example that take at least ten seconds: with TensorFlow, or with tests/stand_in.
+LONG = 60_000 if "stand-in" in TRAINER else 6_000
+_DIGITS = ROOT / "examples" / "digits"
+_OURS = "crd,clusterrole,clusterrolebinding,namespace"
 
 
 class Namespace:
     """A namespace of a real cluster, used as people use it: by kubectl and tf-dist."""
 
-    def __init__(self, kubeconfig: str, name: str) -> None:
-        self.kubeconfig, self.name = kubeconfig, name
-        self.environment = {**os.environ, "KUBECONFIG": kubeconfig, "PYTHONPATH": str(ROOT), "COLUMNS": "400"}
+    def __init__(self, kubeconfig: str, name: str, programs: Path) -> None:
+        self.kubeconfig, self.name, self._programs = kubeconfig, name, programs
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        self.environment = {
+            **os.environ, "KUBECONFIG": kubeconfig, "PYTHONPATH": str(ROOT), "COLUMNS": "400", "PATH": path,
+        }  # fmt: skip
+
+    def sibling(self, name: str) -> Namespace:
+        """Another namespace of the same cluster."""
+        return Namespace(self.kubeconfig, name, self._programs)
 
     def kubectl(self, *arguments: str, given: str | None = None, check: bool = True) -> str:
         return self.run("kubectl", "-n", self.name, *arguments, given=given, check=check)
 
     def tf_dist(self, *arguments: str, check: bool = True) -> str:
-        return self.run(*_TF_DIST, *arguments, "-n", self.name, check=check)
+        return self.run("tf-dist", *arguments, "-n", self.name, check=check)
+
+    def start_tf_dist(self, *arguments: str) -> subprocess.Popen[str]:
+        """The command as a process, whose output is one text."""
+        command = ["tf-dist", *arguments, "-n", self.name]
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+        return subprocess.Popen(command, env=self.environment, text=True, cwd=ROOT, **output)  # type: ignore[call-overload,no-any-return]
 
     def run(self, *command: str, given: str | None = None, check: bool = True) -> str:
         """What a command writes; with ``check`` it has to succeed."""
@@ -47,6 +67,11 @@ class Namespace:
         assert not check or done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def apply(self, document: str) -> str:
+        """Apply a job; its name."""
+        self.kubectl("apply", "-f", "-", given=document)
+        return str(yaml.safe_load(document)["metadata"]["name"])
+
     def objects(self, kind: str, *options: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-o", "json", *options))["items"]
         return found
@@ -54,7 +79,11 @@ class Namespace:
     def pods(self) -> dict[str, dict[str, Any]]:
         return {pod["metadata"]["name"]: pod for pod in self.objects("pods")}
 
-    def job(self, name: str, kind: str = "tfjobs.kubeflow.org") -> dict[str, Any]:
+    def jobs(self) -> list[str]:
+        """Names of the TFJobs."""
+        return [one["metadata"]["name"] for one in self.objects(TFJOBS)]
+
+    def job(self, name: str, kind: str = TFJOBS) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "-o", "json"))
         return found
 
@@ -64,58 +93,108 @@ class Namespace:
         true = [one for one in conditions if one["status"] == "True" and "/" not in one["type"]]
         return true[-1] if true else {}
 
-    def until_ended(self, name: str, seconds: float = 240) -> dict[str, Any]:
+    def until_ended(self, name: str, seconds: float = 240) -> str:
+        """Until a TFJob v1 is over; by which condition."""
         until(lambda: self.condition(name).get("type") in ("Succeeded", "Failed"), seconds, every=1)
-        return self.condition(name)
+        return str(self.condition(name)["type"])
 
-    def until_said(self, name: str, *words: str, seconds: float = 60) -> None:
-        """Until its log says all of these words."""
+    def until_said(self, pod: str, *words: str, seconds: float = 60) -> None:
+        """Until the log of a pod says all of these words."""
 
         def said() -> bool:
-            log = self.kubectl("logs", name, check=False)
+            log = self.kubectl("logs", pod, check=False)
             return all(word in log for word in words)
 
         until(said, seconds, every=0.5)
 
-    def delete(self, name: str, kind: str = "tfjobs.kubeflow.org") -> None:
+    def until_shown(self, command: Sequence[str], *words: str, seconds: float = 60) -> str:
+        """Until a command of tf-dist shows all of these words; what it shows."""
+        shown = ""
+
+        def all_there() -> bool:
+            nonlocal shown
+            shown = self.tf_dist(*command, check=False)
+            return all(word in shown for word in words)
+
+        try:
+            until(all_there, seconds, every=0.5)
+        except AssertionError as error:
+            raise AssertionError(f"{' '.join(command)} never said {words}, but:\n{shown}") from error
+        return shown
+
+    def events(self, name: str) -> list[str]:
+        """Reasons of the events of a job."""
+        found = self.objects("events", "--field-selector", f"involvedObject.name={name}")
+        return [one["reason"] for one in found]
+
+    def delete(self, name: str, kind: str = TFJOBS) -> None:
         """Delete a job; nothing of it stays."""
+        of_job = f"tf-dist.dev/job-uid={self.job(name, kind)['metadata']['uid']}"
         self.kubectl("delete", kind, name, "--wait=false")
 
         def left() -> list[str]:
-            kinds = "pods,services,configmaps,secrets"
-            found = self.objects(kinds, "-l", "tf-dist.dev/job-uid")
+            found = self.objects("pods,services,configmaps,secrets", "-l", of_job)
             return [f"{one['kind']} {one['metadata']['name']}" for one in found]
 
         until(lambda: not left(), 60, every=0.5)
 
 
+def written(*beginning: str) -> list[str]:
+    """The commands of docs/install.md that begin so, one after the other."""
+    lines = re.findall(r"^\$ (.*)$", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
+    found = [next((line for line in lines if line.startswith(begin)), "") for begin in beginning]
+    assert all(found), f"docs/install.md has no longer {beginning}"
+    return [re.sub(r"my-registry/tf-dist:\S+", IMAGE, line) for line in found]
+
+
 @pytest.fixture(scope="session")
-def installed() -> Iterator[str]:
-    """The kubeconfig of the cluster, on which tf-dist runs: what is there stays, what is installed here goes again."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
+    """The cluster, by its default namespace; ``tf-dist`` is this checkout's."""
     kubeconfig = os.environ.get(VARIABLE)
     if not kubeconfig:
         pytest.skip(f"no cluster with real containers: {VARIABLE} names its kubeconfig (docs/testing.md)")
-    cluster = Namespace(kubeconfig, "default")
-    if cluster.kubectl("get", "namespace", SYSTEM, "--ignore-not-found"):
-        yield kubeconfig
-        return
-    written = _INSTALL.search((ROOT / "docs" / "install.md").read_text())
-    assert written is not None, "docs/install.md has no command to install tf-dist"
-    documents = cluster.run(*_TF_DIST, *written[1].split()[1:], "--image", IMAGE, "--volcano-jobs")
-    try:
-        cluster.run(*written[2].split(), given=documents)
-        cluster.run(
-            "kubectl", "rollout", "status", "deployment", "tf-dist-controller", "-n", SYSTEM, "--timeout", "120s"
-        )
-        yield kubeconfig
-    finally:
-        cluster.run("kubectl", "delete", "--ignore-not-found", "--timeout", "120s", "-f", "-", given=documents)
+    programs = tmp_path_factory.mktemp("bin")
+    program = programs / "tf-dist"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tf_dist "$@"\n')
+    program.chmod(0o755)
+    return Namespace(kubeconfig, "default", programs)
 
 
 @pytest.fixture(scope="session")
-def namespace(installed: str) -> Iterator[Namespace]:
+def installed(cluster: Namespace) -> Iterator[Namespace]:
+    """tf-dist runs on it: an installation that is there stays, the one that is made here is removed again."""
+    if cluster.kubectl("get", "namespace", SYSTEM, "--ignore-not-found"):
+        yield cluster
+        return
+    install, remove, undo, forget = written(
+        "tf-dist install --image", "kubectl delete namespace", "kubectl delete clusterrole,", "kubectl delete crd"
+    )
+    try:
+        cluster.run("sh", "-ec", install.replace("tf-dist install", "tf-dist install --volcano-jobs"))
+        cluster.run(
+            "kubectl", "rollout", "status", "deployment", "tf-dist-controller", "-n", SYSTEM, "--timeout", "120s"
+        )
+        yield cluster
+    finally:
+        for command in (remove, undo, forget):
+            cluster.run("sh", "-ec", command)
+    assert cluster.kubectl("get", _OURS, "-l", "app.kubernetes.io/part-of=tf-dist", "-o", "name") == ""
+
+
+@pytest.fixture(scope="session")
+def namespace(installed: Namespace) -> Iterator[Namespace]:
     """An empty namespace."""
-    space = Namespace(installed, f"tf-dist-{secrets.token_hex(4)}")
+    yield from _made(installed)
+
+
+@pytest.fixture
+def other(installed: Namespace) -> Iterator[Namespace]:
+    """A namespace of this test's own."""
+    yield from _made(installed)
+
+
+def _made(cluster: Namespace) -> Iterator[Namespace]:
+    space = cluster.sibling(f"tf-dist-{secrets.token_hex(4)}")
     space.kubectl("create", "namespace", space.name)
     try:
         yield space
@@ -123,26 +202,63 @@ def namespace(installed: str) -> Iterator[Namespace]:
         space.kubectl("delete", "namespace", space.name, "--timeout", "120s")
 
 
-def small_job(name: str, *scripts: str, **worker: Any) -> str:
-    """A TFJob v1 of workers that run shell scripts; ``worker``: other fields of the replica spec and run policy."""
-    policy = worker.pop("policy", {})
-    resources = {"requests": {"cpu": "10m", "memory": "16Mi"}, **worker.pop("resources", {})}
+class Node:
+    """The node whose parts a test may stop and start: ``tool stop|start DIR PART``."""
+
+    def __init__(self, tool: str, folder: str) -> None:
+        self._tool, self._folder = tool, folder
+
+    def stop(self, part: str, signal: str = "TERM") -> None:
+        subprocess.run([self._tool, "stop", self._folder, part], check=True, env={**os.environ, "SIG": signal})
+
+    def start(self, part: str) -> None:
+        subprocess.run([self._tool, "start", self._folder, part], check=True)
+
+
+@pytest.fixture
+def node(cluster: Namespace) -> Node:
+    """The only node of a cluster that is the tests' own."""
+    tool = os.environ.get(NODE_TOOL)
+    if not tool:
+        pytest.skip(f"no node of the tests' own: {NODE_TOOL} names the program that stops its parts (docs/testing.md)")
+    return Node(tool, str(Path(cluster.kubeconfig).parent))
+
+
+def shipped(file: str, *, steps: int | None = None, name: str = "") -> str:
+    """An example of examples/digits, as it is but for the image (``TF_DIST_TEST_TRAINER``) and what is named here."""
+    text = (_DIGITS / file).read_text().replace("tf-dist/digits:latest", TRAINER)
+    text = text if steps is None else text.replace("--steps=4000", f"--steps={steps}")
+    document = yaml.safe_load(text)
+    document["metadata"]["name"] = name or document["metadata"]["name"]
+    return yaml.safe_dump(document)
+
+
+def small_job(name: str, script: str, *, type_: str = "Worker", **replica: Any) -> str:
+    """A TFJob v1 whose replicas run a shell script; ``replica``: other fields of the replica spec, and ``policy`` of
+    the run policy, ``resources`` and ``image`` of the container. Beside parameter servers is a worker that runs
+    ``other``.
+    """
+    policy, other = replica.pop("policy", {}), replica.pop("other", "sleep 600")
+    resources = {"requests": {"cpu": "10m", "memory": "16Mi"}, **replica.pop("resources", {})}
     container = {
         "name": "tensorflow",
-        "image": worker.pop("image", TRAINER),
+        "image": replica.pop("image", TRAINER),
         "imagePullPolicy": "IfNotPresent",
-        "command": ["sh", "-c", scripts[0]],
+        "command": ["sh", "-c", script],
         "resources": resources,
     }
     template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
-    return yaml.safe_dump(
-        {
-            "apiVersion": "kubeflow.org/v1",
-            "kind": "TFJob",
-            "metadata": {"name": name},
-            "spec": {
-                "runPolicy": {"cleanPodPolicy": "None", **policy},
-                "tfReplicaSpecs": {"Worker": {"replicas": 1, "template": template, **worker}},
-            },
-        }
-    )
+    document: dict[str, Any] = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": name},
+        "spec": {
+            "runPolicy": {"cleanPodPolicy": "None", **policy},
+            "tfReplicaSpecs": {type_: {"replicas": 1, "template": template, **replica}},
+        },
+    }
+    if type_ == "PS":
+        beside = {**template["spec"], "containers": [{**container, "command": ["sh", "-c", other]}]}
+        worker = {"replicas": 1, "restartPolicy": "ExitCode", "template": {"spec": beside}}
+        document["spec"]["tfReplicaSpecs"]["Worker"] = worker
+    return yaml.safe_dump(document)

@@ -394,7 +394,7 @@ def _of_pod(pod: PodView, now: float) -> Iterator[Diagnosis]:
         text = f"{who} {exit_text(pod.exit)}"
         yield Diagnosis(Level.ERROR, category, text, pod.exit.message if pod.exit else "", advice)
     elif pod.unschedulable:
-        advice = "the cluster's scheduler finds no node: see resources, node selector, affinity, taints"
+        advice = "the cluster's scheduler finds no node: see resources, node selector, affinity, taints, cordoned nodes"
         yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, f"{who} cannot be scheduled", pod.unschedulable, advice)
     elif pod.scheduler_name and pod.created_at is not None and now - pod.created_at >= _SCHEDULER_SILENCE:
         text = f"no scheduler has looked at {who} yet: its schedulerName is {pod.scheduler_name}"

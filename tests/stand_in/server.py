@@ -1,0 +1,13 @@
+"""Stands in for TensorFlow in the standard parameter server of v1alpha1 (``core/podbuilder/tf_config``)."""
+
+from types import SimpleNamespace
+
+
+class Server:
+    """A server that only knows where it would serve."""
+
+    def __init__(self, cluster: dict[str, list[str]], *, job_name: str, task_index: int) -> None:
+        self.target = f"grpc://{cluster[job_name][task_index]}"
+
+
+compat = SimpleNamespace(v1=SimpleNamespace(train=SimpleNamespace(Server=Server, ClusterSpec=dict)))
