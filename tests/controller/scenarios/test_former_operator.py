@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.controller.harness import World, container, tfjob
-from tf_dist.cluster.api import PODS, SERVICES, TFJOBS, Object, Resource
+from tf_dist.cluster.api import PODS, SERVICES, TFJOBS, TFJOBS_V1ALPHA1, Object, Resource
 from tf_dist.core.api import names
 
+SIZES = {"MASTER": 1, "WORKER": 3}
 NAMES = ("mnist-ps-0", "mnist-worker-0", "mnist-worker-1")
 
 
@@ -118,6 +119,21 @@ def test_a_job_that_only_was_created_waits_like_any_other() -> None:
     world.settle()
     assert not world.pods()
     assert world.status()["state"] == "Waiting"
+
+
+def test_a_job_of_v1alpha1_that_runs_waits_like_any_other() -> None:
+    """Its operator's pods have names at random: none is taken over, and their room is not its."""
+    world = World(cpu="2")
+    template = {"spec": {"containers": [container()], "restartPolicy": "OnFailure"}}
+    groups = [{"replicas": count, "tfReplicaType": name, "template": template} for name, count in SIZES.items()]
+    spec = {"RuntimeId": "76no", "replicaSpecs": groups}
+    job = {"apiVersion": "kubeflow.org/v1alpha1", "kind": "TFJob", "metadata": {"name": "mnist"}, "spec": spec}
+    stored = world.submit(job, TFJOBS_V1ALPHA1)
+    body = {**stored, "status": {"phase": "Running", "state": "Running"}}
+    world.memory.replace(TFJOBS_V1ALPHA1, "default", "mnist", body, subresource="status")
+    world.settle()
+    assert not world.pods()
+    assert world.status(resource=TFJOBS_V1ALPHA1)["phase"] == "Pending"
 
 
 def test_a_pod_of_the_former_that_is_being_deleted_is_waited_for() -> None:
