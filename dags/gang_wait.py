@@ -21,7 +21,7 @@ try:
             ]
         )
     }
-except ImportError:  # before Airflow 3.3: whatever the job failed of, it is tried again
+except ImportError:  # before Airflow 3.3: it is tried again after any failure
     AFTER_EVICTIONS = {"retry_delay": timedelta(minutes=5)}
 
 ARGS = ["--model-dir=/tmp/tf-dist/digits/$(JOB_UID)", "--steps={{ params.steps }}"]

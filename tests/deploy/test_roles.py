@@ -100,11 +100,11 @@ def test_the_controller_may_do_this_and_nothing_more(kubectl: Kubectl, namespace
 
 def test_anybody_may_see_which_drivers_live_and_write_none_of_their_leases(kubectl: Kubectl, namespace: str) -> None:
     group = "--as-group=system:authenticated"
-    somebody = ["-n", SYSTEM, f"--as=system:serviceaccount:{namespace}:somebody", group]
+    anyone = ["-n", SYSTEM, f"--as=system:serviceaccount:{namespace}:anyone", group]
     for verb in ("get", "list"):
-        assert kubectl("auth", "can-i", verb, "leases", *somebody).strip() == "yes"
+        assert kubectl("auth", "can-i", verb, "leases", *anyone).strip() == "yes"
     for verb in ("create", "update", "patch", "delete", "watch"):
-        assert kubectl("auth", "can-i", verb, "leases", *somebody, fails=True).startswith("no")
+        assert kubectl("auth", "can-i", verb, "leases", *anyone, fails=True).startswith("no")
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def tf_job_resource(
     none over of a resource step that has failed: ``fail_with_job=False`` has the step succeed however the job ended, so
     that the next one branches on its ``outcome``. ``admission_timeout``, ``fallback``, ``on_eviction`` and
     ``on_preemption``: as for ``TFJobStep``; no limit ends the wait for a place here. ``startup_timeout``: a job that
-    has its place and does not run by then fails (an image that cannot be pulled), unless its document says another
+    is admitted and does not run by then fails (an image that cannot be pulled), unless its document says another
     (``tf-dist.dev/startup-timeout``); None: never. ``resource``: arguments of a Hera resource template.
 
     What it cannot do, and ``TFJobStep`` can: show logs and progress, fail and hand over outputs, stop the job

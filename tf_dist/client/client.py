@@ -186,7 +186,7 @@ class Client:
     def wait(self, job: JobReference, until: str = "finished", *, timeout: float | None = None) -> StoredJob:
         """The job once it is ``until``; ``.outcome`` says how it ended.
 
-        ``until``: finished (however it ended), succeeded, failed, running, admitted (the gang has its place), scheduled
+        ``until``: finished (however it ended), succeeded, failed, running, admitted, scheduled
         (every pod has a node), suspended or deleted (then: as it was last). JobFailed (JobEvicted, ImagePullFailed)
         with ``.outcome`` when it has ended and can never be that, NotFound when it was deleted, GoalNotReached after
         ``timeout`` seconds. A cluster that is away for up to two minutes is waited for.

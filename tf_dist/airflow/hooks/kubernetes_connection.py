@@ -70,7 +70,7 @@ def open_connection(access: ClusterArguments, extras: Mapping[str, Any]) -> Conn
 
 
 def _unverified(connection: Connection) -> Connection:
-    """The same, whatever certificate its server shows; said in the log each time."""
+    """The same without verifying its server's certificate; logged each time."""
     place = connection.place
     if place is None or not place.server.startswith("https:"):
         return connection

@@ -39,7 +39,7 @@ def run(
         typer.Option(
             "--startup-timeout",
             metavar="TIME",
-            help="On a cluster: give up when it has its place and does not run by then; 0: never.",
+            help="On a cluster: give up when it is admitted and does not run by then; 0: never.",
         ),
     ] = "10m",
     keep: Annotated[

@@ -328,7 +328,7 @@ def controller_roles(settings: InstallOptions) -> list[Manifest]:
 def admission_leader_roles(settings: InstallOptions) -> list[Manifest]:
     """The role of drivers that may decide about places for all; and the right of every user to read Leases there.
 
-    Drivers that see another one decide leave it to that one; users are told when nothing drives their job.
+    Drivers that see another one decide leave it to that one; commands say when nothing drives a job.
     """
     leases = (ref.name for ref in admission_leader_leases(settings))
     role = _role(ADMISSION_LEADER, lease_holder_rules(leases), settings.system_namespace)

@@ -121,7 +121,7 @@ FALLBACK: Final = "tf-dist.dev/fallback"  # on a job: a list of changes as JSON;
 ADMISSION_TIMEOUT: Final = "tf-dist.dev/admission-timeout"  # on a job: seconds, or 10m; then its fallbacks are tried
 ON_EVICTION: Final = "tf-dist.dev/on-eviction"  # on a job: restart, requeue, fail, fallback
 ON_PREEMPTION: Final = "tf-dist.dev/on-preemption"  # on a job: the same
-STARTUP_TIMEOUT: Final = "tf-dist.dev/startup-timeout"  # on a job: seconds, or 10m: it has its place, and does not run
+STARTUP_TIMEOUT: Final = "tf-dist.dev/startup-timeout"  # on a job: seconds, or 10m: from its admission until it runs
 MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"  # on a job: see ``core.disruptions``
 
 KEPT_NAME: Final = 40

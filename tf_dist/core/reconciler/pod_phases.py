@@ -44,7 +44,7 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
     if refused:
         return s.status.with_phase(Phase.PENDING, s.now, UNSCHEDULABLE, _refused_text(refused))
     if s.status.reason == UNSCHEDULABLE and not s.status.admission.placement:
-        # It was admitted by quota alone, and has its place only now: what it waited for it counts as waiting.
+        # It was admitted by quota alone, and has nodes only now: the wait for them counts as waiting.
         s = replace(s, status=replace(s.status, start_time=s.now))
     if _runs(s):
         if phase is not Phase.RUNNING:
@@ -117,7 +117,7 @@ def _too_few(s: ReconcileContext) -> bool:
 
 
 def exceed_start_limit(s: ReconcileContext) -> Status | None:
-    """The job has its place, and has not run within its ``tf-dist.dev/startup-timeout``: it holds nodes for nothing."""
+    """The job is admitted, and has not run within its ``tf-dist.dev/startup-timeout``: it holds nodes for nothing."""
     due = start_limit_at(s)
     if due is None or s.now < due:
         return None
@@ -135,7 +135,7 @@ def exceed_start_limit(s: ReconcileContext) -> Status | None:
 
 
 def start_limit_at(s: ReconcileContext) -> float | None:
-    """When a job that has its place has to run; None without such a limit."""
+    """When an admitted job has to run; None without such a limit."""
     limit, placed = s.job.run_policy.startup_timeout, s.status.placed_at
     return None if limit is None or placed is None else round_time(placed + limit)
 

@@ -19,7 +19,7 @@ _POD_GROUP: Final = (
     "write its minMember as minAvailable of the job, and its queue as spec.queue",
 )
 _OPERATOR: Final = "leave it to Kubeflow's training operator"
-# Kinds of Kubeflow's operators for other frameworks, at whatever version.
+# Kinds of Kubeflow's operators for other frameworks, at any version.
 _FRAMEWORKS: Final = ("JAXJob", "MPIJob", "MXJob", "PaddleJob", "PyTorchJob", "XGBoostJob")
 _VOLCANO: Final = "submit it with kubectl apply; Volcano reads it"
 
