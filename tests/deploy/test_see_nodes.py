@@ -42,10 +42,10 @@ def spaces(
 
 
 def gang(name: str) -> Object:
-    """Three workers that want more than half of the node together."""
+    """Three workers that want nearly the whole node: there is no room beside one pod of another gang."""
     document = tfjob(name, ps=0, workers=3, cleanPodPolicy="All")
     (container,) = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
-    container["resources"] = {"requests": {"cpu": "12"}}
+    container["resources"] = {"requests": {"cpu": "20"}}
     del document["metadata"]["namespace"]
     return document
 

@@ -325,7 +325,7 @@ def test_of_many_refused_at_once_one_renews() -> None:
 def test_a_token_of_several_lines_is_refused_unseen() -> None:
     with RestCluster("http://127.0.0.1:9", token="se\ncret", retries=0) as client:
         for call in (client.list, client.watch):
-            with pytest.raises(BadRequest, match="credentials") as raised:
+            with pytest.raises(Rejected, match="credentials") as raised:
                 call(PODS)
             assert "cret" not in str(raised.value)
 
