@@ -89,6 +89,8 @@ def home(
     yield namespace
     kubectl("delete", "clusterrolebinding", f"tf-dist-flavors-{namespace}")
     kubectl("delete", "clusterrole", "tf-dist-flavors")
+    # An installation takes away no right that jobs need: they go first.
+    kubectl("delete", "tfjobs", "--all", "-n", namespace)
     kubectl("apply", "-f", "-", stdin=install().stdout)
 
 
