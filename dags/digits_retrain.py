@@ -103,7 +103,7 @@ with DAG(
             "job": trained["name"],
             "step": f"{trained['metrics'].get('step', 0):.0f}",
             "loss": trained["metrics"].get("loss"),
-            "accuracy": f"{evaluated['metrics']['accuracy']:.4f} on held-out images",
+            "accuracy": f"{evaluated['accuracy']:.4f} on held-out images",
             "checkpoint": trained["checkpoint"],
             "waited": f"{trained['waited_seconds']:.1f} s for its place",
             "trained": f"{trained['ran_seconds']:.1f} s",
