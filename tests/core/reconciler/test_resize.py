@@ -79,6 +79,43 @@ def test_a_pod_does_not_come_to_a_node_before_one_that_was_scaled_away_has_left_
     assert (come["metadata"]["name"], pinned_to(come)) == ("mnist-worker-0", "n1")
 
 
+def held_back(placement: dict[str, int], **sizes: int) -> World:
+    """A world in which worker 0 is pinned to n2, is not bound, and its job was then resized to this placement."""
+    world = World(elastic(ps=0))
+    world.verdict = Admit(sizes={"worker": 1}, placement={"worker": {"n2": 1}})
+    world.settle()
+    world.hold_back(world.pods["mnist-worker-0"])
+    resize(world, placement={"worker": placement}, **sizes)
+    world.verdict = None
+    return world
+
+
+def test_a_worker_that_comes_leaves_its_node_to_one_that_is_pinned_there_and_not_bound_yet() -> None:
+    world = held_back({"n1": 1, "n2": 1}, worker=2)
+    assert {name: pinned_to(pod) for name, pod in world.pods.items()} == {
+        "mnist-worker-0": "n2",
+        "mnist-worker-1": "n1",
+    }
+
+
+def test_a_worker_is_unpinned_from_the_node_that_it_is_pinned_to_wherever_its_index_belongs() -> None:
+    world = held_back({"n1": 1, "n2": 1}, worker=2)
+    world.now += 31
+    world.settle()
+    assert (world.memory.reason, list(world.memory.refused_nodes)) == ("Unpinned", ["n2"])
+    assert world.memory.message.startswith("goes to any node now: worker-0 from n2 (")
+    assert world.memory.admission is not None
+    assert world.memory.admission.placement == {"worker": {"n1": 1}}
+
+
+def test_a_worker_that_is_pinned_to_a_node_that_its_job_has_no_more_is_unpinned_from_that_one() -> None:
+    world = held_back({"n1": 1}, worker=1)
+    world.now += 31
+    world.settle()
+    assert list(world.memory.refused_nodes) == ["n2"]
+    assert {name: pinned_to(pod) for name, pod in world.pods.items()} == {"mnist-worker-0": ""}
+
+
 def test_sparse_workers_come_and_go_and_nobody_starts_again() -> None:
     world = admitted(elastic(), ps=1, worker=2)
     before = uids(world)

@@ -13,8 +13,8 @@ from typing import Any, Final
 from tf_dist.cluster.api import VOLCANO_JOBS, Object
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
-from tf_dist.core.gang.placement.anti_affinity import REQUIRED_AFFINITY, required_anti_affinity
-from tf_dist.core.gang.resources.pod_index import required_node
+from tf_dist.core.api.pods import REQUIRED_AFFINITY, required_node
+from tf_dist.core.gang.placement.anti_affinity import required_anti_affinity
 from tf_dist.core.podbuilder.replica_pod import require_node
 
 _IDENTITY: Final = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")

@@ -235,7 +235,8 @@ def waiting_for_room(job: Job, status: Status) -> int:
 def assign_nodes(
     job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
 ) -> dict[ReplicaId, str]:
-    """The nodes of these replicas, which have none yet: each its own if that is free, else any free one of its type.
+    """The nodes of these replicas, which have none yet: that to which its pod is pinned, else its own, else any other
+    one of its type; if that is free.
 
     ``job`` has its granted size. Other replicas keep their nodes. A replica for which none is free is left out: the
     scheduler of the cluster finds a node for it.
@@ -250,7 +251,7 @@ def waiting_for_leaving_pods(
     job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
 ) -> frozenset[ReplicaId]:
     """Those of these replicas, which have no pod, on whose nodes pods that have to go still take what was granted."""
-    leaving = Counter((pod.replica.type, pod.node) for pod in facts.stale if pod.node)
+    leaving = Counter((pod.replica.type, node) for pod in facts.stale if (node := pod.node or pod.pinned))
     if not placement or not leaving:
         return frozenset()
     free = Counter({(type_, node): count for type_, nodes in placement.items() for node, count in nodes.items()})
@@ -273,11 +274,14 @@ def _of_type(job: Job, placement: Placement, facts: PodClassification, type_: st
     free = Counter(listed)
     free.subtract(pod.node for replica, pod in facts.current.items() if replica.type == type_ and pod.node)
     waiting = [replica for replica in job.replicas if replica.type == type_ and _lacks_node(replica, facts)]
+    pinned = {replica: pod.pinned for replica in waiting if (pod := facts.current.get(replica)) and pod.pinned}
+    own = {replica: listed[replica.index] for replica in waiting if replica.index < len(listed)}
     found: dict[ReplicaId, str] = {}
-    for replica in waiting:
-        if replica.index < len(listed) and free[listed[replica.index]] > 0:
-            found[replica] = listed[replica.index]
-            free[found[replica]] -= 1
+    for wished in (pinned, own):
+        for replica, node in wished.items():
+            if replica not in found and free[node] > 0:
+                found[replica] = node
+                free[node] -= 1
     for replica in waiting:
         if replica not in found and (node := next((node for node in listed if free[node] > 0), "")):
             found[replica] = node

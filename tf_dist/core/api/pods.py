@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping, mappings, number, text, texts
+from tf_dist.core.api.fieldpath import list_items, mapping, mappings, number, text, texts
 from tf_dist.core.api.job import Job, ReplicaId
 from tf_dist.core.api.timestamps import parse_time
 
@@ -24,6 +24,7 @@ NODE_LOST: Final = "NodeLost"
 DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
 # A controller sets the condition with a reason of its own.
 OTHER_DISRUPTION: Final = "DisruptionTarget"
+REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 # Where a job does not say how many it takes: a drain may take every pod of it, and long jobs see many drains.
 _PER_REPLICA: Final = 10
@@ -167,6 +168,7 @@ class PodView:
     that an eviction; ``past_deadline``: at its ``activeDeadlineSeconds``. ``disruption``: what took it away, or is
     about to, if that was no failure of its own. ``stops_at``: when the grace period of one that is being deleted is
     over. ``pulling``: all that its container still lacks is its image, and no attempt to pull it has failed.
+    ``pinned``: the node that one without a node requires by its name ("": none).
     """
 
     name: str
@@ -187,6 +189,7 @@ class PodView:
     created_at: float | None = None
     started_at: float | None = None
     node: str = ""
+    pinned: str = ""
     unschedulable: str = ""
     waiting: tuple[str, str] | None = None
     node_silent: bool = False
@@ -276,6 +279,7 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
         created_at=parse_time(metadata.get("creationTimestamp")),
         started_at=parse_time(status.get("startTime")),
         node=node,
+        pinned="" if node else required_node(mapping(pod.get("spec"))),
         unschedulable=_unschedulable(conditions),
         waiting=_waiting(state.get("waiting")) if phase is not PodPhase.PENDING else _what_waits(state, status),
         node_silent=phase is PodPhase.RUNNING and _node_silent(pod, conditions),
@@ -284,6 +288,24 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
         else text(mapping(pod.get("spec")).get("schedulerName")),
         pulling=phase is PodPhase.PENDING and _pulling(state, status, conditions),
     )
+
+
+def required_node(spec: Mapping[str, Any]) -> str:
+    """The one node to which a pod of this spec may go by its name, as ``podbuilder`` pins it; "": it is not pinned."""
+    if "affinity" not in spec:
+        return ""
+    nodes = mapping(mapping(spec["affinity"]).get("nodeAffinity"))
+    terms = mappings(mapping(nodes.get(REQUIRED_AFFINITY)).get("nodeSelectorTerms"))
+    found = {_named_node(term) for term in terms}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _named_node(term: Mapping[str, Any]) -> str:
+    for rule in mappings(term.get("matchFields")):
+        values = list_items(rule.get("values"))
+        if (rule.get("key"), rule.get("operator"), len(values)) == ("metadata.name", "In", 1):
+            return text(values[0])
+    return ""
 
 
 def _sound(status: Mapping[str, Any]) -> dict[str, Any]:

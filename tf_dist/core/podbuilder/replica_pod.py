@@ -12,12 +12,11 @@ from typing import Any, Final
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import list_items
 from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle, TFConfigStyle
+from tf_dist.core.api.pods import REQUIRED_AFFINITY
 from tf_dist.core.podbuilder import pod_defaults, tf_config, volcano_plugins
 from tf_dist.core.podbuilder.tf_config import Addresses, build_tf_config
 
 Body = dict[str, Any]
-
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def require_node(spec: Body, node: str) -> None:
@@ -31,12 +30,12 @@ def require_node(spec: Body, node: str) -> None:
     rule = {"key": "metadata.name", "operator": "In", "values": [node]}
     affinity = dict(spec.get("affinity") or {})
     nodes = dict(affinity.get("nodeAffinity") or {})
-    required = nodes.get(_REQUIRED)
+    required = nodes.get(REQUIRED_AFFINITY)
     terms = required.get("nodeSelectorTerms") or [] if required else [{"matchExpressions": []}]
     narrowed = [_narrowed(term, rule) if _rules(term) or not required else term for term in terms]
     spec["affinity"] = {
         **affinity,
-        "nodeAffinity": {**nodes, _REQUIRED: {**(required or {}), "nodeSelectorTerms": narrowed}},
+        "nodeAffinity": {**nodes, REQUIRED_AFFINITY: {**(required or {}), "nodeSelectorTerms": narrowed}},
     }
 
 

@@ -126,14 +126,15 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
     for replica in sorted(lost):
         attempts = attempts.next_pod(replica)
     first = min(lost)
-    named = ", ".join(f"{replica} from {node}" for replica, node in sorted(lost.items()))
+    refused = {replica: stuck[replica].pinned or node for replica, node in lost.items()}
+    named = ", ".join(f"{replica} from {node}" for replica, node in sorted(refused.items()))
     message = f"goes to any node now: {named} ({stuck[first].unschedulable})"
     return replace(
         s.status,
         admission=replace(place, placement=_without(place.placement, lost)),
         attempts=attempts,
         observed_replicas=s.status.observed_replicas - lost.keys(),
-        refused_nodes=exclude_nodes(s.status.refused_nodes, lost.values(), s.now),
+        refused_nodes=exclude_nodes(s.status.refused_nodes, refused.values(), s.now),
         reason=UNPINNED,
         message=message,
     )
@@ -158,7 +159,8 @@ def unschedulable_nodes(job: Job, status: Status, facts: PodClassification) -> C
     """The nodes that the scheduler refuses to pods of the job that are pinned to them."""
     place = status.admission
     stuck = {replica: pod for replica, pod in facts.current.items() if _since(pod) < float("inf")}
-    return assign_nodes(job, place.placement, facts, stuck).values() if place is not None else ()
+    lost = assign_nodes(job, place.placement, facts, stuck) if place is not None else {}
+    return [stuck[replica].pinned or node for replica, node in lost.items()]
 
 
 def exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: float) -> Mapping[str, float]:

@@ -14,10 +14,10 @@ from tests.core.gang.gangs import Follower
 from tests.core.gang.placement.nodes import PATIENT
 from tests.core.gang.stored import node
 from tf_dist.core.api.job import Job
+from tf_dist.core.api.pods import REQUIRED_AFFINITY
 from tf_dist.core.api.status import Status
 from tf_dist.core.gang.placement.anti_affinity import (
     HOSTNAME,
-    REQUIRED_AFFINITY,
     Exclusions,
     ExclusiveResources,
     PortKey,

@@ -18,6 +18,7 @@ from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import list_items, mapping, mappings
 from tf_dist.core.api.job import Document
 from tf_dist.core.api.names import OPERATORS, Requirement, requirements
+from tf_dist.core.api.pods import REQUIRED_AFFINITY
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, ExclusiveResource, exclusive_resource
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -26,7 +27,6 @@ MAX_EXCLUSIVES: Final = 16
 # And all gangs together so many.
 _COLUMNS: Final = 128
 
-REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _EVERY_ADDRESS: Final = "0.0.0.0"
 # Labels that tell the pods of one controller apart. They are not kept of pods, and a term that reads one is not read.
 PER_POD_LABELS: Final = frozenset(

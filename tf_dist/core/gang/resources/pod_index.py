@@ -12,11 +12,11 @@ from decimal import Decimal
 from typing import Any, Final, TypeVar
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import list_items, mapping, mappings, text, texts
+from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
 from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.api.pods import required_node
 from tf_dist.core.api.status import Attempts
 from tf_dist.core.gang.placement.anti_affinity import (
-    REQUIRED_AFFINITY,
     Key,
     PodKind,
     exclusive_cost,
@@ -343,24 +343,6 @@ def node_of_pod(pod: Mapping[str, Any]) -> str:
         return ""
     spec = mapping(pod.get("spec"))
     return text(spec.get("nodeName")) or (required_node(spec) if names.owner_key(pod) else "")
-
-
-def required_node(spec: Mapping[str, Any]) -> str:
-    """The one node to which a pod of this spec may go by its name, as ``podbuilder`` pins it; "": it is not pinned."""
-    if "affinity" not in spec:
-        return ""
-    nodes = mapping(mapping(spec["affinity"]).get("nodeAffinity"))
-    terms = mappings(mapping(nodes.get(REQUIRED_AFFINITY)).get("nodeSelectorTerms"))
-    found = {_named_node(term) for term in terms}
-    return found.pop() if len(found) == 1 else ""
-
-
-def _named_node(term: Mapping[str, Any]) -> str:
-    for rule in mappings(term.get("matchFields")):
-        values = list_items(rule.get("values"))
-        if (rule.get("key"), rule.get("operator"), len(values)) == ("metadata.name", "In", 1):
-            return text(values[0])
-    return ""
 
 
 def is_schedulable(node: Mapping[str, Any]) -> bool:
