@@ -332,7 +332,7 @@ MUTANTS: Final = (
     Mutant(
         "kubelets-restarts-forgotten",
         "core/reconciler/restarts.py",
-        "return replace(status, container_restarts=status.container_restarts + _by_kubelet(facts, replicas))",
+        "return replace(status, container_restarts=status.container_restarts + _by_kubelet(job, facts, replicas))",
         "return status",
         "a job restarts more often than its backoffLimit says",
     ),

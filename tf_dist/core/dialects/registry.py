@@ -95,7 +95,8 @@ def _is_forerunner(document: Document) -> bool:
 
 
 def current(document: Any) -> Any:
-    """The document in the version that tf-dist runs: a TFJob of v1alpha2 to v1beta2, or of DRAGON 0.9, as v1.
+    """The document in the version that tf-dist runs: a TFJob of v1alpha2 to v1beta2, or of DRAGON 0.9, as v1; one of
+    v1alpha1 that an early operator stored, as it was submitted.
 
     Anything else is returned as it is. Never in place; unchanged parts are shared.
     """
@@ -109,6 +110,8 @@ def current(document: Any) -> Any:
         document = {**document, "apiVersion": Dialect.TFJOB_V1.value, "spec": spec}
     if document.get("apiVersion") == Dialect.TFJOB_V1 and not _BOUNDS.keys().isdisjoint(document["spec"]):
         return _with_bounds(document)
+    if document.get("apiVersion") == Dialect.TFJOB_V1ALPHA1:
+        return kubeflow_v1alpha1.as_submitted(document)
     return document
 
 
@@ -127,6 +130,10 @@ def _with_bounds(document: Document) -> dict[str, Any]:
 
 def advise_version(document: Document, out: FieldErrors) -> None:
     """Warnings that a document is of another version than is run, and what that changes."""
+    if document.get("apiVersion") == Dialect.TFJOB_V1ALPHA1:
+        for index, _ in kubeflow_v1alpha1.filled_in_servers(document):
+            place = ("spec", "replicaSpecs", index, "template")
+            out.warn(place, "an early operator wrote it; tf-dist starts its standard server", "leave the template out")
     if not _is_forerunner(document):
         return
     out.warn(

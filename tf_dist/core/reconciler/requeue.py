@@ -98,9 +98,9 @@ def with_size(s: ReconcileContext, place: Admission, before: Sizes, message: str
     after = place.sizes
     leaving = [replica for replica in s.facts.current if replica.index >= after.get(replica.type, 0)]
     if not s.facts.current or not resize_restarts(s.requested_job, before, after):
-        status = restarts.keep_container_restarts(s.status, leaving, s.facts)
+        status = restarts.keep_container_restarts(s.job, s.status, leaving, s.facts)
         return replace(status, admission=place, reason=RESIZED, message=message)
-    status = restarts.keep_container_restarts(s.status, s.facts.current, s.facts)
+    status = restarts.keep_container_restarts(s.job, s.status, s.facts.current, s.facts)
     message += "; all replicas start again, because TF_CONFIG names every one of them"
     return status.next_attempt(place).with_restart(RESIZED).with_phase(Phase.RESTARTING, s.now, RESIZED, message)
 
@@ -321,7 +321,7 @@ def requeue(s: ReconcileContext, status: Status, reason: str, message: str, *, f
 
     ``fall_back``: the next of its fallbacks comes first then; after the last one, its document's size.
     """
-    status = restarts.keep_container_restarts(status, s.facts.current, s.facts)
+    status = restarts.keep_container_restarts(s.job, status, s.facts.current, s.facts)
     status = replace(status, fallback_from=_next_fallback(s) if fall_back else 0)
     return status.next_attempt(None).with_phase(Phase.PENDING, s.now, reason, message)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tf_dist.core.api import pods
 from tf_dist.core.api.context import EmitEvent
-from tf_dist.core.api.job import Event, Job, ReplicaId
+from tf_dist.core.api.job import Action, Event, Job, ReplicaId, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import DecidedEvents
 from tf_dist.core.api.names import MAX_DISRUPTIONS
 from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events, describe_events, exit_text
@@ -25,7 +25,7 @@ def restart_job(job: Job, status: Status, facts: PodClassification, answered: De
     first = _costs(job, status, facts, answered, [_gravest(answered)])
     if over := _unaffordable(job, status, facts, answered, first, now):
         return over
-    status = keep_container_restarts(_spend(status, answered, first), {**facts.departed, **facts.current}, facts)
+    status = keep_container_restarts(job, _spend(status, answered, first), {**facts.departed, **facts.current}, facts)
     anew = replace(
         status,
         attempts=status.attempts.next_job(),
@@ -48,7 +48,7 @@ def restart_tasks(job: Job, status: Status, facts: PodClassification, answered: 
     for type_ in by_task:
         replicas = [replica for replica in facts.current if replica.type == type_]
         gone = [replica for replica in facts.departed if replica.type == type_]
-        status = keep_container_restarts(status, [*replicas, *gone], facts)
+        status = keep_container_restarts(job, status, [*replicas, *gone], facts)
         status = replace(status, attempts=status.attempts.next_task(type_))
         ran[type_] = _ran_for(facts, replicas, now)
     seen, succeeded = (
@@ -71,7 +71,7 @@ def restart_pods(job: Job, status: Status, facts: PodClassification, answered: D
     status = replace(_spend(status, answered, spent), failure=_failure(answered, now))
     ran: dict[str, float | None] = {}
     for replica in by_replica:
-        status = keep_container_restarts(status, [replica], facts)
+        status = keep_container_restarts(job, status, [replica], facts)
         status = replace(
             status, attempts=status.attempts.next_pod(replica), observed_replicas=status.observed_replicas - {replica}
         )
@@ -95,7 +95,7 @@ def restart_by_command(job: Job, status: Status, facts: PodClassification, now: 
     limit = job.run_policy.max_restarts
     if not again and limit is not None and spent + 1 > limit:
         return fail_over_budget(job, status, now, "the Command RestartJob was issued", spent=spent)
-    kept = keep_container_restarts(status, facts.current, facts)
+    kept = keep_container_restarts(job, status, facts.current, facts)
     if not again:
         kept = replace(kept.with_restart(COMMAND_ISSUED), retries=kept.retries + 1)
     anew = replace(kept.next_attempt(kept.admission), start_time=kept.start_time, succeeded=frozenset())
@@ -118,7 +118,9 @@ def resume(job: Job, status: Status, now: float) -> Status:
 
 def fail_by_container_restarts(job: Job, status: Status, facts: PodClassification, now: float) -> Status:
     """The status of a job whose budget the kubelet has spent by restarting containers: Failed, by the worst of them."""
-    worst = max(sorted(facts.current.values(), key=lambda pod: pod.replica), key=lambda pod: pod.restarts)
+    counted = _counted_types(job)
+    listed = (pod for replica, pod in facts.current.items() if replica.type in counted)
+    worst = max(sorted(listed, key=lambda pod: pod.replica), key=lambda pod: pod.restarts)
     exit_ = worst.exit or worst.last_exit
     times = f", {worst.ends} times" if worst.ends > 1 else ""
     failure = Failure(
@@ -208,7 +210,7 @@ def _is_of_before(status: Status, facts: PodClassification, occurrence: PodEvent
 
 def spent_restarts(job: Job, status: Status, facts: PodClassification) -> int:
     """Restarts that count against the budget: with those by the kubelet in living pods where the job counts them."""
-    return charged_restarts(job, status) + (_by_kubelet(facts, facts.current) if _counts_containers(job) else 0)
+    return charged_restarts(job, status) + (_by_kubelet(job, facts, facts.current) if _counts_containers(job) else 0)
 
 
 def charged_restarts(job: Job, status: Status) -> int:
@@ -268,14 +270,29 @@ def _spend(status: Status, answered: DecidedEvents, costs: Iterable[PodEvent]) -
     return replace(status, restarts=restarts, disruptions=taken, retries=retries)
 
 
-def keep_container_restarts(status: Status, replicas: Iterable[ReplicaId], facts: PodClassification) -> Status:
+def keep_container_restarts(
+    job: Job, status: Status, replicas: Iterable[ReplicaId], facts: PodClassification
+) -> Status:
     """The status with the container restarts of these pods, whose own counters go with them."""
-    return replace(status, container_restarts=status.container_restarts + _by_kubelet(facts, replicas))
+    return replace(status, container_restarts=status.container_restarts + _by_kubelet(job, facts, replicas))
 
 
-def _by_kubelet(facts: PodClassification, replicas: Iterable[ReplicaId]) -> int:
+def _by_kubelet(job: Job, facts: PodClassification, replicas: Iterable[ReplicaId]) -> int:
+    """Restarts of containers, but not in pods of a TFJob's replicas that a failure never restarts: what restarts there
+    are sidecars (training-operator 1.9, ``PastBackoffLimit``).
+    """
     pods = {**facts.departed, **facts.current}
-    return sum(pods[replica].restarts for replica in replicas if replica in pods)
+    counted = _counted_types(job)
+    return sum(pods[replica].restarts for replica in replicas if replica in pods and replica.type in counted)
+
+
+def _counted_types(job: Job) -> frozenset[str]:
+    return frozenset(spec.type for spec in job.replica_specs if not _never_restarts(spec))
+
+
+def _never_restarts(spec: ReplicaSpec) -> bool:
+    answers = {rule.action for rule in spec.rules if Event.POD_FAILED in rule.events}
+    return bool(answers) and answers <= {Action.FAIL_JOB, Action.IGNORE}
 
 
 def container_events(before: Status, after: Status, facts: PodClassification) -> Iterator[EmitEvent]:

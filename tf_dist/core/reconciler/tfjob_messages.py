@@ -14,6 +14,7 @@ from typing import Final
 from tf_dist.core.api.context import Create, Delete, EmitEvent
 from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Action, Dialect, Event, Job, ReplicaSpec
+from tf_dist.core.api.pod_events import held_text
 from tf_dist.core.api.pods import PodPhase, PodView
 from tf_dist.core.api.status import LIVE, NO_PODS, STOPPED, SUCCESSFUL, UNCHARGED_REASONS, Phase, Status
 from tf_dist.core.integrations.dispatch import integration_of
@@ -96,7 +97,9 @@ def operator_events(job: Job, before: Status, after: Status, pods: Iterable[PodV
     ``pods``: of the job, as this pass has seen them.
     """
     if job.dialect is Dialect.TFJOB_V1:
-        yield from _exit_events(job, before, pods)
+        seen = tuple(pods)
+        yield from _exit_events(job, before, seen)
+        yield from _waiting_events(job, before, after, seen)
         yield from _phase_events(job, before, after)
 
 
@@ -119,6 +122,26 @@ def _exit_events(job: Job, before: Status, pods: Iterable[PodView]) -> Iterator[
         if pod.phase is PodPhase.SUCCEEDED or failed[type_] > before.counts.get(type_, NO_PODS).failed:
             text = f"Pod: {job.key.namespace}.{pod.name} exited with code {code}"
             yield EmitEvent("Normal", "ExitedWithCode", text, routine=True)
+
+
+def _waiting_events(job: Job, before: Status, after: Status, pods: Iterable[PodView]) -> Iterator[EmitEvent]:
+    """Of the containers that the kubelet cannot start, when the job's message begins to say so: the operator repeats
+    them in every pass (``RecordAbnormalPods``).
+    """
+    held = [pod for pod in pods if pod.held_by and pod.attempt == after.attempts.label(pod.replica)]
+    if not held or after.phase not in LIVE:
+        return
+    said = held_text(sorted(held, key=lambda pod: pod.replica))
+    if said not in after.message or said in before.message:
+        return
+    for pod in held:
+        spec, (reason, message) = job.spec(pod.replica.type), pod.waiting or ("", "")
+        name, found, rest = message.removeprefix("container ").partition(": ")
+        if not (found and message.startswith("container ")):  # else it is another one that it waits for
+            name, rest = spec.container if spec else "", message
+        if rest:
+            text = f"Error pod {pod.name} container {name} waiting message: {rest}"
+            yield EmitEvent("Warning", reason, text, routine=True)
 
 
 def _phase_events(job: Job, before: Status, after: Status) -> Iterator[EmitEvent]:

@@ -408,7 +408,7 @@ def apply_transitions(
             raise TransitionCycle(f"the transitions of {job.key} do not end: …, {', '.join(steps[-_STEPS_SHOWN:])}")
         if status.phase in LIVE and following.phase not in LIVE:
             # Its pods may go from now on, and their restart counters with them: they are in the final count, too.
-            following = restarts.keep_container_restarts(following, facts.current, facts)
+            following = restarts.keep_container_restarts(granted, following, facts.current, facts)
         if status.succeeded - following.succeeded and isinstance(observed.verdict, Resize):
             # The verdict counted on the room of replicas that had succeeded, and now run again.
             observed = replace(observed, verdict=None)

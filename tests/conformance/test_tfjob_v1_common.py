@@ -1,0 +1,300 @@
+"""The common controller of training-operator 1.9: the tables of ``pkg/controller.v1/common``, ``control``, ``pkg/util``
+and ``pkg/common/util``, and those of ``tensorflow/job_test.go`` and ``tfjob_controller_test.go`` that are about it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.tfjob_v1_jobs import NAME, document, end, events, run_all, true_conditions, world
+from tests.core.world import World
+from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.dialects import parse
+from tf_dist.core.podbuilder import replica_pod, services
+
+Doc = dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    ("clean", "ending", "left"),
+    [
+        # common/job_test.go, TestDeletePodsAndServices, in its order: one pod runs, one has succeeded.
+        ("Running", "Succeeded", {"worker-1"}),
+        # Here the log of a pod that is done stays until the resume; the original deletes both.
+        ("Running", "Suspended", {"worker-1"}),
+        ("All", "Succeeded", set()),
+        ("None", "Failed", {"worker-0", "worker-1", "worker-2"}),
+        ("None", "Suspended", {"worker-1"}),
+    ],
+)
+def test_delete_pods_and_services(clean: str, ending: str, left: set[str]) -> None:
+    made = world(document("Never", chief=1, worker=3), cleanPodPolicy=clean)
+    end(made, worker_1=0)
+    made.settle()
+    if ending == "Suspended":
+        made.suspend(True)
+    else:
+        end(made, **({"chief_0": 0} if ending == "Succeeded" else {"worker_2": 1}))
+    made.settle()
+    assert ending in true_conditions(made)
+    workers = {name.removeprefix(f"{NAME}-") for name in made.pods if "worker" in name}
+    assert workers == left
+    published = {name.removeprefix(f"{NAME}-") for _, name in made.objects if "worker" in name}
+    assert published == (set() if ending == "Suspended" else left)
+
+
+@pytest.mark.parametrize(
+    ("policy", "restarts", "limit", "fails"),
+    [
+        # TestPastBackoffLimit, in its order. At its second limit the original has failed; here 3 may be spent.
+        ("OnFailure", 0, 0, False),
+        ("OnFailure", 3, 3, False),
+        ("OnFailure", 4, 3, True),
+        ("OnFailure", 1, 0, True),
+        # Not among its cases, from the same function.
+        ("Always", 4, 3, True),
+        ("ExitCode", 4, 3, True),
+        ("Never", 4, 3, False),
+        ("OnFailure", 9, None, False),
+    ],
+)
+@pytest.mark.parametrize("init", [False, True])
+def test_past_backoff_limit(policy: str, restarts: int, limit: int | None, fails: bool, init: bool) -> None:
+    """Restarts of all containers count, of init containers too, where the policy is to restart."""
+    made = world(document(policy, worker=3), **({} if limit is None else {"backoffLimit": limit}))
+    end(made, worker_1=0)
+    pod = made.pod("worker-2")
+    assert pod is not None
+    sidecar = {"name": "proxy", "state": {"running": {}}, "restartCount": restarts if init else 0}
+    pod["status"]["initContainerStatuses"] = [sidecar]
+    pod["status"]["containerStatuses"][0]["restartCount"] = 0 if init else restarts
+    made.settle()
+    assert ("Failed" in true_conditions(made)) is fails
+
+
+@pytest.mark.parametrize(("deadline", "past"), [(0, True), (2, False)])
+def test_past_active_deadline(deadline: int, past: bool) -> None:
+    """TestPastActiveDeadline."""
+    made = world(document(worker=1), activeDeadlineSeconds=deadline)
+    assert ("Failed" in true_conditions(made)) is past
+
+
+def test_update_job_replica_statuses() -> None:
+    """common/status_test.go: 2 have failed, 3 succeeded, 1 is active, 1 is being deleted while it runs.
+
+    The original counts the last as failed, which fails a job that is not dynamic; here it is a disruption, and in no
+    count until it is gone.
+    """
+    content = document(worker=7)
+    content["spec"]["enableDynamicWorker"] = True
+    made = world(content)
+    end(made, worker_1=1, worker_2=1, worker_3=0, worker_4=0, worker_5=0)
+    made.settle()
+    made.delete(made.pod("worker-6") or {})
+    made.step()
+    counts = made.status["replicaStatuses"]["Worker"]
+    assert {key: counts[key] for key in ("failed", "succeeded", "active")} == {"failed": 2, "succeeded": 3, "active": 1}
+    made.settle()
+    run_all(made)
+    assert made.status["replicaStatuses"]["Worker"]["active"] == 2
+
+
+@pytest.mark.parametrize(
+    ("replicas", "there", "left"),
+    [
+        # common/pod_test.go, TestCalculatePodSliceSize: a slot for each replica, and for each pod beyond them, which
+        # goes (ReconcilePods).
+        (3, [0, 1, 2], [0, 1, 2]),
+        (4, [0, 1, 2], [0, 1, 2, 3]),
+        (2, [0, 1, 2], [0, 1]),
+        (3, [0, 1, 2, 4], [0, 1, 2]),
+    ],
+)
+def test_calculate_pod_slice_size(replicas: int, there: list[int], left: list[int]) -> None:
+    content = document(ps=1, worker=5)
+    content["spec"]["enableDynamicWorker"] = True
+    made = world(content)
+    for name in [name for name in made.pods if "worker" in name and int(name[-1]) not in there]:
+        del made.pods[name]
+    made.scale("worker", replicas)
+    made.settle()
+    assert sorted(name for name in made.pods if "worker" in name) == [f"{NAME}-worker-{index}" for index in left]
+    assert {name for _, name in made.objects} == set(made.pods)
+
+
+def kinds(made: World) -> list[tuple[str, str]]:
+    return [(one["type"], one["status"]) for one in conditions_in_order(made)]
+
+
+def conditions_in_order(made: World) -> list[Doc]:
+    ours = ("Admitted", "SpecAccepted", "Stalled")
+    return [one for one in made.status["conditions"] if one["type"] not in ours]
+
+
+def test_update_job_conditions() -> None:
+    """pkg/util/status_test.go, TestUpdateJobConditions: what is set comes last; Running and Restarting exclude each
+    other; a failure turns Running off.
+    """
+    made = World(parse(document("ExitCode", worker=2)).job)
+    made.settle()
+    assert kinds(made) == [("Created", "True")]
+    run_all(made)
+    assert kinds(made) == [("Created", "True"), ("Running", "True")]
+    end(made, worker_1=137)
+    made.step()
+    assert kinds(made) == [("Created", "True"), ("Restarting", "True")]
+    run_all(made)
+    assert kinds(made) == [("Created", "True"), ("Running", "True")]
+    end(made, worker_1=1)
+    made.settle()
+    assert kinds(made) == [("Created", "True"), ("Running", "False"), ("Failed", "True")]
+
+
+@pytest.mark.parametrize("ending", [{"worker_0": 0}, {"worker_0": 1}])
+def test_nothing_is_said_after_the_end(ending: dict[str, int]) -> None:
+    """TestIsFinished, and setCondition: after a failure conditions do not change."""
+    made = world(document(worker=2))
+    end(made, **ending)
+    made.settle()
+    before = conditions_in_order(made)
+    made.suspend(True)
+    made.now += 60
+    made.settle()
+    assert conditions_in_order(made) == before
+
+
+def test_conditions_of_a_suspension() -> None:
+    """tfjob_controller_test.go, "TFJob with suspend semantics": the whole list, in its order, and the start time."""
+    made = World(parse(document(chief=1, worker=1), strict=True).job)
+    made.suspend(True)
+    made.settle()
+    created = ("Created", "True", "TFJobCreated", f"TFJob {NAME} is created.")
+    suspended = ("Suspended", "True", "TFJobSuspended", f"TFJob {NAME} is suspended.")
+    running = ("Running", "True", "TFJobRunning", f"TFJob default/{NAME} is running.")
+    stopped = ("Running", "False", "TFJobSuspended", f"TFJob {NAME} is suspended.")
+    resumed = ("Suspended", "False", "TFJobResumed", f"TFJob {NAME} is resumed.")
+    assert told(made) == [created, suspended]
+    assert "startTime" not in made.status
+    made.suspend(False)
+    run_all(made)
+    assert told(made) == [created, resumed, running]
+    started = made.status["startTime"]
+    made.now += 60
+    made.suspend(True)
+    made.settle()
+    assert told(made)[-1] == suspended
+    assert stopped in told(made)
+    assert (made.status["startTime"], made.pods, made.objects) == (started, {}, {})
+    made.suspend(False)
+    run_all(made)
+    assert told(made) == [created, resumed, running]
+    assert made.status["startTime"] > started
+
+
+def told(made: World) -> list[tuple[str, str, str, str]]:
+    return [(one["type"], one["status"], one["reason"], one["message"]) for one in conditions_in_order(made)]
+
+
+def test_managed_by_another_controller() -> None:
+    """ "Should not reconcile a job while managed by external controller": no status, no pods, suspended or not."""
+    content = document(chief=1, worker=1)
+    content["spec"]["runPolicy"] = {"managedBy": "kueue.x-k8s.io/multikueue"}
+    made = World(parse(content).job)
+    for suspended in (True, False):
+        made.suspend(suspended)
+        assert not made.step()
+    assert (made.status, made.pods, made.objects) == ({}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("ttl", "finished", "suspended", "after", "removed"),
+    [
+        # job_test.go, "TFJob is created and is cleaned up", and util_test.go, TestDurationUntilExpireTime.
+        (None, True, False, 86400, False),
+        (None, False, True, 86400, False),
+        (10, False, True, 86400, False),
+        (10, False, False, 86400, False),
+        (180, True, False, 86400, True),
+        (0, True, False, 0, True),
+        (5, True, False, 4, False),
+        (5, True, False, 6, True),
+    ],
+)
+@pytest.mark.parametrize("code", [0, 1])
+def test_cleanup_job(ttl: int | None, finished: bool, suspended: bool, after: int, removed: bool, code: int) -> None:
+    made = world(document(worker=1), **({} if ttl is None else {"ttlSecondsAfterFinished": ttl}))
+    if suspended:
+        made.suspend(True)
+    if finished:
+        end(made, worker_0=code)
+    made.settle()
+    made.now += after
+    made.settle()
+    assert made.job_gone is removed
+
+
+def test_create_new_service() -> None:
+    """job_test.go, CreateNewService: name, owner, labels and ports; it selects by labels of tf-dist's own."""
+    made = parse(document(worker=2)).job
+    body = services.build_services(made)[f"{NAME}-worker-0"]
+    metadata = body["metadata"]
+    named = {"job-name": NAME, "operator-name": "tfjob-controller", "replica-index": "0", "replica-type": "worker"}
+    labels = {f"training.kubeflow.org/{key}": value for key, value in named.items()}
+    assert labels.items() <= metadata["labels"].items()
+    assert metadata["ownerReferences"] == [replica_pod.owner_reference(made)]
+    assert body["spec"]["clusterIP"] == "None"
+    assert body["spec"]["ports"] == [{"name": "tfjob-port", "port": 2222, "targetPort": 2222}]
+    pod = replica_pod.build_pod(made, ReplicaId("worker", 0), "1.0.0")
+    assert body["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_gen_owner_reference_and_labels() -> None:
+    """tensorflow/util_test.go, and common/util_test.go, TestGenGeneralName: ``JOB-TYPE-INDEX`` in lower case."""
+    made = parse(document(worker=2)).job
+    pod = replica_pod.build_pod(made, ReplicaId("worker", 1), "1.0.0")["metadata"]
+    assert pod["name"] == f"{NAME}-worker-1"
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": NAME, "uid": "uid-1"}
+    assert pod["ownerReferences"] == [{**owner, "controller": True, "blockOwnerDeletion": True}]
+    labels = {"training.kubeflow.org/job-name": NAME, "training.kubeflow.org/operator-name": "tfjob-controller"}
+    assert labels.items() <= pod["labels"].items()
+
+
+@pytest.mark.parametrize(
+    ("counts", "master"),
+    # tensorflow_types_test.go, TestIsChiefOrMaster, and IsMasterRole: else it is worker 0.
+    [({"chief": 1, "worker": 2}, "chief-0"), ({"master": 1, "worker": 2}, "master-0"), ({"worker": 2}, "worker-0")],
+)
+def test_is_chief_or_master(counts: Any, master: str) -> None:
+    made = world(document(**counts))
+    role = "training.kubeflow.org/job-role"
+    found = {name.removeprefix(f"{NAME}-") for name, pod in made.pods.items() if role in pod["metadata"]["labels"]}
+    assert found == {master}
+
+
+WAITS = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}
+
+
+@pytest.mark.parametrize(
+    ("containers", "expected"),
+    [
+        # core/job.go, RecordAbnormalPods: once here, and there in every pass.
+        ([("tensorflow", WAITS)], f"container tensorflow waiting message: {WAITS['message']}"),
+        ([("tensorflow", None), ("proxy", WAITS)], f"container proxy waiting message: {WAITS['message']}"),
+        ([("tensorflow", {"reason": "ContainerCreating"})], ""),
+        ([("tensorflow", {"reason": "ImagePullBackOff"})], ""),
+    ],
+)
+def test_record_abnormal_pods(containers: Any, expected: str) -> None:
+    made = World(parse(document(worker=2)).job)
+    made.settle()
+    made.run(made.pod("worker-0") or {})
+    pod = made.pod("worker-1") or {}
+    states = [(name, {"waiting": said or {"reason": "ContainerCreating"}}) for name, said in containers]
+    statuses = [{"name": name, "state": state, "restartCount": 0} for name, state in states]
+    pod["status"]["containerStatuses"] = statuses
+    found = [one for one in events(made) if one[1] == "ImagePullBackOff"]
+    assert found == ([("Warning", "ImagePullBackOff", f"Error pod {NAME}-worker-1 {expected}")] if expected else [])
+    made.now += 600
+    assert not [one for one in events(made) if one[1] == "ImagePullBackOff"]
