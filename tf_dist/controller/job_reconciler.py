@@ -57,6 +57,7 @@ from tf_dist.core.integrations.dispatch import integration_of, kind_key, with_de
 from tf_dist.core.podbuilder.ssh_plugin import lacks_keys, with_key_pair
 from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
 from tf_dist.core.reconciler.invalid_spec import plan_for_invalid_spec
+from tf_dist.core.reconciler.ownership import former_pod, selector_of_former_pods
 from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.core.reconciler.tfjob_messages import object_event
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected, Unavailable
@@ -224,6 +225,9 @@ class PlanExecutor:
     def _create(self, ref: JobRef, stored: Object, body: Object) -> bool:
         resource = self._kind(kind_key(body))
         created = True
+        if resource == PODS and (former := self._former_pod(ref, stored, body)) is not None:
+            self._informers.wrote(resource, self._adopt(resource, ref, former, body))
+            return False
         try:
             there = self._cluster.create(resource, ref.namespace, body)
         except AlreadyExists:
@@ -237,6 +241,13 @@ class PlanExecutor:
             raise
         self._informers.wrote(resource, there)
         return created
+
+    def _former_pod(self, ref: JobRef, stored: Object, body: Object) -> Object | None:
+        """The pod that another operator has made for the replica already, under a name that is not derived."""
+        selector = selector_of_former_pods(stored, body)
+        if not selector:
+            return None
+        return former_pod(body, self._cluster.list(PODS, ref.namespace, labels=selector).items)
 
     def _ensure_keys(self, ref: JobRef, stored: Object, body: Object) -> None:
         """Secrets are not followed: who may list them may read all of them."""

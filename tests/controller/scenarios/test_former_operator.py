@@ -121,19 +121,111 @@ def test_a_job_that_only_was_created_waits_like_any_other() -> None:
     assert world.status()["state"] == "Waiting"
 
 
-def test_a_job_of_v1alpha1_that_runs_waits_like_any_other() -> None:
-    """Its operator's pods have names at random: none is taken over, and their room is not its."""
-    world = World(cpu="2")
+def v1alpha1(world: World, phase: str = "Running", state: str = "Running") -> Object:
+    """A job of v1alpha1 as its operator leaves it in this phase, with a service for each replica, but without pods."""
     template = {"spec": {"containers": [container()], "restartPolicy": "OnFailure"}}
     groups = [{"replicas": count, "tfReplicaType": name, "template": template} for name, count in SIZES.items()]
     spec = {"RuntimeId": "76no", "replicaSpecs": groups}
     job = {"apiVersion": "kubeflow.org/v1alpha1", "kind": "TFJob", "metadata": {"name": "mnist"}, "spec": spec}
     stored = world.submit(job, TFJOBS_V1ALPHA1)
-    body = {**stored, "status": {"phase": "Running", "state": "Running"}}
-    world.memory.replace(TFJOBS_V1ALPHA1, "default", "mnist", body, subresource="status")
+    body = {**stored, "status": {"phase": phase, "state": state}}
+    stored = world.memory.replace(TFJOBS_V1ALPHA1, "default", "mnist", body, subresource="status")
+    for kind, count in SIZES.items():
+        for index in range(count):
+            of_v1alpha1(world, stored, kind, index, SERVICES)
+    return stored
+
+
+def of_v1alpha1(world: World, job: Object, kind: str, index: int, resource: Resource = PODS, suffix: str = "") -> None:
+    """What an operator of v1alpha1 makes for a replica; a pod's name has a suffix at random."""
+    labels = {"kubeflow.org": "", "job_type": kind, "runtime_id": "76no", "tf_job_name": "mnist"}
+    labels["task_index"] = str(index)
+    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": "mnist", "uid": job["metadata"]["uid"]}
+    name = f"mnist-{kind.lower()}-76no-{index}{suffix}"
+    metadata = {"name": name, "labels": labels, "ownerReferences": [{**owner, "controller": True}]}
+    spec = {"containers": [container()]} if resource == PODS else {"clusterIP": "None", "selector": labels}
+    body: Object = {"apiVersion": "v1", "kind": resource.kind, "metadata": metadata, "spec": spec}
+    world.memory.create(resource, "default", body)
+
+
+def all_of_v1alpha1(world: World, job: Object) -> dict[str, str]:
+    """The uids of its pods, which run."""
+    for kind, count in SIZES.items():
+        for index in range(count):
+            of_v1alpha1(world, job, kind, index, suffix=f"-{kind.lower()[:3]}x{index}")
+    world.run_pods()
+    return uids(world)
+
+
+@pytest.mark.parametrize("cpu", ["4", "32"])
+def test_a_job_of_v1alpha1_that_runs_goes_on_with_its_pods(cpu: str) -> None:
+    """Their names are at random: they are known by their labels. Not one starts again, and not one is there twice."""
+    world = World(cpu=cpu)
+    before = all_of_v1alpha1(world, v1alpha1(world))
+    world.settle()
+    assert uids(world) == before
+    assert world.status(resource=TFJOBS_V1ALPHA1)["phase"] == "Running"
+    for resource in (PODS, SERVICES):
+        stored = world.memory.list(resource, "default").items
+        assert {one["metadata"]["labels"].get(names.JOB_NAME) for one in stored} == {"mnist"}
+    world.end_pod("mnist-master-76no-0-masx0", 0)
+    world.settle()
+    world.bury()
+    world.settle()
+    assert world.status(resource=TFJOBS_V1ALPHA1)["phase"] == "Completed"
+    assert set(world.pods()) == {"mnist-master-76no-0-masx0"}
+
+
+def test_only_the_living_pod_of_a_replica_is_taken_over() -> None:
+    """An operator of v1alpha1 leaves pods that have failed; what another controls has nothing to do with it."""
+    world = World()
+    job = v1alpha1(world)
+    of_v1alpha1(world, job, "WORKER", 1, suffix="-older")
+    before = all_of_v1alpha1(world, job)
+    world.end_pod("mnist-worker-76no-1-older", 1)
+    other = {**job, "metadata": {**job["metadata"], "uid": "another"}}
+    of_v1alpha1(world, other, "WORKER", 2, suffix="-stray")
+    world.memory.delete(PODS, "default", "mnist-worker-76no-2-worx2")
+    world.bury()
+    world.settle()
+    labelled = {name for name, pod in world.pods().items() if names.JOB_UID in pod["metadata"]["labels"]}
+    made = labelled - before.keys()
+    assert before.keys() & labelled == before.keys() - {"mnist-worker-76no-1-older", "mnist-worker-76no-2-worx2"}
+    assert [name.startswith("mnist-worker-76no-2-") for name in made] == [True]
+
+
+def test_a_pod_of_v1alpha1_that_is_being_deleted_is_waited_for() -> None:
+    world = World()
+    before = all_of_v1alpha1(world, v1alpha1(world))
+    world.memory.delete(PODS, "default", "mnist-worker-76no-1-worx1")
+    for _ in range(4):
+        world.driver.step()
+    assert uids(world).keys() == before.keys()
+    world.bury()
+    world.clock.now += 60
+    world.settle()
+    assert len(world.pods()) == len(before)
+    assert before.keys() - uids(world).keys() == {"mnist-worker-76no-1-worx1"}
+
+
+@pytest.mark.parametrize(("phase", "state"), [("Creating", "Running"), ("", "")])
+def test_a_job_of_v1alpha1_that_has_never_run_waits_like_any_other(phase: str, state: str) -> None:
+    """Its operator says Running of the state from the beginning."""
+    world = World(cpu="2")
+    v1alpha1(world, phase, state)
     world.settle()
     assert not world.pods()
     assert world.status(resource=TFJOBS_V1ALPHA1)["phase"] == "Pending"
+
+
+@pytest.mark.parametrize("state", ["Succeeded", "Failed"])
+def test_a_job_of_v1alpha1_that_is_over_is_left_alone(state: str) -> None:
+    world = World()
+    job = v1alpha1(world, "Done", state)
+    before = all_of_v1alpha1(world, job)
+    world.settle()
+    assert uids(world) == before
+    assert world.job(resource=TFJOBS_V1ALPHA1)["status"] == {"phase": "Done", "state": state}
 
 
 def test_a_pod_of_the_former_that_is_being_deleted_is_waited_for() -> None:

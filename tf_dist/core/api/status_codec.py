@@ -349,7 +349,9 @@ def _words_of_other_controller(stored: Document) -> list[str]:
     """The state, the phase and the conditions that are true."""
     state = stored.get("state")
     true = [c.get("type") for c in mappings(stored.get("conditions")) if c.get("status") == "True"]
-    true.append(state.get("phase") if isinstance(state, Mapping) else state)
+    # A v1alpha1 job is in the state Running from the moment it is set up.
+    begins = state == "Running" and stored.get("phase") != "Running"
+    true.append(state.get("phase") if isinstance(state, Mapping) else None if begins else state)
     return [word for word in true if isinstance(word, str)]
 
 

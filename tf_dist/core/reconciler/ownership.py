@@ -6,11 +6,12 @@ cannot die without its whole cluster (``embedded``). Which Leases are stale is o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping, text
-from tf_dist.core.api.job import Document
+from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
+from tf_dist.core.api.job import Dialect, Document
 from tf_dist.core.api.names import TRAINING_OPERATOR
 from tf_dist.core.api.status_codec import FIELD, stored_status
 
@@ -54,3 +55,40 @@ def may_claim(driver: str, me: str, stale: Collection[str], *, reserved: str) ->
     ``stale``.
     """
     return driver != me and (driver in ("", reserved) or ("/" in driver and driver in stale))
+
+
+# How an operator of v1alpha1 finds the pods of one replica (``pkg/trainer/replicas.go``, ``LabelsByIndex``).
+_V1ALPHA1_LABELS: Final = ("kubeflow.org", "job_type", "runtime_id", "tf_job_name", "task_index")
+_FIRST_ATTEMPT: Final = "1.0.0"
+
+
+def selector_of_former_pods(job: Document, body: Document) -> str:
+    """Which pods may be there already in place of the new pod ``body``, under names that only the operator knew that
+    made them.
+
+    "" for none: names of other formats are derived, later attempts were made by tf-dist, and a job without a RuntimeId
+    has never been set up by an operator.
+    """
+    labels, (owner,) = body["metadata"]["labels"], body["metadata"]["ownerReferences"]
+    first = owner["apiVersion"] == Dialect.TFJOB_V1ALPHA1 and labels[names.ATTEMPT] == _FIRST_ATTEMPT
+    if not first or not mapping(job.get("spec")).get("RuntimeId"):
+        return ""
+    return ",".join(f"{key}={labels[key]}" for key in ("tf_job_name", "runtime_id"))
+
+
+def former_pod(body: Document, pods: Iterable[Document]) -> Document | None:
+    """Of these pods the newest that an operator of v1alpha1 made for the replica that ``body`` is to be the pod of.
+
+    One that has failed it would have made anew (``SyncPods``).
+    """
+    wanted = mapping(body["metadata"])
+    (owner,) = wanted["ownerReferences"]
+    found = []
+    for pod in pods:
+        labels, owners = texts(pod["metadata"].get("labels")), mappings(pod["metadata"].get("ownerReferences"))
+        controlled = any(one.get("controller") and one.get("uid") == owner["uid"] for one in owners)
+        same = all(labels.get(key) == wanted["labels"][key] for key in _V1ALPHA1_LABELS)
+        failed = mapping(pod.get("status")).get("phase") == "Failed"
+        if controlled and same and not failed and names.JOB_UID not in labels:
+            found.append(pod)
+    return max(found, key=lambda pod: text(pod["metadata"].get("creationTimestamp")), default=None)

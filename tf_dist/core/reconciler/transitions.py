@@ -31,7 +31,7 @@ from tf_dist.core.api.assignment import (
     granted_job,
 )
 from tf_dist.core.api.context import Observed, ReconcileContext, matching_replicas
-from tf_dist.core.api.job import Action, CompletionByCounts, Dialect, Job, ReplicaId, ReplicaSpec
+from tf_dist.core.api.job import Action, CompletionByCounts, Job, ReplicaId, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import (
     END_PHASES,
     DecidedEvents,
@@ -308,9 +308,7 @@ def take_admission(s: ReconcileContext) -> Status | None:
     if s.status.admission is not None or s.now < s.status.not_before or overdue_pods(s.facts, s.now):
         return None
     other = integration_of(s.requested_job, s.status)
-    # Pods of v1alpha1 have names at random: they are none of those that are to be made.
-    takes_over = other is None and s.job.dialect is not Dialect.TFJOB_V1ALPHA1
-    if takes_over and runs_under_other_controller(s.observed.stored_status):
+    if other is None and runs_under_other_controller(s.observed.stored_status):
         # Its own pods have the room that it would wait for.
         begun = parse_time(s.observed.stored_status.get("startTime"))
         admitted = replace(s.status, admission=Admission(s.now), start_time=s.now if begun is None else begun)
