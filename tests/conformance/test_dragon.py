@@ -6,7 +6,8 @@ import pytest
 
 from tests.core.builders import START
 from tests.core.dialects.documents import changed, v1alpha1
-from tf_dist.core.api.assignment import with_replica_counts
+from tests.core.world import World
+from tf_dist.core.api.assignment import Admit, Resize, with_replica_counts
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.api.status import Admission, Phase, Status
 from tf_dist.core.dialects import parse
@@ -86,6 +87,28 @@ def test_a_worker_trains_its_share_of_the_total(total: int, workers: int, share:
 )
 def test_only_the_flag_is_replaced(arguments: list[str], expected: list[str]) -> None:
     assert arguments_of(arguments, 1000, 2) == expected
+
+
+def test_after_a_resize_the_total_is_divided_again_whatever_logs_say() -> None:
+    """A deliberate difference: ``ScaleUp`` deducts the steps that the workers' logs show, though all start from new
+    weights unless their program saves them.
+    """
+    document = changed(v1alpha1(), "spec.replicaSpecs.1.template.spec.containers.0.args", BENCHMARK)
+    document = changed(changed(document, "spec.total-number", 1200), "spec.max-instance", 8)
+    world = World(parse(document).job)
+    shares = []
+    for verdict in (
+        Admit(sizes={"master": 1, "worker": 2, "ps": 1}),
+        Resize(sizes={"master": 1, "worker": 4, "ps": 1}, placement={}, message="nobody waits"),
+    ):
+        world.verdict = verdict
+        world.settle()
+        for pod in world.pods.values():
+            world.run(pod)
+        world.settle()
+        workers = [pod["spec"]["containers"][0] for name, pod in world.pods.items() if "-worker-" in name]
+        shares.append([argument for one in workers for argument in one["args"] if "num_batches" in argument])
+    assert shares == [["--num_batches=600"] * 2, ["--num_batches=300"] * 4]
 
 
 def test_without_a_total_and_for_other_types_arguments_stay() -> None:
