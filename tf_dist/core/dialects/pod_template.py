@@ -304,12 +304,35 @@ def _check_spec(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors, *, re
     text_map_at(spec, "nodeSelector", loc, out)
     for key in ("schedulerName", "serviceAccountName", "nodeName"):
         text_at(spec, key, loc, out, required=False)
-    _check_counted(spec, loc, out)
+    text_at(spec, "priorityClassName", loc, out, required=False)
+    read_quantities(spec, "overhead", loc, out)
+    _check_pod_resources(spec, loc, out)
     _check_number(spec, loc, out)
     volumes = _check_volumes(spec, loc, out)
     _check_containers(spec, loc, volumes, out)
     if flag_at(spec, "hostNetwork", loc, out):
         _check_host_network(spec, loc, replicas, out)
+
+
+def _check_pod_resources(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    """Resources of the pod itself: they are at least what its containers request together."""
+    if spec.get("resources") is None:
+        return
+    place = (*loc, "resources")
+    _check_resources(spec["resources"], place, out)
+    silent = FieldErrors(advice=False)  # what cannot be read is reported where it stands
+    own = read_quantities(mapping(spec["resources"]), "requests", place, silent)
+    together: dict[str, Decimal] = {}
+    for container in map(mapping, list_items(spec.get("containers"))):
+        resources = mapping(container.get("resources"))
+        found = [read_quantities(resources, key, place, silent) for key in ("limits", "requests")]
+        for name, amount in {**found[0], **found[1]}.items():
+            together[name] = together.get(name, Decimal(0)) + amount
+    for name, amount in own.items():
+        if amount < together.get(name, amount):
+            said = spec["resources"]["requests"][name]
+            message = f"{said} is requested for the pod, but its containers request {together[name]:f} together"
+            out.error((*place, "requests", name), message, "raise it, or lower theirs")
 
 
 def _check_volumes(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> set[str] | None:
