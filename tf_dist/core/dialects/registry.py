@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from tf_dist.core.api.fieldpath import mapping, suggestion, value_at
+from tf_dist.core.api.fieldpath import FieldPath, mapping, suggestion, value_at
 from tf_dist.core.api.job import Dialect, Document, Job
 from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS
 from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano, volcano_schema
@@ -132,8 +132,8 @@ def advise_version(document: Document, out: FieldErrors) -> None:
     """Warnings that a document is of another version than is run, and what that changes."""
     if document.get("apiVersion") == Dialect.TFJOB_V1ALPHA1:
         for index, _ in kubeflow_v1alpha1.filled_in_servers(document):
-            place = ("spec", "replicaSpecs", index, "template")
-            out.warn(place, "an early operator wrote it; tf-dist starts its standard server", "leave the template out")
+            filled: FieldPath = ("spec", "replicaSpecs", index, "template")
+            out.warn(filled, "an early operator wrote it; tf-dist starts its standard server", "leave the template out")
     if not _is_forerunner(document):
         return
     out.warn(

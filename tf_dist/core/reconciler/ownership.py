@@ -7,7 +7,7 @@ cannot die without its whole cluster (``embedded``). Which Leases are stale is o
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Final
+from typing import Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
@@ -76,7 +76,7 @@ def selector_of_former_pods(job: Document, body: Document) -> str:
     return ",".join(f"{key}={labels[key]}" for key in ("tf_job_name", "runtime_id"))
 
 
-def former_pod(body: Document, pods: Iterable[Document]) -> Document | None:
+def former_pod(body: Document, pods: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     """Of these pods the newest that an operator of v1alpha1 made for the replica that ``body`` is to be the pod of.
 
     One that has failed it would have made anew (``SyncPods``).
