@@ -1,6 +1,6 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-job demo-argo test test-slow test-cluster test-containers test-all mutants lint check bench soak fault-mutants clean
+.PHONY: help install demo demo-job demo-argo docs test test-slow test-cluster test-containers test-all mutants lint check bench soak fault-mutants clean
 
 # The first Python of the machine that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -55,6 +55,13 @@ lint: .venv/installed ## Style, types and import rules
 
 check: lint test ## All that has to pass
 
+.venv/docs-installed: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: .venv/docs-installed ## Build the documentation: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
 bench: .venv/installed ## Measure; writes benchmarks/results.json and docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
@@ -69,4 +76,4 @@ fault-mutants: .venv/installed ## Put 40 defects and more into the code, one at 
 	$(BIN)/python -m tests.faults.mutants
 
 clean: ## Remove what was made
-	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .mutants
+	rm -rf .venv dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .mutants

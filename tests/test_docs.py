@@ -1,18 +1,24 @@
-"""What the documents tell people to type exists."""
+"""What the documents tell people to type exists, links lead somewhere, and blocks of code can be read."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+import unicodedata
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
+
+from docs.generator import blocks
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 PAGES += sorted((ROOT / "examples").glob("*.md"))
 TF_DIST = Path(sys.executable).with_name("tf-dist")
 
@@ -34,7 +40,7 @@ def _help(*verbs: str) -> str:
 @pytest.mark.parametrize("command", _commands("tf-dist"), ids=" ".join)
 def test_every_command_and_flag_of_the_documents_exists(command: tuple[str, ...]) -> None:
     words = [word for word in command[1:] if re.fullmatch(r"[a-z][a-z-]*", word)]
-    verbs = words[:2] if words[0] in ("local", "workflows") else words[:1]
+    verbs = words[:2] if words and words[0] in ("local", "workflows") else words[:1]
     told = _help(*verbs)
     for flag in (word.split("=")[0] for word in command if word.startswith("-")):
         assert re.search(rf"(?<![\w-]){re.escape(flag)}\b", told), f"tf-dist {' '.join(verbs)} has no {flag}"
@@ -46,14 +52,66 @@ def test_every_make_target_of_the_documents_exists(command: tuple[str, ...]) -> 
     assert set(command[1:]) <= set(targets)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def _shown(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_shown)
 def test_every_link_and_path_of_the_documents_is_there(page: Path) -> None:
     text = page.read_text()
-    links = [link.partition("#")[0] for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text)]
-    paths = list(re.findall(r"`((?:docs|examples|tf_dist|benchmarks|tests|workflows)/[\w./-]+)`", text))
-    missing = [link for link in links if link and not (page.parent / link).exists()]
-    missing += [path for path in paths if not (ROOT / path).exists()]
+    links = re.findall(r"\]\((?!https?:)([^)]+)\)", text)
+    paths = list(re.findall(r"`((?:docs|examples|tf_dist|benchmarks|tests|workflows|dags|deploy)/[\w./-]+)`", text))
+    missing = [path for path in paths if not (ROOT / path).exists()]
+    for link in links:
+        target, _, anchor = link.partition("#")
+        there = page.parent / target if target else page
+        if not there.exists() or (anchor and there.suffix == ".md" and anchor not in _anchors(there)):
+            missing.append(link)
     assert not missing
+
+
+@cache
+def _anchors(page: Path) -> set[str]:
+    """What may stand after ``#``, by the rules of GitHub and those of the site."""
+    text = re.sub(r"^```.*?^```$", "", blocks.fill(page.read_text()), flags=re.MULTILINE | re.DOTALL)
+    found = set()
+    for title in re.findall(r"^#{1,6} (.+)$", text, flags=re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
+        kept = re.sub(r"[^\w\s-]", "", unicodedata.normalize("NFKC", plain)).strip().lower()
+        found |= {re.sub(r"\s", "-", kept), re.sub(r"[-\s]+", "-", kept)}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_shown)
+def test_every_block_of_code_can_be_read(page: Path) -> None:
+    for kind, code in re.findall(r"^```(\w+)[^\n]*\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+        if kind == "yaml":
+            assert list(yaml.safe_load_all(code))
+        elif kind == "json":
+            json.loads(code)
+        elif kind == "python":
+            compile(code, str(page), "exec")
+        else:
+            assert kind in ("console", "text", "mermaid", "promql"), f"a block of {kind}: nothing checks that"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """``mkdocs build`` says so, too; this does without it."""
+    navigation = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert sorted(navigation) == sorted(pages)  # the module names are excluded, which names them, too
+
+
+EXPLAIN = ("architecture.md", "benchmarks.md", "module-names.md", "testing.md")
+GUIDES = [page for page in sorted(DOCS.rglob("*.md")) if page.name not in EXPLAIN]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=_shown)
+def test_every_guide_begins_with_what_its_reader_wants_and_has_a_command_or_code(page: Path) -> None:
+    text = page.read_text()
+    first = text.split("\n\n")[1]
+    assert re.search(r"\b(?:[Yy]ou|[Yy]our)\b", first), first
+    assert re.search(r"^```(?:console|python|yaml)|^\$ ", text, flags=re.MULTILINE)
 
 
 def test_the_documents_say_of_every_security_field_what_becomes_of_it() -> None:

@@ -30,7 +30,7 @@ _HEAVY = (
     "typer",
 )
 _COPIED = ("tf_dist", "tests", "workflows", "examples", "dags", "deploy", "docs", "benchmarks")
-_EXPORTS = ("pyproject.toml", "README.md", "Makefile", "constraints.txt", "CONTRIBUTING.md")
+_EXPORTS = ("pyproject.toml", "README.md", "Makefile", "constraints.txt", "CONTRIBUTING.md", "mkdocs.yml")
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,35 +52,48 @@ def _small() -> Resources:
 class TFJobStep(Container):
     """Run one distributed TensorFlow job, show it, and wait for its end.
 
-    Everything that a Hera container takes is taken; ``image`` is the launcher's. Each of the arguments below is a
+    Everything that a Hera container takes is taken; ``image`` is the launcher's. An argument of type ``Value`` is a
     value (then it is the default of an input parameter of that name, with ``-``, and each use of the step may say
-    another), a ``Parameter`` (an input of the step), or a text with ``{{…}}``:
-
-    ``job``: see ``tf_dist.argo.job_source.JobSource``; there is no ``{{…}}`` in it. ``workers``, ``ps``: numbers of
-    replicas.
-    ``queue``, ``priority_class``: its place in the line. ``job_image``: of the containers that train. ``model_dir``:
-    the folder that replicas find in ``$TF_DIST_MODEL_DIR``; the same at each try, so that a checkpoint is found again.
-    ``total_steps``: for the progress. ``pending_timeout``, ``startup_timeout``, ``run_timeout``: ``10m``, ``2h``; the
-    step ends with 75 when the job has no place by then, with 1 when it is admitted and does not run by then (an image
-    that cannot be pulled), or is not done by then.
-
-    ``admission_timeout`` is the new name of ``pending_timeout``. With ``fallback``, what the job may be instead
-    (``[{"workers": 4}, {"queue_name": "spot"}]``), those are tried as well from then on, for as long again; the gang
-    queues once, with all of them. ``on_eviction``, ``on_preemption``: ``restart`` (as the job says), ``requeue``,
-    ``fail`` or ``fallback``.
-
-    The others are part of the step: ``overrides``: values for places of the job
-    (``{"spec.runPolicy.backoffLimit": 3}``), and what the workflow fills in there
-    (``{"spec.…args[1]": Input("steps", int, text="--steps={}")}``). ``changes``: ``PATH=VALUE``, as for
-    ``tf-dist run --set``. ``metric_outputs``:
-    metrics that are output parameters of their own; ``metrics_artifact``: all of them as an artifact, too (needs an
-    artifact repository). ``on_term``: what becomes of the job when the launcher is asked to stop. ``grace_seconds``:
-    how long it has for that. ``drive``: ``auto``: a controller in the cluster where one lives, else the step itself;
-    or ``controller`` or ``inline`` in any case. ``job_namespace``: for
-    a job elsewhere, which then has no owner. Where the workflow has the ``job``, there are two inputs more: ``inputs``,
-    declarations as ``tf-dist argo-launch --help`` shows them, and ``input-values``, ``{{workflow.parameters.json}}``.
+    another), a ``Parameter`` (an input of the step), or a text with ``{{…}}``. The others are part of the step. Where
+    the workflow has the ``job``, there are two inputs more: ``inputs``, declarations as ``tf-dist argo-launch --help``
+    shows them, and ``input-values``, ``{{workflow.parameters.json}}``.
 
     Give each step with other arguments a ``name`` of its own: Argo knows templates by their names.
+
+    :param job: a file's name, a document or its text, or a ``TFJob``, without any ``{{…}}`` in it; or a parameter, or
+        ``{{…}}`` alone, that is a whole document.
+    :param workers: how many.
+    :param ps: how many parameter servers.
+    :param queue: the gang's queue.
+    :param priority_class: of the gang.
+    :param job_image: of the containers that train.
+    :param model_dir: the folder that replicas find in ``$TF_DIST_MODEL_DIR``; the same at each try, so that a
+        checkpoint is found again.
+    :param total_steps: at which step the training is done, for the progress.
+    :param pending_timeout: the former name of ``admission_timeout``.
+    :param admission_timeout: ``10m``, ``2h``: the step ends with 75 when the job has no place by then; with
+        ``fallback``, those are tried as well from then on, for as long again.
+    :param fallback: what the job may be instead, in order: ``[{"workers": 4}, {"queue_name": "spot"}]``. The gang
+        queues once, with all of them.
+    :param on_eviction: what follows when pods are taken away: ``restart`` (as the job says), ``requeue``, ``fail`` or
+        ``fallback``.
+    :param on_preemption: the same, when the gang is preempted.
+    :param startup_timeout: the step ends with 1 when the job has its place and does not run by then (an image that
+        cannot be pulled).
+    :param run_timeout: the step ends with 1 when the job is not done by then.
+    :param overrides: values for places of the job (``{"spec.runPolicy.backoffLimit": 3}``), and what the workflow fills
+        in there (``{"spec.…args[1]": Input("steps", int, text="--steps={}")}``).
+    :param changes: ``PATH=VALUE``, as for ``tf-dist run --set``.
+    :param metric_outputs: metrics that are output parameters of their own.
+    :param metrics_artifact: all metrics as an artifact, too (needs an artifact repository).
+    :param on_term: what becomes of the job when the launcher is asked to stop: ``auto`` deletes it, or leaves it where
+        the step will be tried again.
+    :param grace_seconds: how long the launcher has for that.
+    :param drive: ``auto``: a controller in the cluster where one lives, else the step itself; or ``controller`` or
+        ``inline`` in any case.
+    :param job_namespace: for a job elsewhere, which then has no owner.
+    :param retry_strategy: see ``default_retries``.
+    :param resources: of the launcher's container.
     """
 
     job: JobSource

@@ -9,11 +9,17 @@ from tf_dist import errors
 from tf_dist.core.api.status import OutcomeKind
 
 SUCCEEDED: Final = 0
+"""Done; the job that was waited for succeeded."""
 FAILED: Final = 1
+"""The job failed, was not done in time, or an error without a code of its own."""
 USAGE: Final = 2
-RETRYABLE: Final = 75  # EX_TEMPFAIL: the same command may work later
+"""A wrong command line, an invalid job, or a request that the cluster refuses: repeating it does not help."""
+RETRYABLE: Final = 75
+"""The same command may work later (EX_TEMPFAIL): evicted, preempted, no place in time, the cluster is away."""
 BROKEN_PIPE: Final = 141
+"""The reader of the output has closed it (``| head``)."""
 SIGNAL_BASE: Final = 128
+"""Plus the number of the signal that ended the command: 130 after Ctrl-C, 143 after SIGTERM."""
 
 _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.InvalidJob, USAGE),

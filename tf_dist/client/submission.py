@@ -19,7 +19,8 @@ from tf_dist.core.api.names import ANNOTATION_PREFIX
 from tf_dist.errors import AlreadyExists, Conflict, NotFound, Problem
 
 COMPANION_OWNER: Final = f"{ANNOTATION_PREFIX}companion-of"
-"""The annotation that names the job (as its file calls it) that an object stands beside."""
+"""Annotation of a companion object: the job, as its file names it, that a ConfigMap, Secret, claim or Service stands
+beside."""
 
 _COMPANION_RESOURCES: Final = (api.CONFIG_MAPS, api.SECRETS, api.PERSISTENT_VOLUME_CLAIMS, api.SERVICES, api.QUEUES)
 _TRIES: Final = 20

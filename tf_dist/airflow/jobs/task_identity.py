@@ -10,15 +10,18 @@ from typing import Any, Final
 from tf_dist.core.api.names import ANNOTATION_PREFIX, short_hash
 
 TASK_LABEL: Final = f"{ANNOTATION_PREFIX}airflow-task"
-"""The label that all jobs of one task instance share, whichever try made them."""
+"""Label that Airflow's operator writes on a job: the task instance, the same for each of its tries."""
 OWNER_ANNOTATION: Final = f"{ANNOTATION_PREFIX}airflow-owner"
-"""The annotation that names the try whose job it is at present: who is not in it keeps hands off."""
+"""Annotation that Airflow's operator writes on a job: the try it belongs to; another one leaves the job alone."""
 INSTANCE_ANNOTATION: Final = f"{ANNOTATION_PREFIX}airflow-task-instance"
-"""The annotation that names the task instance word for word, on jobs that are to go when a user ends their task."""
+"""Annotation that Airflow's operator writes on a job: the task instance in full; who ends the task ends it, too."""
 MARKED_FOR_DELETION: Final = f"{ANNOTATION_PREFIX}airflow-given-up-by"
+"""Annotation that Airflow's operator writes on a job: the try that is about to delete it; no later one adopts it."""
 RESULT_USED: Final = f"{ANNOTATION_PREFIX}airflow-result-taken-by"
+"""Annotation that Airflow's operator writes on a job: the try that has reported its success."""
 MAX_TRIES: Final = f"{ANNOTATION_PREFIX}airflow-max-tries"
-"""The annotation with the task's ``max_tries`` when the result was used: a clear raises it, a retry does not."""
+"""Annotation that Airflow's operator writes on a job: the task's ``max_tries`` when its success was reported: a clear
+raises it, a retry does not."""
 
 _LONGEST_NAME: Final = 40  # what v1alpha1 keeps of a name in those of its pods
 _LONGEST_LABEL: Final = 63

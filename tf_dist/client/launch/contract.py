@@ -19,21 +19,21 @@ OUT: Final = "/tf-dist/out"
 """Where outputs are written: a volume of the pod, so that Argo finds them whenever it looks."""
 
 OUTPUTS: Final[Mapping[str, str]] = {
-    "job": "",
-    "outcome": "unknown",
-    "status": "Unknown",
-    "reason": "",
-    "message": "the launcher did not report",
-    "replica": "",
-    "exit-code": "",
-    "restarts": "0",
-    "disruptions": "0",
-    "preemptions": "0",
-    "fallback": "0",
-    "checkpoint": "",
-    "metrics": "{}",
-    "gpu-seconds": "0",
-    "duration": "0",
+    "job": "",  # the job's name
+    "outcome": "unknown",  # how it ended: an outcome
+    "status": "Unknown",  # its last state in one word
+    "reason": "",  # the reason of that
+    "message": "the launcher did not report",  # a sentence about it
+    "replica": "",  # the replica that failed
+    "exit-code": "",  # its exit code
+    "restarts": "0",  # restarts after failures
+    "disruptions": "0",  # how often pods were taken away
+    "preemptions": "0",  # how often it was preempted
+    "fallback": "0",  # which of its fallbacks it ran as, from 1 (0: as its document says)
+    "checkpoint": "",  # the last checkpoint that a replica printed
+    "metrics": "{}",  # the last value of each metric, as a JSON object
+    "gpu-seconds": "0",  # seconds that it ran, times its GPUs
+    "duration": "0",  # seconds that it ran
 }
 """The files in the folder, one value each, and what a step says that has none of them."""
 
@@ -46,10 +46,11 @@ MODEL_DIR: Final = "TF_DIST_MODEL_DIR"
 WORKFLOW_LABEL: Final = "workflows.argoproj.io/workflow"
 """``argo logs`` selects pods by it (Argo Workflows 4.1)."""
 
-WORKFLOW_UID: Final = f"{names.ANNOTATION_PREFIX}workflow-uid"  # label: the jobs of a workflow
-NODE: Final = f"{names.ANNOTATION_PREFIX}workflow-node"  # annotation: whose job it is within the workflow
-REPORTED: Final = f"{names.ANNOTATION_PREFIX}reported"  # annotation: its end was reported to the workflow
-STOPPED_BY: Final = f"{names.ANNOTATION_PREFIX}suspended-by"  # annotation: a launcher suspended it, and will resume it
+WORKFLOW_UID: Final = f"{names.ANNOTATION_PREFIX}workflow-uid"  # Label of a step's job: the uid of the workflow
+NODE: Final = f"{names.ANNOTATION_PREFIX}workflow-node"  # Annotation of a step's job: the node of the workflow
+REPORTED: Final = f"{names.ANNOTATION_PREFIX}reported"  # Annotation of a step's job: its end was reported
+STOPPED_BY: Final = f"{names.ANNOTATION_PREFIX}suspended-by"
+"""Annotation of a step's job: the launcher that has suspended it, and resumes it at the next try."""
 LAUNCHER: Final = "argo-launch"
 
 STARTUP_TIMEOUT: Final = "10m"

@@ -16,6 +16,7 @@ from tf_dist.cluster.api import CONFIG_MAPS, Cluster, Object
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
 _LABEL = "tf-dist.dev/addresses"
+"""Label of a ConfigMap: the ports of pods that share the machine's network, on an embedded cluster."""
 # An endpoint holds a colon, which no key of a ConfigMap may: all of them are one JSON text.
 _KEY = "addresses.json"
 _PORTS = range(20_000, 32_000)

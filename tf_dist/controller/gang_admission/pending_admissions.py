@@ -32,8 +32,11 @@ from tf_dist.core.api import names
 from tf_dist.errors import AlreadyExists, Conflict, NotFound, Rejected
 
 ADMITTING_ANNOTATION: Final = names.ANNOTATION_PREFIX + "admitting"
+"""Annotation of a Lease: the jobs that its admission leader is about to admit."""
 LEADER_ANNOTATION: Final = names.ANNOTATION_PREFIX + "arbiter"
+"""Annotation of a Lease: which admission leader wrote the list of jobs."""
 FENCED_ANNOTATION: Final = names.ANNOTATION_PREFIX + "fenced"
+"""Annotation that tf-dist writes: on a job, a mark of a new admission leader; a late write of the one before fails."""
 
 # An object's annotations may take 256 KiB together.
 

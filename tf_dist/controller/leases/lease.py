@@ -40,6 +40,7 @@ TAKEOVER_DELAY: Final = 6.25
 # Seconds: no driver's Lease holds longer; one that says so was not written by a driver.
 _MAX_DURATION: Final = 86_400
 BROKEN_BY: Final = names.ANNOTATION_PREFIX + "broken-by"
+"""Annotation of a Lease: the replica that has taken it from a dead one."""
 DRIVER_INLINE: Final = "inline"
 DRIVER_CONTROLLER: Final = "controller"
 DRIVER_ADMISSION_LEADER: Final = "arbiter"

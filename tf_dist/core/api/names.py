@@ -95,34 +95,63 @@ def _first(parts: list[str], between: str) -> str:
 
 
 JOB_UID: Final = "tf-dist.dev/job-uid"
+"""Label of every pod and service of a job: the uid of the job."""
 JOB_NAME: Final = "tf-dist.dev/job-name"
+"""Label of every pod and service of a job: the name of the job."""
 REPLICA_TYPE: Final = "tf-dist.dev/replica-type"
+"""Label of every pod and service of a job: ``chief``, ``ps``, ``worker``, … or the name of a Volcano task."""
 REPLICA_INDEX: Final = "tf-dist.dev/replica-index"
+"""Label of every pod and service of a job: the index of the replica among those of its type, from 0."""
 ATTEMPT: Final = "tf-dist.dev/attempt"
-# Of a node: the machine of an embedded cluster. It stands for as many hosts as its pods ask for.
+"""Label of every pod and service of a job: on pods, the attempt of the job, the task and the replica (``2.0.1``)."""
 EMULATED: Final = "tf-dist.dev/emulated"
+"""Label of a node: the machine of an embedded cluster, which stands for as many hosts as its pods ask for."""
 
 SYSTEM_NAMESPACE: Final = "tf-dist-system"  # where all drivers of a cluster meet
 
 ANNOTATION_PREFIX: Final = "tf-dist.dev/"
 SUSPEND: Final = "tf-dist.dev/suspend"
+"""Annotation you may set on a job: ``"true"`` suspends it, in formats that have no field for that."""
 RESUME_ATTEMPT: Final = "tf-dist.dev/resume-attempt"
-DRIVER: Final = "tf-dist.dev/driver"  # on a job: who drives it; on a Lease: what kind of driver holds it
+"""Annotation that tf-dist writes: on a job, the attempt that ``tf-dist resume`` has resumed."""
+DRIVER: Final = "tf-dist.dev/driver"
+"""Annotation that tf-dist writes: on a job, the driver it is meant for; as a label of a Lease, what kind of driver
+holds it."""
 MIN_WORKERS: Final = "tf-dist.dev/min-workers"
+"""Annotation you may set on a job: the fewest workers it may have, in formats that have no field for that."""
 MAX_WORKERS: Final = "tf-dist.dev/max-workers"
-WORKDIR: Final = "tf-dist.dev/workdir"  # on a job: the folder of containers that name none, on a local node
-TOPOLOGY: Final = "tf-dist.dev/topology"  # on a job: the node label in whose value its nodes are to agree
-TOPOLOGY_REQUIRED: Final = "tf-dist.dev/topology-required"  # "true": or else it waits
-QUEUE: Final = "tf-dist.dev/queue"  # a label of a job: the queue it is in
-GANG_SCHEDULER: Final = "tf-dist.dev/gang-scheduler"  # on a job: who decides when it starts
-EXPECTED_DURATION: Final = "tf-dist.dev/expected-duration"  # on a job: seconds, or 1h30m
-RECOVERY_TIMEOUT: Final = "tf-dist.dev/recovery-timeout"  # on a job: seconds, or 5m; see ``reconciler/node_loss``
-FALLBACK: Final = "tf-dist.dev/fallback"  # on a job: a list of changes as JSON; see ``dialects/fallback``
-ADMISSION_TIMEOUT: Final = "tf-dist.dev/admission-timeout"  # on a job: seconds, or 10m; then its fallbacks are tried
-ON_EVICTION: Final = "tf-dist.dev/on-eviction"  # on a job: restart, requeue, fail, fallback
-ON_PREEMPTION: Final = "tf-dist.dev/on-preemption"  # on a job: the same
-STARTUP_TIMEOUT: Final = "tf-dist.dev/startup-timeout"  # on a job: seconds, or 10m: from its admission until it runs
-MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"  # on a job: see ``core.disruptions``
+"""Annotation you may set on a job: the most workers it may have, in formats that have no field for that."""
+WORKDIR: Final = "tf-dist.dev/workdir"
+"""Annotation you may set on a job: the folder in which containers without ``workingDir`` run, on a local node."""
+TOPOLOGY: Final = "tf-dist.dev/topology"
+"""Annotation you may set on a job: a label of nodes (a rack, a zone); all pods go to nodes with one value of it, if
+there is room."""
+TOPOLOGY_REQUIRED: Final = "tf-dist.dev/topology-required"
+"""Annotation you may set on a job: ``"true"``: where no value of ``tf-dist.dev/topology`` has room, the job waits."""
+QUEUE: Final = "tf-dist.dev/queue"
+"""Label you may set on a job: the queue it is in."""
+GANG_SCHEDULER: Final = "tf-dist.dev/gang-scheduler"
+"""Annotation you may set on a job: the gang scheduler that decides when it starts, ``volcano``, ``coscheduling``,
+``kueue`` or ``workload``."""
+EXPECTED_DURATION: Final = "tf-dist.dev/expected-duration"
+"""Annotation you may set on a job: how long it will run (seconds, or ``1h30m``); a job that is known to be short may
+pass one for which room is reserved."""
+RECOVERY_TIMEOUT: Final = "tf-dist.dev/recovery-timeout"
+"""Annotation you may set on a job: how long it may lack lost nodes (seconds, or ``5m``) before it goes on with fewer
+workers or waits for another place."""
+FALLBACK: Final = "tf-dist.dev/fallback"
+"""Annotation you may set on a job: what it may be instead of waiting, as a JSON list of changes."""
+ADMISSION_TIMEOUT: Final = "tf-dist.dev/admission-timeout"
+"""Annotation you may set on a job: after how long without a place its fallbacks are tried (seconds, or ``10m``)."""
+ON_EVICTION: Final = "tf-dist.dev/on-eviction"
+"""Annotation you may set on a job: what follows when its pods are taken away, ``restart``, ``requeue``, ``fail`` or
+``fallback``."""
+ON_PREEMPTION: Final = "tf-dist.dev/on-preemption"
+"""Annotation you may set on a job: the same, when it is preempted."""
+STARTUP_TIMEOUT: Final = "tf-dist.dev/startup-timeout"
+"""Annotation you may set on a job: how long it may hold its place and not run (seconds, or ``10m``) before it fails."""
+MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"
+"""Annotation you may set on a job: how often its pods may be taken away before it fails."""
 
 KEPT_NAME: Final = 40
 """So many characters of a v1alpha1 job's name are in the names of its pods and services."""

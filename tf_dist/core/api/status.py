@@ -385,19 +385,19 @@ class OutcomeKind(StrEnum):
     to stop waiting, and the job may go on.
     """
 
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    EVICTED = "evicted"
-    PREEMPTED = "preempted"
-    DEADLINE_EXCEEDED = "deadline_exceeded"
-    BACKOFF_LIMIT_EXCEEDED = "backoff_limit_exceeded"
-    ADMISSION_TIMEOUT = "admission_timeout"
-    START_TIMEOUT = "start_timeout"
-    IMAGE_PULL_FAILED = "image_pull_failed"
-    INVALID = "invalid"
-    SUSPENDED = "suspended"
-    DELETED = "deleted"
-    UNKNOWN = "unknown"
+    SUCCEEDED = "succeeded"  # it did what its policies ask of a success
+    FAILED = "failed"  # by itself, or by a policy for a failure
+    EVICTED = "evicted"  # its pods were taken away, and a policy or the bound on disruptions ended it
+    PREEMPTED = "preempted"  # it lost its place to a job of a higher priority, and a policy ended it
+    DEADLINE_EXCEEDED = "deadline_exceeded"  # its own deadline, or the time of the task, step or command
+    BACKOFF_LIMIT_EXCEEDED = "backoff_limit_exceeded"  # no restart was left
+    ADMISSION_TIMEOUT = "admission_timeout"  # it had no place in the time that the task or step gave it
+    START_TIMEOUT = "start_timeout"  # it had its place and did not run in time
+    IMAGE_PULL_FAILED = "image_pull_failed"  # an image cannot be had, so it never ran
+    INVALID = "invalid"  # its spec cannot be read, and never could
+    SUSPENDED = "suspended"  # a user stopped it, and may resume it
+    DELETED = "deleted"  # a user deleted it
+    UNKNOWN = "unknown"  # the client had to stop waiting; the job may go on
 
 
 DISRUPTED: Final = frozenset({OutcomeKind.EVICTED, OutcomeKind.PREEMPTED})

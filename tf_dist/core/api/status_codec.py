@@ -105,7 +105,9 @@ def parse_ranges(written: str) -> Iterator[int]:
 
 FIELD: Final = "tfDist"
 MEMORY_CONDITION: Final = "tf-dist.dev/Memory"
+"""Field of a status: what tf-dist remembers, as a condition of a TFJob, where another definition prunes ``tfDist``."""
 MEMORY_RESOURCE: Final = "tf-dist.dev/memory"
+"""Field of a status: the same, among a Volcano Job's ``controlledResources``."""
 
 
 def with_embedded_memory(status: Document, kind: str) -> Document:

@@ -288,7 +288,7 @@ def _of_end(status: Status) -> Iterator[Diagnosis]:
         yield replace(ended, resolution=ended.resolution + again)
 
 
-_ENDS: Final[Mapping[str, tuple[Category, str]]] = {
+ENDS: Final[Mapping[str, tuple[Category, str]]] = {
     START_TIMEOUT: (
         Category.DEADLINE,
         f"see what the message names (an image, a volume, a Secret); {STARTUP_TIMEOUT} says how long it may take",
@@ -313,7 +313,7 @@ _ENDS: Final[Mapping[str, tuple[Category, str]]] = {
 def _end(status: Status) -> Diagnosis:
     failure = status.failure
     exit_ = Exit(failure.code, failure.reason, failure.message) if failure else None
-    category, advice = _ENDS.get(status.reason) or _of_exit(exit_)
+    category, advice = ENDS.get(status.reason) or _of_exit(exit_)
     return Diagnosis(Level.ERROR, category, status.message, exit_.message if exit_ else "", advice)
 
 

@@ -149,6 +149,7 @@ class NodeLease:
 
 
 AGENT_ANNOTATION: Final = "tf-dist.dev/agent"
+"""Annotation of a Lease: the process that keeps the node's Lease."""
 
 
 LEASE_NAMESPACE: Final = "kube-node-lease"

@@ -17,9 +17,11 @@ from tf_dist.core.api.timestamps import format_time
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 
 NODE_LABEL: Final = "tf-dist.dev/node"
+"""Label of a node: it runs pods as processes (``tf-dist node``)."""
 CORDONED_ANNOTATION: Final = "tf-dist.dev/cordoned"
+"""Annotation of a node: its agent has cordoned it when it ended, and uncordons it when it starts again."""
 PROCESSES_TAINT: Final[Mapping[str, str]] = {"key": "tf-dist.dev/processes", "effect": "NoSchedule"}
-"""Keeps pods that need an image away. A pod that is meant to run as a process tolerates it."""
+"""Taint of a node: keeps pods that need an image away. A pod that is meant to run as a process tolerates it."""
 
 Taint = Mapping[str, str]
 _PRESSURES: Final = (

@@ -15,8 +15,8 @@ Labels = Mapping[str, str]
 Taint = Mapping[str, Any]
 
 _SOFT: Final = "PreferNoSchedule"
-# Beside the parts of a pod spec: the nodes on which the scheduler would not have a job's pods.
 REFUSED_NODES: Final = "tf-dist.dev/refused-nodes"
+"""Key within admission only: beside the parts of a pod spec, the nodes that the scheduler refused a job's pods."""
 
 
 class InvalidConstraints(ValueError):

@@ -1,0 +1,100 @@
+"""What is written on jobs and said about them: annotations and labels, reasons, outcomes, exit codes, errors."""
+
+from __future__ import annotations
+
+import re
+
+from docs.generator import source
+from docs.generator.markdown import code, prose, table
+from docs.generator.source import Undocumented
+from tf_dist import errors
+from tf_dist.client.exit_codes import exit_code_of_error, exit_code_of_outcome
+from tf_dist.core.api.status import OutcomeKind
+from tf_dist.core.diagnostics.diagnose import ENDS, PENDING_REASONS
+from tf_dist.core.diagnostics.reasons import CONDITIONS, EVENTS, REASONS
+
+# Not a key: the group of an API, or the prefix alone.
+_NO_KEYS = re.compile(r"tf-dist\.dev/(?:v\d\w*)?")
+
+
+def keys() -> dict[str, str]:
+    """Every label, annotation and taint of tf-dist's own with its description, which begins with what carries it."""
+    found: dict[str, str] = {}
+    for one in source.defined_keys():
+        if not _NO_KEYS.fullmatch(str(one.value)):
+            found[str(one.value)] = found.get(str(one.value)) or one.text
+    if missing := [key for key, text in found.items() if ": " not in text]:
+        raise Undocumented(f"no description such as 'Annotation of a job: …' of {', '.join(sorted(missing))}")
+    return found
+
+
+def annotations() -> str:
+    """A table for each kind of object that carries them; what users may set comes first."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for key, text in sorted(keys().items()):
+        carrier, _, meaning = text.partition(": ")
+        groups.setdefault(carrier, []).append((code(key), prose(meaning[:1].upper() + meaning[1:])))
+    ordered = sorted(groups.items(), key=lambda group: ("you may set" not in group[0], -len(group[1])))
+    return "\n\n".join(f"## {carrier}\n\n{table(('key', 'meaning'), rows)}" for carrier, rows in ordered)
+
+
+def reasons() -> str:
+    """Conditions, reasons of a job's state, and reasons of events."""
+    advice = {
+        **{one.value: text for one, (_, _, text) in PENDING_REASONS.items()},
+        **{key: text for key, (_, text) in ENDS.items()},
+    }
+    waits = {one.value for one in PENDING_REASONS}
+    held = [(code(name), prose(REASONS[name]), prose(advice.get(name, ""))) for name in REASONS if name in waits]
+    others = [
+        (code(name), prose(text), prose(advice.get(name, ""))) for name, text in REASONS.items() if name not in waits
+    ]
+    titles = ("reason", "meaning", "what to do")
+    return "\n\n".join(
+        (
+            "## Conditions of a TFJob\n\n"
+            + table(("condition", "meaning"), [(code(k), prose(v)) for k, v in CONDITIONS.items()]),
+            "## Reasons why a job waits\n\n" + table(titles, held),
+            "## Reasons of a job's state\n\n" + table(titles, others),
+            "## Further reasons of Events\n\n"
+            "An Event of a job has the reason of the state that it went to, or one of these.\n\n"
+            + table(("reason", "meaning"), [(code(k), prose(v)) for k, v in EVENTS.items()]),
+        )
+    )
+
+
+def outcomes() -> str:
+    """How a job ended, in the one vocabulary, with the exit code."""
+    texts = {str(one.value): one.text for one in source.members("core/api/status.py", "OutcomeKind")}
+    if missing := [kind for kind, text in texts.items() if not text]:
+        raise Undocumented(f"OutcomeKind: no description of {', '.join(missing)}")
+    rows = [(code(kind.value), prose(texts[kind.value]), str(exit_code_of_outcome(kind))) for kind in OutcomeKind]
+    return table(("outcome", "meaning", "exit code"), rows)
+
+
+def exit_codes() -> str:
+    """The exit codes of commands and steps."""
+    found = [one for one in source.constants("client/exit_codes.py") if isinstance(one.value, int)]
+    if missing := [one.name for one in found if not one.text]:
+        raise Undocumented(f"client/exit_codes.py: no description of {', '.join(missing)}")
+    rows = [(f"{one.value} + n" if one.name == "SIGNAL_BASE" else f"{one.value}", prose(one.text)) for one in found]
+    return table(("exit code", "meaning"), rows)
+
+
+def error_classes() -> str:
+    """All errors, with what each means and the exit code of a command that ends with it."""
+    kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.TFDistError)]
+    rows = [
+        (code(kind.__name__), prose(" ".join((kind.__doc__ or "").split("\n\n")[0].split())), _base(kind), _code(kind))
+        for kind in kinds
+    ]
+    return table(("error", "meaning", "a kind of", "exit code"), rows)
+
+
+def _base(kind: type) -> str:
+    return "" if kind is errors.TFDistError else code(kind.__bases__[0].__name__)
+
+
+def _code(kind: type[errors.TFDistError]) -> str:
+    made = kind([]) if issubclass(kind, errors.InvalidJob) else kind("")
+    return str(exit_code_of_error(made))

@@ -1,0 +1,117 @@
+"""Airflow's operators and Argo's steps: arguments, callbacks, settings, outputs. Neither has to be installed."""
+
+from __future__ import annotations
+
+import ast
+
+from docs.generator import source
+from docs.generator.markdown import argument_table, code, paragraphs, prose, table
+from docs.generator.source import Undocumented
+from tf_dist.airflow.provider import get_provider_info
+
+OPERATOR = "airflow/operators/tfjob.py"
+SENSORS = "airflow/sensors/tfjob.py"
+DECORATOR = "airflow/decorators/tfjob.py"
+CALLBACKS = "airflow/callbacks.py"
+STEPS = "argo/steps.py"
+RESOURCE = "argo/resource.py"
+SOURCE = "argo/job_source.py"
+CONTRACT = "client/launch/contract.py"
+
+
+def airflow() -> str:
+    """The operator, the decorator, the sensors, the callbacks, the settings."""
+    operator = _doc(source.class_(OPERATOR, "TFJobOperator"))
+    of_operator = source.described(operator)
+    parts = [
+        "## TFJobOperator\n\n" + paragraphs(source.summary(operator)),
+        argument_table(
+            "TFJobOperator", source.arguments(source.function(OPERATOR, "__init__", "TFJobOperator")), of_operator
+        ),
+        "Every argument of Airflow's `BaseOperator` works, too (`retries`, `execution_timeout`, `pool`, …).",
+        "## @task.tfjob\n\n" + paragraphs(_doc(source.class_(DECORATOR, "TFJobDecoratedOperator"))),
+    ]
+    # What a sensor says nothing of means what it means for the operator.
+    shared = source.arguments(source.function(SENSORS, "__init__", "_JobSensor"))
+    of_sensor = source.described(_doc(source.class_(SENSORS, "TFJobSensor")))
+    own = {"poke_interval": "Seconds between two looks.", **of_sensor}
+    texts = {one.name: _first_of(own, of_operator, one.name) for one in shared}
+    parts += [
+        "## TFJobSensor\n\n" + paragraphs(source.summary(_doc(source.class_(SENSORS, "TFJobSensor")))),
+        argument_table("TFJobSensor", shared, texts),
+    ]
+    gang = _doc(source.class_(SENSORS, "GangAdmittedSensor"))
+    more = source.arguments(source.function(SENSORS, "__init__", "GangAdmittedSensor"))
+    parts += [
+        "## GangAdmittedSensor\n\n" + paragraphs(source.summary(gang)),
+        argument_table("GangAdmittedSensor", more, source.described(gang)),
+    ]
+    parts += ["## Callbacks\n\n" + paragraphs(_doc(source.class_(CALLBACKS, "TFJobCallbacks"))), _callbacks()]
+    parts += ["## Settings of Airflow\n\nIn `airflow.cfg`, or as `AIRFLOW__TF_DIST__NAME`.", _settings()]
+    return "\n\n".join(parts)
+
+
+def _first_of(own: dict[str, str], others: dict[str, str], name: str) -> str:
+    text = own.get(name, "")
+    return text if text and not text.startswith("and ``") else others.get(name, text)
+
+
+def _callbacks() -> str:
+    methods = [one for one in source.class_(CALLBACKS, "TFJobCallbacks").body if isinstance(one, ast.FunctionDef)]
+    rows = [
+        (code(one.name), ", ".join(code(argument.arg) for argument in one.args.kwonlyargs), prose(_doc(one)))
+        for one in methods
+    ]
+    return table(("method", "arguments", "called when"), rows)
+
+
+def _settings() -> str:
+    sections = get_provider_info()["config"]
+    rows = [
+        (code(f"[{section}] {name}"), code(option["default"]), prose(option["description"]))
+        for section, found in sections.items()
+        for name, option in found["options"].items()
+    ]
+    return table(("setting", "default", "meaning"), rows)
+
+
+def argo() -> str:
+    """The steps, and what they hand over."""
+    step = source.class_(STEPS, "TFJobStep")
+    parts = ["## TFJobStep\n\n" + paragraphs(source.summary(_doc(step)))]
+    parts.append(argument_table("TFJobStep", source.fields(step), source.described(_doc(step))))
+    given = source.class_(SOURCE, "Input")
+    parts.append("## Input\n\n" + paragraphs(source.summary(_doc(given))))
+    texts = {"name": "The name of the step's input parameter.", **source.described(_doc(given))}
+    parts.append(argument_table("Input", source.fields(given), texts))
+    for path, name in (
+        (STEPS, "wait_admitted_step"),
+        (STEPS, "cleanup_step"),
+        (STEPS, "default_retries"),
+        (RESOURCE, "tf_job_resource"),
+    ):
+        found = source.function(path, name)
+        parts.append(f"## {name}\n\n" + paragraphs(_doc(found)))
+        rows = [
+            (code(one.name), code(one.type), "required" if one.default is None else code(one.default))
+            for one in source.arguments(found)
+        ]
+        if rows:
+            parts.append(table(("argument", "type", "default"), rows))
+    parts.append("## Outputs of a step\n\n" + _outputs())
+    return "\n\n".join(parts)
+
+
+def _outputs() -> str:
+    found = source.entries(CONTRACT, "OUTPUTS")
+    if missing := [one.name for one in found if not one.text]:
+        raise Undocumented(f"{CONTRACT}: no comment beside {', '.join(missing)}")
+    rows = [(code(one.name), code(str(one.value)), prose(one.text)) for one in found]
+    return table(("output parameter", "if nothing was reported", "meaning"), rows)
+
+
+def _doc(found: ast.ClassDef | ast.FunctionDef) -> str:
+    text = ast.get_docstring(found)
+    if not text:
+        raise Undocumented(f"{found.name} has no docstring")
+    return text

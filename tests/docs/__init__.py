@@ -1,0 +1,1 @@
+"""The documentation: its reference is complete, its commands and code work."""

@@ -1,0 +1,45 @@
+"""What docs/troubleshooting.md shows is what a user sees: each situation is played, and compared word for word.
+
+``TF_DIST_REGENERATE=1`` writes the page anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.controller.harness import World
+from tests.docs.situations import SITUATIONS, explained
+
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+_MARK = r"<!-- situation: {} -->\n"
+_SHOWN = r"(?:\n```console\n(?P<shown>.*?)```\n)?"
+
+
+def _played(name: str) -> str:
+    """The command of a situation and what it prints."""
+    world = World()
+    SITUATIONS[name](world)
+    if name == "quota_alone":
+        return f"$ kubectl get tfjob mnist -o jsonpath='{{.status.tfDist.message}}'\n{world.status()['message']}\n"
+    return f"$ tf-dist explain mnist\n{explained(world, 'mnist')}\n"
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_page_shows_what_a_user_sees(name: str) -> None:
+    played, text = _played(name), PAGE.read_text()
+    pattern = re.compile(_MARK.format(name) + _SHOWN, re.DOTALL)
+    if os.environ.get("TF_DIST_REGENERATE"):
+        block = f"<!-- situation: {name} -->\n\n```console\n{played}```\n"
+        text = pattern.sub(lambda _: block, text, count=1)
+        PAGE.write_text(text)
+    found = pattern.search(text)
+    assert found is not None, f"no <!-- situation: {name} --> in the page"
+    assert found["shown"] == played
+
+
+def test_every_situation_of_the_page_is_played() -> None:
+    assert set(re.findall(r"<!-- situation: (\w+) -->", PAGE.read_text())) == set(SITUATIONS)
