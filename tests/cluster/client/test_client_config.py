@@ -428,6 +428,24 @@ def test_a_plugin_that_is_not_installed(tmp_path: Path) -> None:
     assert raised.value.hint == "apt install no-such-login"
 
 
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"exec": {"apiVersion": API, "command": "some-login"}},
+        {"auth-provider": {"name": "some-login", "config": {}}},
+    ],
+)
+def test_without_the_official_client_it_is_said_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: dict[str, Any]
+) -> None:
+    for module in [name for name in sys.modules if name.partition(".")[0] == "kubernetes"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(Unauthorized, match="some-login is run by the package kubernetes") as raised:
+        list_pods(kubeconfig(tmp_path / "config", "https://127.0.0.1:9", user=user))
+    assert raised.value.hint == "pip install 'tf-dist[login]'"
+
+
 # Providers
 
 

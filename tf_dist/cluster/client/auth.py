@@ -258,12 +258,22 @@ def _impersonation_headers(user: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in wanted.items() if value}
 
 
+@contextmanager
+def _official_client(what: str) -> Iterator[None]:
+    """Around imports of the official client, an extra: it is larger than all the rest together."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        hint = "pip install 'tf-dist[login]'"
+        raise Unauthorized(f"{what} is run by the package kubernetes, which is not installed", hint=hint) from error
+
+
 def _exec_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Credential:
     """What an exec plugin prints."""
-    from kubernetes.config.exec_provider import ExecProvider
-    from kubernetes.config.kube_config import ConfigNode
-
     command = plugin.get("command")
+    with _official_client(f"the login plugin {command}"):
+        from kubernetes.config.exec_provider import ExecProvider
+        from kubernetes.config.kube_config import ConfigNode
     try:
         runner = ExecProvider(ConfigNode("exec", dict(plugin)), "", ConfigNode("cluster", _exec_cluster_info(cluster)))
         status = runner.run()
@@ -304,10 +314,10 @@ def _auth_provider(provider: Mapping[str, Any], chosen: ResolvedContext) -> Cred
     import os
     import tempfile
 
-    from kubernetes.client import Configuration
-    from kubernetes.config import ConfigException, load_kube_config
-
     name = provider.get("name")
+    with _official_client(f"the auth-provider {name}"):
+        from kubernetes.client import Configuration
+        from kubernetes.config import ConfigException, load_kube_config
     configuration = Configuration()
     try:
         with tempfile.TemporaryDirectory(prefix="tf-dist-") as scratch:
