@@ -33,6 +33,8 @@ ALL_NODES: Final[NodeMask] = None
 _MOST_PIECES: Final = 128
 # Up to so many rows are counted again one by one.
 _FEW_ROWS: Final = 8
+# Of more changes than this each row is taken once.
+_MANY_ROWS: Final = 256
 # The parts of a key, from the lowest bit on: the row, and the free CPU in thousandths.
 _ROW_BITS: Final = 20
 _CPU_BITS: Final = 24
@@ -151,11 +153,17 @@ class NodeTable:
         """How many changes there have been."""
         return self.base + len(self.touched)
 
-    def since(self, change: int) -> Rows:
-        """The rows touched since the ``change``-th change, some perhaps twice; all rows when that is too long ago."""
+    def since(self, change: int) -> Rows | None:
+        """The rows touched since the ``change``-th change, some perhaps twice; None: too many, or too long ago."""
         if change < self.base or self.changes - change > self.size:
-            return np.arange(self.size)
-        return np.frombuffer(self.touched[change - self.base :], np.int64)
+            return None
+        rows = np.frombuffer(self.touched[change - self.base :], np.int64)
+        if len(rows) <= _MANY_ROWS:
+            return rows
+        seen = np.zeros(self.size, np.bool_)
+        seen[rows] = True
+        rows = seen.nonzero()[0]
+        return rows if 2 * len(rows) < self.size else None
 
     def fitting(self, requests: Requests, row: int) -> int:
         """How many times a node has room for the requests."""
@@ -189,25 +197,27 @@ class PodCapacity:
         if self._change != table.changes:
             rows = table.since(self._change)
             self._change = table.changes
-            if len(rows) <= _FEW_ROWS:
+            if rows is not None and len(rows) <= _FEW_ROWS:
                 for row in rows.tolist():
                     now = table.fitting(self._requests, row) if self._mask is None or self._mask[row] else 0
                     if self._total is not None:
                         self._total += now - self._cells[row]
                     self._cells[row] = now
             else:
-                self.counts[rows] = pods_per_node(table.free, self._requests, self._mask, rows)
+                counts = pods_per_node(table.free, self._requests, self._mask, rows)
+                self.counts[slice(None) if rows is None else rows] = counts
                 self._total = None
 
 
 def pods_per_node(amounts: Ints, requests: Requests, mask: NodeMask, rows: Rows | None = None) -> Ints:
     """How many such pods have room in each row (``rows``: in each of these), of these amounts by column and row."""
-    rows = np.arange(amounts.shape[1]) if rows is None else rows
     found: Ints | None = None
     for column, value in requests:
-        there = amounts[column].take(rows) // value
+        there = (amounts[column] if rows is None else amounts[column].take(rows)) // value
         found = there if found is None else np.minimum(found, there, out=found)
     if found is None:
-        found = np.full(len(rows), UNLIMITED, np.int64)
+        found = np.full(amounts.shape[1] if rows is None else len(rows), UNLIMITED, np.int64)
     np.maximum(found, 0, out=found)
-    return found if mask is None else found * mask.take(rows)
+    if mask is None:
+        return found
+    return found * (mask if rows is None else mask.take(rows))

@@ -21,7 +21,7 @@ import numpy as np
 
 from tf_dist.core.gang.placement.node_filter import TopologyDomains
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
-from tf_dist.core.gang.placement.node_table import ALL_NODES, Ints, NodeMask, Rows
+from tf_dist.core.gang.placement.node_table import ALL_NODES, Ints, Mask, NodeMask, Rows
 from tf_dist.core.gang.placement.pod_classes import PodClass, PodGroups, group_by_class
 from tf_dist.core.gang.types import TopologyRequest
 
@@ -30,6 +30,7 @@ Found = dict[PodClass, dict[int, int]]
 Wants = Sequence[tuple[PodClass, int]]
 
 _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
+_LAST: Final = np.iinfo(np.int64).max  # behind every key
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +103,15 @@ def _first_pods(nodes: dict[int, int], count: int) -> dict[int, int]:
 def _on_one_node(room: NodeSnapshot, groups: PodGroups, within: NodeMask) -> Found | None:
     """Take room for all groups on one node, of those ``within``; None: no node has so much."""
     table = room.table
-    enough = np.ones(table.size, np.bool_) if within is None else within.copy()
-    for column, value in groups.together:
-        enough &= table.free[column] >= value
-    for shape in groups.counts:
-        mask = room.mask(shape)
+    largest, count = next(iter(groups.counts.items()))
+    rows = (room.capacity(largest).counts >= count).nonzero()[0]  # mostly few: the rest is asked of these alone
+    for mask in (within, *(room.mask(shape) for shape in groups.counts if shape is not largest)):
         if mask is not None:
-            enough &= mask
-    rows = enough.nonzero()[0]
+            rows = rows[mask.take(rows)]
+    for column, value in groups.together:
+        if not len(rows):
+            return None
+        rows = rows[table.free[column].take(rows) >= value]
     if not len(rows):
         return None
     row = int(rows[table.key.take(rows).argmin()])
@@ -167,29 +169,33 @@ def _spread(room: NodeSnapshot, shape: PodClass, count: int, rows: Rows | None) 
     capacity = room.capacity(shape)
     if capacity.total < count:
         return None
-    counts = capacity.counts if rows is None else capacity.counts.take(rows)
+    counts, keys = capacity.counts, room.table.key
+    if rows is not None:
+        counts, keys = counts.take(rows), keys.take(rows)
     found: dict[int, int] = {}
     while True:
         most = int(np.maximum.reduce(counts, initial=0))
         if not most:
             return None
         each = min(most, count)
-        at = (counts >= each).nonzero()[0]
-        nodes = at if rows is None else rows.take(at)
-        first = _smallest(room.table.key.take(nodes), count // each)
-        found |= dict.fromkeys(nodes.take(first).tolist(), each)
+        first = _smallest(keys, counts >= each, count // each)
+        nodes = first if rows is None else rows.take(first)
+        found |= dict.fromkeys(nodes.tolist(), each)
         count -= each * len(first)
         if not count:
             break
         counts = counts.copy()
-        counts[at.take(first)] = 0
+        counts[first] = 0
     room.take_rows(shape.requests, found)
     return found
 
 
-def _smallest(keys: Ints, number: int) -> Rows:
-    """Where the ``number`` smallest keys are, the smallest first."""
-    return keys.argmin(axis=0, keepdims=True) if number == 1 else keys.argsort()[:number]
+def _smallest(keys: Ints, enough: Mask, number: int) -> Rows:
+    """Where the ``number`` smallest keys are, of those that are ``enough`` (one or more), the smallest first."""
+    if number == 1:
+        return np.where(enough, keys, _LAST).argmin(keepdims=True)
+    at = enough.nonzero()[0]
+    return at.take(keys.take(at).argsort()[:number])
 
 
 def _in_domains(
