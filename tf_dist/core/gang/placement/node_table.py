@@ -86,6 +86,8 @@ class NodeTable:
         # have more); and a bit of the level for nodes that have any accelerators.
         self._keyed = [(CPU, _MOST_CPU, _ROW_BITS), *((c, _MOST_PIECES, _LEVEL_BITS) for c in self._extended)]
         self._weights: Ints = np.zeros((self.columns, self.size), np.int64)
+        self._bare_keys: Ints = np.arange(self.size, dtype=np.int64)
+        self._weigh(np.arange(self.size))
         self.key: Ints = np.zeros(self.size, np.int64)
         self._find_keys(np.arange(self.size))
         self._key_cells = self.key.data
@@ -99,20 +101,27 @@ class NodeTable:
             self.free[column, row] = units(self._resources[column], node.free)
             self.whole[column, row] = units(self._resources[column], node.allocatable)
 
-    def _find_keys(self, rows: Rows) -> None:
-        """Weights and keys of these rows, none of them twice."""
-        key = rows.astype(np.int64)
+    def _weigh(self, rows: Rows) -> None:
+        """Find the weights of these rows, and their keys without what is free."""
         for column, most, shift in self._keyed:
             whole = self.whole[column].take(rows)
-            weight = ((whole > 0) & (whole <= most)).astype(np.int64) << shift
-            self._weights[column, rows] = weight
-            key += np.minimum(np.maximum(self.free[column].take(rows), 0), most) * weight
+            self._weights[column, rows] = ((whole > 0) & (whole <= most)).astype(np.int64) << shift
         special = np.logical_or.reduce(self._weights[self._extended][:, rows] > 0)
-        self.key[rows] = key + (special.astype(np.int64) << _LEVEL_BITS)
+        self._bare_keys[rows] = rows + (special.astype(np.int64) << _LEVEL_BITS)
+
+    def _find_keys(self, rows: Rows) -> None:
+        """The keys of these rows."""
+        key = self._bare_keys.take(rows)
+        for column, most, _ in self._keyed:
+            free = self.free[column].take(rows)
+            np.minimum(np.maximum(free, 0, out=free), most, out=free)
+            key += np.multiply(free, self._weights[column].take(rows), out=free)
+        self.key[rows] = key
 
     def put(self, row: int, node: Node) -> None:
         """Write a node that has changed."""
         self._read(row, node)
+        self._weigh(np.array([row]))
         self._find_keys(np.array([row]))
         self._touch((row,))
 
@@ -122,7 +131,8 @@ class NodeTable:
             rows = np.fromiter(times, np.intp, len(times))
             amounts = np.fromiter(times.values(), np.int64, len(times)) * sign
             for column, value in requests:
-                self.free[column, rows] += value * amounts
+                line = self.free[column]
+                line[rows] += value * amounts
             self._find_keys(rows)
         else:
             for row, number in times.items():

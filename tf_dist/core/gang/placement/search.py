@@ -193,9 +193,10 @@ def _spread(room: NodeSnapshot, shape: PodClass, count: int, rows: Rows | None) 
 def _smallest(keys: Ints, enough: Mask, number: int) -> Rows:
     """Where the ``number`` smallest keys are, of those that are ``enough`` (one or more), the smallest first."""
     if number == 1:
-        return np.where(enough, keys, _LAST).argmin(keepdims=True)
-    at = enough.nonzero()[0]
-    return at.take(keys.take(at).argsort()[:number])
+        at: Rows = np.where(enough, keys, _LAST).argmin(axis=0, keepdims=True)
+        return at
+    rows = enough.nonzero()[0]
+    return rows.take(keys.take(rows).argsort()[:number])
 
 
 def _in_domains(
