@@ -71,24 +71,6 @@ ARBITER = {
     for verb in ("get", "update")
 }
 SEEN = table("leases.coordination.k8s.io: get list")
-NODE = table(
-    """
-    nodes: get list watch create patch delete
-    nodes/status: patch
-    pods: list watch delete
-    pods/status: patch
-    secrets: get
-    configmaps: get
-    persistentvolumeclaims: get
-    persistentvolumes: get
-    services: list watch
-    events: create
-    namespaces/kube-system: get
-    tokenreviews.authentication.k8s.io: create
-    subjectaccessreviews.authorization.k8s.io: create
-    """
-)
-HEARTBEAT = table("leases.coordination.k8s.io: get create update delete")
 
 
 def test_the_controller_may_do_this_and_nothing_more(kubectl: Kubectl, namespace: str) -> None:
@@ -137,21 +119,6 @@ def test_a_controller_of_some_namespaces(kubectl: Kubectl, install: Callable[...
     election = {("coordination.k8s.io", f"leases/{one}", verb) for one in leases for verb in ("get", "update")}
     assert granted(kubectl, "tf-dist-controller", namespace, namespace) | SEEN == (CONTROLLER - ARBITRATING) | election
     assert granted(kubectl, "tf-dist-controller", namespace, "default") == set()
-
-
-def test_the_node_agents_role_is_bound_to_nobody_and_holds_its_table(kubectl: Kubectl, namespace: str) -> None:
-    kubectl("create", "serviceaccount", "machine", "-n", namespace)
-    assert granted(kubectl, "machine", namespace, namespace) == set()
-    name = f"machine-{namespace}"
-    account = f"--serviceaccount={namespace}:machine"
-    kubectl("create", "clusterrolebinding", name, "--clusterrole=tf-dist-node", account)
-    kubectl("create", "rolebinding", name, "--role=tf-dist-node", account, "-n", "kube-node-lease")
-    try:
-        assert granted(kubectl, "machine", namespace, namespace) == NODE
-        assert granted(kubectl, "machine", namespace, "kube-node-lease") == NODE | HEARTBEAT
-    finally:
-        kubectl("delete", "clusterrolebinding", name)
-        kubectl("delete", "rolebinding", name, "-n", "kube-node-lease")
 
 
 def test_who_may_edit_or_view_a_namespace_may_do_so_with_its_jobs(kubectl: Kubectl, namespace: str) -> None:

@@ -18,7 +18,6 @@ from tf_dist.cli.commands import (
     local,
     logs,
     manage_jobs,
-    node,
     queues,
     run,
     simulate,
@@ -62,7 +61,6 @@ app.command("argo-launch", rich_help_panel=_PIPELINES, context_settings=argo_wor
     argo_workflows.argo_launch
 )
 app.command("argo-clean", rich_help_panel=_PIPELINES)(argo_workflows.argo_clean)
-app.command("node", rich_help_panel=_CLUSTERS)(node.node)
 app.add_typer(argo_workflows.app, name="workflows", rich_help_panel=_PIPELINES)
 app.add_typer(local.app, name="local", rich_help_panel=_CLUSTERS)
 

@@ -360,29 +360,6 @@ def test_unknown_pods_have_no_log(bench: Bench) -> None:
         bench.agent.logs("default", "nobody")
 
 
-def test_draining_ends_every_pod_as_it_asks_for_and_says_so(bench: Bench) -> None:
-    bench.create(sh("polite", "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"))
-    bench.create(sh("again", "trap 'exit 1' TERM; echo up; while :; do sleep 0.05; done", restartPolicy="Always"))
-    for name in ("polite", "again"):
-        bench.says(name, "up")
-    assert bench.agent.drain(threading.Event())
-    assert bench.status("polite")["phase"] == "Succeeded"
-    again = bench.status("again")
-    assert (again["phase"], again["reason"]) == ("Failed", "NodeShutdown")
-    assert again["containerStatuses"][0]["restartCount"] == 0
-    assert bench.cluster.get(NODES, None, "local")["spec"]["unschedulable"]
-    bench.create(sh("late", "true"))  # bound by a scheduler that did not know yet
-    assert bench.over("late")["reason"] == "NodeShutdown"
-
-
-def test_draining_can_be_hurried(shared: Bench) -> None:
-    shared.create(sh("rude", "trap '' TERM; echo up; sleep 1000", terminationGracePeriodSeconds=1000))
-    shared.says("rude", "up")
-    hurry = threading.Event()
-    hurry.set()
-    assert not shared.agent.drain(hurry)
-
-
 def test_a_problem_is_told_by_one_event(bench: Bench) -> None:
     env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "a"}}}]
     bench.create(sh("one", "echo $A", container={"env": env}))

@@ -9,10 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -28,12 +26,10 @@ from tests.cluster.kubelet.bench import (
     why_no_way_out,
     why_not_isolated,
 )
-from tf_dist.cluster.api import LEASES, NAMESPACES, NODES
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
 from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node import state_dir
-from tf_dist.cluster.kubelet.node.node_lease import AGENT_ANNOTATION, LEASE_NAMESPACE, NodeNameTaken
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 from tf_dist.cluster.kubelet.runtime import linux
 
@@ -336,81 +332,3 @@ def test_folders_of_the_living_are_not_swept(tmp_path: Path) -> None:
     assert state_dir.sweep_abandoned(tmp_path) == [one.path]
     assert two.path.exists()
     two.release()
-
-
-@MODES
-def test_pods_of_a_lasting_node_end_when_no_agent_comes_back(
-    benches: MakeBench, mode: NetworkMode, tmp_path: Path
-) -> None:
-    (tmp_path / "word").touch()
-    bench = benches(network=mode, ephemeral=False, orphan_limit=0.5)
-    bench.create(sh("one", f"exec tail -F {tmp_path}/word"))
-    until(lambda: processes_with(f"tail\0-F\0{tmp_path}/word"))
-    supervisor = bench.agent.supervisor_pid
-    bench.agent.stop(kill=False)
-    until(lambda: not processes_with(f"tail\0-F\0{tmp_path}/word"))
-    until(lambda: not alive(supervisor))
-    assert not (tmp_path / "state" / "pods").exists()
-
-
-def test_an_agent_that_comes_back_in_time_keeps_its_pods(benches: MakeBench, tmp_path: Path) -> None:
-    for limit in (3.0, 60.0):  # if a busy machine needs longer than that to come back, it was not in time
-        bench = benches(network=NetworkMode.SHARED, ephemeral=False, orphan_limit=limit)
-        bench.create(sh("one", "sleep 1000"))
-        bench.running("one")
-        supervisor, left = bench.agent.supervisor_pid, time.monotonic()
-        bench.agent.stop(kill=False)
-        changed = settings(tmp_path, network=NetworkMode.SHARED, ephemeral=False)
-        with Kubelet(bench.cluster, settings=changed) as again:
-            if time.monotonic() - left >= limit:
-                continue
-            assert again.supervisor_pid == supervisor
-            Event().wait(limit + 0.5)  # longer than an orphan is left alone: nothing else can show that it is none
-            assert alive(supervisor)
-            assert bench.container("one")["restartCount"] == 0
-            assert "running" in bench.container("one")["state"]
-        return
-    raise AssertionError("an agent needs more than a minute to come back")
-
-
-def test_folders_know_their_agent_and_are_discarded_when_nobody_uses_them(tmp_path: Path) -> None:
-    folder = state_dir.acquire_state_dir(tmp_path / "state")
-    assert folder is not None
-    mine = state_dir.kubelet_identity(folder.path)
-    assert state_dir.kubelet_identity(folder.path) == mine
-    folder.release()
-    state_dir.remove_state_dir(folder.path)
-    assert not folder.path.exists()
-    state_dir.remove_state_dir(folder.path)  # nothing there: nothing to do
-
-
-def test_discarding_spares_the_volumes_of_claims(tmp_path: Path) -> None:
-    folder = state_dir.acquire_state_dir(tmp_path / "state")
-    assert folder is not None
-    for name in ("volumes", "pods"):
-        (folder.path / name).mkdir()
-    folder.release()
-    state_dir.remove_state_dir(folder.path)
-    assert (folder.path / "volumes").is_dir()
-    assert not (folder.path / "pods").exists()
-
-
-def test_an_agent_whose_name_was_taken_lets_go_of_it(tmp_path: Path) -> None:
-    with MemoryCluster() as cluster:
-        cluster.create(NAMESPACES, None, {"metadata": {"name": LEASE_NAMESPACE}})
-        changed = settings(tmp_path, network=NetworkMode.SHARED, ephemeral=False, heartbeat=0.2)
-        ended = Event()
-        with Kubelet(cluster, settings=changed) as agent:
-            agent.on_end = ended.set
-            bench = Bench(cluster, agent)
-            (tmp_path / "word").touch()
-            bench.create(sh("one", f"exec tail -F {tmp_path}/word"))
-            until(lambda: processes_with(f"tail\0-F\0{tmp_path}/word"))
-            taken = {"metadata": {"annotations": {AGENT_ANNOTATION: "another"}}}
-            cluster.patch(LEASES, LEASE_NAMESPACE, "local", taken)
-            assert ended.wait(60)
-            assert isinstance(agent.failure, NodeNameTaken)
-        agent.retire(keep_node=False)
-        assert not processes_with(f"tail\0-F\0{tmp_path}/word")
-        assert cluster.get(NODES, None, "local")  # both are the other agent's now
-        assert cluster.get(LEASES, LEASE_NAMESPACE, "local")

@@ -16,7 +16,6 @@ Manifest = dict[str, Any]
 CONTROLLER: Final = "tf-dist-controller"
 ADMISSION_LEADER: Final = "tf-dist-arbiter"
 DRIVER: Final = "tf-dist-driver"
-NODE: Final = "tf-dist-node"
 QUEUES: Final = "tf-dist-queues"
 FLAVORS: Final = "tf-dist-flavors"
 SEE_NODES: Final = "tf-dist-see-nodes"

@@ -14,7 +14,6 @@ from tf_dist.cli.install.install_options import (
     CONTROLLER,
     DRIVER,
     FLAVORS,
-    NODE,
     QUEUES,
     SEE_NODES,
     VERDICTS,
@@ -247,29 +246,7 @@ def view_rules(*, volcano: bool = False) -> list[Manifest]:
     return [*rules, _rule(_VOLCANO, "jobs", *_READ_VERBS), _rule(_VOLCANO, "jobs/status", "get")] if volcano else rules
 
 
-def node_rules() -> list[Manifest]:
-    """What ``tf-dist node`` needs to be a node: as much as a kubelet, and to ask who may read its pods' logs."""
-    return [
-        _rule(_CORE, "nodes", *_READ_VERBS, "create", "patch", "delete"),
-        _rule(_CORE, "nodes/status", "patch"),
-        _rule(_CORE, "pods", *_FEED_VERBS, "delete"),
-        _rule(_CORE, "pods/status", "patch"),
-        _rule(_CORE, "secrets configmaps persistentvolumeclaims persistentvolumes", "get"),
-        _rule(_CORE, "services", *_FEED_VERBS),
-        _rule(_CORE, "events", "create"),
-        {**_rule(_CORE, "namespaces", "get"), "resourceNames": ["kube-system"]},  # its uid is the cluster's identity
-        _rule("authentication.k8s.io", "tokenreviews", "create"),
-        _rule("authorization.k8s.io", "subjectaccessreviews", "create"),
-    ]
-
-
-def node_lease_rules() -> list[Manifest]:
-    """What ``tf-dist node`` needs in the namespace of the nodes' leases."""
-    return [_rule(_LEASES, "leases", "get", "create", "update", "delete")]
-
-
 _API: Final = "rbac.authorization.k8s.io"
-_NODE_LEASES: Final = "kube-node-lease"
 
 
 def user_roles(settings: InstallOptions) -> list[Manifest]:
@@ -285,11 +262,6 @@ def user_roles(settings: InstallOptions) -> list[Manifest]:
         _role("tf-dist-view", view_rules(volcano=volcano), labels=view),
         _role(QUEUES, queue_reader_rules(volcano=volcano)),
     ]
-
-
-def node_roles() -> list[Manifest]:
-    """Roles of ``tf-dist node``, without bindings."""
-    return [_role(NODE, node_rules()), _role(NODE, node_lease_rules(), _NODE_LEASES)]
 
 
 def controller_roles(settings: InstallOptions) -> list[Manifest]:

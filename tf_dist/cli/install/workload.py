@@ -13,7 +13,6 @@ from tf_dist.cli.install.rbac import (
     controller_roles,
     driver_roles,
     integration_cluster_roles,
-    node_roles,
     user_roles,
 )
 from tf_dist.controller.leases import lease
@@ -178,7 +177,7 @@ def manifest_files(settings: InstallOptions) -> Files:
     parts = {f"crds/{one['metadata']['name']}.yaml": [one] for one in definitions(settings)}
     if settings.only_definitions:
         return parts
-    parts["roles.yaml"] = [*user_roles(settings), *node_roles()]
+    parts["roles.yaml"] = user_roles(settings)
     shared = rbac.lease_objects(rbac.admission_leader_leases(settings), lease.DRIVER_ADMISSION_LEADER)
     parts["system.yaml"] = [*namespace(settings.system_namespace), *admission_leader_roles(settings), *shared]
     for one in settings.drivers:

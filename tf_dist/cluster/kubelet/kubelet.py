@@ -1,4 +1,4 @@
-"""The Kubelet: watches the pods of its node, syncs each one, keeps its Node and Lease, reads container logs."""
+"""The Kubelet: watches the pods of its node, syncs each one, keeps its Node, reads container logs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from pathlib import Path
 
 from tf_dist.cluster.api import ALL_LINES, NODES, PODS, SERVICES, Cluster, LogOptions, Object, Stream
 from tf_dist.cluster.client.informer import UidInformer
-from tf_dist.cluster.kubelet.node import machine, state_dir
-from tf_dist.cluster.kubelet.node.node_lease import NodeNameTaken
+from tf_dist.cluster.kubelet.node import machine
 from tf_dist.cluster.kubelet.node.node_runtime import NodeRuntime
 from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
-from tf_dist.cluster.kubelet.node.registration import NODE_LABEL, NodeRegistration
+from tf_dist.cluster.kubelet.node.registration import NodeRegistration
 from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
 from tf_dist.cluster.kubelet.pod.container_logs import ContainerLogStream
 from tf_dist.cluster.kubelet.pod.pod_state import PodState
@@ -91,7 +90,6 @@ def _container_status(pod: Object, name: str) -> Object:
 
 _log = logging.getLogger(__name__)
 _RETRY = 1.0  # seconds until a refused write is tried again
-_DRAIN_QUIET_LIMIT = 20.0  # seconds to tell the cluster that the last process has ended
 
 
 class Kubelet:
@@ -108,59 +106,45 @@ class Kubelet:
         self._clock = clock
         self._queue = SyncQueue()
         self._supervisor = RuntimeClient(self._queue.add, self._lost)
-        self._host_ip = self._settings.address or machine.host_ip()
+        self._host_ip = machine.host_ip()
         self._runtime = NodeRuntime(self._settings, self._supervisor, self._host_ip)
         self._pods = UidInformer(cluster, PODS, self._queue.add, fields=f"spec.nodeName={self._settings.name}")
         self._services = UidInformer(cluster, SERVICES, self._queue_node)
         self._node_informer = UidInformer(
             cluster, NODES, self._queue_node, fields=f"metadata.name={self._settings.name}"
         )
-        self._other_nodes = UidInformer(cluster, NODES, self._queue_node, labels=f"!{NODE_LABEL}")
         self._pod_worker = PodWorker(
             cluster, self._pods, self._supervisor, self._runtime, self._queue, self._settings, clock
         )
         self._registration: NodeRegistration | None = None
-        self._closed = False  # to new pods
-        self._empty = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="kubelet", daemon=True)
         self._supervisor_lost = False
-        self.failure: NodeNameTaken | None = None
-        """Why the kubelet has given up, and wants to be stopped. ``on_end`` is called when it does."""
-        self.on_end: Callable[[], None] = lambda: None
         self.network = NetworkDescription(NetworkMode.SHARED, "not started")
 
     # Life
 
-    def start(self, stopping: threading.Event | None = None) -> None:
+    def start(self) -> None:
         """Take or find the state folder, start the supervisor, register the node, begin to work.
 
-        Unavailable when the mode asked for is not possible, the folder is in use, or ``stopping`` was set meanwhile;
-        NodeNameTaken when another kubelet runs a node of this name; ClusterError from registering.
+        Unavailable when the mode asked for is not possible or the folder is in use; ClusterError from registering.
         """
         try:
-            self._start(stopping)
-        except BaseException as error:
+            self._start()
+        except BaseException:
             # A predecessor's pods go on if perhaps only the cluster cannot be reached.
-            empty = self._settings.ephemeral or not self._supervisor.uids() or isinstance(error, NodeNameTaken)
-            self.stop(kill=empty)
-            if empty:
-                self.retire(keep_node=True)
+            self.stop(kill=self._settings.ephemeral or not self._supervisor.uids())
             raise
 
-    def _start(self, stopping: threading.Event | None) -> None:
+    def _start(self) -> None:
         self._runtime.build()
         self.network = self._runtime.network
-        if self._settings.taints is None:
-            self._other_nodes.start()
         self._registration = registration = NodeRegistration(
             self._cluster,
             self._settings,
             self._host_ip,
-            identity="" if self._settings.ephemeral else state_dir.kubelet_identity(self.state_dir),
             node_informer=self._node_informer,
-            only_tf_dist_nodes=lambda: self._other_nodes.synced() and not self._other_nodes.all(),
         )
-        registration.register(f"{self.network.mode}: {self.network.reason}", self._clock(), stopping)
+        registration.register(f"{self.network.mode}: {self.network.reason}", self._clock())
         if not self._settings.ephemeral:
             self._node_informer.start()
         self._pods.start()
@@ -168,33 +152,14 @@ class Kubelet:
             self._services.start()
         self._thread.start()
 
-    def drain(self, hurry: threading.Event) -> bool:
-        """Take no more pods, and end all there are as each one says; whether the cluster knows all of them ended.
-
-        ``hurry`` cuts it short; so does a cluster that cannot be reached.
-        """
-        self._pod_worker.leaving = True
-        for uid in ("", *(pod["metadata"]["uid"] for pod in self._pods.all())):
-            self._queue.add(uid)
-        quiet = time.monotonic()
-        while not self._empty.wait(0.1) and not hurry.is_set() and time.monotonic() - quiet < _DRAIN_QUIET_LIMIT:
-            if self._supervisor.busy():
-                quiet = time.monotonic()
-        return self._empty.is_set() and self.failure is None
-
     def stop(self, *, kill: bool = True) -> None:
         """End. ``kill`` ends every pod, too; without it a lasting (not ephemeral) node goes on for the next kubelet."""
         self._queue.close()
-        for thread in (self._pods, self._services, self._node_informer, self._other_nodes):
+        for thread in (self._pods, self._services, self._node_informer):
             thread.stop()
         if self._thread.ident is not None:
             self._thread.join()
         self._runtime.leave(kill=kill)
-
-    def retire(self, *, keep_node: bool) -> None:
-        """After ``stop``: take the Node (or only its heartbeat) away. Not when another kubelet has the name."""
-        if self._registration is not None and self.failure is None:
-            self._registration.retire(keep_node=keep_node)
 
     def __enter__(self) -> Kubelet:
         self.start()
@@ -202,11 +167,6 @@ class Kubelet:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
-
-    @property
-    def settled(self) -> bool:
-        """Whether the state folder and the supervisor are ready."""
-        return self._registration is not None
 
     @property
     def state_dir(self) -> Path:
@@ -264,43 +224,20 @@ class Kubelet:
     def _pass(self, due: set[str]) -> None:
         try:
             self._look_after_node()
-        except NodeNameTaken as error:
-            self._give_up(error)
-            return
         except (ClusterError, OSError) as error:
             _log.warning("failed to renew node: node=%s error=%s", self._settings.name, error)
             self._queue.add_after("", _RETRY)
         self._queue.add_after("", self._settings.heartbeat)
         for uid in due - {""}:
-            self._keep(uid)
-        if self._closed and self._pod_worker.vacated():
-            self._empty.set()
-
-    def _keep(self, uid: str) -> None:
-        assert self._registration is not None
-        if self._registration.valid():
             self._pod_worker.sync(uid)
-        else:  # the name may be another kubelet's by now; the next heartbeat tells
-            self._queue.add_after(uid, _RETRY)
 
     def _look_after_node(self) -> None:
         assert self._registration is not None
         if self._supervisor_lost:
             self._replace_supervisor()
-        if self._pod_worker.leaving and not self._closed:
-            self._registration.leave(self._clock())
-            self._closed = True
         self._registration.beat(self._clock())
         if self.network.mode == NetworkMode.ISOLATED:
             self._pod_worker.network.show(self._pods.all(), self._services.all(), self._pod_worker.workload)
-
-    def _give_up(self, error: NodeNameTaken) -> None:
-        """Stop: another kubelet holds the node's name, and so its pods."""
-        _log.error("kubelet failed: node=%s error=%s", self._settings.name, error)
-        self.failure = error
-        self._queue.close()
-        self._empty.set()
-        self.on_end()
 
 
 def _named(pod: Object, namespace: str, name: str) -> bool:

@@ -249,29 +249,3 @@ def test_transition_times_stay_until_the_status_changes() -> None:
     times = {item["type"]: item["lastTransitionTime"] for item in later.status["conditions"]}
     assert times["Ready"] == format_time(NOW + 100)
     assert times["PodScheduled"] == format_time(NOW)
-
-
-def test_a_node_that_ends_stops_its_pods_and_calls_them_failed_only_then() -> None:
-    stopping = ask(pod("Always", terminationGracePeriodSeconds=7), RUNNING, leaving=True)
-    assert stopping.actions == (StopContainers(7.0),)
-    assert stopping.status["phase"] == "Pending"  # whatever it was: not over
-    assert ask(pod("Always"), RUNNING, leaving=True, stopping=True).actions == ()
-    over = ask(pod("Always"), ended(143), leaving=True)
-    assert (over.status["phase"], over.status["reason"]) == ("Failed", "NodeShutdown")
-
-
-@pytest.mark.parametrize(
-    ("policy", "runs", "phase"),
-    [
-        ("Never", (ended(0),), "Succeeded"),
-        ("OnFailure", (ended(0),), "Succeeded"),
-        ("Always", (ended(0),), "Failed"),
-        ("Never", (ended(1),), "Failed"),
-        ("OnFailure", (), "Failed"),
-    ],
-)
-def test_what_becomes_of_a_pod_when_its_node_ends(policy: str, runs: tuple[ContainerRun, ...], phase: str) -> None:
-    decision = ask(pod(policy), *runs, leaving=True)
-    assert decision.status["phase"] == phase
-    assert not [action for action in decision.actions if isinstance(action, StartContainer | CreateSandbox)]
-    assert ask(pod(policy, status=decision.status), *runs, leaving=True).actions == (RemoveSandbox(),)

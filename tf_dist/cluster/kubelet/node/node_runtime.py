@@ -85,7 +85,6 @@ class NodeRuntime:
             ephemeral=settings.ephemeral,
             network=settings.network,
             log_limit=settings.log_limit,
-            orphan_limit=settings.orphan_limit,
         )
 
     def _describe_home(self) -> None:

@@ -73,24 +73,14 @@ class NodeSettings:
     """Added to every container's environment, below what the pod says."""
     ephemeral: bool = True
     """True: pods and state folder end with this process, however it ends. False: they wait for the next kubelet."""
-    orphan_limit: float = 0.0
-    """Seconds that pods of a lasting node go on without a kubelet; 0: until one comes."""
     keep_logs_dir: Path | None = None
     """Write logs here and keep them when pods go; None: logs go with their pod. Relative: inside the state folder."""
     backoff: RestartBackoff = field(default_factory=RestartBackoff)
     """Restart delays."""
     log_limit: int = 10 << 20
     """Bytes after which a container's log file is rotated; four older files are kept."""
-    heartbeat: float = 10.0
-    """Seconds between renewals of the node's lease."""
-    address: str = ""
-    """The machine's address, as others reach it; "": that of the default route."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the Node beside those that every node has."""
-    taints: tuple[Mapping[str, str], ...] | None = ()
-    """Taints of the Node. None: ``presence.PROCESSES`` unless all nodes of the cluster run pods as processes."""
-    log_port: int = 0
-    """Where logs are served to the API server, as the Node says; 0: nowhere."""
+    heartbeat: float = 300.0
+    """Seconds between reports of the Node's status, as the kubelet's nodeStatusReportFrequency."""
 
 
 ISOLATED_LIMITS = (

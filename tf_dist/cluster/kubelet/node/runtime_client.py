@@ -61,13 +61,11 @@ class RuntimeClient:
 
     # Life
 
-    def launch(
-        self, folder: StateDir, *, ephemeral: bool, network: NetworkMode, log_limit: int, orphan_limit: float = 0.0
-    ) -> NetworkDescription:
+    def launch(self, folder: StateDir, *, ephemeral: bool, network: NetworkMode, log_limit: int) -> NetworkDescription:
         """Start a supervisor; ``auto`` falls back to shared. Unavailable says why there can be none."""
         reason = "isolated mode needs Linux"
         for mode in candidate_modes(network):
-            connection, refusal = self._spawn(folder, mode, ephemeral, log_limit, orphan_limit)
+            connection, refusal = self._spawn(folder, mode, ephemeral, log_limit)
             if connection is not None:
                 self._attend(connection)
                 why = reason if mode == NetworkMode.SHARED else ""
@@ -87,7 +85,7 @@ class RuntimeClient:
         refusal = self._greet(connection)
         if refusal:
             connection.close()
-            raise Unavailable(f"the node in {path} cannot be taken over: {refusal}", hint="stop the other agent first")
+            raise Unavailable(f"the node in {path} cannot be taken over: {refusal}", hint="stop the other process first")
         self._attend(connection)
         return describe_network(self.mode, "found running", forced=False, no_way_out=self._no_way_out)
 
@@ -114,7 +112,7 @@ class RuntimeClient:
             self._process = None
 
     def _spawn(
-        self, folder: StateDir, mode: NetworkMode, ephemeral: bool, log_limit: int, orphan_limit: float
+        self, folder: StateDir, mode: NetworkMode, ephemeral: bool, log_limit: int
     ) -> tuple[socket.socket | None, str]:
         ours, theirs = socket.socketpair()
         config = SupervisorConfig(
@@ -125,7 +123,6 @@ class RuntimeClient:
             theirs.fileno(),
             folder.lock_fd,
             log_limit=log_limit,
-            orphan_limit=orphan_limit,
         )
         # What it starts carries the mark, to be swept in any case; the shims of shared mode clean up themselves.
         environ = {**os.environ, **(folder.marks if mode == NetworkMode.ISOLATED else {})}
@@ -220,12 +217,6 @@ class RuntimeClient:
         """The uids of its pods."""
         with self._lock:
             return list(self._records)
-
-    def busy(self) -> bool:
-        """Whether any container runs."""
-        with self._lock:
-            runs = [run for record in self._records.values() for run in record["containers"]]
-        return any(run["state"] != "exited" for run in runs)
 
     # Orders
 

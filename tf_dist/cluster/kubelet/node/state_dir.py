@@ -13,7 +13,6 @@ import secrets
 import shutil
 import signal
 import stat
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,6 @@ from tf_dist.errors import Unavailable
 PROCESS_MARK = "TF_DIST_NODE"
 _PREFIX = "run-"
 _ATTEMPTS = 100
-_IDENTITY = "agent"
-_LOCK_TIMEOUT = 5.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,51 +96,6 @@ def acquire_state_dir(path: Path) -> StateDir | None:
     _kill_leftovers(path)
     (path / "mark").write_text(secrets.token_hex(8))
     return StateDir(path, fd)
-
-
-def kubelet_identity(path: Path) -> str:
-    """The identity that all kubelets of this folder share, one after the other."""
-    file = path / _IDENTITY
-    with contextlib.suppress(FileNotFoundError):
-        if known := file.read_text():
-            return known
-    made = secrets.token_hex(16)
-    scratch = file.with_name(f".{_IDENTITY}.new")
-    scratch.write_text(made)
-    scratch.replace(file)
-    return made
-
-
-def remove_state_dir(path: Path) -> None:
-    """Remove a folder that is no longer in use; the volumes of persistent claims in it stay."""
-    try:
-        fd = os.open(path / "lock", os.O_RDWR)
-    except OSError:
-        return  # it never was one
-    try:
-        if not _lock_soon(fd):
-            return  # the next kubelet is there already
-        _kill_leftovers(path)
-        if (path / "volumes").exists():
-            shutil.rmtree(path / "pods", ignore_errors=True)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-    finally:
-        os.close(fd)
-
-
-def _lock_soon(fd: int) -> bool:
-    """Take the lock; a supervisor that was asked to stop releases it a moment later."""
-    end = time.monotonic() + _LOCK_TIMEOUT
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.02)
-        else:
-            return True
 
 
 def sweep_abandoned(parent: Path) -> list[Path]:

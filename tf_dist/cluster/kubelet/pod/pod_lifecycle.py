@@ -30,8 +30,6 @@ from tf_dist.core.api import names
 from tf_dist.core.api.timestamps import parse_time
 
 _DEADLINE = "DeadlineExceeded"
-_SHUTDOWN = "NodeShutdown"
-_SHUTDOWN_MESSAGE = "the node that the pod ran on was shut down"
 
 
 def decide(pod: Object, facts: RuntimePodStatus, now: float, backoff: RestartBackoff) -> PodDecision:
@@ -45,8 +43,6 @@ def decide(pod: Object, facts: RuntimePodStatus, now: float, backoff: RestartBac
     verdict = _failure(pod, facts, runs, now)
     if verdict is not None:
         return _finish(pod, facts, runs, now, verdict)
-    if facts.leaving:
-        return _end_for_shutdown(pod, facts, runs, now)
     return _run_containers(pod, facts, runs, now, backoff)
 
 
@@ -71,20 +67,6 @@ def _terminate(pod: Object, facts: RuntimePodStatus, runs: Mapping[str, Containe
     if not facts.sandbox:
         actions = (DeletePod(),)
     return PodDecision(generate_pod_status(pod, facts, runs, PhaseVerdict(phase), now), actions)
-
-
-def _end_for_shutdown(
-    pod: Object, facts: RuntimePodStatus, runs: Mapping[str, ContainerRun], now: float
-) -> PodDecision:
-    """The node is shutting down: stop the pod, and only then report it failed, so that its owner can replace it."""
-    phase = (pod.get("status") or {}).get("phase") or "Pending"
-    if facts.alive:
-        actions = () if facts.stopping else (StopContainers(grace_period(pod)),)
-        return PodDecision(generate_pod_status(pod, facts, runs, PhaseVerdict(phase), now), actions)
-    names = [item["name"] for item in pod["spec"]["containers"]]
-    if pod["spec"].get("restartPolicy") != "Always" and all(name in runs and runs[name].code == 0 for name in names):
-        return _finish(pod, facts, runs, now, PhaseVerdict("Succeeded"))
-    return _finish(pod, facts, runs, now, PhaseVerdict("Failed", _SHUTDOWN, _SHUTDOWN_MESSAGE))
 
 
 def _finish(

@@ -87,7 +87,6 @@ class RuntimePodStatus:
     runs: Mapping[str, ContainerRun] = field(default_factory=dict)
     problem: PodStartError | None = None
     stopping: bool = False  # a stop of everything was already ordered
-    leaving: bool = False  # the node is ending: what runs is stopped, what does not run never will
     ready: Mapping[str, bool] = field(default_factory=dict)  # containers with a readiness probe, and its verdict
 
     @property

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from tf_dist.cluster.api import TERMINAL_PHASES, Cluster, Object
 from tf_dist.cluster.client.informer import UidInformer
@@ -113,7 +112,7 @@ _RETRY = 1.0  # seconds until a refused write is tried again
 
 
 class PodWorker:
-    """Syncs the pods of the node. ``leaving``: the node is shutting down, and its pods with it."""
+    """Syncs the pods of the node."""
 
     def __init__(
         self,
@@ -136,7 +135,6 @@ class PodWorker:
         self._devices = DeviceManager(machine.gpu_indices())
         self._workloads: dict[str, PodState] = {}
         self.network = PodNetwork(supervisor)
-        self.leaving = False
         self._warned: set[str] = set()
 
     def restore(self) -> None:
@@ -153,10 +151,6 @@ class PodWorker:
             workload.home, workload.stopping = self._runtime.home, False
         for pod in self._pods.all():
             self._queue.add(pod["metadata"]["uid"])
-
-    def vacated(self) -> bool:
-        """Whether nothing runs, and every pod's status shows it."""
-        return all(is_terminal(pod) for pod in self._pods.all()) and not self._supervisor.uids()
 
     def sync(self, uid: str) -> None:
         """Sync one pod; a failed sync is retried later."""
@@ -178,9 +172,9 @@ class PodWorker:
             return
         workload, now = self.workload(pod), self._clock()
         record = self._supervisor.record(uid)
-        if _needs_plan(pod) and not self.leaving:
+        if _needs_plan(pod):
             self._prepare(workload, pod, now)
-        facts = replace(workload.facts(pod, record), leaving=self.leaving)
+        facts = workload.facts(pod, record)
         decision = decide(pod, facts, now, self._backoff)
         pod = self._show(pod, decision.status)
         self._act(workload, pod, decision, now)

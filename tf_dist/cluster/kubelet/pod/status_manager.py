@@ -49,7 +49,7 @@ class StatusManager:
             type="Warning",
             reason=problem.reason,
             message=problem.text[:1000],
-            source={"component": "tf-dist-node", "host": self._node},
+            source={"component": "kubelet", "host": self._node},
             now=format_time(now),
         )
         body["metadata"] = {"name": f"{metadata['name'][:200]}.{mark}"}

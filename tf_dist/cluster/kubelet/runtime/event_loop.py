@@ -50,14 +50,13 @@ class SupervisorConfig:
     folder: str
     mode: str  # isolated or shared
     ephemeral: bool  # end with the kubelet, folder included
-    agent_pid: int
-    agent_fd: int  # a connected socket to the kubelet that starts it
+    kubelet_pid: int
+    kubelet_fd: int  # a connected socket to the kubelet that starts it
     lock_fd: int  # held, never used: the folder is in use while this is open
     bridge: str = "10.88.0.1"
     prefix: int = 16
     log_limit: int = 10 << 20
     pids_limit: int = 8192  # of a container; 0: none
-    orphan_limit: float = 0.0  # seconds without a kubelet until everything ends; 0: never
 
 
 class EventLoop:

@@ -53,11 +53,9 @@ class Supervisor:
         self._config = config
         self._loop = loop
         self._runner = RuntimeService(config, loop, self._changed, self._emit)
-        self._agent: socket.socket | None = None
+        self._kubelet: socket.socket | None = None
         self._lines = MessageDecoder()
         self._out = bytearray()
-        self._agents = 0
-        self._orphaned = False
         self._seen = 0  # the kubelet's latest order: reports that are older than it must not undo what it expects
         self._listener = self._listen()
 
@@ -69,9 +67,9 @@ class Supervisor:
             self._runner.egress.close()
             self._runner.cgroups.close()
             raise
-        self._attend(socket.socket(fileno=self._config.agent_fd))
+        self._attend(socket.socket(fileno=self._config.kubelet_fd))
         self._loop.watch(self._listener.fileno(), self._accept)
-        self._watch_agent_process()
+        self._watch_kubelet()
 
     def _try_mode(self) -> None:
         self._runner.start()
@@ -90,33 +88,32 @@ class Supervisor:
         listener.setblocking(False)
         return listener
 
-    def _watch_agent_process(self) -> None:
+    def _watch_kubelet(self) -> None:
         """A fork of the kubelet may hold its socket open: in ephemeral mode its process counts, too."""
         if not self._config.ephemeral:
             return
         if hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
-                self._loop.watch(os.pidfd_open(self._config.agent_pid), self.end)
+                self._loop.watch(os.pidfd_open(self._config.kubelet_pid), self.end)
         self._check_parent()
 
     def _check_parent(self) -> None:
-        if os.getppid() != self._config.agent_pid:
+        if os.getppid() != self._config.kubelet_pid:
             self.end()
         self._loop.later(2.0, self._check_parent)
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        if self._agent is not None:
+        if self._kubelet is not None:
             with contextlib.suppress(OSError):
-                connection.send(encode_message({"event": "refused", "message": "another agent is connected"}))
+                connection.send(encode_message({"event": "refused", "message": "another kubelet is connected"}))
             connection.close()
             return
         self._attend(connection)
 
     def _attend(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        self._agent, self._lines = connection, MessageDecoder()
-        self._agents += 1
+        self._kubelet, self._lines = connection, MessageDecoder()
         self._out.clear()
         self._seen = 0
         self._loop.watch(connection.fileno(), self._hear)
@@ -126,9 +123,9 @@ class Supervisor:
         self._emit({"event": "state", **facts, "pods": pods})
 
     def _hear(self) -> None:
-        assert self._agent is not None
+        assert self._kubelet is not None
         try:
-            data = self._agent.recv(1 << 20)
+            data = self._kubelet.recv(1 << 20)
         except BlockingIOError:
             return
         except OSError:
@@ -140,21 +137,12 @@ class Supervisor:
             self._obey(message)
 
     def _lost(self) -> None:
-        if self._agent is None:
+        if self._kubelet is None:
             return
-        self._loop.forget(self._agent.fileno())
-        self._agent.close()
-        self._agent = None
+        self._loop.forget(self._kubelet.fileno())
+        self._kubelet.close()
+        self._kubelet = None
         if self._config.ephemeral:
-            self.end()
-        elif self._config.orphan_limit:
-            agents = self._agents
-            self._loop.later(self._config.orphan_limit, lambda: self._abandoned(agents))
-
-    def _abandoned(self, agents: int) -> None:
-        """No kubelet came back: by now the cluster has replaced these pods elsewhere."""
-        if self._agent is None and self._agents == agents:
-            self._orphaned = True
             self.end()
 
     def _obey(self, message: Message) -> None:
@@ -174,17 +162,17 @@ class Supervisor:
         self._emit(event | {"seen": self._seen})
 
     def _emit(self, message: Message) -> None:
-        if self._agent is None:
+        if self._kubelet is None:
             return
         self._out += encode_message(message)
         self._flush()
 
     def _flush(self) -> None:
         """Send what the kubelet's buffer takes; the rest soon: a stopped kubelet must not stop the pods."""
-        if self._agent is None or not self._out:
+        if self._kubelet is None or not self._out:
             return
         try:
-            sent = self._agent.send(self._out)
+            sent = self._kubelet.send(self._out)
             del self._out[:sent]
         except BlockingIOError:
             pass
@@ -209,10 +197,8 @@ class Supervisor:
             shutil.rmtree(self._config.folder, ignore_errors=True)
             with contextlib.suppress(OSError):  # the last one also takes the folder above
                 os.rmdir(os.path.dirname(self._config.folder))
-        elif self._orphaned:
-            shutil.rmtree("pods", ignore_errors=True)
-        if self._agent is not None:
-            self._agent.close()
+        if self._kubelet is not None:
+            self._kubelet.close()
 
 
 def _signals(loop: EventLoop, supervisor: Supervisor) -> None:
@@ -228,7 +214,7 @@ def serve(text: str) -> None:
     """The whole life of a supervisor with the configuration ``text`` (JSON)."""
     config = SupervisorConfig(**json.loads(text))
     os.chdir(config.folder)
-    for fd in (config.agent_fd, config.lock_fd):
+    for fd in (config.kubelet_fd, config.lock_fd):
         os.set_inheritable(fd, False)
     if not config.ephemeral and os.fork():
         os._exit(0)  # reparented to init: the kubelet may exit
@@ -240,7 +226,7 @@ def serve(text: str) -> None:
         supervisor.start()
     except OSError as error:
         refusal = encode_message({"event": "refused", "message": str(error)})
-        socket.socket(fileno=os.dup(config.agent_fd)).send(refusal)
+        socket.socket(fileno=os.dup(config.kubelet_fd)).send(refusal)
         os._exit(1)
     try:
         loop.run()
