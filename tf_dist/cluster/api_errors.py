@@ -10,9 +10,6 @@ from tf_dist import errors
 from tf_dist.cluster.api import Object, Resource
 from tf_dist.errors import AlreadyExists, ClusterError, Forbidden, NotFound, Problem, Rejected
 
-ADDRESSES_HEADER: Final = "x-tf-dist-addresses"
-"""In an answer of an embedded cluster without DNS: the path at which it says where endpoints are really reached."""
-
 
 class RequestInfo(NamedTuple):
     """A verb on a kind, for messages and metrics. ``namespace``: "" for all of them, or for a kind that has none."""

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Object
 from tf_dist.cluster.apiserver.port_allocator import PortAllocator
+from tf_dist.cluster.apiserver.routes import ADDRESSES_PATH
 from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -123,7 +124,8 @@ class EmbeddedCluster:
 
     def kubeconfig(self) -> dict[str, Any]:
         """The kubeconfig of this cluster."""
-        return make_kubeconfig(self.url, self.token)
+        shared = self.network.mode is NetworkMode.SHARED
+        return make_kubeconfig(self.url, self.token, addresses_path=ADDRESSES_PATH if shared else "")
 
 
 def _node_settings(settings: EmbeddedSettings) -> NodeSettings:

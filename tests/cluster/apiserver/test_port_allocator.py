@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +15,10 @@ from tests.cluster.support import job
 from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS
 from tf_dist.cluster.api_errors import BadRequest
 from tf_dist.cluster.apiserver.port_allocator import PortAllocator, is_port_free
-from tf_dist.cluster.apiserver.server import ApiServer
+from tf_dist.cluster.apiserver.routes import ADDRESSES_PATH
+from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.client_config import load_config
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import ClusterError
 
@@ -83,21 +89,29 @@ def test_the_cluster_asks_its_book(memory: MemoryCluster) -> None:
     assert set(memory.addresses(owner, ENDPOINTS)) == set(ENDPOINTS)
 
 
-def test_who_comes_over_http_has_the_same_ones(memory: MemoryCluster) -> None:
+@contextmanager
+def client(server: ApiServer, folder: Path, path: str = ADDRESSES_PATH) -> Iterator[RestCluster]:
+    """A client by the kubeconfig of an embedded cluster."""
+    file = folder / "kubeconfig"
+    file.write_text(json.dumps(make_kubeconfig(server.app.url, server.token, addresses_path=path)))
+    with load_config(str(file)).cluster(retries=0) as cluster:
+        yield cluster
+
+
+def test_a_client_gets_the_same_ones_if_its_kubeconfig_says_where(memory: MemoryCluster, tmp_path: Path) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
-    with ApiServer(memory) as server, RestCluster(server.app.url, token=server.token) as cluster:
-        cluster.get(TFJOBS, "default", "a")
-        assert cluster.addresses(owner, ENDPOINTS) == {}
-        memory.port_allocator = PortAllocator(memory)
-        cluster.get(TFJOBS, "default", "a")
-        assert cluster.addresses(owner, ENDPOINTS) == memory.addresses(owner, ENDPOINTS)
+    memory.port_allocator = PortAllocator(memory)
+    with ApiServer(memory) as server:
+        with client(server, tmp_path) as cluster:
+            assert cluster.addresses(owner, ENDPOINTS) == memory.addresses(owner, ENDPOINTS)
+        with client(server, tmp_path, path="") as cluster:
+            assert cluster.addresses(owner, ENDPOINTS) == {}
 
 
-def test_what_is_wrong_with_the_question_is_said_over_http(memory: MemoryCluster) -> None:
+def test_what_is_wrong_with_the_question_is_said_over_http(memory: MemoryCluster, tmp_path: Path) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
     memory.port_allocator = PortAllocator(memory, ports=range(20_000, 20_001), free=lambda port: True)
-    with ApiServer(memory) as server, RestCluster(server.app.url, token=server.token, retries=0) as cluster:
-        cluster.get(TFJOBS, "default", "a")
+    with ApiServer(memory) as server, client(server, tmp_path) as cluster:
         with pytest.raises(ClusterError, match="no free port left"):
             cluster.addresses(owner, ENDPOINTS)
         with pytest.raises(BadRequest, match="metadata"):

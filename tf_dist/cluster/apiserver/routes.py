@@ -1,16 +1,12 @@
-"""Routes of the API server: from a request to the handler that answers it, errors included.
-
-Every response of such a cluster names ``ADDRESSES_PATH`` in a header, so that no other server is asked for it.
-"""
+"""Routes of the API server: from a request to the handler that answers it, errors included."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Final
 
 from tf_dist.cluster.api import Object
-from tf_dist.cluster.api_errors import ADDRESSES_HEADER, BadRequest, MethodNotAllowed, status_from_error
+from tf_dist.cluster.api_errors import BadRequest, MethodNotAllowed, status_from_error
 from tf_dist.cluster.apiserver import discovery
 from tf_dist.cluster.apiserver.handlers import handle_request, resolve_request
 from tf_dist.cluster.apiserver.requests import Request, ResourcePath, Response, StreamResponse, parse_path
@@ -27,11 +23,6 @@ class Router:
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         self.url = ""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Headers of every response."""
-        return addresses_headers(self._cluster)
 
     def handle(self, request: Request) -> Response | StreamResponse:
         """The response to a request; never raises."""
@@ -148,11 +139,7 @@ def review_response(route: ResourcePath, body: Object) -> Object | None:
 
 
 ADDRESSES_PATH: Final = "/tf-dist/addresses"
-
-
-def addresses_headers(cluster: MemoryCluster) -> Mapping[str, str]:
-    """The header that announces the addresses."""
-    return {ADDRESSES_HEADER: ADDRESSES_PATH} if cluster.port_allocator is not None else {}
+"""Its kubeconfig names this path where there is no DNS, so that no other server is asked for it."""
 
 
 def addresses_response(cluster: MemoryCluster, request: Request) -> Response:

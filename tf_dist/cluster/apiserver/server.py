@@ -28,6 +28,7 @@ from tf_dist.cluster.api_errors import BadRequest, LengthRequired, RequestEntity
 from tf_dist.cluster.apiserver.requests import Request, ResourcePath, Response, StreamResponse, parse_query
 from tf_dist.cluster.apiserver.routes import EMBEDDED_USER, Router, error_response
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.client_config import EMBEDDED_EXTENSION
 from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServer, DisconnectWatcher
 from tf_dist.errors import ClusterError
 
@@ -247,7 +248,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
         self.send_response_only(reply.code)
         self.send_header("Content-Type", reply.content_type)
         self.send_header("Content-Length", str(len(body)))
-        for name, value in {**self._api.app.headers, **reply.headers}.items():
+        for name, value in reply.headers.items():
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
@@ -364,19 +365,23 @@ def _too_large() -> RequestEntityTooLarge:
     return RequestEntityTooLarge(f"the request is too large: the limit is {MAX_BODY_BYTES} bytes")
 
 
-def make_kubeconfig(url: str, token: str, *, name: str = "tf-dist", namespace: str = "default") -> Object:
+def make_kubeconfig(url: str, token: str, *, addresses_path: str = "") -> Object:
     """A kubeconfig document with one cluster, one user and one context. It holds the token: keep it to its owner.
 
     The token is there twice: kubectl ignores a user's token on a URL without TLS, but sends what the URL itself
-    carries (and masks it in messages); the Python client does it the other way round.
+    carries (and masks it in messages); the Python client does it the other way round. ``addresses_path``: of a cluster
+    without DNS.
     """
+    name, namespace = "tf-dist", "default"
     scheme, _, place = url.partition("://")
-    server = f"{scheme}://{EMBEDDED_USER}:{quote(token, safe='')}@{place}"
+    cluster: Object = {"server": f"{scheme}://{EMBEDDED_USER}:{quote(token, safe='')}@{place}"}
+    if addresses_path:
+        cluster["extensions"] = [{"name": EMBEDDED_EXTENSION, "extension": {"addresses": addresses_path}}]
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "preferences": {},
-        "clusters": [{"name": name, "cluster": {"server": server}}],
+        "clusters": [{"name": name, "cluster": cluster}],
         "users": [{"name": name, "user": {"token": token}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": namespace}}],
         "current-context": name,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 IN_CLUSTER: Final = "in-cluster"
+EMBEDDED_EXTENSION: Final = "tf-dist.dev/embedded"
+"""A kubeconfig's extension of an embedded cluster: ``addresses`` is the path of ``RestCluster.addresses``."""
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NO_CLUSTER_HINT: Final = (
     "start one on this machine: tf-dist local up; or name one: --kubeconfig FILE, --context NAME, "
@@ -68,7 +70,17 @@ class KubeContext:
             timeout=timeout,
             connections=connections,
             called=called,
+            addresses_path=_addresses_path(self.trust),
         )
+
+
+def _addresses_path(cluster: Mapping[str, Any]) -> str:
+    """Where an embedded cluster without DNS says what endpoints are really reached at; "" for every other cluster."""
+    for one in cluster.get("extensions") or ():
+        match one:
+            case {"name": name, "extension": {"addresses": str(path)}} if name == EMBEDDED_EXTENSION:
+                return path
+    return ""
 
 
 def load_config(kubeconfig: str | None = None, context: str | None = None) -> KubeContext:

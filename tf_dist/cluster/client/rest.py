@@ -53,7 +53,8 @@ class RestCluster:
     ``proxy`` a URL; ``connections`` how many are kept open. ``retries``: how often a request is repeated (0: never),
     with ``sleep`` between. A watch that is silent for ``stall`` seconds ends: servers send a bookmark about once
     a minute. ``timeout``: of every other read, in seconds; ``response_timeout``: of a whole response that is no stream,
-    however it drips. ``called`` observes every request.
+    however it drips. ``called`` observes every request. ``addresses_path``: where ``addresses`` are asked for
+    ("": there are none).
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class RestCluster:
         response_timeout: float = connection_pool.RESPONSE_TIMEOUT,
         called: RequestObserver | None = None,
         sleep: Callable[[float], object] | None = None,
+        addresses_path: str = "",
     ) -> None:
+        self._addresses_path = addresses_path
         if credentials is None:
             credentials = static_credentials({"Authorization": f"Bearer {token}"} if token else {})
         if ssl_context is None and url.startswith("https:"):
@@ -181,12 +184,12 @@ class RestCluster:
         return LineStream(self._caller.stream(request, None if options.follow else READ_TIMEOUT), asked)
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
-        """The addresses from a server without cluster DNS, which announces itself in every response; else none."""
-        if not self._caller.addresses:
+        """The addresses from an embedded cluster without DNS, whose kubeconfig says so; else none."""
+        if not self._addresses_path:
             return {}
         body = {"kind": "Addresses", "owner": owner, "endpoints": list(endpoints)}
         asked = RequestInfo("get", CONFIG_MAPS, "addresses")
-        found: Mapping[str, str] = self._call("POST", self._caller.addresses, asked, body=body)["addresses"]
+        found: Mapping[str, str] = self._call("POST", self._addresses_path, asked, body=body)["addresses"]
         return found
 
     # Writing

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from tf_dist import __version__
-from tf_dist.cluster.api_errors import ADDRESSES_HEADER, RequestInfo, Unauthorized, error_from_status
+from tf_dist.cluster.api_errors import RequestInfo, Unauthorized, error_from_status
 from tf_dist.cluster.client import connection_pool
 from tf_dist.cluster.client.auth import CredentialProvider
 from tf_dist.cluster.client.connection_pool import HttpPool, HttpsPool, OpenConnections
@@ -89,8 +89,6 @@ class Transport:
         # A forwarding proxy gets the whole URL, a tunnelling one (TLS) only the path.
         self._headers = _HEADERS | {"Host": url.netloc.rpartition("@")[2]}
         self._base = route.url if route.proxy and url.scheme == "http" else url.path.rstrip("/")
-        # The path of the server's addresses, if its last response named one.
-        self.addresses = ""
 
     def close(self) -> None:
         """Close the idle connections; a request that waits for its next attempt fails with the last error."""
@@ -171,8 +169,6 @@ class Transport:
             )
             if response.status < 300:
                 code = response.status
-                if whole:
-                    self.addresses = response.headers.get(ADDRESSES_HEADER, "")
                 return response
             body = response.data or b""
             code = response.status

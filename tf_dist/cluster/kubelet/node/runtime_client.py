@@ -85,7 +85,7 @@ class RuntimeClient:
         refusal = self._greet(connection)
         if refusal:
             connection.close()
-            raise Unavailable(f"the node in {path} cannot be taken over: {refusal}", hint="stop the other process first")
+            raise Unavailable(f"the node in {path} cannot be taken over: {refusal}", hint="stop its owner first")
         self._attend(connection)
         return describe_network(self.mode, "found running", forced=False, no_way_out=self._no_way_out)
 
