@@ -20,7 +20,7 @@ from tests.faults.site import Backup, Site, alive, cpu_of, deleting, memory_of, 
 from tests.faults.story import COMPANIES, JOBS, LATE_JOBS, WRITES, Story, drawn
 from tests.faults.wire import Server
 from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object
-from tf_dist.controller.leases.lease import PENDING_ADMISSIONS_LEASE
+from tf_dist.controller.leases.lease import pending_admissions_lease
 
 # The most that the end of a story may take, in true seconds.
 _LONGEST = 2400.0
@@ -169,7 +169,7 @@ class Teller:
         """Who decides for all dies of its next writes to the list of intentions; whom it names others may not touch."""
         decides = [puppet for puppet in self._living() if puppet.arbiter is not None and puppet.arbiter.for_all()]
         for puppet in decides:
-            puppet.network.doom = writes, frozenset({PENDING_ADMISSIONS_LEASE.name})
+            puppet.network.doom = writes, frozenset({pending_admissions_lease().name})
         refused = Fault(Kind.REFUSE, frozenset({"patch"}), frozenset({"tfjobs", "jobs"}), times=refusals, code=code)
         for puppet in self._living():
             if puppet not in decides:

@@ -16,7 +16,7 @@ from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader, LeaseAdmissionLeader
 from tf_dist.controller.leases import lease
-from tf_dist.controller.leases.lease import ADMISSION_LEADER_LEASE, PENDING_ADMISSIONS_LEASE, LeaseRef, system_namespace
+from tf_dist.controller.leases.lease import LeaseRef, admission_leader_lease, pending_admissions_lease, system_namespace
 from tf_dist.core.api import names
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.errors import Forbidden, Unavailable
@@ -263,7 +263,7 @@ def test_who_does_not_want_to_decide_any_more_gives_the_lease_back(world: World)
     arbiter.start(sees_all=True)
     until(arbiter.decides, 60)
     wanted[0] = False
-    until(lambda: world.memory.get(LEASES, *ADMISSION_LEADER_LEASE)["spec"]["holderIdentity"] == "", 60)
+    until(lambda: world.memory.get(LEASES, *admission_leader_lease())["spec"]["holderIdentity"] == "", 60)
     assert not arbiter.decides()
     arbiter.stop()
 
@@ -285,7 +285,7 @@ class Narrow:
             if self.away:
                 raise Unavailable("it is away")
             if namespace is None or (
-                namespace == ADMISSION_LEADER_LEASE.namespace and not (self._leases and verb == "get")
+                namespace == admission_leader_lease().namespace and not (self._leases and verb == "get")
             ):
                 raise Forbidden(f"may not {verb} {resource.plural} there")
             return call(resource, namespace, *args, **kwargs)
@@ -295,8 +295,8 @@ class Narrow:
 
 def held(world: World, holder: str) -> None:
     """Another driver holds the arbiter's Lease, and renews it."""
-    body = lease.new_lease(ADMISSION_LEADER_LEASE, holder, 15, 0, {})
-    world.memory.create(LEASES, ADMISSION_LEADER_LEASE.namespace, body)
+    body = lease.new_lease(admission_leader_lease(), holder, 15, 0, {})
+    world.memory.create(LEASES, admission_leader_lease().namespace, body)
 
 
 def narrow(world: World, **rights: bool) -> tuple[Driver, LeaseAdmissionLeader, Clock, Any]:
@@ -384,7 +384,7 @@ def test_who_may_not_hold_the_lease_does_not_wait_for_it(world: World) -> None:
 
 def test_where_drivers_have_no_place_to_meet_each_decides_about_its_own_jobs(world: World) -> None:
     """tf-dist was never installed in this cluster."""
-    world.memory.delete(NAMESPACES, None, ADMISSION_LEADER_LEASE.namespace)
+    world.memory.delete(NAMESPACES, None, admission_leader_lease().namespace)
     arbiter = LeaseAdmissionLeader(world.memory, renew_every=0.05)
     driver = inline(world, "a", arbiter)
     submit(world, "a")
@@ -406,9 +406,9 @@ def test_an_install_says_elsewhere_where_drivers_meet(world: World) -> None:
     )
     arbiter.start(sees_all=True)
     until(arbiter.for_all, 60)
-    assert world.memory.get(LEASES, "kube-system", ADMISSION_LEADER_LEASE.name)["spec"]["holderIdentity"]
+    assert world.memory.get(LEASES, "kube-system", admission_leader_lease().name)["spec"]["holderIdentity"]
     arbiter.stop()
-    assert system_namespace({}) == ADMISSION_LEADER_LEASE.namespace
+    assert system_namespace({}) == admission_leader_lease().namespace
 
 
 def test_jobs_of_other_namespaces_are_seen_and_never_driven(world: World) -> None:
@@ -481,7 +481,7 @@ def test_who_cannot_open_the_list_decides_nothing_and_drives_on(world: World) ->
             return getattr(world.memory, verb)
 
         def replace(self, resource: Resource, namespace: str | None, name: str, *args: Any, **kwargs: Any) -> Any:
-            if self.refuses and (namespace, name) == PENDING_ADMISSIONS_LEASE:
+            if self.refuses and (namespace, name) == pending_admissions_lease():
                 raise Forbidden("may not update leases there")
             return world.memory.replace(resource, namespace, name, *args, **kwargs)
 

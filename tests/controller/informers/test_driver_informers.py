@@ -30,7 +30,7 @@ from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
 from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
 from tf_dist.controller.informers.scoped_informers import ScopedInformers
-from tf_dist.controller.leases.lease import ADMISSION_LEADER_LEASE, LeaseRef
+from tf_dist.controller.leases.lease import LeaseRef, admission_leader_lease
 from tf_dist.controller.manager import Manager
 from tf_dist.errors import Forbidden, Unavailable
 
@@ -121,7 +121,7 @@ def test_a_controller_says_which_kind_of_jobs_is_not_served(kind: Resource) -> N
 def holds(world: World) -> bool:
     """Whether a driver decides for all."""
     leases = world.memory.list(
-        LEASES, ADMISSION_LEADER_LEASE.namespace, fields=f"metadata.name={ADMISSION_LEADER_LEASE.name}"
+        LEASES, admission_leader_lease().namespace, fields=f"metadata.name={admission_leader_lease().name}"
     ).items
     return any((stored.get("spec") or {}).get("holderIdentity") for stored in leases)
 

@@ -8,7 +8,7 @@ style-and-libraries reference, section 3.1.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -422,11 +422,6 @@ class Informer:
             self._changed(change.old, change.new)
         except Exception:
             _LOG.exception("change handler failed: resource=%s", self.resource.label)
-
-
-def all_synced(informers: Iterable[Informer]) -> bool:
-    """Whether all of them are."""
-    return all(informer.synced() for informer in informers)
 
 
 class UidInformer:

@@ -258,9 +258,3 @@ def admission_leader_lease(namespace: str = names.SYSTEM_NAMESPACE) -> LeaseRef:
 def pending_admissions_lease(namespace: str = names.SYSTEM_NAMESPACE) -> LeaseRef:
     """The Lease in which that one writes down what it is about to give away."""
     return LeaseRef(namespace, _PENDING_ADMISSIONS_LEASE_NAME)
-
-
-ADMISSION_LEADER_LEASE: Final = admission_leader_lease()
-
-
-PENDING_ADMISSIONS_LEASE: Final = pending_admissions_lease()

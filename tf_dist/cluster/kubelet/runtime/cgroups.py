@@ -57,7 +57,6 @@ class CgroupManager:
 
     def __init__(self) -> None:
         self._roots: dict[str, str] = {}
-        self._unified = False
 
     @property
     def controllers(self) -> frozenset[str]:
