@@ -69,7 +69,7 @@ mutants: .venv/installed ## Change the code in 400 places, one at a time: do the
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'mutmut>=3.8'
 	$(BIN)/python -m tests.mutation --write
 
-soak: .venv/installed ## Tell 50,000 stories of faults; takes hours
+soak: .venv/installed ## Run 50,000 generated fault schedules; takes hours
 	TF_DIST_FAULT_RUNS=50000 $(BIN)/pytest -q tests/faults/test_machine.py
 
 fault-mutants: .venv/installed ## Put 40 defects and more into the code, one at a time: the fault machine has to notice

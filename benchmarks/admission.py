@@ -72,7 +72,7 @@ def _measured(pending: int) -> tuple[list[float], list[float], float]:
     for number in range(15):
         admitter.remove_gang(f"r{number}")
         verdicts, seconds = _timed(admitter, NOW + 102 + number / 100)
-        assert any(isinstance(verdict, Admit) for verdict in verdicts.values()), "nobody was given the room"
+        assert any(isinstance(verdict, Admit) for verdict in verdicts.values()), "no gang was admitted"
         freed.append(seconds * 1e3)
     return found, freed, anew * 1e3
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from benchmarks.control_plane import NOBODY, SPACE, Controller, job_of, no_server, prepared
+from benchmarks.control_plane import NO_SCHEDULER, SPACE, Controller, job_of, no_server, prepared
 from benchmarks.measure import Measured, Row, Target, benchmark, until
 from tf_dist.cluster.api import NODES, TFJOBS, Cluster, Object
 from tf_dist.cluster.client.informer import Informer
@@ -69,7 +69,7 @@ def _scene() -> Iterator[tuple[Cluster, _Seen]]:
 
 
 def _create(cluster: Cluster, number: int) -> Object:
-    job = job_of(number, workers=2, scheduler=NOBODY)
+    job = job_of(number, workers=2, scheduler=NO_SCHEDULER)
     job["metadata"]["annotations"][names.DRIVER] = str(_DRIVER)
     return cluster.create(TFJOBS, SPACE, job)
 

@@ -51,7 +51,7 @@ class Log:
 
 
 class Counting(MemoryCluster):
-    """Counts what it is asked; its pods write a few lines, and run until they are told to end."""
+    """Counts its requests; its pods write a few lines, and run until they are asked to end."""
 
     def __init__(self) -> None:
         super().__init__(log_source=self)

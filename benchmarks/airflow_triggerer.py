@@ -78,7 +78,7 @@ async def main() -> None:
     kind, kubeconfig, count, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
     make = ours if kind == "ours" else theirs
     figures = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # logs are written there: nobody reads them
+    os.dup2(2, 1)  # logs are written there, and not read
 
     def tell(**values: object) -> None:
         print(json.dumps(values), file=figures, flush=True)

@@ -40,7 +40,7 @@ from tf_dist.errors import AlreadyExists, NotFound
 
 VARIABLE = "TF_DIST_TEST_KUBECONFIG"
 SPACE = "tf-dist-benchmark"
-NOBODY = "nobody"
+NO_SCHEDULER = "none"
 """A scheduler that does not exist."""
 RUNNING: dict[str, Any] = {
     "phase": "Running",
@@ -108,7 +108,7 @@ def _node(cluster: Cluster, name: str) -> None:
 
 
 def _empty(cluster: Cluster) -> None:
-    """Pods on nodes without a machine end by nobody's hand but ours; a collector at work would disturb what follows."""
+    """Pods on nodes without a machine end only by this benchmark; a collector at work would disturb what follows."""
     kinds = (TFJOBS, PODS, SERVICES)
     with ThreadPoolExecutor(16) as pool:
         for kind in kinds:
@@ -220,7 +220,7 @@ def _driven(scheduler: str) -> tuple[float, float, str]:
         until(controller.leads)
         before, begun = controller.calls(), time.monotonic()
         _submit(cluster, JOBS, workers=REPLICAS - 1, scheduler=scheduler)
-        made, bound = _seen(pods, begun, bound=scheduler != NOBODY)
+        made, bound = _seen(pods, begun, bound=scheduler != NO_SCHEDULER)
         calls = {key: count - before.get(key, 0) for key, count in controller.calls().items()}
     told = ", ".join(f"{key} {count / JOBS:.2f}" for key, count in sorted(calls.items()) if count)
     return made, bound, f"Requests a job: {told}."
@@ -231,7 +231,7 @@ def _written(scheduler: str) -> tuple[float, float]:
     with prepared() as cluster, _pods(cluster) as pods:
         begun = time.monotonic()
         _write_alike(cluster, scheduler)
-        return _seen(pods, begun, bound=scheduler != NOBODY)
+        return _seen(pods, begun, bound=scheduler != NO_SCHEDULER)
 
 
 def _seen(pods: Informer, begun: float, *, bound: bool) -> tuple[float, float]:
@@ -271,8 +271,8 @@ def _write_alike(cluster: Cluster, scheduler: str) -> None:
 )
 def created() -> Measured:
     """The peer writes with the same client into the same server."""
-    bare, _ = _written(NOBODY)
-    made, _, told = _driven(NOBODY)
+    bare, _ = _written(NO_SCHEDULER)
+    made, _, told = _driven(NO_SCHEDULER)
     return Measured(PODS_ALL / made, {_BARE: PODS_ALL / bare}, told)
 
 
@@ -309,7 +309,7 @@ def idle() -> dict[str, Measured]:
     """After 15 s in which all that was gathered is written."""
     with prepared() as cluster, Controller() as controller, _pods(cluster) as pods:
         until(controller.leads)
-        _submit(cluster, 1000, workers=2, scheduler=NOBODY)
+        _submit(cluster, 1000, workers=2, scheduler=NO_SCHEDULER)
         until(lambda: len(pods.cache) >= 3000)
         _run(cluster, pods)
         until(lambda: all(_phase(job) == "Running" for job in cluster.list(TFJOBS, SPACE).items))
@@ -354,10 +354,10 @@ def failover() -> Measured:
         first = stack.enter_context(Controller())
         until(first.leads)
         stack.enter_context(Controller())
-        _submit(cluster, 1, workers=2, scheduler=NOBODY)
+        _submit(cluster, 1, workers=2, scheduler=NO_SCHEDULER)
         until(lambda: len(pods.cache) == 3)
         first.kill()
         begun = time.monotonic()
-        cluster.create(TFJOBS, SPACE, job_of(99, workers=2, scheduler=NOBODY))
+        cluster.create(TFJOBS, SPACE, job_of(99, workers=2, scheduler=NO_SCHEDULER))
         until(lambda: len(pods.cache) == 6)
         return Measured(time.monotonic() - begun)

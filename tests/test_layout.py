@@ -1,7 +1,8 @@
-"""The layout of the package: modules and folders of a size one can work in, and no name with two meanings."""
+"""The layout of the package: modules and folders of a size one can work in, no name with two meanings, plain words."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,21 @@ SAME_NAME = {
     "kubelet": "the Kubelet of the package kubelet",
     "simulate": "the command and the simulator",
 }
+
+# Words for a client, a leader, a gang that is preempted: the field has names for them.
+RIDDLES = re.compile(
+    r"\b(whoever|nobody|somebody|anybody|everybody|someone|anyone|everyone|is told|hears of|gives? way|stories of"
+    r"|ha(s|ve) (its|their) place)\b",
+    re.IGNORECASE,
+)
+UNIX_ACCOUNT = "nobody"  # what containers of the kubelet's tests run as
+ROOT = PACKAGE.parent
+TEXTS = sorted(
+    path
+    for folder in ("tf_dist", "tests", "docs", "dags", "workflows", "benchmarks", "examples")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".md", ".yaml") and path != Path(__file__)
+)
 
 
 def named(path: Path) -> str:
@@ -33,3 +49,13 @@ def test_a_folder_has_at_most_14_modules() -> None:
 def test_no_two_modules_have_one_name() -> None:
     counted = Counter(path.stem for path in MODULES)
     assert {name for name, count in counted.items() if count > 1} <= SAME_NAME.keys()
+
+
+def test_texts_say_who_is_meant() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in TEXTS
+        for match in RIDDLES.finditer(path.read_text())
+        if not (match[0].lower() == UNIX_ACCOUNT and "kubelet" in path.parts)
+    ]
+    assert found == []

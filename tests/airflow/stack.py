@@ -30,7 +30,7 @@ from tests.waiting import until
 SECONDS = 300.0
 _EVERY = 1.0  # a busy API server is not to be asked more often
 ROOT = Path(__file__).parents[2]
-# Kills the processes that are named to it, and theirs, when who names them has ended. With a minus it is told that one
+# Kills the processes that are named to it, and theirs, when who names them has ended. With a minus it learns that one
 # has ended already.
 _GUARD = """
 import contextlib, glob, os, signal, sys
@@ -55,7 +55,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def _ports(count: int) -> list[int]:
-    """Free ports, none of which the system gives to anybody who asks for any port."""
+    """Free ports, none of which the system gives to a process that asks for any port."""
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(10_000, 30_000)

@@ -57,7 +57,7 @@ def stand_in(tmp_path: Path) -> Path:
     digits = tmp_path / "examples" / "digits"
     shutil.copytree(ROOT / "examples" / "digits", digits)
     shutil.copy(ROOT / "tests" / "stand_in" / "train.py", digits)
-    # Its end comes so soon that its log would be gone before anybody reads it.
+    # Its end comes so soon that its log would be gone before it is read.
     job = (digits / "tfjob.yaml").read_text()
     (digits / "tfjob.yaml").write_text(job.replace("cleanPodPolicy: All", "cleanPodPolicy: Running"))
     return shutil.copytree(DAGS, tmp_path / "dags")

@@ -114,8 +114,8 @@ class Runner:
     def stop(self, how: str = "Stop") -> None:
         """``argo stop``, ``argo terminate``: steps that run are asked to end, no further one begins.
 
-        As with Argo 4.1 they have failed at once: nobody waits for their containers or takes their outputs, and the
-        exit handler runs beside them.
+        As with Argo 4.1 they have failed at once: the controller does not wait for their containers or take their
+        outputs, and the exit handler runs beside them.
         """
         self.place.cluster.patch(WORKFLOWS, "default", self.name, {"spec": {"shutdown": how}})
         with self._news:

@@ -118,7 +118,7 @@ class _Check:
             case ["workflow", "name" | "uid" | "namespace" | "status"] | ["node", "name"] | ["pod", "name"] | ["item"]:
                 return
             case _:
-                yield f"{where}: nobody knows what that is"
+                yield f"{where}: unknown variable"
 
     def _output(self, where: str, task: Mapping[str, Any] | None, output: list[str]) -> Iterator[str]:
         if task is None:

@@ -38,7 +38,7 @@ def test_elsewhere_with_another_image(tmp_path: Path) -> None:
             assert one["metadata"].get("namespace") == (None if wide else "research")
     text = (tmp_path / "digits-retrain.yaml").read_text()
     assert "image: registry/tf-dist:1" in text
-    assert "tf-dist/digits:latest" in text  # somebody else's image
+    assert "tf-dist/digits:latest" in text  # an image of the user's own
     (binding,) = [one for one in found["rbac.yaml"] if one["kind"] == "RoleBinding"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "tf-dist-argo", "namespace": "research"}]
 

@@ -284,7 +284,7 @@ def test_an_image_without_a_program(scene: Stage) -> None:
 
 def test_where_nobody_drives_the_time_is_over_all_the_same(scene: Stage) -> None:
     step = scene.step(job("true"))
-    step.document["metadata"]["annotations"] = {"tf-dist.dev/driver": "nowhere/nobody"}
+    step.document["metadata"]["annotations"] = {"tf-dist.dev/driver": "nowhere/no-driver"}
     launcher = step.launch("--drive=controller", "--pending-timeout=2s")
     assert launcher.code() == 75, launcher.text
     step.until(lambda: not step.jobs())

@@ -71,7 +71,9 @@ def test_an_argument_too_long_for_a_command_line_comes_in_a_file(capsys: pytest.
     with pytest.raises(SystemExit):
         parse_arguments([f"@{stored}"], {})
     assert "cannot be read" in capsys.readouterr().err
-    assert parse_arguments(["--job=@/tmp/other.txt"], {}).job == "@/tmp/other.txt"  # anybody else's file is left alone
+    assert (
+        parse_arguments(["--job=@/tmp/other.txt"], {}).job == "@/tmp/other.txt"
+    )  # a file that is not the launcher's stays as it is
 
 
 # The job
@@ -260,7 +262,7 @@ def test_gpu_seconds_count_what_pods_held() -> None:
     start, usage = 1_800_000_000.0, GpuUsage()
     usage.note({"a": pod("a", 2, 0), "b": pod("b", 1, 10)}, start + 10)
     assert usage.gpu_seconds(start + 10) == 20
-    usage.note({"a": pod("a", 2, 0, 20)}, start + 30)  # b is gone: it held its GPU until somebody saw that
+    usage.note({"a": pod("a", 2, 0, 20)}, start + 30)  # b is gone: it held its GPU until that was seen
     assert usage.gpu_seconds(start + 60) == 2 * 20 + 20
     usage.note({}, start + 90)  # what had ended, or was gone, holds no more for that
     assert usage.gpu_seconds(start + 99) == 2 * 20 + 20

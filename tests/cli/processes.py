@@ -36,7 +36,7 @@ def rest(process: subprocess.Popen[str]) -> str:
 def on_terminal(
     tf_dist: Program, *arguments: str, seen: Callable[[bytes], None] = lambda _: None, **env: str
 ) -> tuple[int, str]:
-    """Exit code and output of a command on a terminal of 100 columns; ``seen`` hears of all there is so far."""
+    """Exit code and output of a command on a terminal of 100 columns; ``seen`` gets all there is so far."""
     ours, theirs = pty.openpty()
     settings = {**tf_dist.env, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", **env}
     process = subprocess.Popen(

@@ -156,7 +156,7 @@ def test_a_pod_that_goes_while_a_conflict_is_looked_into_is_gone(bench: Bench) -
     def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
         if (verb, resource) == ("delete", PODS):
             bench.memory.delete(PODS, "default", "a", grace_period=0)
-            raise Conflict("somebody was faster")
+            raise Conflict("another client was faster")
 
     bench.before = before
     bench.apply(Delete("Pod", "a", uid))
@@ -358,7 +358,7 @@ def test_no_minutes_are_spent_on_events_that_cannot_be_written(bench: Bench, cod
 
 
 class Lost(Hands):
-    """A mandate that is lost when somebody says so, or lasts for so many seconds more."""
+    """Leadership that is lost when the test says so, or lasts for so many seconds more."""
 
     seconds = float("inf")
 

@@ -371,7 +371,7 @@ def test_a_job_whose_pods_cannot_be_looked_for_is_not_taken_over(world: World) -
         world.submit(tfjob())
         other = driven(world, Hands(OTHER))
         settle(other)
-        # Only as it is stored now: of an earlier version it tells nobody that it cannot go on.
+        # Only as it is stored now: of an earlier version it does not say that it cannot go on.
         until(lambda: seen(driver, world), SECONDS)
         leadership.dead = frozenset({OTHER})
         for _ in range(6):

@@ -58,8 +58,8 @@ def v1_jobs(draw: st.DrawFn) -> Job:
     if draw(st.booleans()):
         specs.append(replicas("Chief", 1, rules=draw(rules)))
         return v1_job(*specs, policy=draw(run_policies()), tf_config=style)
-    everyone = SuccessRule(type="worker")
-    success = draw(st.sampled_from(((everyone,), (SuccessRule(type="worker", index=0), everyone))))
+    all_workers = SuccessRule(type="worker")
+    success = draw(st.sampled_from(((all_workers,), (SuccessRule(type="worker", index=0), all_workers))))
     return v1_job(*specs, policy=draw(run_policies()), success=success, tf_config=style)
 
 

@@ -1,4 +1,4 @@
-"""A node, and a hand that plays its kubelet."""
+"""A test double of a kubelet, for nodes without a machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tf_dist.errors import NotFound
 
 
 class Kubelet:
-    """A node, and the hand that plays its kubelet for the pods of one namespace."""
+    """Writes what a kubelet would about the pods of one namespace."""
 
     def __init__(self, admin: RestCluster, namespace: str) -> None:
         self._admin = admin

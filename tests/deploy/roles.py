@@ -78,8 +78,8 @@ INLINE = table(
 
 
 def granted(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:
-    """What an account may do in a namespace, beyond what anybody may who is known at all."""
-    return _rules(kubectl, account, home, namespace) - _rules(kubectl, "nobody-special", home, namespace)
+    """What an account may do in a namespace, beyond what every authenticated account may."""
+    return _rules(kubectl, account, home, namespace) - _rules(kubectl, "stranger", home, namespace)
 
 
 def _rules(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:

@@ -174,7 +174,7 @@ ELSE = f"""
 """
 
 # Of all users: whether a controller is alive is what "nothing drives this job" and driver="auto" go by.
-EVERYONE = f"""
+ALL_USERS = f"""
     get {LEASES} {SYSTEM}/tf-dist-controller
     get {LEASES} {SYSTEM}/another-operator
     list {LEASES} {SYSTEM}/
@@ -215,7 +215,7 @@ def calls(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Who:
-    """A subject, what is installed, what else is bound to it, and what it may do of ``ELSE`` beside ``EVERYONE``."""
+    """A subject, what is installed, what else is bound to it, and what it may do of ``ELSE`` beside ``ALL_USERS``."""
 
     subject: Subject
     may: str = ""
@@ -224,7 +224,7 @@ class Who:
 
     @property
     def expected(self) -> set[str]:
-        return {*calls(self.may), *calls(EVERYONE)}
+        return {*calls(self.may), *calls(ALL_USERS)}
 
     def objects(self) -> list[Object]:
         installed = [one for part in manifest_files(self.settings).values() for one in part]

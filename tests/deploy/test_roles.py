@@ -75,18 +75,18 @@ SEEN = table("leases.coordination.k8s.io: get list")
 
 def test_the_controller_may_do_this_and_nothing_more(kubectl: Kubectl, namespace: str) -> None:
     assert granted(kubectl, "tf-dist-controller", SYSTEM, namespace) == CONTROLLER
-    # Which drivers live anybody may see.
+    # All authenticated users may see which drivers live.
     assert granted(kubectl, "tf-dist-controller", SYSTEM, SYSTEM) | SEEN == CONTROLLER | ELECTION | ARBITER
     assert granted(kubectl, "tf-dist-controller", SYSTEM, "kube-system") == CONTROLLER
 
 
 def test_anybody_may_see_which_drivers_live_and_write_none_of_their_leases(kubectl: Kubectl, namespace: str) -> None:
     group = "--as-group=system:authenticated"
-    anyone = ["-n", SYSTEM, f"--as=system:serviceaccount:{namespace}:anyone", group]
+    stranger = ["-n", SYSTEM, f"--as=system:serviceaccount:{namespace}:stranger", group]
     for verb in ("get", "list"):
-        assert kubectl("auth", "can-i", verb, "leases", *anyone).strip() == "yes"
+        assert kubectl("auth", "can-i", verb, "leases", *stranger).strip() == "yes"
     for verb in ("create", "update", "patch", "delete", "watch"):
-        assert kubectl("auth", "can-i", verb, "leases", *anyone, fails=True).startswith("no")
+        assert kubectl("auth", "can-i", verb, "leases", *stranger, fails=True).startswith("no")
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def live(admin: RestCluster, driver: Driver, kubelet: Kubelet, submit: RestClust
     submit.patch(TFJOBS, namespace, "mnist", {"spec": {"runPolicy": {"suspend": False}}})
     life.until(lambda: life.memory().get("phase") == "Running")
     life.until(life.gone, worker_0=0, worker_1=0)
-    assert admin.list(EVENTS, namespace).items, "the driver told nobody anything"
+    assert admin.list(EVENTS, namespace).items, "the driver has emitted no Event"
 
 
 def test_the_controllers_role_suffices(admin: RestCluster, as_account: Account, room: Kubelet, namespace: str) -> None:

@@ -28,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
-    parser.add_argument("--more", action="store_true", help="as the mutants are told them")
+    parser.add_argument("--more", action="store_true", help="as the mutants get them")
     parser.add_argument("--shorten", action="store_true")
     parser.add_argument("--keep-going", action="store_true")
     parser.add_argument("--may-fail", type=int, default=0, help="so many that fail with --keep-going are only reported")

@@ -278,7 +278,7 @@ class Invariants(Record):
         if self.strict and not author.late:
             self._may_give(stored, author)
         driven = not author.driver or self.memory(stored).driver or annotation(stored, names.DRIVER)
-        assert driven, f"{name(stored)} has a place, and nobody drives it"
+        assert driven, f"{name(stored)} has a place and no driver"
         if author.shares:
             assert uid(stored) in self._named(), f"{name(stored)} has a place that is not among the intended"
         if not author.sees_nodes:
@@ -311,7 +311,7 @@ class Invariants(Record):
         return found
 
     def _may_give(self, stored: Object, author: Author) -> None:
-        """Where one decides for all, no other does; and a place is for a job that somebody drives."""
+        """Where one decides for all, no other does; and a place is for a job that has a driver."""
         process, since = self._decides
         lone = process in ("", author.arbiter) or self.now() - since < LONG
         assert lone, f"{author.driver} gave a place away, and {process} decides for all"
@@ -422,7 +422,7 @@ class Invariants(Record):
     # Who lives
 
     def check_rights(self, believers: Iterable[tuple[str, str]], dead: Iterable[str]) -> None:
-        """``believers``: who believes to hold which Lease at this moment (process, Lease); ``dead``: whom anybody
+        """``believers``: who believes to hold which Lease at this moment (process, Lease); ``dead``: whom any client
         believes dead who would act on that now."""
         held: dict[str, list[str]] = defaultdict(list)
         for process, lease in believers:

@@ -86,7 +86,7 @@ class Listener:
             return not self.ended.is_set()
 
     def _close(self, sock: socket.socket) -> None:
-        # Under the lock: whoever breaks connections must not hit another one that has got this one's number.
+        # Under the lock: a fault that breaks connections must not hit another one that has got this one's number.
         with self._lock:
             self._sockets.discard(sock)
             sock.close()

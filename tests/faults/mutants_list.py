@@ -1,7 +1,7 @@
 """Defects in the code that the fault machine guards, one each: what an engineer might well write, and what it does.
 
 ``old`` must be in the file exactly once. A mutant that no longer applies is mended together with the code that it is
-of (``test_mutants``); one that turns out to change nothing that anybody could see is replaced by another.
+of (``test_mutants``); one that turns out to change nothing visible is replaced by another.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ MUTANTS: Final = (
         "controller/job_reconciler.py",
         "plan = self.plan(known, verdict, driver=known.driver)",
         "plan = self.plan(known, verdict)",
-        "who decides about places makes itself the driver of everybody's jobs",
+        "the admission leader makes itself the driver of all jobs",
     ),
     Mutant(
         "takeover-without-looking-for-pods",
@@ -191,7 +191,7 @@ MUTANTS: Final = (
         "core/api/names.py",
         'return owned_by_key(metadata.get("namespace") or "", str(uid)) if controlled else ""',
         'return owned_by_key(metadata.get("namespace") or "", str(uid)) if uid else ""',
-        "a pod that somebody labelled is taken for the job's own, and deleted",
+        "a pod that a user labelled is taken for the job's own, and deleted",
     ),
     # What is done
     Mutant(
@@ -270,7 +270,7 @@ MUTANTS: Final = (
         "controller/takeover.py",
         "return bool(known.driver) and known.driver not in self._stale",
         "return True",
-        "a gang that nobody drives, or whose driver is dead, is given a place",
+        "a gang without a driver, or whose driver is dead, is admitted",
     ),
     Mutant(
         "decides-beside-the-arbiter",
@@ -348,7 +348,7 @@ MUTANTS: Final = (
         "core/api/pod_events.py",
         "yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=taken)",
         "yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica)",
-        "a pod that somebody deleted spends a restart",
+        "a pod that a user deleted spends a restart",
     ),
     Mutant(
         "old-pods-count",

@@ -28,10 +28,10 @@ _REMEMBERED = 4
 class Kind(Enum):
     """What a fault does to a request, or to the stream of a watch."""
 
-    REFUSE = "answers with a code; the server never hears of it"
-    RESET = "breaks the connection before the server hears of it"
+    REFUSE = "answers with a code; the request never reaches the server"
+    RESET = "breaks the connection before the request reaches the server"
     LOSE = "the server acts, and the connection breaks before its answer"
-    LATE = "breaks the connection, and the server hears of it when `deliver` is called"
+    LATE = "breaks the connection, and the request reaches the server when `deliver` is called"
     HANG = "nothing is heard for some seconds, then the connection breaks"
     SLOW = "takes some seconds longer"
     STALE = "a list is answered as it was answered some time ago"
@@ -222,7 +222,7 @@ class Proxy:
             return replace(fault) if fault is not None else None
 
     def _strike(self, link: _Link, request: Request, fault: Fault) -> bool | None:
-        """What a fault does before the server hears of the request; None: it is to hear of it."""
+        """What a fault does before the request reaches the server; None: it is passed on."""
         match fault.kind:
             case Kind.REFUSE:
                 self._note(request, 0, fault.kind)

@@ -23,7 +23,7 @@ from tf_dist.controller.leases.lease import (
 from tf_dist.controller.leases.lease_monitor import LeaseMonitor
 from tf_dist.controller.standalone import Standalone
 
-# Seconds: a driver hears of everything, and nothing waits for it to look at all there is.
+# Seconds: a driver is notified of everything, and nothing waits for its resync.
 _NEVER = 1e9
 
 

@@ -87,7 +87,7 @@ class Record:
         return copy.deepcopy(dict(self.truth))
 
     def restore(self, objects: Mapping[Key, Object], saved: Mapping[str, Truth]) -> None:
-        """The store has been set back to this. What was written since did happen all the same: nobody has renewed a
+        """The store has been set back to this. What was written since did happen all the same: no driver has renewed a
         Lease since it was renewed last, whatever the store says of that."""
         gone, self.objects = self.objects, dict(objects)
         before, self.truth = self.truth, defaultdict(Truth, copy.deepcopy(dict(saved)))
@@ -102,7 +102,7 @@ class Record:
         self._read.clear()
 
     def write(self, key: Key, version: int, obj: Object | None) -> None:
-        """A write, just before anybody sees it."""
+        """A write, just before any client sees it."""
         before, author = self.objects.get(key), self._author()
         if key.kind == "pods":
             self._happens(before, obj, author)
@@ -145,7 +145,7 @@ class Record:
         return load_status(stored_status(stored))
 
     def lease(self, driver: str) -> tuple[Object | None, float]:
-        """The Lease that a driver's name is, and for how many seconds nobody has written it."""
+        """The Lease that a driver's name is, and for how many seconds it has not been written."""
         key = Key(LEASES, *driver.split("/"))
         return self.objects.get(key), self.now() - self.written.get(key, float("-inf"))
 
@@ -176,7 +176,7 @@ class Record:
         truth.containers[uid(after)] = max(count, truth.containers.get(uid(after), 0))
 
     def _lost(self, node: str) -> None:
-        """Nobody hears of its pods any more."""
+        """No client sees its pods any more."""
         for _, pod in self.of("pods"):
             if pod["spec"].get("nodeName") == node and owner(pod):
                 self.truth[owner(pod)].taken.add(uid(pod))
@@ -258,7 +258,7 @@ class Record:
         return (queue == "default" or any(called == queue for called, _ in documents)) and not shared
 
     def nominal(self, queue: str) -> Decimal | None:
-        """The CPUs of a queue that shares with no other; None: there is no limit that could be told so simply."""
+        """The CPUs of a queue that shares with no other; None: there is no limit that is so simple."""
         found = next((obj for key, obj in self.of(QUEUES) if key.name == queue), None)
         spec = (found or {}).get("spec") or {}
         said = ((spec.get("quotas") or {}).get("cpu") or {}).get("nominal")

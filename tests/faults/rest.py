@@ -68,7 +68,7 @@ class Rest:
             if deleting(pod):
                 found.append(Unrest(key.name, "leaving", "is on its way out", LATE))
             if owner(pod) and owner(pod) not in jobs:
-                found.append(Unrest(key.name, "orphan", "belongs to nobody"))
+                found.append(Unrest(key.name, "orphan", "has no owner"))
         return found + list(self._first_in_line())
 
     def _unrest(self, stored: Object) -> Iterator[tuple[str, str, float]]:
@@ -217,7 +217,7 @@ class Rest:
         if limit is not None and held + need > limit:
             return ""
         namespace = stored["metadata"]["namespace"]
-        # For those nobody is stopped.
+        # For those no pod is preempted.
         every = (pod for _, pod in record.of("pods") if phase(pod) not in ENDED)
         there = [pod for pod in every if pod["metadata"]["namespace"] == namespace]
         most = record.most("pods", namespace)

@@ -119,7 +119,7 @@ class Rules:
         return holders[0] != holders[1] or not holders[0]
 
     def restored(self) -> None:
-        """etcd has been set back: who holds which Lease is what it says again, for the time that anybody waits."""
+        """etcd has been set back: who holds which Lease is what it says again, for the time that drivers wait."""
         self._restored = self.site.simulation.now
         for stored in self.site.memory.list(LEASES).items:
             spec = stored.get("spec") or {}

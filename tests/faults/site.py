@@ -55,7 +55,7 @@ class Site:
     """One cluster with nodes of so many CPUs each. Its kubelets start and stop pods, whose programs end by themselves.
 
     ``slow``: how many seconds a kubelet takes at most to start or to stop a pod; ``failing``: how likely a program
-    fails; ``longest``: for how many seconds it runs at most; ``polite``: how likely one that is told to stop exits
+    fails; ``longest``: for how many seconds it runs at most; ``polite``: how likely one that is asked to stop exits
     with 0.
     """
 

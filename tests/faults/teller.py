@@ -33,7 +33,7 @@ _READS = frozenset({"get", "list", "watch"})
 _SEEN = 30.0
 
 
-# Seconds of a processor that a story may take when it is told again and again: most take less than one.
+# Seconds of a processor that a schedule may take when it is run again and again: most take less than one.
 _SHORT_PATIENCE = 20.0
 
 
@@ -61,7 +61,7 @@ class Teller:
             )
             self.server = Server(self.simulation, self.site.memory)
             self.puppets: list[Puppet] = []
-            self._to_come: list[Fault] = []  # for whoever appears until it is calm
+            self._to_come: list[Fault] = []  # for drivers that appear until it is calm
             self.rules = Rules(self.site, self.puppets)
             self.rules.late = story.late
             self.server.told, self.server.acting = self.rules.told, self.rules.acting
@@ -497,7 +497,7 @@ class Teller:
         return all(self._job_at_rest(job) for job in self.site.jobs())
 
     def _clear_away(self) -> None:
-        """A user ends what runs on after a job has ended, since nobody else is to."""
+        """A user ends what runs on after a job has ended, since no other client does."""
         for job in self.site.jobs():
             if memory_of(job).get("phase") in ("Completed", "Failed", "Terminated"):
                 for pod in self.site.pods():

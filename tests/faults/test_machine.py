@@ -1,7 +1,7 @@
 """Any order of faults, deaths and hands on a cluster: what must hold holds, and once it is calm every job gets there.
 
 A story is drawn from a seed and told by the production driver on virtual time (``tests/faults/teller.py``), so that it
-can be told again: ``python -m tests.faults --from SEED --shorten``. ``TF_DIST_FAULT_RUNS`` says how many are told:
+can be repeated: ``python -m tests.faults --from SEED --shorten``. ``TF_DIST_FAULT_RUNS`` says how many are run:
 the fixed ones from 0 on, or those from ``TF_DIST_FAULT_SEED`` on where that is given (``drawn``: from now's).
 """
 

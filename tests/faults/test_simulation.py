@@ -94,7 +94,7 @@ def test_threads_that_wait_for_each_other_are_found() -> None:
             with locks[first]:
                 runtime.event().wait(1.0)
                 with locks[1 - first]:
-                    raise AssertionError("nobody gets here")
+                    raise AssertionError("not reached")
 
         for first in (0, 1):
             runtime.thread(lambda first=first: work(first), f"t{first}").start()

@@ -44,8 +44,8 @@ class Executed:
 
 
 class Server:
-    """The API server. ``told`` hears of every write of a driver, right after it was carried out; ``acting`` before it
-    is: which process wrote it and whether it is late, and None once it is done."""
+    """The API server. ``told`` is called with every write of a driver, right after it was carried out; ``acting``
+    before it is: which process wrote it and whether it is late, and None once it is done."""
 
     def __init__(self, simulation: Simulation, memory: MemoryCluster) -> None:
         self.simulation = simulation

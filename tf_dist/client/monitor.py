@@ -126,7 +126,7 @@ JobEvent = LogLine | LogEnded | ObjectsListed | ObjectChanged | SignalReceived |
 
 
 class ObjectWatcher:
-    """Tells of every change of some objects, in a thread, until closed: an informer that puts them into a mailbox.
+    """Passes every change of some objects on, in a thread, until closed: an informer that puts them into a mailbox.
 
     A cluster that is away for a moment is borne with; any other error ends up in the mailbox.
     """

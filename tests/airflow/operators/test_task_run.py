@@ -179,5 +179,5 @@ def test_a_process_that_goes_is_no_reason_to_touch_the_job(
 def test_a_user_ends_a_deferred_task(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
     trigger = deferred(operator(document(FOREVER)), instance)
     trigger.task_instance = None
-    asyncio.run(trigger.on_kill())  # nobody knows what the task is: hands off
+    asyncio.run(trigger.on_kill())  # what the task is cannot be known: hands off
     assert len(cluster_site.names()) == 1

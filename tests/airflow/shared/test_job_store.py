@@ -100,7 +100,7 @@ def test_one_of_a_driver_that_cannot_die_is_not(bench: Bench, driver: str) -> No
 
 
 def test_one_of_a_driver_that_lives_is_not(bench: Bench) -> None:
-    body = lease.new_lease(lease.LeaseRef("default", "alive"), "somebody", 600, 0, {names.DRIVER: lease.DRIVER_INLINE})
+    body = lease.new_lease(lease.LeaseRef("default", "alive"), "another", 600, 0, {names.DRIVER: lease.DRIVER_INLINE})
     bench.light.cluster.create(LEASES, "default", body)
     bench.light.submit("a", **{names.DRIVER: "default/alive"})
     bench.wait_for("a")
@@ -110,7 +110,7 @@ def test_one_of_a_driver_that_lives_is_not(bench: Bench) -> None:
 
 def test_one_whose_driver_is_dead_by_then_is_looked_at_again_and_taken(bench: Bench) -> None:
     dead = lease.broken_lease(
-        {"metadata": {"name": "dead", "labels": {names.DRIVER: lease.DRIVER_CONTROLLER}}}, "somebody"
+        {"metadata": {"name": "dead", "labels": {names.DRIVER: lease.DRIVER_CONTROLLER}}}, "another"
     )
     bench.light.submit("a", **{names.DRIVER: "default/dead"})
     bench.wait_for("a")

@@ -87,17 +87,17 @@ def test_after_its_event_the_job_is_the_tasks(light: LightSite, database: Asked)
 
 
 @pytest.mark.parametrize(
-    "fields", [{"owner": ""}, {"on_kill_action": "keep_job"}], ids=["of somebody else", "to be kept"]
+    "fields", [{"owner": ""}, {"on_kill_action": "keep_job"}], ids=["of another user", "to be kept"]
 )
 def test_what_is_not_to_go_with_the_task_stays(light: LightSite, database: Asked, fields: dict[str, str]) -> None:
     uid = light.submit("a", MINE)
     asyncio.run(trigger(light, uid=uid, **fields).on_kill())
-    assert (light.uids(), database.times) == ([uid], 0), "nobody need be asked"
+    assert (light.uids(), database.times) == ([uid], 0), "the database need not be asked"
     assert OWNER_ANNOTATION in light.job("a")["metadata"]["annotations"]
     assert MARKED_FOR_DELETION not in light.job("a")["metadata"]["annotations"]
 
 
-@pytest.mark.parametrize("owner", ["", "me/2", "other/1"], ids=["nobody's", "of the next try", "of another task"])
+@pytest.mark.parametrize("owner", ["", "me/2", "other/1"], ids=["without owner", "of the next try", "of another task"])
 def test_a_job_that_is_not_this_trys_stays(light: LightSite, database: Asked, owner: str) -> None:
     uid = light.submit("a", owner)
     asyncio.run(trigger(light, uid=uid).on_kill())

@@ -355,9 +355,9 @@ def test_an_elastic_job_grows_and_shrinks_as_it_is_scaled(local: Program) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nobody", "-w", "2"], "there is no job nobody"),
-        (["nobody", "-w", "-1"], "equal to 0"),
-        (["nobody"], "--workers"),
+        (["missing", "-w", "2"], "there is no job missing"),
+        (["missing", "-w", "-1"], "equal to 0"),
+        (["missing"], "--workers"),
     ],
 )
 def test_what_is_asked_wrongly(local: Program, arguments: list[str], said: str) -> None:

@@ -107,7 +107,7 @@ def test_a_strangers_job_of_the_name(scene: Site) -> None:
     [("pending_timeout", exit_codes.RETRYABLE, "PendingTimeout"), ("timeout", exit_codes.FAILED, "Timeout")],
 )
 def test_a_job_that_takes_too_long_is_deleted(driven: Site, limit: str, code: int, status: str, seconds: float) -> None:
-    """Though nothing happens around it that would wake anybody."""
+    """Though nothing happens that would wake it."""
     with Launcher(driven.options(tfjob(workers=50), **{limit: seconds})) as launcher:
         assert launcher.end(driven.bury) == code
     assert (driven.outputs()["status"], driven.outputs()["reason"]) == (status, status)
@@ -287,7 +287,7 @@ def test_a_server_that_does_not_answer_is_worth_another_try(scene: Site) -> None
 
 @pytest.mark.parametrize("other", [False, True], ids=["its own", "another in its place"])
 def test_what_may_not_be_looked_at_is_given_up_and_nothing_else(scene: Site, other: bool) -> None:
-    """Nobody would see to it any more. The uid of the job fences its deletion."""
+    """No later try would come back for it. The uid of the job fences its deletion."""
     proxy = proxied(scene)
     proxy.inject(Fault(Kind.REFUSE, frozenset({"list"}), frozenset({"pods"}), times=None, code=403))
     new = ""

@@ -36,7 +36,7 @@ def left(world: World) -> list[str]:
 
 
 def cleaned(cluster: Cluster, *, all_jobs: bool = False, timeout: float = 60.0) -> tuple[int, list[str]]:
-    """How many, and what is told."""
+    """How many, and what is said."""
     said: list[str] = []
     return delete_workflow_jobs(cluster, "default", OURS, said.append, all_jobs=all_jobs, timeout=timeout), said
 
@@ -104,7 +104,7 @@ def test_a_kind_that_may_not_be_listed_has_none_but_who_may_list_none_is_told(ma
 @pytest.mark.parametrize(
     ("labels", "refused"),
     [({connection.PART_OF: connection.TF_DIST}, False), ({connection.PART_OF: "volcano"}, True), (None, True)],
-    ids=["ours", "theirs", "of nobody"],
+    ids=["ours", "theirs", "without owner"],
 )
 def test_where_volcano_is_its_jobs_are_not_driven(labels: dict[str, str] | None, refused: bool) -> None:
     memory = World(lacks=JOB_KINDS).memory

@@ -236,7 +236,7 @@ def test_one_that_comes_again_and_again_is_given_up(scene: Site) -> None:
         Place(scene, disturbed(scene.memory, again))()
 
 
-@pytest.mark.parametrize("by", [contract.LAUNCHER, None], ids=["by a launcher", "by somebody"])
+@pytest.mark.parametrize("by", [contract.LAUNCHER, None], ids=["by a launcher", "by a user"])
 def test_one_that_a_launcher_suspended_is_resumed_and_no_other(scene: Site, by: str | None) -> None:
     before = scene.made(**({contract.STOPPED_BY: by} if by else {}))
     scene.memory.patch(TFJOBS, "default", scene.name, {"spec": {"runPolicy": {"suspend": True}}})

@@ -580,7 +580,7 @@ def test_a_callback_that_raises_ends_nothing() -> None:
 
     def changed(old: Object | None, new: Object | None) -> None:
         calls.append(_short(new))
-        raise ZeroDivisionError("a defect of somebody else")
+        raise ZeroDivisionError("a defect in a handler")
 
     def last(asked: Asked) -> Answer:
         return watched() if str(asked).startswith("watch") else listed(8)

@@ -46,7 +46,7 @@ class Wire:
         return found._replace(items=list[Object](items))
 
 
-# A weak set compares what it holds, and dicts cannot be hashed: these are told apart as objects.
+# A weak set compares what it holds, and dicts cannot be hashed: these are distinguished as objects.
 Raw.__hash__ = object.__hash__  # type: ignore[method-assign]
 Raw.__eq__ = object.__eq__  # type: ignore[method-assign]
 

@@ -101,7 +101,7 @@ def test_the_servers_wish_to_wait_is_kept_within_reason(wish: str, kept: float) 
 
 def test_nobody_listens() -> None:
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # and does not listen; nobody else gets the port meanwhile
+        held.bind(("127.0.0.1", 0))  # and does not listen; no other process gets the port meanwhile
         url = f"http://127.0.0.1:{held.getsockname()[1]}"
         with RestCluster(url, retries=0) as client, pytest.raises(Unavailable, match="refused") as raised:
             client.list(PODS)

@@ -181,7 +181,7 @@ def as_other(who: str, script: str, *arguments: str, around: Sequence[str] = ())
     The ordinary user gets the system's Python: this one may be in root's home.
     """
     if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("needs root to become somebody else")
+        pytest.skip("needs root to become another user")
     python = "/usr/bin/python3" if who == "nobody" else sys.executable
     libraries = [str(Path(__file__).parents[3]), sysconfig.get_path("purelib")]
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(libraries), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -357,7 +357,7 @@ def test_logs_are_kept_on_request(benches: MakeBench, tmp_path: Path) -> None:
 
 def test_unknown_pods_have_no_log(bench: Bench) -> None:
     with pytest.raises(NotFound):
-        bench.agent.logs("default", "nobody")
+        bench.agent.logs("default", "missing")
 
 
 def test_a_problem_is_told_by_one_event(bench: Bench) -> None:

@@ -429,7 +429,7 @@ def test_jobs_of_other_namespaces_are_seen_and_never_driven(world: World) -> Non
     )
     for _ in range(3):
         driver.step()
-    assert "status" not in world.memory.get(TFJOBS, "other", "x"), "nobody drives it, so nobody has to hear anything"
+    assert "status" not in world.memory.get(TFJOBS, "other", "x"), "it has no driver, so nothing is written"
     assert world.memory.list(NODES).items
 
 

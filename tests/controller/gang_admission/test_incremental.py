@@ -100,7 +100,7 @@ class Arbiter(Standalone):
 
 @dataclass(frozen=True)
 class Said:
-    """Of every job what it is told, how the queues stand, and how many jobs stand in which way."""
+    """Of every job its verdict, how the queues stand, and how many jobs stand in which way."""
 
     verdicts: Mapping[str, Verdict | None]
     queues: Mapping[str, QueueUsage]

@@ -92,7 +92,7 @@ def test_what_is_settled_is_left_out_of_the_next_list(memory: MemoryCluster) -> 
     intents = opened(memory)
     assert intents.record_pending(refs("a", "b")) == {"uid-a", "uid-b"}
     assert listed(memory) == ["a", "b"]
-    intents.settle(["uid-a", "uid-nobody"])
+    intents.settle(["uid-a", "uid-unknown"])
     assert intents.declared() == {"uid-b"}
     intents.record_pending(refs("c"))
     assert listed(memory) == ["b", "c"]
@@ -210,7 +210,7 @@ def test_while_a_listed_job_cannot_be_touched_nothing_is_given_away(memory: Memo
             second.open(1)
         with pytest.raises(LeadershipLost):
             second.record_pending(refs("b"))
-        assert listed(memory) == ["a"], "whoever opens it next has to see to it as well"
+        assert listed(memory) == ["a"], "the next leader has to see to it as well"
     refused[0] = False
     assert second.open(1)
     assert (touched, listed(memory)) == (["a"], [])

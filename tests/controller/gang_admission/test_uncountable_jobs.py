@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "max-workers": (annotation(names.MAX_WORKERS, "2147483647"), "max-workers"),
 }
 
-# What is wrong and can be told only when it is decided about, or does no harm.
+# What is wrong and shows only when it is decided about, or does no harm.
 TAKEN: dict[str, Change] = {
     "deadline": policy("activeDeadlineSeconds", 999_999_999_999),
     "deadline-int64": policy("activeDeadlineSeconds", 2**63 - 1),

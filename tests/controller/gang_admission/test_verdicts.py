@@ -122,7 +122,7 @@ def test_a_decision_that_fails_is_rested_from_too() -> None:
 
 
 def test_a_change_that_comes_while_changes_are_read_is_not_forgotten() -> None:
-    """Whoever noted it only after that rings: the decision that is under way does not know of it."""
+    """A change noted only after that wakes the loop: the decision that is under way does not know of it."""
     world, job_index = World(), JobIndex()
     world.submit(tfjob())
     informers = world.driver.informers
@@ -142,7 +142,7 @@ def test_a_change_that_comes_while_changes_are_read_is_not_forgotten() -> None:
 
 
 def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
-    """Somebody wrote into the job between the decision and its pass; nothing that admission decides on has changed."""
+    """A client wrote into the job between the decision and its pass; nothing that admission decides on has changed."""
     world = World()
     world.submit(tfjob())
     informers, job_index = world.driver.informers, JobIndex()
@@ -216,7 +216,7 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
 
 
 def test_a_decision_that_fails_halfway_is_begun_anew_with_all_there_is() -> None:
-    """What was read of the changes for it, nobody tells a second time."""
+    """Changes that were read for it do not come a second time."""
     world, job_index, fails = World(), JobIndex(), [True]
     world.submit(tfjob())
 
@@ -328,7 +328,7 @@ def test_a_place_is_told_only_once_it_is_written_down_and_then_makes_room_for_th
     known = decided(world, admission, job_index)
     assert intents.declared() == {known["a"].uid}
     assert isinstance(admission.verdict(known["a"]), Admit)
-    assert admission.verdict(known["b"]) is None, "it has its place, and nobody may know that yet"
+    assert admission.verdict(known["b"]) is None, "it is admitted, and that may not show yet"
     assert admission.wanted, "the rest is to be written down soon"
     arrive(world, "a")
     known = decided(world, admission, job_index)

@@ -131,10 +131,10 @@ def test_kueue_admits_a_job_takes_its_place_and_gives_it_another() -> None:
     world.settle()
     said = {one["type"]: one for one in gang_object(world.memory, WORKLOADS)["status"]["conditions"]}
     assert said["PodsReady"]["status"] == "True"
-    evicted = _condition("Evicted", True, "Preempted", "somebody of higher priority")
+    evicted = _condition("Evicted", True, "Preempted", "a workload of higher priority")
     tell(world.memory, WORKLOADS, conditions=[*(said | {"Evicted": evicted}).values()])
     world.settle()
-    assert world.status()["message"] == "gave its place up: Kueue evicted it: somebody of higher priority"
+    assert world.status()["message"] == "gave its place up: Kueue evicted it: a workload of higher priority"
     world.bury()
     world.settle()
     freed = gang_object(world.memory, WORKLOADS)
@@ -236,7 +236,7 @@ def test_threads_of_a_scheduler_that_went_end_with_the_others() -> None:
         until(lambda: bool(world.memory.list(WORKLOADS).items), 60)
         world.memory.delete(CRDS, None, "workloads.kueue.x-k8s.io")
         for reflector in driver.informers.schedulers.reflectors():
-            reflector.relist()  # a real server hangs up on whoever watches a kind that goes
+            reflector.relist()  # a real server hangs up on clients that watch a kind that goes
         until(missing, 60)
     finally:
         driver.stop()
@@ -360,7 +360,7 @@ def test_every_driver_knows_which_jobs_are_for_tf_dist_to_place() -> None:
     known = JobIndex().read(ref, world.job())
     assert (known.claim(), known.waits) == (None, False)
     inline = tfjob("inline")
-    inline["metadata"]["annotations"] = {DRIVER: "default/somebody"}
+    inline["metadata"]["annotations"] = {DRIVER: "default/another"}
     known = JobIndex("coscheduling").read(JobRef(TFJOBS, "default", "inline"), world.submit(inline))
     assert (known.claim() is not None, known.waits) == (True, True)
 

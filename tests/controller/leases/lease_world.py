@@ -70,7 +70,7 @@ class Wire:
             fault = faults.popleft() if faults else Fault()
             sim.run(fault.there)
             if fault.lost == "request":
-                raise Unavailable("nobody answered")
+                raise Unavailable("no answer")
             try:
                 return call(*args, **kwargs)
             finally:

@@ -118,7 +118,7 @@ def test_one_whose_holder_died_is_taken_within_twenty_seconds(sim: Sim) -> None:
 
 
 def test_the_duration_that_counts_is_the_one_in_the_lease(sim: Sim) -> None:
-    held = {"holderIdentity": "somebody", "leaseDurationSeconds": 60}
+    held = {"holderIdentity": "another", "leaseDurationSeconds": 60}
     sim.memory.create(LEASES, SHARED.namespace, {"metadata": {"name": SHARED.name}, "spec": held})
     elector = sim.hold(SHARED, "me", shared=True)
     sim.run(59)
@@ -145,7 +145,7 @@ def test_who_paused_and_finds_nobody_else_goes_on_in_another_epoch(sim: Sim) -> 
     sim.run(59)
     assert not elector.valid()
     sim.run(2)
-    assert not elector.valid(), "somebody may have seen that its time was over"
+    assert not elector.valid(), "another process may have seen that its time was over"
     sim.run(lease.TAKEOVER_DELAY)
     assert elector.valid()
     assert elector.epoch == 2
@@ -172,7 +172,7 @@ def test_without_an_answer_a_tenure_ends_before_its_lease(sim: Sim) -> None:
     assert elector.valid()
     sim.run(0.2)
     assert not elector.valid()
-    assert "nobody answered" in str(elector.problem)
+    assert "no answer" in str(elector.problem)
 
 
 def test_a_lost_answer_loses_nothing(sim: Sim) -> None:
@@ -216,7 +216,7 @@ def test_an_absent_lease_may_have_a_holder_that_is_sure_of_it_yet(sim: Sim) -> N
     assert not two.valid()
     sim.run(1.9)
     assert sim.spec()["holderIdentity"] == "two"
-    assert not two.valid(), "somebody may think that its last holder is dead"
+    assert not two.valid(), "another process may think that its last holder is dead"
     sim.run(lease.TAKEOVER_DELAY)
     assert two.valid()
 
@@ -279,12 +279,12 @@ def test_a_tenure_that_lapsed_is_another_one_from_the_moment_on_at_which_it_was_
     bench.at(11.0)
     assert (bench.elector.epoch, bench.elector.remaining()) == (1, 12.0)
     bench.at(23.0)
-    assert (bench.elector.epoch, bench.elector.remaining()) == (2, 12.0), "nobody has broken it: it is used at once"
+    assert (bench.elector.epoch, bench.elector.remaining()) == (2, 12.0), "it was not broken: it is used at once"
 
 
 def test_nothing_is_left_of_a_tenure_that_has_not_begun() -> None:
     bench = Bench(SHARED, shared=True)
-    bench.put(**{lease.BROKEN_BY: "somebody"})
+    bench.put(**{lease.BROKEN_BY: "another"})
     bench.at(1.0)
     assert bench.stored()["spec"]["holderIdentity"] == "me"
     assert (bench.elector.valid(), bench.elector.remaining()) == (False, 0.0)
@@ -295,7 +295,7 @@ def test_nothing_is_left_of_a_tenure_that_has_not_begun() -> None:
 def test_that_it_was_broken_is_not_forgotten_with_an_answer_that_is_lost() -> None:
     """The server has taken the write: what is read next does not show that it was broken."""
     bench = Bench(SHARED, shared=True)
-    bench.put(**{lease.BROKEN_BY: "somebody"})
+    bench.put(**{lease.BROKEN_BY: "another"})
 
     def lost(verb: str) -> None:
         if verb == "replace":
@@ -320,7 +320,7 @@ def test_that_it_was_broken_is_not_forgotten_with_an_answer_that_is_lost() -> No
 def test_one_that_is_given_back_before_it_was_used_stays_broken(seconds: float, broken: bool) -> None:
     """Others go on believing for a while that its holder is dead: the next one has to wait for that, too."""
     bench = Bench(SHARED, shared=True)
-    bench.put(**{lease.BROKEN_BY: "somebody"})
+    bench.put(**{lease.BROKEN_BY: "another"})
     bench.at(1.0)
     bench.now = 1.0 + seconds
     bench.elector.stop()
@@ -330,7 +330,7 @@ def test_one_that_is_given_back_before_it_was_used_stays_broken(seconds: float, 
 
 def test_one_that_is_given_back_after_an_answer_that_was_lost_stays_broken() -> None:
     bench = Bench(SHARED, shared=True)
-    bench.put(**{lease.BROKEN_BY: "somebody"})
+    bench.put(**{lease.BROKEN_BY: "another"})
 
     def lost(verb: str) -> None:
         if verb == "replace":
@@ -466,7 +466,7 @@ def test_it_looks_again_soon_where_somebody_was_faster_and_later_where_it_is_ask
 
     def faster(verb: str) -> None:
         if verb == "replace":
-            raise Conflict("somebody was faster")
+            raise Conflict("another client was faster")
 
     bench.before = faster
     assert bench.at(0.0) < usual.at(0.0) / 5

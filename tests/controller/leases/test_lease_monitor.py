@@ -214,7 +214,7 @@ def test_a_list_that_took_long_speaks_of_when_it_was_asked_for() -> None:
     refs = [LeaseRef("default", f"run-{n}") for n in range(4)]
     slow = Slow(*refs)
     for ref in refs:
-        slow.put(ref, "somebody", lease.DRIVER_INLINE)
+        slow.put(ref, "another", lease.DRIVER_INLINE)
     slow.at(0.0)
     assert slow.at(12.0, list=4.0) == frozenset()
     assert slow.at(20.0, list=3.0) == {str(ref) for ref in refs}
@@ -225,7 +225,7 @@ def test_a_list_that_took_long_speaks_of_when_it_was_asked_for() -> None:
 def test_how_long_a_lease_was_unchanged_counts_from_the_first_answer() -> None:
     """It may have been renewed between the question and the answer."""
     slow = Slow(ONE)
-    slow.put(ONE, "somebody", lease.DRIVER_INLINE)
+    slow.put(ONE, "another", lease.DRIVER_INLINE)
     slow.at(0.0, get=5.0)
     assert slow.at(19.0) == frozenset()
     assert slow.at(21.0) == {str(ONE)}
@@ -242,7 +242,7 @@ def test_one_that_was_given_back_is_not_dead_before_its_time_is_over() -> None:
 
 def test_one_that_is_renewed_while_it_is_broken_lives() -> None:
     slow = Slow(SHARED)
-    slow.put(SHARED, "somebody")
+    slow.put(SHARED, "another")
     slow.at(0.0)
 
     def renew() -> None:
@@ -252,7 +252,7 @@ def test_one_that_is_renewed_while_it_is_broken_lives() -> None:
     slow.meanwhile = renew
     assert slow.at(16.0) == frozenset()
     slow.meanwhile = lambda: None
-    assert slow.memory.get(LEASES, *SHARED)["spec"]["holderIdentity"] == "somebody"
+    assert slow.memory.get(LEASES, *SHARED)["spec"]["holderIdentity"] == "another"
     assert slow.at(18.0) == frozenset()
     assert slow.at(34.0) == {str(SHARED)}
 
@@ -260,7 +260,7 @@ def test_one_that_is_renewed_while_it_is_broken_lives() -> None:
 def test_one_that_was_broken_and_won_since_lives() -> None:
     """With any annotation that is left."""
     slow = Slow(SHARED)
-    slow.put(SHARED, "somebody")
+    slow.put(SHARED, "another")
     patch = {"metadata": {"annotations": {lease.BROKEN_BY: "another"}}}
     slow.memory.patch(LEASES, *SHARED, patch)
     assert slow.at(0.0) == frozenset()
@@ -268,7 +268,7 @@ def test_one_that_was_broken_and_won_since_lives() -> None:
 
 def test_one_that_comes_back_is_not_thought_dead_after_the_next_look() -> None:
     slow = Slow(ONE)
-    slow.put(ONE, "somebody", lease.DRIVER_INLINE)
+    slow.put(ONE, "another", lease.DRIVER_INLINE)
     slow.at(0.0)
     assert slow.at(16.0) == {str(ONE)}
     slow.memory.replace(LEASES, *ONE, lease.renewed_lease(slow.memory.get(LEASES, *ONE), 15, 1.0))
@@ -277,7 +277,7 @@ def test_one_that_comes_back_is_not_thought_dead_after_the_next_look() -> None:
 
 def test_what_is_known_of_one_is_kept_when_another_is_asked_for_too() -> None:
     slow = Slow(ONE)
-    slow.put(ONE, "somebody", lease.DRIVER_INLINE)
+    slow.put(ONE, "another", lease.DRIVER_INLINE)
     slow.put(TWO, "another", lease.DRIVER_INLINE)
     slow.at(0.0)
     slow.now = 10.0
@@ -302,7 +302,7 @@ class Granting:
 
 @pytest.mark.parametrize("granted", [(), ("get",), ("get", "list")])
 def test_one_that_we_may_not_read_or_break_is_unknown(sim: Sim, granted: tuple[str, ...]) -> None:
-    held = {"holderIdentity": "somebody", "leaseDurationSeconds": 15}
+    held = {"holderIdentity": "another", "leaseDurationSeconds": 15}
     sim.memory.create(
         LEASES, ONE.namespace, {"metadata": {"name": ONE.name, "labels": {names.DRIVER: "controller"}}, "spec": held}
     )
@@ -373,7 +373,7 @@ def test_a_sweep_leaves_what_came_since_it_looked() -> None:
 def test_a_mandate_is_a_tenure_and_the_state_of_the_others() -> None:
     with MemoryCluster() as memory:
         memory.create(LEASES, SHARED.namespace, {"metadata": {"name": SHARED.name}})
-        dead = lease.broken_lease({"metadata": {"name": ONE.name, "labels": {names.DRIVER: "inline"}}}, "somebody")
+        dead = lease.broken_lease({"metadata": {"name": ONE.name, "labels": {names.DRIVER: "inline"}}}, "another")
         memory.create(LEASES, ONE.namespace, dead)
         elector = LeaderElector(memory, SHARED, "me", shared=True)
         housekeeping: list[str] = []

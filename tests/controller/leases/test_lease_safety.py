@@ -48,7 +48,7 @@ def test_nobody_is_ever_wrong_about_who_drives(clocks: list[tuple[float, float]]
                 machine.dead = True
                 replicas[who].stop()
             case "delete" if sim.now - deleted > 60:
-                # Somebody who deletes it again and again, just when nobody looks, is not defended against.
+                # A user who deletes it again and again, just between two reads, is not defended against.
                 deleted = sim.now
                 sim.delete([SHARED, *OWN][who])
     for machine in sim.machines:

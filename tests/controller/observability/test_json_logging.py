@@ -56,7 +56,7 @@ def test_whatever_is_logged_inside_is_about_the_job(output: Output) -> None:
     with job_log_context("team/mnist"):
         LOG.info("one")
         with job_log_context("team/other"):
-            logging.getLogger("somebody.else").info("two")
+            logging.getLogger("another.library").info("two")
         LOG.info("three")
     LOG.info("four")
     LOG.info("five", extra={"job": "team/named"})

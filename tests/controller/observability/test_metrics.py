@@ -37,7 +37,7 @@ READINGS = DriverStats(
     {"Running": 5},
     {"team": QueueStats(4, 1)},
 )
-# One call of every method, with what it may be told.
+# One call of every method, with arguments that it takes.
 CALLS = {
     "attach": (lambda: READINGS,),
     "worked": (0.3, 0.04),

@@ -249,7 +249,7 @@ def evict_by_taint(world: World, node: str) -> None:
             world.memory.delete(PODS, "default", name)
 
 
-@pytest.mark.parametrize("manager", [True, False], ids=["taint manager", "nobody"])
+@pytest.mark.parametrize("manager", [True, False], ids=["taint manager", "none"])
 def test_pods_on_a_node_that_does_not_answer_may_still_run_and_nothing_starts_beside_them(manager: bool) -> None:
     world = submitted(nodes(n1=2, n2=1, n3=0), gang("mnist", 3))
     at = world.clock.now

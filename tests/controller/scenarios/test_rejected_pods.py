@@ -75,7 +75,7 @@ def test_a_job_whose_pods_are_invalid_fails_within_seconds_and_says_why(world: W
     assert "tolerations" in failed["message"]
     assert ("TFJobFailed", failed["message"]) in world.events()
     assert any(reason == "FailedCreatePod" and "tolerations" in text for reason, text in world.events())
-    assert not world.pods(), "the parameter server could be made, and has nobody to serve"
+    assert not world.pods(), "the parameter server could be made, and has no worker to serve"
     told = diagnose(parse(stored).job, load_status(stored["status"]), (), world.clock.now)
     assert any("tolerations" in one.summary for one in told), told
     assert not any("got no node" in one.summary + one.resolution for one in told), told

@@ -46,7 +46,7 @@ EDITS: Final[dict[str, Patch]] = {
     "unknown type": at("spec", "tfReplicaSpecs", "Workre", value=replica(1)),
     "two chiefs": at("spec", "tfReplicaSpecs", value={"Chief": replica(1), "Master": replica(1)}),
     "unknown policy": at(*WORKER, "restartPolicy", value="Sometimes"),
-    "unknown gang scheduler": annotated("gang-scheduler", "nobody"),
+    "unknown gang scheduler": annotated("gang-scheduler", "unknown"),
     "no number of disruptions": annotated("max-disruptions", "many"),
     "no time to recover in": annotated("recovery-timeout", "soon"),
     "nothing": {"spec": None},
@@ -252,7 +252,7 @@ def test_a_running_job_of_every_format_says_what_is_refused(world: World, docume
     resource = VOLCANO_JOBS if document is volcano else TFJOBS
     runs(world, document(), resource)
     before = world.pods()
-    world.memory.patch(resource, "default", "mnist", annotated("gang-scheduler", "nobody"))
+    world.memory.patch(resource, "default", "mnist", annotated("gang-scheduler", "unknown"))
     world.settle()
     assert world.pods() == before
     assert "is no gang scheduler that tf-dist knows" in str(world.job(resource=resource)["status"])

@@ -412,7 +412,7 @@ def test_no_node_gets_more_than_was_granted_there(placement: dict[str, int], on:
     assert found == assign_nodes(wide, {"worker": placement}, there, missing[::-1])
     if not on:
         assert len(found) == min(9, sum(placement.values()))
-    # Whoever is made next sits where it would have sat at once, when those before have come to their seats.
+    # The next pod gets the node that it would have got at once, when those before have theirs.
     if found and not on:
         first = missing[0]
         moved = replace(there, current={**there.current, **facts(worker_0=found[first]).current})

@@ -69,7 +69,7 @@ _TAKEN = Disruption("EvictionByEvictionAPI", node="n")
     ("pod", "found"),
     [
         ({"phase": PodPhase.FAILED}, [(Event.POD_FAILED, None)]),
-        # Its end was its own, though somebody was about to take it away.
+        # Its end was its own, though an eviction was about to take it away.
         ({"phase": PodPhase.FAILED, "disruption": _TAKEN}, [(Event.POD_FAILED, None)]),
         ({"phase": PodPhase.FAILED, "disruption": _TAKEN, "evicted": True}, [(Event.POD_EVICTED, _TAKEN)]),
         ({"phase": PodPhase.FAILED, "disruption": _TAKEN, "deleting": True}, [(Event.POD_EVICTED, _TAKEN)]),

@@ -168,6 +168,6 @@ JSON_STATUS = st.fixed_dictionaries(
 def test_no_pod_is_too_odd_to_decide_on(statuses: list[Any]) -> None:
     pods = [
         {"metadata": {"name": name, "labels": {**LABELS, "tf-dist.dev/replica-type": type_}}, "status": status}
-        for name, type_, status in zip("abc", ("worker", "ps", "nobody"), statuses, strict=True)
+        for name, type_, status in zip("abc", ("worker", "ps", "missing"), statuses, strict=True)
     ]
     assert reconcile(v1_job(), observed(v1_job(), *pods)).actions

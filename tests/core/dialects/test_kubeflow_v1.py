@@ -104,11 +104,11 @@ def test_failed_workers_are_tolerated_with_dynamic_workers():
 
 
 def test_success_without_a_chief():
-    everyone = SuccessRule(type="worker")
+    all_workers = SuccessRule(type="worker")
     first = SuccessRule(type="worker", index=0)
-    assert parse(minimal(Worker={"replicas": 2})).job.success == (first, everyone)
+    assert parse(minimal(Worker={"replicas": 2})).job.success == (first, all_workers)
     document = changed(minimal(Worker={"replicas": 2}), "spec.successPolicy", "AllWorkers")
-    assert parse(document).job.success == (everyone,)
+    assert parse(document).job.success == (all_workers,)
 
 
 def test_a_replica_type_is_a_text():

@@ -205,7 +205,7 @@ def test_replicas_on_the_hosts_network_share_a_port():
     pod["spec"]["containers"][0]["ports"] = [{"containerPort": 2222}]
     document = changed(v1(), "spec.tfReplicaSpecs.Worker.template", pod)
     assert paths(warnings(document)) == ["spec.tfReplicaSpecs.Worker.template.spec.hostNetwork"]
-    assert not warnings(with_template(pod)), "one chief has nobody to share with"
+    assert not warnings(with_template(pod)), "one chief has no other replica to share with"
 
 
 # Beside the checkout, where there is one.

@@ -1,6 +1,6 @@
 """Another number of workers, as a patch of the document.
 
-What a pipeline says of a job that somebody else wrote.
+What a pipeline says of a job that another user wrote.
 """
 
 from __future__ import annotations

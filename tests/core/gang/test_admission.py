@@ -224,7 +224,7 @@ def test_a_gang_that_must_be_within_one_zone_says_so() -> None:
     assert reason(judged([anywhere], *nodes)["b"]) == "Admit"
 
 
-# -- those that have their place --
+# -- admitted gangs --
 
 
 def test_an_admitted_gang_keeps_its_place_and_the_room_of_its_pods_to_come() -> None:
@@ -377,8 +377,8 @@ def test_nothing_new_is_said_while_nothing_changes() -> None:
     world.settle(1)
     assert world.admitter.decide(2) == {}
     with pytest.raises(KeyError):
-        world.admitter.explain("nobody")
-    world.admitter.remove_gang("nobody")
+        world.admitter.explain("missing")
+    world.admitter.remove_gang("missing")
     world.admitter.remove_node("nowhere")
 
 

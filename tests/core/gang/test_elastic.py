@@ -271,7 +271,7 @@ def test_who_becomes_smaller_first(one: dict[str, int], other: dict[str, int], g
 @pytest.mark.parametrize(
     ("waited", "priority", "preempts", "gives"),
     [
-        # What a gang has beyond what it wanted: to anybody after a while, at once to a higher priority.
+        # What a gang has beyond what it wanted: to any gang after a while, at once to a higher priority.
         (29, 0, True, 0),
         (30, 0, True, 1),
         (30, 0, False, 1),
@@ -353,7 +353,7 @@ def test_a_starts_b_starts_smaller_c_makes_both_give_way() -> None:
     assert sizes(found)["C"] == 2
     assert sum(sizes(found).values()) == 8
     assert all(sizes(found)[name] >= 2 for name in "AB")
-    # When C has gone, those who gave way take their share again.
+    # When C has gone, those that were shrunk take their share again.
     found.remove("C")
     found.settle(400)
     assert sum(sizes(found).values()) == 8

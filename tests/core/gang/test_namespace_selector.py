@@ -66,7 +66,7 @@ def rule(key: str, operator: str, *values: str) -> dict[str, Any]:
         (rule("restricted", "DoesNotExist"), None, False),
         (rule("team", "NotIn", "vision"), None, False),
         ({"matchLabels": {NAME: "speech"}, **rule("team", "NotIn", "vision")}, None, False),
-        # Nobody gets in by a label that calls a namespace by the name of another one.
+        # No namespace gets in by a label that calls a namespace by the name of another one.
         ({"matchLabels": {NAME: "vision"}}, {NAME: "vision"}, False),
     ],
 )

@@ -68,7 +68,7 @@ def test_no_more_is_preempted_while_pods_are_on_their_way_out() -> None:
     explained = found.admitter.explain("high")
     assert reason(explained) == "Preempting"
     assert message(explained).endswith(f"starts when ml/{victim} has given up the room")
-    # Nobody takes the room away, however small and early.
+    # No gang takes the room away, however small and early.
     found.put(gang("small", workers(1), at=-5))
     name = "n0" if victim == "low" else "n1"
     found.put_node(node(name, gpu=4))

@@ -127,7 +127,7 @@ def test_without_the_class_it_names_a_job_does_not_queue_up_and_says_so() -> Non
     made = scene(replace(v1_job(), labels=QUICK))
     assert made.objects == {}
     assert "its WorkloadPriorityClass quick is not there, or tf-dist may not see it" in made.status.message
-    assert made.plan.wake_at == made.now + 30  # nobody rings when it comes
+    assert made.plan.wake_at == made.now + 30  # nothing wakes the driver when it comes
     made.served = with_class()
     made.settle()
     assert made.gang()["spec"]["priority"] == 7

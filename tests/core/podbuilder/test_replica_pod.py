@@ -141,8 +141,8 @@ def test_volcanos_tf_config_goes_to_every_container_but_not_to_those_that_prepar
 
 
 def test_a_type_the_job_does_not_have_has_no_pod() -> None:
-    with pytest.raises(KeyError, match="nobody"):
-        replica_pod.build_pod(v1_job(), ReplicaId("nobody", 0), "1.0.0")
+    with pytest.raises(KeyError, match="missing"):
+        replica_pod.build_pod(v1_job(), ReplicaId("missing", 0), "1.0.0")
 
 
 def test_a_default_parameter_server_needs_no_template() -> None:

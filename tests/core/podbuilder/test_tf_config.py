@@ -84,7 +84,7 @@ VOLCANO_CLUSTER = (
         (VOLCANO, ReplicaId("worker", 1), f'{{"cluster":{VOLCANO_CLUSTER},"task":{{"type":"worker","index":1}}}}'),
         (VOLCANO, ReplicaId("sidekick", 0), f'{{"cluster":{VOLCANO_CLUSTER},"task":{{"type":"sidekick","index":0}}}}'),
         (volcano_job(), ReplicaId("worker", 0), None),
-        (V1, ReplicaId("nobody", 0), None),
+        (V1, ReplicaId("missing", 0), None),
     ],
 )
 def test_every_replica_is_told_what_the_original_tells_it(job: Job, replica: ReplicaId, expected: str | None) -> None:

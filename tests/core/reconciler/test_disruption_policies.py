@@ -131,7 +131,7 @@ def test_it_runs_as_the_fallback_that_was_admitted_and_says_so() -> None:
     world.verdict = Admit(sizes={"ps": 1, "worker": 1}, fallback=1)
     world.settle()
     assert sorted(world.pods) == ["mnist-ps-0", "mnist-worker-0"]
-    said = "fallback 1 of 2 (1 worker instead of 2): all 2 replicas have their place, by quota alone"
+    said = "fallback 1 of 2 (1 worker instead of 2): all 2 replicas are admitted, by quota alone"
     assert world.memory.message.startswith(said)
     assert world.status["tfDist"]["fallback"] == 1
     config = next(env["value"] for env in world.pods["mnist-worker-0"]["spec"]["containers"][0]["env"])

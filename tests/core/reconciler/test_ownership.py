@@ -39,9 +39,9 @@ def carrier(text: str) -> dict[str, str]:
         (job({"conditions": [carrier(json.dumps({"driver": OTHER}))]}, **{names.DRIVER: ME}), OTHER),
         (job({"conditions": [carrier("not json")]}, **{names.DRIVER: ME}), ME),
         (job({"conditions": [carrier("[1]")]}), ""),
-        # Never in metadata, which anybody may write who may write a job.
+        # Never in metadata, which every user may write who may write a job.
         (job({"conditions": []}, **{names.DRIVER: ME, "tf-dist.dev/memory": json.dumps({"driver": OTHER})}), ME),
-        # What nobody should have written names nobody.
+        # What should not have been written names no owner.
         (job({"tfDist": {"driver": 7}}), ""),
         (job({"tfDist": "nonsense"}), ""),
         (job("nonsense"), ""),
@@ -64,7 +64,7 @@ def test_the_driver_of_a_job(stored: dict[str, Any], driver: str) -> None:
         (OTHER, (), True, False),
         (OTHER, (OTHER,), True, True),
         (OTHER, (OTHER,), False, False),
-        (OTHER, ("team/somebody-else",), True, False),
+        (OTHER, ("team/another",), True, False),
         ("embedded", ("embedded",), True, False),
     ],
 )

@@ -179,7 +179,7 @@ test_every_life_keeps_the_rules_and_ends = Life.TestCase
 
 VERDICTS = {
     "admit": Admit(sizes={"worker": 1}),
-    "grow": Resize(sizes={"worker": 3}, placement={"worker": {"n1": 2, "n2": 1}}, message="nobody waits"),
+    "grow": Resize(sizes={"worker": 3}, placement={"worker": {"n1": 2, "n2": 1}}, message="no gang waits"),
     "shrink": Resize(sizes={"worker": 1}, placement={"worker": {"n2": 1}}, message="others wait"),
     "preempt": Preempt(by=JobKey("default", "urgent"), message=""),
 }

@@ -32,7 +32,7 @@ def admitted(job: Job, **sizes: int) -> World:
     return world
 
 
-def resize(world: World, message: str = "nobody waits", placement: Any = None, **sizes: int) -> None:
+def resize(world: World, message: str = "no gang waits", placement: Any = None, **sizes: int) -> None:
     world.verdict = Resize(sizes=sizes, placement=placement or {}, message=message)
     world.settle()
 
@@ -124,7 +124,7 @@ def test_sparse_workers_come_and_go_and_nobody_starts_again() -> None:
     assert {name: uids(world)[name] for name in before} == before
     assert ("Service", "mnist-worker-4") in world.objects
     assert world.memory.reason == "Resized"
-    assert world.memory.message == "nobody waits"
+    assert world.memory.message == "no gang waits"
     assert world.memory.admission is not None
     assert world.memory.admission.resized == world.now
     world.now += 100
@@ -138,16 +138,16 @@ def test_sparse_workers_come_and_go_and_nobody_starts_again() -> None:
 def test_a_resize_is_told_once_however_long_the_verdict_stands() -> None:
     job = elastic()
     world = admitted(job, ps=1, worker=2)
-    world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="nobody waits")
+    world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="no gang waits")
     plan = world.look()
     told = [action for action in plan.actions if isinstance(action, EmitEvent)]
-    assert told == [EmitEvent("Normal", "Resized", "nobody waits")]
+    assert told == [EmitEvent("Normal", "Resized", "no gang waits")]
     world.settle()
     world.now += 1000
     assert not world.look().actions
-    resize(world, "somebody waits", ps=1, worker=3)
-    world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="nobody waits")
-    assert EmitEvent("Normal", "Resized", "nobody waits") in world.look().actions
+    resize(world, "a gang waits", ps=1, worker=3)
+    world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="no gang waits")
+    assert EmitEvent("Normal", "Resized", "no gang waits") in world.look().actions
 
 
 def test_a_dense_configuration_makes_growing_a_restart_that_costs_nothing() -> None:
@@ -162,11 +162,11 @@ def test_a_dense_configuration_makes_growing_a_restart_that_costs_nothing() -> N
 
 def test_a_restart_for_growing_is_told_and_shown_as_a_restart() -> None:
     world = admitted(elastic(TFConfigStyle.V1), ps=1, worker=2)
-    world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="nobody waits")
+    world.verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="no gang waits")
     plan = world.look()
     told = next(action for action in plan.actions if isinstance(action, EmitEvent))
     assert (told.type, told.reason) == ("Normal", "Resized")
-    assert told.message.endswith("nobody waits; all replicas start again, because TF_CONFIG names every one of them")
+    assert told.message.endswith("no gang waits; all replicas start again, because TF_CONFIG names every one of them")
     assert plan.status.phase is Phase.RESTARTING
 
 
@@ -186,7 +186,7 @@ def test_workers_that_talk_to_each_other_all_start_again_when_one_leaves() -> No
 def test_before_the_first_pod_a_resize_restarts_nothing() -> None:
     job = elastic(TFConfigStyle.V1)
     first = reconcile(job, observed(job, verdict=Admit(sizes={"ps": 1, "worker": 2})))
-    verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="nobody waits")
+    verdict = Resize(sizes={"ps": 1, "worker": 4}, placement={}, message="no gang waits")
     again = reconcile(job, observed(job, verdict=verdict), first.status)
     assert (again.status.attempts.job, dict(again.status.restarts)) == (1, {})
     assert again.status.admission is not None
@@ -288,7 +288,7 @@ def test_who_starts_again_with_replicas_that_were_done_does_not_grow_into_their_
     world.end(world.pods["tf-dist-mnist-worker-0"], 0)
     world.settle()
     world.end(world.pods["tf-dist-mnist-worker-2"], 1)
-    world.verdict = Resize(sizes={"worker": 4}, placement={}, message="nobody waits")
+    world.verdict = Resize(sizes={"worker": 4}, placement={}, message="no gang waits")
     world.step()
     assert world.memory.attempts.job == 2
     assert world.memory.admission is not None

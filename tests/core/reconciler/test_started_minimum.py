@@ -52,7 +52,7 @@ def more(world: World, count: int, **placement: int) -> None:
 def test_it_says_who_waits() -> None:
     world = started(of_four())
     assert len(world.pods) == 2
-    assert world.memory.message.startswith("2 of 4 replicas have their place; 2 more wait for room")
+    assert world.memory.message.startswith("2 of 4 replicas are admitted; 2 more wait for room")
     run(world)
     assert (world.memory.phase, world.memory.message) == (
         Phase.RUNNING,

@@ -68,7 +68,7 @@ _PUBLISHED = {
 
 
 class XComPublisher:
-    """Tells of the job of one try of the task of ``operator``."""
+    """Reports the job of one try of the task of ``operator``."""
 
     def __init__(self, operator: TFJobOperator, context: Context) -> None:
         self._operator = operator
@@ -157,7 +157,7 @@ class JobCleanup:
     def abandon(self, job: StoredJob) -> None:
         """The wait ended and the job did not: a retry adopts it; without one it is deleted."""
         if self.adopted_by_retry:
-            self._log.warning("%s goes on without anybody who waits for it: a retry takes it up", job.shown)
+            self._log.warning("%s goes on without a task that waits for it: a retry takes it up", job.shown)
         else:
             self.give_up(job, "the task is not tried again")
 
@@ -349,7 +349,7 @@ class TaskRun:
         )
 
     def _drives(self, request: JobRequest, namespace: str) -> bool:
-        """Whether this Airflow drives a job that is created now; InvalidJob where no one would."""
+        """Whether this Airflow drives a job that is created now; InvalidJob where no driver would."""
         operator, dialect = self._operator, request.entry.job.dialect
         drive = is_driven_inline(self._hook.connection, DriverChoice(operator.driver), dialect, namespace)
         if drive and not operator.wait_for_completion and self._hook.connection.place is not None:

@@ -1,7 +1,7 @@
 """Shared job informer: one for a process, cluster and namespace, from which all tasks learn of their jobs.
 
 However many jobs there are, each kind is listed and watched once, and one driver under one Lease drives them all: once
-there is one, what it sees is what everybody here sees.
+there is one, what it sees is what all of them see.
 """
 
 from __future__ import annotations

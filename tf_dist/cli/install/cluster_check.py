@@ -71,7 +71,7 @@ def _of_spec(found: Manifest) -> Iterator[DefinitionDifference]:
     lost = [key for key in ("suspend", "schedulingPolicy.queue") if not keeps(v1, f"spec.runPolicy.{key}")]
     if lost:
         yield DefinitionDifference(
-            f"it drops {' and '.join(f'spec.runPolicy.{key}' for key in lost)}", "jobs cannot be told these things"
+            f"it drops {' and '.join(f'spec.runPolicy.{key}' for key in lost)}", "jobs cannot have these settings"
         )
 
 

@@ -309,10 +309,13 @@ def admission_leader_roles(settings: InstallOptions) -> list[Manifest]:
 
 def _lease_reader_roles(namespace: str) -> list[Manifest]:
     """Every user may read the Leases of a namespace in which drivers meet, or controllers are."""
-    name, everybody = f"{ADMISSION_LEADER}-seen", {"apiGroup": _API, "kind": "Group", "name": "system:authenticated"}
+    name, all_users = (
+        f"{ADMISSION_LEADER}-seen",
+        {"apiGroup": _API, "kind": "Group", "name": "system:authenticated"},
+    )
     return [
         _role(name, lease_monitor_rules(), namespace),
-        {**_binding(name, "", "", namespace), "subjects": [everybody]},
+        {**_binding(name, "", "", namespace), "subjects": [all_users]},
     ]
 
 

@@ -75,7 +75,7 @@ def _of_jobs(read: Sequence[DriverStats]) -> Iterator[Metric]:
         "tf_dist_pending_gangs", "Gangs of this process that wait for their place, by queue.", labels=["queue"]
     )
     admitted = GaugeMetricFamily(
-        "tf_dist_admitted_gangs", "Gangs of this process that have their place, by queue.", labels=["queue"]
+        "tf_dist_admitted_gangs", "Admitted gangs of this process, by queue.", labels=["queue"]
     )
     for queue in sorted({queue for one in read for queue in one.gangs}):
         found = [one.gangs[queue] for one in read if queue in one.gangs]

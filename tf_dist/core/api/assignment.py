@@ -349,7 +349,7 @@ def pending_reason(status: Status) -> PendingReason | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """The gang waits. ``position``: its place in its queue, from 1 (0: it has none). ``rank``: about how many gangs of
-    all queues have their turn until it has its own (0: not known), so how soon its message matters to anyone.
+    all queues have their turn until it has its own (0: not known), so how soon its message matters.
     """
 
     reason: PendingReason
@@ -418,6 +418,6 @@ def _places_text(job: Job, status: Status) -> str:
     smaller = replica_difference_text(job, sized)
     waiting = waiting_for_room(sized, status)
     if not waiting:
-        return f"begins with {smaller}" if smaller else f"all {len(sized.replicas)} replicas have their place"
-    text = f"{len(sized.replicas) - waiting} of {len(sized.replicas)} replicas have their place"
+        return f"begins with {smaller}" if smaller else f"all {len(sized.replicas)} replicas are admitted"
+    text = f"{len(sized.replicas) - waiting} of {len(sized.replicas)} replicas are admitted"
     return text + room_text(sized, status) + (f"; begins with {smaller}" if smaller else "")

@@ -242,11 +242,11 @@ def emit_kubeflow_v1(job: Job, source: Document) -> dict[str, Any]:
         suspend=True if policy.suspend else None,
         schedulingPolicy=gang or None,
     )
-    everyone = success_criteria(job) == {(Role.WORKER.value, None)}
+    all_workers = success_criteria(job) == {(Role.WORKER.value, None)}
     many = any(spec.role is Role.WORKER and spec.replicas > 1 for spec in job.replica_specs)
     spec = without_none(
         runPolicy=run,
-        successPolicy="AllWorkers" if everyone and many else None,
+        successPolicy="AllWorkers" if all_workers and many else None,
         enableDynamicWorker=True if job.tf_config is TFConfigStyle.SPARSE else None,
         tfReplicaSpecs={_V1_KEYS[one.role]: _v1_replicas(job, one) for one in job.replica_specs if has_role(one)},
     )

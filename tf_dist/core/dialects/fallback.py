@@ -133,7 +133,7 @@ def policy_annotations(
 
 
 def parse(document: Any, *, strict: bool = True) -> parsing.Parsed:
-    """``parsing.parse``, and the job has its fallbacks; their problems have their place in the list."""
+    """``parsing.parse``, and the job has its fallbacks; their problems are part of the list."""
     try:
         found = parsing.parse(document, strict=strict)
     except InvalidJob as error:

@@ -255,8 +255,8 @@ def _success(spec: Spec, specs: tuple[ReplicaSpec, ...]) -> tuple[SuccessRule, .
         return (SuccessRule(type=leader),)
     if not any(one.role is Role.WORKER for one in specs):
         return ()
-    everyone = SuccessRule(type=Role.WORKER)
-    return (everyone,) if spec.success_policy == "AllWorkers" else (SuccessRule(type=Role.WORKER, index=0), everyone)
+    every = SuccessRule(type=Role.WORKER)
+    return (every,) if spec.success_policy == "AllWorkers" else (SuccessRule(type=Role.WORKER, index=0), every)
 
 
 def _run_policy(policy: RunPolicyShape, *, suspended: bool) -> RunPolicy:

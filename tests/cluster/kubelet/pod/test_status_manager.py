@@ -30,7 +30,7 @@ def test_what_an_api_server_adds_is_no_news(memory: MemoryCluster) -> None:
 
 def test_a_pod_that_changed_is_looked_at_again_first(memory: MemoryCluster) -> None:
     before = memory.create(PODS, "default", pod("one"))
-    memory.patch(PODS, "default", "one", {"status": {"message": "from somebody else"}}, subresource="status")
+    memory.patch(PODS, "default", "one", {"status": {"message": "from another client"}}, subresource="status")
     with pytest.raises(Conflict):
         writer(memory).show(before, {"phase": "Failed"})
 

@@ -184,7 +184,7 @@ with MemoryCluster() as cluster, NodeAgent(cluster, settings=settings(Path(sys.a
     bench.run(make_pod("one", sys.executable, "-c", sys.argv[2]))
     print(bench.log("one").strip(), [limit for limit in agent.network.limits if "nothing" in limit])
 """
-# In a mount namespace of its own: another name server for the machine, and a tun device for everybody.
+# In a mount namespace of its own: another name server for the machine, and a tun device for all users.
 SURROUNDINGS = """
 set -e
 echo "nameserver $2" > "$1/resolv.conf"; mount --bind "$1/resolv.conf" /etc/resolv.conf

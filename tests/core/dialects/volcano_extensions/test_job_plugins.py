@@ -84,7 +84,7 @@ def test_what_no_job_can_run_with_is_an_error(plugin: str, arguments: list[str],
     [
         (["--ssh-port=0"], "--ssh-port is a port from 1 to 65535, not '0': Volcano takes 22"),
         (["--ssh-public-key=two"], "belong together"),
-        (["--ssh-private-key=one", "--ssh-public-key=two"], "everybody who may read the job can read the key"),
+        (["--ssh-private-key=one", "--ssh-public-key=two"], "every user who may read the job can read the key"),
     ],
 )
 def test_what_is_told_of_ssh(arguments: list[str], message: str):

@@ -152,7 +152,7 @@ def test_gangs_never_go_beyond_a_quota_however_far_the_counting_lags(
                 gangs[uid] = replace(other, created={"worker": there})
                 admitter.put_gang(gangs[uid])
         created = sum(other.created.get("worker", 0) for other in gangs.values())
-        # Where others have pods, what is counted may be behind what we see, for a moment: they are told apart then.
+        # Where others have pods, what is counted may be behind what we see, for a moment: they are distinguished then.
         counted = created if foreign else data.draw(st.integers(counted, created))
 
 

@@ -1,6 +1,6 @@
 """The kubelet's state folder: made, locked, and swept when its owner is dead.
 
-A folder is in use while someone holds the lock on its ``lock`` file (the kubelet and the supervisor share one). The
+A folder is in use while a process holds the lock on its ``lock`` file (the kubelet and the supervisor share one). The
 system releases it however they end, so a free lock means that no process uses the folder. Names and ages prove nothing.
 """
 
@@ -86,7 +86,7 @@ def temporary_state_dir(parent: Path) -> StateDir:
 
 
 def acquire_state_dir(path: Path) -> StateDir | None:
-    """Take an existing or new folder; None when someone holds it."""
+    """Take an existing or new folder; None when a process holds it."""
     fd = os.open(private_dir(path) / "lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -132,7 +132,7 @@ def _check_values(values: Mapping[str, str], loc: FieldPath, tasks: Sequence[str
     if bool(values.get(_PRIVATE)) != bool(values.get(_PUBLIC)):
         out.warn(loc, f"--{_PRIVATE} and --{_PUBLIC} belong together", "write both, or none: then a pair is made")
     if values.get(_PRIVATE):
-        out.warn(loc, f"--{_PRIVATE}: everybody who may read the job can read the key", "leave it out: a pair is made")
+        out.warn(loc, f"--{_PRIVATE}: every user who may read the job can read the key", "leave it out: a pair is made")
     roles = [values.get(name, name) for name in _ROLES]
     if doubled := sorted({one for one in roles if roles.count(one) > 1 and one in tasks}):
         out.error(loc, f"gives the task {doubled[0]!r} two roles", "one task has one role")
